@@ -127,12 +127,12 @@ def _ended_rows(number: int, first: int) -> Iterator[tuple[Any, ...]]:
         status = others.get(one % 100, "Acked")
         asked = (name, f"thread-{one % 5_000}", f"run-{name}", at, at, at, status, 128, None, 0, 0, 5)
         said = (None, name, "done", '{"type":"natural_end","value":null,"detail":null}', "done well")
-        yield (*asked, None, "", None, None, None, at, *said, None, at, 1, 0, "", "", 0)
+        yield (*asked, None, "", None, None, None, at, *said, None, at, 1, 0, "", "", 0, None, 0, None)
 
 
 async def fill(store: SqliteStore, number: int, *, page: int = 5_000) -> None:
     """Store dispatches that have ended, straight into the table."""
-    insert = f"INSERT INTO run_dispatches VALUES ({', '.join('?' * 30)})"
+    insert = f"INSERT INTO run_dispatches VALUES ({', '.join('?' * 33)})"
     for first in range(0, number, page):
         some = list(_ended_rows(min(page, number - first), first))
         await store.store.engine.write(lambda sql, some=some: _insert(sql, insert, some))

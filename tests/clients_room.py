@@ -4,12 +4,13 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
 from postroom.app.clients.config_edits import Records
 from postroom.app.clients.config_paths import SetupScope
 from postroom.app.clients.setting_up import Change, parts, plan, plan_removal, steadily
 from postroom.app.clients.status import ClientStatus, status_of
-from postroom.app.clients.table import CLIENTS, Client, Tools, Way
+from postroom.app.clients.table import CLIENTS, Client, Extra, Tools, Way
 
 ADDRESS = "http://127.0.0.1:8765/mcp"
 NOW = 1_795_000_000_000
@@ -50,6 +51,7 @@ class Room:
         *,
         tools: Tools = "core",
         hooks: bool = True,
+        extras: tuple[Extra, ...] = (),
         address: str = ADDRESS,
     ) -> list[Change]:
         """Set a client up, as the command does."""
@@ -57,7 +59,9 @@ class Room:
         records = self.records
         self.now += 1000
         with records.kept():
-            wanted = parts(client, self.target, way or client.way, address, tools=tools, hooks=hooks)
+            wanted = parts(
+                client, self.target, way or client.way, address, tools=tools, hooks=hooks, extras=extras
+            )
             return steadily(lambda: plan(client, wanted, records), records, self.now)
 
     def take_out(self, name: str) -> list[Change]:
@@ -65,7 +69,14 @@ class Room:
         client = BY_NAME[name]
         records = self.records
         with records.kept():
-            wanted = parts(client, self.target, "http" if client.http else "stdio", "", hooks=True)
+            wanted = parts(
+                client,
+                self.target,
+                "http" if client.http else "stdio",
+                "",
+                hooks=True,
+                extras=get_args(Extra),
+            )
             return steadily(lambda: plan_removal(client, wanted, records), records, self.now)
 
     def status_of(self, name: str, *, address: str = ADDRESS) -> ClientStatus:

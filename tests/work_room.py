@@ -54,6 +54,7 @@ class Talking(FakeAgents):
         self._mail = mail
         self.output: list[str] = []
         self.question = "May I?"
+        self.more_questions: list[str] = []
         self.failing = {"Fay"}
         self.overloaded = set[str]()
         self.asking = {"Ash"}
@@ -71,8 +72,9 @@ class Talking(FakeAgents):
             raise Overloaded("come back later")
         if name in self.asking and not activation.decisions:
             asked = {"project_key": PROJECT, "agent_name": name, "run_id": activation.run_id}
-            view = await self._mail.call("ask_person", {**asked, "question": self.question})
-            self.question_ids.append(view["question_id"])
+            for question in (self.question, *self.more_questions):
+                view = await self._mail.call("ask_person", {**asked, "question": question})
+                self.question_ids.append(view["question_id"])
             return done(activation, "I wait.")
         return await super().execute(activation, sink)
 

@@ -69,6 +69,12 @@ class FakeDiscord:
         self.seen: list[Seen] = []
         self.plays: deque[Play] = deque()
         self.said: list[dict[str, Any]] = []
+        self.shown: dict[str, dict[str, Any]] = {}
+        """The bot's messages as people see them now, by id."""
+        self.gone: set[str] = set()
+        """Messages of the bot that somebody deleted: an edit is refused."""
+        self.away = False
+        """Whether every request and every connection ends without an answer."""
         self.channels: dict[str, dict[str, Any]] = {
             ROOM: {"id": ROOM, "type": 0, "guild_id": GUILD, "name": "room", "topic": "all of it"},
             THREAD: {"id": THREAD, "type": 11, "guild_id": GUILD, "name": "side", "parent_id": ROOM},
@@ -226,6 +232,9 @@ class FakeDiscord:
 
     async def _rest(self, request: web.Request) -> web.Response:
         seen = await self._noted(request)
+        if self.away and request.transport is not None:
+            request.transport.abort()
+            return web.Response()
         play = next((one for one in self.plays if (one.method, one.path) == (seen.method, seen.path)), None)
         if play is not None:
             self.plays.remove(play)
@@ -301,11 +310,16 @@ class FakeDiscord:
                 return 204, None
             case "POST", ["messages"]:
                 return self._posted(seen, channel)
-            case "PATCH", ["messages", _]:
-                return 200, {"id": rest[1], "channel_id": channel} | seen.body
+            case "PATCH", ["messages", message_id]:
+                if message_id in self.gone:
+                    return 404, {"message": "Unknown Message", "code": 10008}
+                if message_id in self.shown:
+                    self.shown[message_id] |= seen.body
+                return 200, {"id": message_id, "channel_id": channel} | seen.body
             case "PUT" | "DELETE", ["messages", _, "reactions", "👀", "@me"]:
                 return 204, None
-            case "DELETE", ["messages", _]:
+            case "DELETE", ["messages", message_id]:
+                self.shown.pop(message_id, None)
                 return 204, None
         return 405, {"message": "405: Method Not Allowed", "code": 0}
 
@@ -320,12 +334,15 @@ class FakeDiscord:
             return 200, self._nonces[body["nonce"]]
         made = self.message(body["content"], channel=channel, author=ME)
         self.said.append(made | body)
+        self.shown[made["id"]] = made | body
         self._nonces[body["nonce"]] = made
         return 200, made
 
     # The gateway.
 
     async def _gateway(self, request: web.Request) -> web.StreamResponse:
+        if self.away:
+            return web.Response(status=503)
         if self.deaf:
             self.deaf -= 1
             return web.Response(status=503)

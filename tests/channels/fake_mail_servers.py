@@ -39,6 +39,8 @@ class FakeImap:
         self.implicit_tls = False
         self.open: set[int] = set()
         """Connections that are open."""
+        self.away = False
+        """Whether every connection ends at once."""
         fake = self
 
         class Handler(socketserver.BaseRequestHandler):
@@ -85,6 +87,9 @@ class FakeImap:
         return [uid for uid, mail in self.mails.items() if not mail.seen]
 
     def serve(self, connection: socket.socket) -> None:
+        if self.away:
+            connection.close()
+            return
         number = id(connection)
         self.open.add(number)
         sockets = [connection]
@@ -111,6 +116,8 @@ class FakeImap:
         while line := reader.readline():
             tag, _, command = line.decode().strip().partition(" ")
             self.commands.append(command)
+            if self.away:
+                return
             if self._due(self.cuts, command):
                 return
             if any(command.startswith(one) for one in self.silent):
@@ -210,6 +217,10 @@ class FakeSmtp:
         self.refusals: dict[str, str] = {}
         """What MAIL, RCPT or DATA get instead of a yes; `cut`: the connection breaks."""
         self.loses_answers = 0
+        self.refused = 0
+        """How often somebody was refused."""
+        self.away = False
+        """Whether every mail is broken off."""
 
     def stop(self) -> None:
         self._controller.stop()
@@ -221,7 +232,8 @@ class FakeSmtp:
         return AuthResult(success=data.password.decode() == PASSWORD, handled=False)
 
     def _refused(self, server: Any, word: str) -> str | None:
-        refusal = self.refusals.get(word)
+        refusal = "cut" if self.away else self.refusals.get(word)
+        self.refused += refusal is not None
         if refusal == "cut":
             server.transport.abort()
         return refusal

@@ -57,6 +57,8 @@ class FakeMatrix:
         self.faults: list[Fault] = []
         self.sent: dict[str, dict[str, Any]] = {}
         """Contents by the transaction that brought them."""
+        self.redacted: set[str] = set()
+        """The events that were taken back."""
         self.user_id = BOT
         self.token = TOKEN
         self.port = 0
@@ -169,6 +171,8 @@ class FakeMatrix:
             key = f"{room}/{parts[-1]}"
             if key not in self.sent:
                 self.sent[key] = body
+            if what == "redact":
+                self.redacted.add(parts[3])
             return {"event_id": f"$sent{list(self.sent).index(key)}"}
         return {}
 

@@ -8,7 +8,7 @@ import pytest
 
 from embedded.test_mailbox import Open, answer_open_question, first, in_state
 from postroom.contracts.activation import RunActivation
-from postroom.contracts.errors import InvalidArgument, RunUnsuccessful, StaleDecision
+from postroom.contracts.errors import InvalidArgument, QueueFull, RunUnsuccessful, StaleDecision
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.config import MailboxConfig
 from postroom.embedded.handle import State
@@ -90,6 +90,22 @@ async def test_of_an_answer_and_a_deadline_at_the_same_instant_exactly_one_count
             except StaleDecision:
                 expected = "nobody"
             assert await handle.result(timeout=30) == expected
+
+
+async def test_an_answer_is_taken_when_the_queue_of_its_thread_is_full(opening: Open) -> None:
+    async def ask(run: Run) -> str:
+        return (await run.ask("May I?")).text if run.text == "first" else run.text
+
+    config = MailboxConfig(max_queued_per_thread=1, max_pending_per_thread=1)
+    async with opening(ask, config) as mailbox:
+        handle = await mailbox.enqueue("t", "first")
+        await in_state(handle, State.WAITING)
+        behind = await mailbox.enqueue("t", "second")
+        with pytest.raises(QueueFull):
+            await mailbox.enqueue("t", "third")
+        await answer_open_question(handle, "yes")
+        assert await handle.result(timeout=30) == "yes"
+        assert await behind.result(timeout=30) == "second"
 
 
 async def test_a_late_answer_never_counts_for_the_next_question(opening: Open) -> None:

@@ -21,6 +21,8 @@ class Client(Protocol):
     """What a runner must pass on so that the program finds the scripted model."""
     setup: ClassVar[str]
     """Its name for `postroom setup`."""
+    waking: ClassVar[tuple[str, ...]]
+    """The flags of `postroom setup` with which an idle session begins a turn for mail."""
     runner: ClassVar[tuple[str, ...]]
     """The flags of `agents set-runner` for it; empty where there is no recipe."""
     files: ClassVar[tuple[str, ...]]
@@ -83,6 +85,7 @@ class Claude:
     )
 
     setup = "claude"
+    waking = ()
     runner = ("--recipe", "claude")
     files = (".claude/settings.json",)
     allowing = ("--allowedTools", "mcp__plugin_postroom_postroom", "--permission-mode", "acceptEdits")
@@ -147,6 +150,7 @@ class Codex:
     pass_env = ("SCRIPTED_KEY",)
 
     setup = "codex"
+    waking = ()
     runner = ("--recipe", "codex")
     files = (".codex/config.toml", ".codex/hooks.json")
     allowing = (
@@ -213,6 +217,7 @@ class Gemini:
     pass_env = ("GEMINI_API_KEY", "GOOGLE_GEMINI_BASE_URL")
 
     setup = "gemini"
+    waking = ()
     runner = ("--recipe", "gemini")
     files = (".gemini/settings.json",)
     allowing = ("--approval-mode", "yolo")
@@ -271,6 +276,7 @@ class Opencode:
     )
 
     setup = "opencode"
+    waking = ()
     runner = ("--recipe", "opencode")
     files = (".config/opencode/opencode.json",)
     allowing = ()
@@ -339,6 +345,7 @@ class Copilot:
     )
 
     setup = "copilot"
+    waking = ("--extension",)
     runner = ("--recipe", "copilot")
     files = (".copilot/mcp-config.json", ".copilot/settings.json")
     allowing = ("--allow-all-tools",)
@@ -361,7 +368,9 @@ class Copilot:
     def edit(self, path: Path, text: str) -> CallTool:
         return CallTool("create", {"path": str(path), "file_text": text})
 
-    def person(self, _home: Home) -> Sequence[str]:
+    def person(self, home: Home) -> Sequence[str]:
+        # Its person has said yes to "Do you trust the files in this folder?", for good.
+        home.write(".copilot/config.json", json.dumps({"trustedFolders": [str(home.project)]}))
         return ("copilot",)
 
     def rewriting(self, _home: Home) -> Sequence[str]:
@@ -389,6 +398,7 @@ class Cline:
     pass_env = ("CLINE_TELEMETRY_DISABLED",)
 
     setup = "cline"
+    waking = ()
     runner = ("--recipe", "cline")
     files = (".cline/data/settings/cline_mcp_settings.json",)
     allowing = ()

@@ -72,7 +72,7 @@ def ends_with_its_answer(bench: Bench) -> str:
         return time.monotonic() - asked[-1]
 
     without = seconds_to_the_end()
-    bench.set_up()
+    bench.set_up(*bench.client.waking)
     bench.team()
     bench.as_agent("Bo")
     late = seconds_to_the_end(*bench.trusted) - without
@@ -235,7 +235,7 @@ def _lines(text: bytes) -> set[bytes]:
 def idle_session_woken(bench: Bench) -> str:
     """A person's session at a terminal, which set-up alone prepared and which is idle, begins a turn for each message."""
     words = bench.client.person(bench.home)
-    bench.set_up()
+    bench.set_up(*bench.client.waking)
     bench.team()
     bench.as_agent("Bo")
     bench.model.script = lambda _asked: Say("I have seen it.")
@@ -249,7 +249,7 @@ def idle_session_woken(bench: Bench) -> str:
                 lambda one, n=turns: not one.is_aside and one.text.count("I have seen it.") == n
             )
             assert "Ada" in asked.new_text, f"{bench.model.story()}\n{terminal}"
-    return ""
+    return " ".join(bench.client.waking)
 
 
 def woken_and_answers(bench: Bench) -> str:

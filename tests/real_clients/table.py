@@ -147,7 +147,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
         "turn_goes_on_for_mail": Yes(),
         "reserved_edit_refused": Yes(),
         "released_at_the_end": Yes(),
-        "idle_session_woken": _NOT_WOKEN,
+        "idle_session_woken": Yes("--extension"),
         "undone_to_the_byte": Yes(),
         "undone_after_a_rewrite": Yes(),
         "woken_and_answers": Yes(),

@@ -321,3 +321,34 @@ async def test_the_events_of_a_step_are_kept_with_it(application: Application) -
     kinds = [event.event_kind for event in await events_of(application.stores, "t")]
     told = [kind for kind in kinds if kind in ("RunStarted", "ToolCallReady", "ToolCallDone", "RunFinished")]
     assert told == ["RunStarted", "ToolCallReady", "ToolCallDone", "RunFinished"]
+
+
+async def test_an_answer_of_a_model_is_stored_once_and_stands_in_the_conversation(
+    application: Application,
+) -> None:
+    async def size() -> int:
+        """Return how many bytes the database takes."""
+
+        def look(sql: Any) -> int:
+            asked = ("page_count", "freelist_count", "page_size")
+            pages, free, each = (sql.connection.execute(f"PRAGMA {one}").fetchone()[0] for one in asked)
+            return (pages - free) * each
+
+        return await application.stores.store.engine.write(look)
+
+    said = "a long answer " * 100_000
+    mailbox = application.open().with_runtime_event_capture(RuntimeEventDurability.COMPACTED, "test")
+    before = await size()
+    application.model.add(InferenceResult.text(said))
+    submitted = await mailbox.submit_background(asked())
+    row = await dispatch_in(application.stores, submitted.dispatch_id, RunDispatchStatus.ACKED)
+    run = await application.stores.threads.load_run(row.run_id)
+    assert await size() - before < 1.3 * len(said)
+    assert (row.run_response, run.final_output, await application.texts()) == (said, said, ["go", said])
+    events = await events_of(application.stores, "t")
+    [finished] = [event for event in events if event.event_kind == "RunFinished"]
+    assert finished.payload["result"]["response"] == said
+    application.model.add(InferenceResult.text("and more"))
+    assert (await mailbox.submit_background(asked("go on"))).run_id
+    await until(lambda: len(application.model.requests) == 2)
+    assert [one.text() for one in application.model.requests[1].messages][:2] == ["go", said]

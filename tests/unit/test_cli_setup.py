@@ -127,6 +127,7 @@ def test_status_tells_each_client_and_what_would_mend_it(home: Path, run: Run) -
         "tools": "core",
         "hooks": True,
         "release": None,
+        "extras": [],
         "findings": [],
     }
     assert found["codex"]["state"] == "not installed"

@@ -2,9 +2,12 @@
 
 import asyncio
 import errno
+import json
 import math
 import os
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,9 +18,11 @@ from application_room import Place, place
 from postroom.app.check_results import LEAST_FREE, told_of_descriptors, told_of_disk
 from postroom.app.doctor import _channel
 from postroom.contracts.dispatch import RunDispatchStatus
+from postroom.contracts.run_stores import RunQuery, ThreadCommit
 from postroom.services.runners import RunnerService
 from postroom.services.work import WorkService
 from postroom.testing import ManualClock
+from postroom.testing.conformance.run_given import run
 
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
@@ -37,6 +42,7 @@ async def test_a_fresh_application_is_well_and_says_what_it_cannot_know(here: Pl
         "store writes": "ok",
         "store reads": "ok",
         "records": "ok",
+        "messages": "ok",
         "sqlite": "ok",
         "git": "ok",
         "backups": "unknown",
@@ -65,6 +71,28 @@ async def test_the_age_of_the_newest_backup_is_told_and_that_one_is_overdue(here
     assert (told["state"], "3 days old" in told["detail"], bool(told["remedy"])) == ("failed", True, True)
     checks = (await here.operator.ready()).as_dict()["checks"]
     assert checks["backups"] == {"state": "failed", "age_ms": 3 * 86_400_000}
+
+
+async def test_a_record_of_a_newer_release_is_listed_until_it_can_be_read(here: Place) -> None:
+    stores = here.application.runs.stores
+    await stores.coordinator.commit(ThreadCommit(thread_id="t", run=(newer := run(stores))))
+
+    def with_status(status: str) -> None:
+        with closing(sqlite3.connect(here.application.settings.database)) as database, database:
+            [[body]] = database.execute("SELECT body FROM runs WHERE run_id = ?", (newer.run_id,))
+            after = json.dumps({**json.loads(body), "status": status})
+            database.execute("UPDATE runs SET body = ? WHERE run_id = ?", (after, newer.run_id))
+
+    with_status("paused_by_budget")
+    await stores.threads.list_runs(RunQuery())
+    told = await here.finding("records")
+    assert told["state"] == "failed"
+    for words in (f"run {newer.run_id}", "paused_by_budget", "cannot read 1 records"):
+        assert words in told["detail"]
+    assert "newest release" in told["remedy"]
+    with_status("created")
+    await here.operator.repair(full=False, dry_run=False)
+    assert (await here.finding("records"))["state"] == "ok"
 
 
 async def test_a_backup_that_failed_is_told_with_its_reason(here: Place) -> None:

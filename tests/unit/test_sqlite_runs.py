@@ -283,7 +283,7 @@ def test_a_move_is_refused_as_an_insert_is(undone: sqlite3.Connection, status: R
 
 def test_the_columns_are_the_fields(undone: sqlite3.Connection) -> None:
     names = [row[1] for row in undone.execute("PRAGMA table_info(run_dispatches)")]
-    marks = ["held_by", "held_until", "is_open"]  # what the queue notes beside the record
+    marks = ["answer_of", "held_by", "held_until", "is_open"]  # columns beside those of the record
     assert sorted(names) == sorted([*RunDispatch.__struct_fields__, *marks])
     for record in SHAPES.values():
         undone.execute("DELETE FROM run_dispatches")

@@ -344,6 +344,36 @@ async def test_an_answer_can_be_taken_back_for_eight_seconds_and_then_another_is
     await room.close()
 
 
+@pytest.mark.parametrize("second_at", ["pages", "command line"])
+async def test_an_answer_to_one_question_leaves_the_answer_to_another_its_eight_seconds(
+    stores, clock, second_at
+):
+    room = WorkRoom(*stores, clock, take_back_ms=TAKE_BACK_MS)
+    room.agents.more_questions = ["May I push?"]
+    await room.people("Ada", "Ash", runners=("Ash",))
+    browser, fields = await asked(room)
+    told, second = len(room.agents.told), room.agents.question_ids[1]
+    first = [(name, room.agents.question_ids[0] if name == "number" else value) for name, value in fields]
+    await post(browser, QUESTIONS, *first, ("by", "Ana"), ("answer", "yes"))
+    clock.advance(timedelta(milliseconds=TAKE_BACK_MS - 1_000))
+    if second_at == "pages":
+        other = [(name, second if name == "number" else value) for name, value in fields]
+        await post(browser, QUESTIONS, *other, ("by", "Ben"), ("answer", "no"))
+    else:
+        await room.questions.answer(second, approved=False, why="")
+    await room.runs.mailbox.poll()
+    await room.turn()
+    assert len(room.agents.told) == told, "the run waits for as long as the first answer can be taken back"
+    assert (await post(browser, QUESTIONS, *first, ("do", "take_back"))).status_code == 303
+    assert [one.number for one in await room.questions.open_questions(SLUG)] == [dict(first)["number"]]
+    clock.advance(timedelta(milliseconds=TAKE_BACK_MS))
+    await room.runs.mailbox.poll()
+    await room.turn()
+    assert "The answer is no." in room.agents.told[-1]
+    assert "The answer is yes." not in room.agents.told[-1]
+    await room.close()
+
+
 async def test_an_answer_by_mail_is_listed_with_who_gave_it_and_its_words(room):
     browser, _ = await asked(room)
     [question] = [one for one in await room.messages() if one.sender_name == "Ash"]

@@ -12,7 +12,7 @@ import pytest_asyncio
 from dispatch_room import done, eventually
 from postroom.contracts.budgets import Budget, BudgetScope
 from postroom.contracts.clock import iso
-from postroom.contracts.errors import Unauthorized
+from postroom.contracts.errors import QueueFull, Unauthorized
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.messages import Boundary
 from postroom.contracts.records import replace
@@ -148,6 +148,27 @@ async def test_a_reply_to_the_question_lets_its_run_go_on_past_the_messages_that
         "question.asked",
         "question.answered",
     ]
+
+
+async def test_an_answer_is_taken_when_too_many_messages_wait_and_other_messages_are_refused(stores, clock):
+    room = Room(*stores, clock=clock, max_pending=2)
+    room.agents.act = asks_first(room)
+    await room.people("Ada", "Ben", "Bo", runners=("Bo",))
+    await room.send("Ada", "Bo", subject="first")
+    await room.turn()
+    for subject in ("second", "third"):
+        await room.send("Ben", "Bo", subject=subject)
+    with pytest.raises(QueueFull):
+        await room.send("Ben", "Bo", subject="fourth")
+    [question] = await room.inbox("Ada")
+    await reply(room, question, "Do.")
+    await room.turn()
+    assert len(room.agents.prompts[1][1]) == 1
+    assert "Do." in room.agents.prompts[1][1][0]
+    assert (await bodies(room, "Ada"))[1:] == ["about Re: first"]
+    await room.turn()
+    assert sorted(await bodies(room, "Ben")) == ["about second", "about third"]
+    await room.close()
 
 
 async def test_a_sender_is_told_that_its_message_waits_and_why(room):

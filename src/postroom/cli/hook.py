@@ -30,7 +30,7 @@ def run(client: str, event: str) -> int:
     """
     try:
         raw = read_input(sys.stdin.fileno())
-        if event == WAIT and client == "claude":
+        if event == WAIT and client in ("claude", "copilot"):
             from postroom.cli.hook_waiting import awaited
 
             line = awaited(client, raw, hook_environment())[:LONGEST_TEXT]

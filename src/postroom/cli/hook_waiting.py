@@ -1,7 +1,8 @@
 """Waits behind an idle session until mail comes for the agent that it acts as.
 
-Claude Code runs `postroom hook claude wait` in the background, and begins a turn with what it says. Codex
-waits for its hooks: behind those the waiter goes on as a process of its own, and queues a turn.
+Claude Code runs `postroom hook claude wait` in the background, and begins a turn with what it says. For
+Copilot CLI our extension does so. Codex waits for its hooks: behind those the waiter goes on as a process of
+its own, and queues a turn.
 
 It lives as long as the session is idle, so it loads next to nothing. The server says who the agent is,
 whether the session is at work, and whether another waits in its place.

@@ -2,6 +2,7 @@
 
 import difflib
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -14,12 +15,19 @@ from typer.core import TyperGroup
 
 from postroom.app import places
 from postroom.app.clients.config_edits import Records
-from postroom.app.clients.config_paths import ConfigFile, SetupScope, chosen, command_path, servers_file
+from postroom.app.clients.config_paths import (
+    ConfigFile,
+    SetupScope,
+    chosen,
+    command_path,
+    own_files,
+    servers_file,
+)
 from postroom.app.clients.plugins import forget, form_in_place, form_to_write, forms, make_known
 from postroom.app.clients.readiness import refuse_unfit, release_of, to_do
 from postroom.app.clients.setting_up import Change, Part, give_back, parts, plan, plan_removal, steadily
-from postroom.app.clients.status import ClientStatus, is_recorded, status_of
-from postroom.app.clients.table import CLIENTS, TOKEN_NAME, Client, Scope, Tools, Way
+from postroom.app.clients.status import ClientStatus, extras_in_place, is_recorded, status_of
+from postroom.app.clients.table import CLIENTS, TOKEN_NAME, Client, Extra, Scope, Tools, Way
 from postroom.app.clients.trust import HOW_TO_TRUST
 from postroom.cli import show
 from postroom.cli.client import Server, locate
@@ -73,6 +81,46 @@ def served(environment: Mapping[str, str]) -> Served:
         return Served(f"http://{host}:{settings.port}{settings.mcp_path}", runs=False)
     runs = Server(endpoint, timeout=_PROBE).is_ready()
     return Served(f"{endpoint.url}{endpoint.mcp_path}", runs=runs)
+
+
+_QUESTIONS: Final[Mapping[Extra, str]] = {
+    "skill": "a skill (SKILL.md), from which a model learns when and how to use the post room",
+    "rules": "a block of rules about mail and reservations in AGENTS.md",
+    "extension": "an extension that begins a turn of an idle session when mail comes, and the setting "
+    "`experimental` without which Copilot CLI loads no extension",
+}
+"""The parts that are written only after a yes, and what each is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """Which parts are written that need a yes: by options, by what is there already, or by asking."""
+
+    given: Mapping[Extra, bool | None]
+    yes: bool
+    asks: bool
+
+    def answered(
+        self, client: Client, target: SetupScope, records: Records, *, hooks: bool
+    ) -> dict[Extra, bool]:
+        """Return the answer for each part that the client has in this scope; a person is asked if needed.
+
+        Without an option, a part that is there stays, and a part that is not there is asked for. Nobody is
+        asked without a terminal: then the answer is no.
+        """
+        in_place = extras_in_place(client, target, records)
+        offered = [own.extra for own, _ in own_files(client, target) if own.extra]
+        answers = dict[Extra, bool]()
+        for extra in offered:
+            if extra == "extension" and not hooks:  # its waiting is a hook
+                continue
+            answer = self.given[extra]
+            if answer is None:
+                answer = self.yes or extra in in_place
+            if not answer and self.given[extra] is None and self.asks:
+                answer = typer.confirm(f"{client.title}: write {_QUESTIONS[extra]}?", default=False, err=True)
+            answers[extra] = answer
+        return answers
 
 
 class SetupGroup(TyperGroup):
@@ -137,6 +185,21 @@ def add(  # noqa: PLR0913 - the options of the command
         bool, typer.Option("--no-plugin", help="Write settings also for a client that takes a plugin.")
     ] = False,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Make no call at the end.")] = False,
+    skill: Annotated[
+        bool | None,
+        typer.Option("--skill/--no-skill", help=f"Write {_QUESTIONS['skill']}.", show_default="ask"),
+    ] = None,
+    rules: Annotated[
+        bool | None,
+        typer.Option("--rules/--no-rules", help=f"Write {_QUESTIONS['rules']}.", show_default="ask"),
+    ] = None,
+    extension: Annotated[
+        bool | None,
+        typer.Option(
+            "--extension/--no-extension", help=f"Write {_QUESTIONS['extension']}.", show_default="ask"
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Answer every question with yes.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write the server into clients' files, and hooks. Exit code 78 when one was refused, 1 a call failed."""
@@ -147,10 +210,13 @@ def add(  # noqa: PLR0913 - the options of the command
         _require_command(target.environment)
     way: Way | None = None if http is None else ("http" if http else "stdio")
     records = Records(target.environment)
+    given: dict[Extra, bool | None] = {"skill": skill, "rules": rules, "extension": extension}
+    questions = Questions(given=given, yes=yes or dry_run, asks=sys.stdin.isatty() and not as_json)
     results = []
     for client in taken:
         form, why = form_to_write(client, target, no_plugin=no_plugin)
-        asked = (tools, not no_hooks, dry_run)
+        extras = questions.answered(form, target, records, hooks=not no_hooks)
+        asked = (tools, not no_hooks, dry_run, extras)
         result = _set_up(form, target, way or client.way, server, records, asked)
         result["form"] = "settings" if form.market is None else "plugin"
         if not dry_run and "error" not in result:
@@ -231,11 +297,12 @@ def _set_up(
     way: Way,
     server: Served,
     records: Records,
-    asked: tuple[Tools, bool, bool],
+    asked: tuple[Tools, bool, bool, Mapping[Extra, bool]],
 ) -> dict[str, Any]:
-    tools, hooks, dry_run = asked
+    tools, hooks, dry_run, extras = asked
+    chosen_extras = [extra for extra, is_chosen in extras.items() if is_chosen]
     try:
-        wanted = parts(client, target, way, server.address, tools=tools, hooks=hooks)
+        wanted = parts(client, target, way, server.address, tools=tools, hooks=hooks, extras=chosen_extras)
         plan(client, wanted, records)  # what cannot be written is told before another form is taken out
         unclear = refuse_unfit(client, target, hooks=hooks and client.hooks is not None)
         changes = _written(client, wanted, target, records, dry_run=dry_run)
@@ -243,6 +310,7 @@ def _set_up(
             **_head(client),
             "way": way,
             "tools": tools,
+            "extras": dict(extras),
             "why": client.why if way == client.way else "as asked",
             "files": [_file(one, dry_run=dry_run) for one in changes],
             "to_do": [asdict(one) for one in (*unclear, *to_do(client, target, is_written=not dry_run))],
@@ -284,7 +352,9 @@ def _failed(error: PostroomError) -> dict[str, Any]:
 
 
 def _removed(client: Client, target: SetupScope, records: Records, *, dry_run: bool) -> list[Change]:
-    wanted = parts(client, target, "http" if client.http else "stdio", "", hooks=True)
+    wanted = parts(
+        client, target, "http" if client.http else "stdio", "", hooks=True, extras=list(_QUESTIONS)
+    )
     if dry_run:
         return plan_removal(client, wanted, records)
     with records.kept():
@@ -325,6 +395,14 @@ def _diff(path: Path, before: str, after: str) -> str:
 
 def notes_of(results: Sequence[Mapping[str, Any]], target: SetupScope, *, dry_run: bool) -> list[str]:
     """Return what a person should do or know after clients were set up or taken out."""
+    unanswered = sorted(
+        {
+            extra
+            for result in results
+            for extra, is_chosen in result.get("extras", {}).items()
+            if not is_chosen
+        }
+    )
     if dry_run:
         clients = [one for one in CLIENTS if one.name in {result["client"] for result in results}]
         path = target.environment.get("PATH", "")
@@ -340,6 +418,11 @@ def notes_of(results: Sequence[Mapping[str, Any]], target: SetupScope, *, dry_ru
     if any(result.get("way") == "http" and "error" not in result for result in results):
         file = places.token_file(places.data_dir(target.environment))
         notes.append(f"clients over HTTP read the token: export {TOKEN_NAME}=\"$(cat '{file}')\"")
+    if unanswered:
+        options = " ".join(f"--{extra}" for extra in unanswered)
+        notes.append(
+            f"not written, because it needs your yes: {', '.join(unanswered)}; add {options}, or --yes"
+        )
     asking = {one.name: one for one in CLIENTS if one.asks_trust}
     for result in results:
         client = asking.get(result["client"])
@@ -398,6 +481,7 @@ def status_document(found: ClientStatus) -> dict[str, Any]:
         "way": found.way,
         "tools": found.tools,
         "hooks": found.hooks,
+        "extras": list(found.extras),
         "release": None if found.release is None else asdict(found.release),
         "findings": [
             {"drift": one.drift, "file": str(one.file), "detail": one.detail, "remedy": one.remedy}

@@ -22,6 +22,7 @@ from postroom.contracts.errors import AlreadyConsumed, IllegalTransition
 from postroom.contracts.files import ChatFile, FileStore
 from postroom.contracts.messages import Json
 from postroom.contracts.records import Record, field, replace
+from postroom.contracts.web_chats import WebChats
 
 if TYPE_CHECKING:
     from postroom.contracts.transactions import Transaction
@@ -114,7 +115,7 @@ class InboundMessage(Record, frozen=True, kw_only=True):
         """
         if self.status is move.status:
             return self
-        if not self.may_become(move.status):
+        if not self.may_become(move.status) or move.since not in (None, self.status):
             raise IllegalTransition(
                 f"message {self.inbound_id} is {self.status} and cannot become {move.status}",
                 value=self.inbound_id,
@@ -169,6 +170,8 @@ class InboundMove(Record, frozen=True, kw_only=True):
     status: InboundStatus
     thread_id: str | None = None
     reason: str | None = None
+    since: InboundStatus | None = None
+    """The status that each message must still have; None: any from which `status` can follow."""
 
 
 class IntakeLog(Protocol):
@@ -394,6 +397,11 @@ class ChatStores(Protocol):
     @property
     def files(self) -> FileStore:
         """The files that came with messages, and those that runs have left."""
+        ...
+
+    @property
+    def web_chats(self) -> WebChats:
+        """The conversations of the chat page."""
         ...
 
     async def answered(

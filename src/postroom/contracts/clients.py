@@ -57,7 +57,7 @@ EVENTS = {
 }
 """By client and by the client's own name of the event."""
 
-WAKING = ("claude", "codex")
+WAKING = ("claude", "codex", "copilot")
 """The clients in which what waits behind an idle session can begin a turn."""
 WAIT = "wait"
 """What such a hook asks while it waits: whether mail came for a session that is idle."""

@@ -364,10 +364,10 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         self._require(RunDispatchStatus.CLAIMED, "dead_letter")
         return _ended(replace(self, last_error=error), RunDispatchStatus.DEAD_LETTER, now=now)
 
-    def hurried(self, *, now: int) -> "RunDispatch":
-        """Return it due at once: what it waited for has come."""
+    def hurried(self, *, not_before: int, now: int) -> "RunDispatch":
+        """Return the queued dispatch due at `not_before`, or at once if that is over: an answer has come."""
         self._require(RunDispatchStatus.QUEUED, "hurry")
-        return replace(self, available_at=0, updated_at=now)
+        return replace(self, available_at=not_before if not_before > now else 0, updated_at=now)
 
     def cancelled(self, *, now: int) -> "RunDispatch":
         """Return it withdrawn before anybody began it."""

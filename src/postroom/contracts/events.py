@@ -13,6 +13,7 @@ from typing import Protocol
 
 from postroom.contracts.errors import InvalidRecord
 from postroom.contracts.messages import Json
+from postroom.contracts.runs import RunRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,11 +170,16 @@ class EventTables(Protocol):
     """The event log, with scopes and sequences without gaps."""
 
     def append(
-        self, drafts: Sequence[CanonicalEventDraft], *, at: int | None = None
+        self,
+        drafts: Sequence[CanonicalEventDraft],
+        *,
+        at: int | None = None,
+        ended_run: RunRecord | None = None,
     ) -> tuple[CanonicalEvent, ...]:
         """Add events to the end of their scopes; a key that was used gives its first event back.
 
-        They happened `at` an instant, by default that of the transaction.
+        They happened `at` an instant, by default that of the transaction. An event that tells the answer of
+        `ended_run`, which is stored already, refers to that run and does not store the text again.
 
         Raises:
             IdempotencyConflict, VersionConflict: as `EventStore.append` says.

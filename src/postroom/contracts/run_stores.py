@@ -155,6 +155,10 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
     of a delivery whose claim is needed."""
     ends: RunDispatchResult | None = None
     """How an execution ended: recorded on the dispatch that `claim` owns, which is acked with it."""
+    answer: Message | None = None
+    """A message of the run that was committed before, perhaps as the answer with which `run` ends."""
+    ended_before: RunRecord | None = None
+    """A run of the thread that had ended before this commit, whose answer the commit tells again."""
     delivery: Delivery | None = None
 
     @property

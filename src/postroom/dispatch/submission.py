@@ -883,7 +883,7 @@ class Submissions:
         if options is None or plan.joins is not None:
             done, claimed = self._committed(tx, plan, plan.commit), None
             if plan.joins is not None and plan.answers:
-                tx.runs.dispatches.hurry(plan.joins.dispatch_id)
+                tx.runs.dispatches.hurry(plan.joins.dispatch_id, not_before=_due_with_answers(plan, tx.now()))
             if options is not None and options.claims is not None:
                 claimed = self._claimed_in(tx, plan, options.claims, is_now=options.is_now)
         else:
@@ -898,7 +898,8 @@ class Submissions:
     ) -> tuple[Plan, Committed, Claimed | None]:
         """Store a run with its dispatch, claimed and begun with them when it is its thread's next."""
         claims, dispatch = options.claims, self._dispatch_of(tx, plan)
-        delivery = Delivery(dispatch=dispatch, queue_cap=options.queue_cap)
+        cap = None if plan.answers else options.queue_cap  # an answer goes to a run that was accepted before
+        delivery = Delivery(dispatch=dispatch, queue_cap=cap)
         if claims is None or is_elsewhere(tx, dispatch.thread_id, claims):
             return plan, self._committed(tx, plan, replace(plan.commit, delivery=delivery)), None
         is_next = is_free and dispatch.available_at <= tx.now()
@@ -1062,6 +1063,19 @@ def _likely(request: RunActivation, ids: _Ids) -> LikelyCommit:
         dedupe_key=request.delivery.dedupe_key,
         message_ids=tuple(message.id for message in request.messages if message.id),
     )
+
+
+def _due_with_answers(plan: Plan, now: int) -> int:
+    """Return when a queued run may go on with the answers of a submission, in milliseconds since the epoch.
+
+    Each answer can be taken back until the delay of its submission is over. The run reads all answers at
+    once, so it goes on when the last of these delays is over.
+    """
+    own = plan.activation.delivery.delay_ms if plan.activation.delivery is not None else 0
+    due = now + own
+    given = plan.run.activation.seeded_decisions if plan.run.activation is not None else ()
+    waits_for_earlier = plan.joins is not None and len(given) > len(plan.answers)
+    return max(due, plan.joins.available_at or 0) if plan.joins and waits_for_earlier else due
 
 
 def _unrepeated(tx: Transaction, request: RunActivation, facts: SubmissionFacts) -> RunActivation:

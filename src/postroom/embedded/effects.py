@@ -63,7 +63,7 @@ class Ends:
             return
         kind = ENDED if is_done else WAITS
         key = f"{kind}/{run.run_id}/{asked[0].ticket_id if asked else ''}"
-        tx.events.append((_event(run, kind, key, _told_of(run)),))
+        tx.events.append((_event(run, kind, key, _told_of(run)),), ended_run=run)
 
     def put_back(self, tx: Transaction, row: RunDispatch) -> None:
         """Write nothing: the run goes on."""

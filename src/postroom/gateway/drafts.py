@@ -86,7 +86,7 @@ class Draft:
         """Take the next piece of the answer and say what to do."""
         self._deltas.append(delta)
         self._length += len(delta)
-        return self._step(now)
+        return self.step(now)
 
     def done(self, *, now: int) -> Step:
         """Take note that the draft is shown as the last step said, and say what to do.
@@ -95,7 +95,7 @@ class Draft:
             IllegalTransition: no step is under way.
         """
         self._shown = self._end_step("done")
-        return self._step(now)
+        return self.step(now)
 
     def failed(self, *, now: int, retry_after_ms: int | None = None) -> Step:
         """Take note that the draft could not be shown, and say what to do.
@@ -112,7 +112,7 @@ class Draft:
         else:
             self._next_look = max(self._next_look, now + retry_after_ms)
             self._looked_at = 0 if self._shown is None else self._shown.end
-        return self._step(now)
+        return self.step(now)
 
     def finish(self) -> bool:
         """End it, and say whether it stands there to be edited into the answer; else that is sent whole."""
@@ -120,12 +120,17 @@ class Draft:
         self._is_over = True
         return stands
 
-    def _step(self, now: int) -> Step:
+    def left_ms(self, now: int) -> int | None:
+        """Return how long until new text may be shown; None if there is too little, or none can be shown."""
         is_full = self._shown is not None and self._shown.is_full
         few = self._length - self._looked_at < self._least_new
-        if self._is_over or self._under_way is not None or is_full or few or now < self._next_look:
+        if self._is_over or self._under_way is not None or is_full or few:
             return None
-        return self._look(now)
+        return max(self._next_look - now, 0)
+
+    def step(self, now: int) -> Step:
+        """Say what to do when time has passed."""
+        return self._look(now) if self.left_ms(now) == 0 else None
 
     def _end_step(self, verb: str) -> _Look:
         look, self._under_way = self._under_way, None

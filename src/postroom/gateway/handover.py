@@ -314,10 +314,13 @@ class Handover:
         thread_id = inbound.thread_id if inbound.status is InboundStatus.HANDED_OVER else None
         if thread_id is not None and not await self.taken_back(thread_id, inbound.thread_message_id):
             return False
-        move = InboundMove(status=InboundStatus.RETRACTED, reason=reason)
+        move = InboundMove(status=InboundStatus.RETRACTED, reason=reason, since=inbound.status)
         try:
             await self._intake_log.move([inbound.inbound_id], move)
         except IllegalTransition:
+            found = await self._intake_log.find(inbound.key)
+            if found is not None and found.status.is_open and found.status is not inbound.status:
+                return await self.follow_deletion(found, reason=reason)  # it was handed over meanwhile
             _LOG.info("message.deleted_too_late", inbound_id=inbound.inbound_id)
             return False
         return True

@@ -566,7 +566,9 @@ class Intake:
         given = first.metadata.get("album", [])
         new = [event for event in others if event.message_id not in given]
         texts = dict.fromkeys(event.text for event in (first, *new) if event.text.strip())
-        first.media += tuple(file for event in new for file in event.media)
+        # Each message of an album answers the same message: its files are given once, with the first.
+        own = (event.media[: len(event.media) - event.metadata.get("answered_files", 0)] for event in new)
+        first.media += tuple(file for files in own for file in files)
         first.forwarded = tuple(dict.fromkeys(one for event in (first, *new) for one in event.forwarded))
         first.unread = tuple(dict.fromkeys(one for event in (first, *new) for one in event.unread))
         first.text = "\n".join(texts)

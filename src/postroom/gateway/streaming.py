@@ -223,7 +223,7 @@ class StreamingPresenter:
     @asynccontextmanager
     async def shown(
         self, activation: RunActivation, cancel: Callable[[], object]
-    ) -> AsyncIterator["asyncio.Queue[AgentEvent] | None"]:
+    ) -> AsyncIterator["asyncio.Queue[AgentEvent | None] | None"]:
         """Show a run while it executes; what it tells is put into the queue that is given, if one is."""
         address = await self._address(activation)
         if address is None:
@@ -240,8 +240,8 @@ class StreamingPresenter:
             if adapter is not None and adapter.capabilities.typing:
                 tasks.start(self._typing(adapter, source), name="typing")
             if adapter is not None and self._config.enabled and shows_drafts(adapter.capabilities):
-                deltas = asyncio.Queue[AgentEvent]()
-                tasks.start(self._draw(adapter, source, run, deltas), name="draft")
+                deltas = asyncio.Queue[AgentEvent | None]()
+                tasks.start(self._draw(adapter, source, run, deltas, tasks), name="draft")
             yield deltas
         finally:
             self.guard.run_ended(key, run)
@@ -266,13 +266,26 @@ class StreamingPresenter:
         adapter: BasePlatformAdapter,
         source: SessionSource,
         run: RunInChat,
-        deltas: "asyncio.Queue[AgentEvent]",
+        deltas: "asyncio.Queue[AgentEvent | None]",
+        tasks: Tasks,
     ) -> None:
-        """Show the answer as it grows, no more often than the platform likes."""
+        """Show the answer as it grows, no more often than the platform likes.
+
+        Text that comes too soon after an edit is shown later, also if no more text comes.
+        """
         shown, label = await self._draft_of(adapter, run), self.sessions.label(source)
         between, is_begun = "", False
+        alarm: asyncio.Task[None] | None = None
+
+        async def look_again(after_ms: int) -> None:
+            await self._timer.sleep(after_ms)
+            deltas.put_nowait(None)
+
         while True:
-            event = await deltas.get()
+            left = shown.draft.left_ms(self._clock.now())
+            if left is not None and (alarm is None or alarm.done()):
+                alarm = tasks.start(look_again(left), name="next look")
+            event, step = await deltas.get(), None
             if isinstance(event, StreamReset | RunRetrying):
                 shown.draft.begin_again()
                 label, between, is_begun = self.sessions.label(source), "", False
@@ -281,14 +294,16 @@ class StreamingPresenter:
             elif isinstance(event, TextDelta):
                 step = shown.draft.add(label + between + event.delta, now=self._clock.now())
                 label, between, is_begun = "", "", True
-                while step is not None:
-                    self._remember(run.run_id, shown)
-                    metadata = send_metadata(source, answers=list(run.answers), draft=True)
-                    if self._tasks.closed:
-                        return
-                    showing = self._take_step(adapter, source.chat_id, run, shown, step, metadata)
-                    shown.step = self._tasks.start(showing, name="draft")
-                    step = await asyncio.shield(shown.step)
+            else:
+                step = shown.draft.step(self._clock.now())
+            while step is not None:
+                self._remember(run.run_id, shown)
+                metadata = send_metadata(source, answers=list(run.answers), draft=True)
+                if self._tasks.closed:
+                    return
+                showing = self._take_step(adapter, source.chat_id, run, shown, step, metadata)
+                shown.step = self._tasks.start(showing, name="draft")
+                step = await asyncio.shield(shown.step)
 
     async def _draft_of(self, adapter: BasePlatformAdapter, run: RunInChat) -> Shown:
         """Return the draft of a run; a further try goes on in the message of the try before."""
@@ -375,7 +390,7 @@ def shows_drafts(capabilities: ChannelCapabilities) -> bool:
 class _DeltaSink:
     """Passes events on, those of the answer to its presentation as well, and keeps the answer's text."""
 
-    def __init__(self, sink: EventSink, deltas: "asyncio.Queue[AgentEvent] | None") -> None:
+    def __init__(self, sink: EventSink, deltas: "asyncio.Queue[AgentEvent | None] | None") -> None:
         self._sink = sink
         self._deltas = deltas
         self._text: list[str] = []

@@ -73,11 +73,14 @@ class LoadedAttachment:
 class Waking(Protocol):
     """Has readers woken by messages within one open change: agents with a runner, people with a chat."""
 
-    def expect(self, readers: Sequence[tuple[Project, Agent]]) -> None:
-        """Be told who is to be woken, before anything is written.
+    def expect(
+        self, readers: Sequence[tuple[Project, Agent]], *, reply_to: int | None, sender_id: int
+    ) -> None:
+        """Take note of the readers that a message will wake, before anything is written.
 
         Raises:
-            ThreadsNeeded: the change has to be run again.
+            ThreadsNeeded: The change must run again with the threads of these readers.
+            QueueFull: Too many messages wait for a reader, and the message answers none of its questions.
         """
         ...
 

@@ -7,7 +7,9 @@ from collections.abc import Iterable
 
 from postroom.contracts.errors import InvalidName
 
-RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+LONGEST = 64
+"""Characters of the longest name."""
+RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST - 1}}}")
 MAX_COMPARED = 120
 """Characters by which names are compared: the time grows with the square of it."""
 

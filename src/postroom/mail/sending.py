@@ -305,7 +305,8 @@ def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], sk
     if context.waking is not None:
         woken = [(one.project, one.agent) for one in new.addressees if reach[one.agent.id].is_woken]
     if context.waking is not None and woken:
-        context.waking.expect(woken)
+        reply_to = None if new.reply_to is None else new.reply_to.id
+        context.waking.expect(woken, reply_to=reply_to, sender_id=new.sender.id)
     message = tx.insert_message(
         project_id=new.project.id,
         sender=new.sender,

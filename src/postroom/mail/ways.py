@@ -74,6 +74,7 @@ def _by_hook(*, has_session: bool) -> str:
     if has_session:
         told = "a client with hooks has acted as it, and is told at its next step"
         return (
-            f"{told}; an idle Claude Code or Codex begins a turn, an idle other client waits for its person"
+            f"{told}; an idle Claude Code or Codex begins a turn, and Copilot CLI with our extension; "
+            "an idle other client waits for its person"
         )
     return "no client with hooks has acted as it: `postroom setup`"

@@ -368,7 +368,10 @@ class RunLog:
         record = with_state(change(base), self.state)
         messages = tuple(self._unsent)
         # Behind whatever the thread ends with: others may have put in what the next run is to read.
-        commit = ThreadCommit(thread_id=record.thread_id, messages=messages, run=record, summary=summary)
+        answer = self.answer() if record.status is RunStatus.DONE else None
+        commit = ThreadCommit(
+            thread_id=record.thread_id, messages=messages, run=record, summary=summary, answer=answer
+        )
         await self._control.coordinator.commit(commit)
         self.record = record
         self.spent, self.steps = Usage(), 0

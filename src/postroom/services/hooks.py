@@ -6,8 +6,10 @@ most calls write nothing, and a line that is given out has marked its messages.
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Annotated, Any, Literal, TypedDict
 
 from msgspec import Meta
@@ -23,6 +25,7 @@ from postroom.mail.context import Caller, ReadContext, WriteContext
 from postroom.mail.folders import Location, locate, locations_of
 from postroom.mail.guarding import held_by_others
 from postroom.mail.identity import ACTIVITY_INTERVAL, check_token
+from postroom.mail.names import LONGEST as LONGEST_NAME
 from postroom.mail.projects import checked_path
 from postroom.mail.reservations import release_reserved_in
 from postroom.mail.service import Mail
@@ -40,6 +43,7 @@ MOST_PATHS = 5_000
 WAIT_SECONDS = 25.0
 """How long one that waits for mail is kept waiting before it asks again."""
 BY = "hook"
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 
 _Path = Annotated[str, Meta(max_length=4096)]
 _Id = Annotated[int, Meta(ge=1, le=2**63 - 1)]
@@ -243,6 +247,9 @@ def _who(
         found = _proved(context, _acted_as(context, event)) if event.kind == "tool" and call.acts_as else None
         is_shown = found is not None
         found = found or _proved(context, _actor(context, bound.agent_id) if bound else None)
+        if found is None and event.kind in ("start", "prompt") and not _in_run(context):
+            found = _proved(context, _agent_in(context, event, _name_from_folder(event), ""))
+            is_shown = found is not None
     if found is None or not (is_shown and call.session_id) or (bound and bound.agent_id == found.agent.id):
         return found, ()
     new = found.agent.id
@@ -262,6 +269,12 @@ def _proved(context: ReadContext, actor: _Actor | None) -> _Actor | None:
 def _bind(context: WriteContext, event: _Event, agent_id: int) -> None:
     context.tx.bind_client_session(event.client, event.call.session_id, agent_id, context.now)
     context.tx.purge_client_sessions(context.now - SESSIONS_KEPT, limit=PURGED_AT_ONCE)
+
+
+def _name_from_folder(event: _Event) -> str:
+    """Return the name of a session that names no agent: the client and its folder, as in `claude-harbour`."""
+    folder = _NOT_IN_NAMES.sub("-", PurePath(event.call.cwd).name).strip("-.")
+    return f"{event.client}-{folder or 'work'}"[:LONGEST_NAME]
 
 
 def _named(context: ReadContext, event: _Event) -> _Actor | None:
@@ -303,11 +316,17 @@ def _start(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisi
     if actor is not None:
         told = _prompt(context, event, actor)
         unread = context.tx.unread_count(actor.agent.id)
-        if told.notes or unread == 0 or _in_run(context):
+        if not told.notes and unread and not _in_run(context):
+            told = _Decision(answer=_answer("tell", notices.unread_before_line(actor.agent.name, unread)))
+        if event.call.agent or _in_run(context):
             return told
-        return _Decision(answer=_answer("tell", notices.unread_before_line(actor.agent.name, unread)))
+        line = notices.identity_line(actor.agent.name)  # nobody chose it in this session, so it is shown
+        return replace(told, answer=_answer("tell", f"{line} {told.answer['text']}".rstrip()))
     found = locate(context.projects, event.here)
-    return _Decision(answer=_answer("tell", notices.welcome_line(found[0].slug))) if found else _SILENT
+    if found is None:
+        return _SILENT
+    name = _name_from_folder(event)
+    return _Decision(answer=_answer("tell", notices.welcome_line(found[0].slug, name)))
 
 
 def _prompt(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:

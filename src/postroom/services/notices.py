@@ -49,11 +49,20 @@ def held_line(name: str, count: int) -> str:
     )
 
 
-def welcome_line(slug: str) -> str:
-    """Say to a session that is nobody yet that there is mail here."""
+def welcome_line(slug: str, name: str) -> str:
+    """Tell a session without an agent that there is mail here, and the name under which it registers."""
     return (
         f"postroom: mail and file reservations for agents run here (project {quoted(slug, longest=120)}). "
-        "The tool start_session registers this session."
+        f"The tool start_session registers this session. Its name here is {quoted(name)}, unless you choose "
+        "another; later sessions of this client in this folder then act under that name."
+    )
+
+
+def identity_line(name: str) -> str:
+    """Tell a session which agent it acts as, and how to change that, if the environment names no agent."""
+    return (
+        f"postroom: this session acts as {quoted(name)}. To change that, call start_session with another "
+        "name, or start the client with POSTROOM_AGENT."
     )
 
 

@@ -27,6 +27,12 @@ class EndedRun(Record, frozen=True, kw_only=True):
     activation: "_Activation | None" = None
 
 
+class _RunAnswer(Record, frozen=True, kw_only=True):
+    """The answer of a run; the rest of its body is passed over."""
+
+    final_output: str | None = None
+
+
 class _Options(Record, frozen=True, kw_only=True):
     without_runs: tuple[str, ...] = ()
 
@@ -44,6 +50,7 @@ _DECODERS: dict[type[Any], msgspec.json.Decoder[Any]] = {
         EndedRun,
         LiveRunCommand,
         Message,
+        _RunAnswer,
         RunDispatch,
         RunRecord,
         Summary,
@@ -100,6 +107,15 @@ def decode(kind: type[T], text: str | bytes, *, where: str) -> T:
     except (msgspec.DecodeError, InvalidRecord, InvalidActivation) as error:
         raise StoreCorrupt(f"{where} does not read back: {error}", value=where) from error
     return value
+
+
+def answer_in(run_body: str | bytes) -> str:
+    """Return the answer in the body of a run; "" in the place of a run that was deleted, "{}".
+
+    Raises:
+        StoreCorrupt: The body does not read back.
+    """
+    return decode(_RunAnswer, run_body, where="the run of the answer").final_output or ""
 
 
 def decode_json(text: str | bytes, *, where: str) -> Json:

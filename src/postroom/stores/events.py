@@ -21,7 +21,9 @@ from postroom.contracts.events import (
     EventVisibility,
 )
 from postroom.contracts.messages import Json
-from postroom.stores.codec import decode_json, encode, unreadable
+from postroom.contracts.runs import RunRecord
+from postroom.stores.answers import Answer, payload_with
+from postroom.stores.codec import answer_in, decode_json, encode, unreadable
 from postroom.stores.sql_transaction import Found, Look, Row, Tables, Values
 
 
@@ -33,12 +35,23 @@ class WrittenEvent:
     draft: CanonicalEventDraft
     payload: str
     digest: str | None
+    answer: Answer | None
+    """The answer that the payload was to hold, if a run holds it instead."""
 
     @classmethod
-    def of(cls, draft: CanonicalEventDraft, new_id: Callable[[], str]) -> "WrittenEvent":
-        """Write a draft down."""
+    def of(
+        cls, draft: CanonicalEventDraft, new_id: Callable[[], str], answer: Answer | None = None
+    ) -> "WrittenEvent":
+        """Write a draft down; `answer` is stored already, with its run."""
         keyed = draft.options.idempotency_key is not None
-        return cls(f"evt_{new_id()}", draft, encode(draft.payload), draft.digest if keyed else None)
+        rest = None if answer is None else answer.taken_out(draft.payload)
+        return cls(
+            f"evt_{new_id()}",
+            draft,
+            encode(draft.payload if rest is None else rest),
+            draft.digest if keyed else None,
+            None if rest is None else answer,
+        )
 
     @property
     def key(self) -> tuple[str | None, str | None]:
@@ -64,10 +77,14 @@ class EventTables(Tables, events.EventTables):
 
     @override
     def append(
-        self, drafts: Sequence[CanonicalEventDraft], *, at: int | None = None
+        self,
+        drafts: Sequence[CanonicalEventDraft],
+        *,
+        at: int | None = None,
+        ended_run: RunRecord | None = None,
     ) -> tuple[CanonicalEvent, ...]:
-        now = self._now() if at is None else at
-        written = tuple(WrittenEvent.of(draft, self._new_id) for draft in drafts)
+        now, answer = self._now() if at is None else at, Answer.of(ended_run)
+        written = tuple(WrittenEvent.of(draft, self._new_id, answer) for draft in drafts)
         appended = appending(written, self._asked(event_looks(written)), now)
         self.write(appended)
         return appended.events
@@ -207,10 +224,11 @@ def _numbered(written: WrittenEvent, newest: Mapping[str, int], now: int) -> Can
     for scope in draft.scopes:
         key = scope.key
         sequences[key] = newest[key] + 1
+    payload = decode_json(written.payload, where="payload")
     return CanonicalEvent(
         event_id=written.event_id,
         event_kind=draft.event_kind,
-        payload=decode_json(written.payload, where="payload"),
+        payload=payload if written.answer is None else payload_with(payload, written.answer.text),
         sequences=sequences,
         created_at=now,
         causation_id=draft.causation_id,
@@ -237,20 +255,22 @@ def _columns(event: CanonicalEvent, written: WrittenEvent) -> Values:
         "writer_id": options.writer_id,
         "key": options.idempotency_key,
         "digest": written.digest,
+        "answer_of": None if written.answer is None else written.answer.run_id,
     }
 
 
 def _event(row: Row) -> CanonicalEvent:
-    """Map the columns of `events` from `event_id` to `schema_version`.
+    """Map the columns of `events` from `event_id` to `schema_version`, and the run whose answer is told.
 
     Raises:
         StoreCorrupt: the row is no such record.
     """
     try:
+        payload = decode_json(row[2], where="payload")
         return CanonicalEvent(
             event_id=row[0],
             event_kind=row[1],
-            payload=decode_json(row[2], where="payload"),
+            payload=payload if row[10] is None else payload_with(payload, answer_in(row[10])),
             sequences=decode_json(row[3], where="sequences"),
             created_at=row[4],
             causation_id=row[5],

@@ -2,6 +2,10 @@
 
 from typing import Final
 
+from postroom.contracts.errors import StoreFull
+from postroom.log import get_logger
+
+_LOG = get_logger(__name__)
 LEAST: Final = 300_000
 """Bytes that are looked for first: a long message and its indexes, and what many of usual length take."""
 MOST: Final = 1 << 24
@@ -21,10 +25,11 @@ class Room:
         self._next = LEAST
         self._was_missing = False
 
-    def refused(self) -> None:
-        """A write was refused."""
+    def refused(self, error: StoreFull) -> None:
+        """Note that a write was refused. Only the first one since room was found is logged."""
         if not self.wanted:
             self.wanted, self._was_missing = self._next, False
+            _LOG.warning("store.full", reason=error.describe())
 
     def missing(self) -> None:
         """As much as is wanted was looked for and was not there."""

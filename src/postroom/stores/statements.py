@@ -2,6 +2,7 @@
 
     -- name                 a heading; the statement follows, with `:name` parameters
     -- name @postgres       a second text of the same statement, where one text cannot serve both engines
+    -- part name            a text that later statements of the file share: `{part name}` stands for it
 
 Within a text, these tokens stand for what the engines write differently:
 
@@ -29,7 +30,8 @@ from postroom.stores.migrations import newest_of, shipped_migrations
 from postroom.stores.sql_transaction import Dialect
 from postroom.version import __version__
 
-_HEADING: Final = re.compile(r"^-- ([a-z_]+)(?: @(sqlite|postgres))?$", re.MULTILINE)
+_HEADING: Final = re.compile(r"^-- (part )?([a-z_]+)(?: @(sqlite|postgres))?$", re.MULTILINE)
+_PART: Final = re.compile(r"\{part (\w+)\}")
 _TOKEN: Final = re.compile(r"(?:IN )?\{(ints|texts|index|cross|greatest|least|release)(?: :?(\w+))?\}")
 _PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _COMMENT: Final = re.compile(r"^--.*\n?", re.MULTILINE)
@@ -72,17 +74,18 @@ def second_texts() -> list[str]:
         f"{file.name.removesuffix('.sql')}.{heading}"
         for file in resources.files("postroom.stores").joinpath("sql").iterdir()
         if file.name.endswith(".sql")
-        for heading, dialect in _HEADING.findall(file.read_text(encoding="utf-8"))
+        for _, heading, dialect in _HEADING.findall(file.read_text(encoding="utf-8"))
         if dialect
     ]
 
 
 def _texts(source: str, dialect: Dialect) -> dict[str, str]:
     pieces = _HEADING.split(source)[1:]
-    found: dict[str, str] = {}
-    for heading, only_for, body in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
+    found, parts = dict[str, str](), dict[str, str]()
+    for part, heading, only_for, body in zip(*(pieces[place::4] for place in range(4)), strict=True):
         if not only_for or only_for == dialect:
-            found[heading] = _COMMENT.sub("", body).strip().rstrip(";")
+            text = _PART.sub(lambda match: parts[match[1]], _COMMENT.sub("", body).strip().rstrip(";"))
+            (parts if part else found)[heading] = text
     return found
 
 

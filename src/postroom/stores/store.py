@@ -241,8 +241,8 @@ class SqlStore(Store):
             except StoreCorrupt as error:
                 await self._set_aside(error, aside)
                 continue
-            except StoreFull:
-                self._room.refused()
+            except StoreFull as error:
+                self._room.refused(error)
                 raise
             except CommitUnknown:
                 if performer is not None and effects:

@@ -56,11 +56,11 @@ class AppliedEdit:
     """The undo record of one thing that setup wrote: enough to remove it, whatever else changed since."""
 
     client: str
-    kind: Literal["root", "container", "entry", "item", "replaced", "table", "file"]
+    kind: Literal["root", "container", "entry", "item", "replaced", "table", "file", "block"]
     path: tuple[str, ...]
     """The keys that lead to it; for an item of an array, to the array. A file as a whole has none."""
     before: str = ""
-    """The whitespace that was written before it."""
+    """The whitespace that was written before it; for a block, the line end between it and the text above."""
     after: str = ""
     """The whitespace that was written after it."""
     was: str = ""

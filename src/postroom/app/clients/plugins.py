@@ -15,7 +15,7 @@ from postroom.app.clients import json_edit
 from postroom.app.clients.config_edits import NAME, ConfigEdit, Records
 from postroom.app.clients.config_paths import ConfigFile, SetupScope, config_file, servers_file, switch
 from postroom.app.clients.files import look, real
-from postroom.app.clients.table import CLIENTS, Client, ConfigPath, Hooks, OwnFile
+from postroom.app.clients.table import CLIENTS, Client, ConfigPath, Hooks, OwnFile, skill
 from postroom.contracts.errors import ClientFileRefused
 from postroom.executors.processes.asking import asked, shown
 from postroom.jsonc import NotJson
@@ -68,6 +68,7 @@ def _as_plugin(client: Client, hooks: Hooks) -> Client:
             _own(f"{_PLUGIN}/.claude-plugin", "plugin.json", _document(about)),
             _own(f"{_PLUGIN}/commands", "inbox.md", _INBOX),
             _own(f"{_PLUGIN}/commands", "send.md", _SEND),
+            skill(ConfigPath(base="machine", folder=f"{_PLUGIN}/skills", names=("postroom/SKILL.md",))),
         ),
         market=ConfigPath(base="machine", folder=_MARKET, names=("",)),
         switched_on_in=hooks.user,

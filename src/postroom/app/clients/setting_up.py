@@ -7,7 +7,7 @@ A full disk shows before the first rename. When a later one fails, the earlier f
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -23,7 +23,7 @@ from postroom.app.clients.config_paths import (
     switch,
 )
 from postroom.app.clients.files import Draft, Found
-from postroom.app.clients.table import Client, Tools, Way
+from postroom.app.clients.table import Client, Extra, OwnFile, Tools, Way
 from postroom.app.clients.toml_edit import NotToml
 from postroom.contracts.errors import InvalidArgument, PostroomError, VersionConflict
 from postroom.jsonc import NotJson
@@ -40,8 +40,8 @@ class Part:
 
     file: ConfigFile
     edits: tuple[ConfigEdit, ...] = ()
-    whole: str = ""
-    """The text of a file that is ours as a whole."""
+    own: OwnFile | None = None
+    """The file, or the block of a file, that is ours as a whole."""
     is_wanted: bool = True
     """False for a part that an earlier set-up may have written and that this one leaves out."""
 
@@ -65,10 +65,17 @@ class Change:
         return self.after == (None if self.found.content is None else self.found.text)
 
 
-def parts(
-    client: Client, target: SetupScope, way: Way, address: str, *, tools: Tools = "core", hooks: bool
+def parts(  # noqa: PLR0913 - each is a choice of its own
+    client: Client,
+    target: SetupScope,
+    way: Way,
+    address: str,
+    *,
+    tools: Tools = "core",
+    hooks: bool,
+    extras: Collection[Extra] = (),
 ) -> list[Part]:
-    """Return what a client wants, file by file.
+    """Return what a client wants, file by file; `extras` are the parts to which a person said yes.
 
     Raises:
         InvalidArgument: the client has no such scope, or not this way to the server.
@@ -82,11 +89,13 @@ def parts(
     found: list[Part] = []
     if hooks and file is not None:
         wanted.setdefault(file, []).extend(client.hook_edits())
+        if client.extension_setting is not None and "extension" in extras:
+            wanted[file].append(client.extension_setting)
     elif file is not None and file not in wanted:
         found.append(Part(file=file, edits=tuple(client.hook_edits()), is_wanted=False))
     found += [Part(file=file, edits=tuple(wants)) for file, wants in wanted.items()]
     found += [
-        Part(file=where, whole=own.text, is_wanted=hooks or not own.is_hook)
+        Part(file=where, own=own, is_wanted=own.extra in extras if own.extra else hooks or not own.is_hook)
         for own, where in own_files(client, target)
     ]
     if switched := switch(client, target):
@@ -103,7 +112,10 @@ def plan(client: Client, wanted: Iterable[Part], records: Records) -> list[Chang
     changes = []
     for part in wanted:
         if part.is_wanted:
-            changes.append((_planned_whole if part.whole else _planned)(client, part, records))
+            planned = _planned
+            if part.own is not None:
+                planned = _planned_block if part.own.is_block else _planned_whole
+            changes.append(planned(client, part, records))
         elif client.name in records.get(files.real(part.file.path)).clients:
             changes += plan_removal(client, [part], records)
     return changes
@@ -115,9 +127,13 @@ def plan_removal(client: Client, wanted: Iterable[Part], records: Records) -> li
     Raises:
         ClientFileRefused: a file cannot be read or changed.
     """
-    return [
-        (_planned_whole_removal if part.whole else _planned_removal)(client, part, records) for part in wanted
-    ]
+    changes = []
+    for part in wanted:
+        planned = _planned_removal
+        if part.own is not None:
+            planned = _planned_block_removal if part.own.is_block else _planned_whole_removal
+        changes.append(planned(client, part, records))
+    return changes
 
 
 def carry_out(changes: list[Change], records: Records, now: int) -> list[Change]:
@@ -212,24 +228,87 @@ def _planned(client: Client, part: Part, records: Records) -> Change:
     )
 
 
+def _planned_block(client: Client, part: Part, records: Records) -> Change:
+    """Put our block in the place of an earlier one, or behind the text of others."""
+    assert part.own is not None  # noqa: S101 - the caller looked
+    found = files.look(part.file.path, part.file.base)
+    old, text = records.get(found.path), found.text
+    begin, end = _block_in(text, part.own)
+    applied = [one for one in old.applied_edits if one.kind == "block"]
+    if begin == end:
+        before = "" if not text else "\n" if text.endswith("\n") else "\n\n"
+        applied = [AppliedEdit(client=client.name, kind="block", path=(), before=before)]
+        text, begin, end = text + before, len(text + before), len(text + before)
+    record = replace(
+        old,
+        clients=list(dict.fromkeys([*old.clients, client.name])),
+        applied_edits=applied,
+        made_file=old.made_file or found.content is None,
+    )
+    return Change(
+        path=part.file.path,
+        found=found,
+        after=text[:begin] + part.own.text + text[end:],
+        before_record=records.get(found.path),
+        record=record,
+    )
+
+
+def _planned_block_removal(client: Client, part: Part, records: Records) -> Change:
+    """Take our block out, unless another client was set up with it too."""
+    assert part.own is not None  # noqa: S101 - the caller looked
+    found = files.look(part.file.path, part.file.base)
+    old = records.get(found.path)
+    others = [name for name in old.clients if name != client.name]
+    text, applied = found.text, old.applied_edits
+    if not others:
+        begin, end = _block_in(text, part.own)
+        above = text[:begin]
+        if begin != end:
+            above = above.removesuffix(next((one.before for one in applied if one.kind == "block"), ""))
+        text, applied = above + text[end:], []
+    is_gone = found.content is None or (old.made_file and not others and not text)
+    return Change(
+        path=part.file.path,
+        found=found,
+        after=None if is_gone else text,
+        before_record=old,
+        record=replace(old, clients=others, applied_edits=applied),
+        is_removal=True,
+    )
+
+
+def _block_in(text: str, own: OwnFile) -> tuple[int, int]:
+    """Return where our block begins and ends in a text; the same place twice if it is not there."""
+    first, last = own.text.splitlines()[0], own.text.splitlines()[-1]
+    begin = text.find(first)
+    end = text.find(last, begin)
+    if begin < 0 or end < 0:
+        return len(text), len(text)
+    end += len(last)
+    return begin, end + text[end : end + 1].count("\n")
+
+
 def _planned_whole(client: Client, part: Part, records: Records) -> Change:
+    assert part.own is not None  # noqa: S101 - the caller looked
     found = files.look(part.file.path, part.file.base)
     old = records.get(found.path)
     record = replace(old, clients=[client.name])
     if not old.clients and found.content is None:
         record = replace(record, made_file=True)
-    elif not old.clients and found.text != part.whole:
+    elif not old.clients and found.text != part.own.text:
         stood = AppliedEdit(client=client.name, kind="file", path=(), was=found.text)
         record = replace(record, applied_edits=[stood])
-    return Change(path=part.file.path, found=found, after=part.whole, before_record=old, record=record)
+    return Change(path=part.file.path, found=found, after=part.own.text, before_record=old, record=record)
 
 
 def _planned_whole_removal(client: Client, part: Part, records: Records) -> Change:
+    assert part.own is not None  # noqa: S101 - the caller looked
     found = files.look(part.file.path, part.file.base)
     old = records.get(found.path)
     stood = next((one.was for one in old.of(client.name) if one.kind == "file"), None)
     after = None if found.content is None else found.text
-    if after is not None and (stood is not None or old.made_file or after == part.whole):
+    if after is not None and (stood is not None or old.made_file or after == part.own.text):
         after = stood
     return Change(
         path=part.file.path,

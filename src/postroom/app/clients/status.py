@@ -17,7 +17,7 @@ from postroom.app.clients.config_paths import (
     switch,
 )
 from postroom.app.clients.readiness import Release, release_of, to_do
-from postroom.app.clients.table import Client, Tools, Way
+from postroom.app.clients.table import Client, Extra, Tools, Way
 from postroom.app.clients.toml_edit import NotToml
 from postroom.app.clients.trust import HOW_TO_TRUST, hook_trust
 from postroom.contracts.errors import ClientFileRefused
@@ -60,6 +60,8 @@ class ClientStatus:
     tools: Tools | None = None
     """None also for an entry that leaves it to the server, as those of earlier versions do."""
     hooks: bool = False
+    extras: tuple[Extra, ...] = ()
+    """The parts that were written after a yes."""
     release: Release | None = None
     """None if the client is not installed, or cannot be asked for its version."""
     findings: tuple[Finding, ...] = ()
@@ -90,8 +92,18 @@ def status_of(client: Client, target: SetupScope, address: str, records: Records
         way=_way(found),
         tools=None if found is None else tools_of(found),
         hooks=hooks,
+        extras=extras_in_place(client, target, records),
         release=release_of(client, target),
         findings=tuple(findings),
+    )
+
+
+def extras_in_place(client: Client, target: SetupScope, records: Records) -> tuple[Extra, ...]:
+    """Return the parts that setup wrote for a client after a yes."""
+    return tuple(
+        own.extra
+        for own, where in own_files(client, target)
+        if own.extra and client.name in records.get(files.real(where.path)).clients
     )
 
 
@@ -245,13 +257,16 @@ class _Look:
                 findings += [self._unreadable(where.path, error)] if expected else []
                 continue
             serves = serves or (own.is_hook and found.content is not None)
-            if not expected or found.text == own.text:
+            if not expected or (own.text in found.text if own.is_block else found.text == own.text):
                 continue
             gone = found.content is None
             detail = (
                 "our file is gone" if gone else "our file was changed, or is of another version of postroom"
             )
-            findings.append(self._finding("hooks_missing" if gone else "hooks_changed", where.path, detail))
+            drifts: tuple[Drift, Drift] = ("hooks_missing", "hooks_changed")
+            if own.extra:
+                drifts = ("missing", "changed")
+            findings.append(self._finding(drifts[0 if gone else 1], where.path, detail))
         return serves, findings + self._switched_off()
 
     def _switched_off(self) -> list[Finding]:

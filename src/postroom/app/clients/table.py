@@ -18,6 +18,8 @@ Scope = Literal["user", "project"]
 Way = Literal["stdio", "http"]
 Tools = Literal["core", "full"]
 """Which tools a client's model is given: those of daily work, or all."""
+Extra = Literal["skill", "rules", "extension"]
+"""The parts that set-up writes only after a yes: a skill, a block of rules in AGENTS.md, an extension."""
 
 ADDRESS: Final = "<the server's address>"
 """Stands in the table where the address of the server will stand in a file."""
@@ -80,11 +82,16 @@ class Hooks:
 class OwnFile:
     """A file that is ours as a whole; what stood in its place comes back when it is taken away."""
 
-    user: ConfigPath
+    user: ConfigPath | None
     project: ConfigPath | None = None
+    """Where it is in this scope; None if it is not written there."""
     text: str
     is_hook: bool = False
     """Whether it does the work of hooks, and is left out with them."""
+    extra: Extra | None = None
+    """Which question a person answers with yes before it is written; None if it needs no yes."""
+    is_block: bool = False
+    """Whether it is a block in a file that others write too, with a line of ours at its begin and its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +130,8 @@ class Client:
     asks_trust: bool = False
     """Whether it runs no hook that its user did not trust."""
     own_files: tuple[OwnFile, ...] = ()
+    extension_setting: ConfigEdit | None = None
+    """The setting that lets the client load extensions; it is written to the file of hooks."""
     market: ConfigPath | None = None
     """The folder from which the client loads these files as a plugin."""
     switched_on_in: ConfigPath | None = None
@@ -216,6 +225,27 @@ _CLINE_PLUGIN: Final = OwnFile(
     text=Path(__file__).with_name("cline_plugin.js").read_text(encoding="utf-8"),
     is_hook=True,
 )
+_SKILL_TEXT: Final = Path(__file__).with_name("skill.md").read_text(encoding="utf-8")
+_RULES_TEXT: Final = Path(__file__).with_name("rules.md").read_text(encoding="utf-8")
+_COPILOT_EXTENSION: Final = OwnFile(
+    user=ConfigPath(folder=".copilot", names=("extensions/postroom/extension.mjs",), variable="COPILOT_HOME"),
+    text=Path(__file__).with_name("copilot_extension.mjs").read_text(encoding="utf-8"),
+    extra="extension",
+)
+
+
+def skill(user: ConfigPath, project: str = "") -> OwnFile:
+    """Return the skill as a file of a client; `project` is the folder of skills in a project."""
+    in_project = ConfigPath(base="project", folder=project, names=(_SKILL_FILE,)) if project else None
+    return OwnFile(user=user, project=in_project, text=_SKILL_TEXT, extra="skill")
+
+
+def _rules(user: ConfigPath | None = None) -> OwnFile:
+    in_project = ConfigPath(base="project", names=("AGENTS.md",))
+    return OwnFile(user=user, project=in_project, text=_RULES_TEXT, extra="rules", is_block=True)
+
+
+_SKILL_FILE: Final = "postroom/SKILL.md"
 _LOCAL: Final[dict[str, object]] = {"type": "local", "command": [NAME, "mcp"]}
 _REMOTE: Final[dict[str, object]] = {"type": "remote", "url": ADDRESS}
 
@@ -247,6 +277,13 @@ CLIENTS: Final = (
             timeout={"timeout": 10},
             waiting=("SessionStart", "Stop"),
         ),
+        own_files=(
+            skill(
+                ConfigPath(folder=".claude", names=(f"skills/{_SKILL_FILE}",), variable="CLAUDE_CONFIG_DIR"),
+                ".claude/skills",
+            ),
+            _rules(),
+        ),
     ),
     Client(
         name="codex",
@@ -269,6 +306,13 @@ CLIENTS: Final = (
             matchers={},
             timeout={"timeout": 10},
         ),
+        own_files=(
+            skill(
+                ConfigPath(folder=".codex", names=(f"skills/{_SKILL_FILE}",), variable="CODEX_HOME"),
+                ".codex/skills",
+            ),
+            _rules(ConfigPath(folder=".codex", names=("AGENTS.md",), variable="CODEX_HOME")),
+        ),
     ),
     Client(
         name="gemini",
@@ -290,6 +334,7 @@ CLIENTS: Final = (
             timeout={"timeout": 10_000},
             ending="; exit 0",
         ),
+        own_files=(skill(ConfigPath(folder=".gemini", names=(f"skills/{_SKILL_FILE}",)), ".gemini/skills"),),
     ),
     Client(
         name="antigravity",
@@ -372,6 +417,15 @@ CLIENTS: Final = (
             ending="; exit 0",
             nested=False,
         ),
+        own_files=(
+            skill(
+                ConfigPath(folder=".copilot", names=(f"skills/{_SKILL_FILE}",), variable="COPILOT_HOME"),
+                ".github/skills",
+            ),
+            _rules(),
+            _COPILOT_EXTENSION,
+        ),
+        extension_setting=ConfigEdit(path=(), key="experimental", value=True, only_new=True),
     ),
     Client(
         name="opencode",
@@ -386,7 +440,11 @@ CLIENTS: Final = (
         asks=client_programs.OPENCODE,
         never_with=("mcp", "servers"),
         folders=(ConfigPath(base="xdg", folder="opencode", names=("",)),),
-        own_files=(_OPENCODE_PLUGIN,),
+        own_files=(
+            _OPENCODE_PLUGIN,
+            skill(ConfigPath(base="xdg", folder="opencode/skills", names=(_SKILL_FILE,)), ".opencode/skills"),
+            _rules(ConfigPath(base="xdg", folder="opencode", names=("AGENTS.md",))),
+        ),
     ),
     Client(
         name="opencode2",

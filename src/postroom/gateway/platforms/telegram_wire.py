@@ -423,19 +423,20 @@ def read_message(message: dict[str, Json], me: Me) -> MessageEvent | None:
         text = f"/{command[1]}{text[command.end() :]}"
     reply = _reply(message)
     answered = _answered(message, reply, me)
+    answered_files = tuple(file for file in answered.media if file not in media)
     event = MessageEvent(
         text=text,
         message_type=kind,
         source=source,
         message_id=str(_needed(message, "message_id")),
-        media=media + tuple(file for file in answered.media if file not in media),
+        media=media + answered_files,
         reply_to_message_id=None if reply is None else _id(reply.get("message_id")),
         reply_to_text=answered.text or None,
         reply_to_author=None if reply is None else _author(reply),
         forwarded=forwarded,
         unread=said.unread + answered.unread,
         timestamp=_instant(message),
-        metadata=_metadata(message),
+        metadata=_album(message, len(answered_files)),
     )
     event.addressed = source.chat_type == "dm" or mentioned or event.is_command() or _is_ours(reply, me)
     if kind is MessageType.TEXT and event.is_command():
@@ -710,9 +711,11 @@ def _is_ours(reply: dict[str, Json] | None, me: Me) -> bool:
     return isinstance(sender, dict) and sender.get("id") == me.bot_id
 
 
-def _metadata(message: dict[str, Json]) -> dict[str, Json]:
+def _album(message: dict[str, Json], answered_files: int) -> dict[str, Json]:
+    """Return the album of a message, and how many of its last files are of the message that it answers."""
     album = _words(message, "media_group_id")
-    return {} if album is None else {"media_group_id": album}
+    told: dict[str, Json] = {"answered_files": answered_files} if answered_files else {}
+    return {} if album is None else {"media_group_id": album, **told}
 
 
 def _instant(message: dict[str, Json]) -> int | None:

@@ -30,21 +30,20 @@ def takes_reply(run: RunRecord) -> bool:
     return bool(tickets) and all(one.tool_name == ASK for one in tickets)
 
 
-def answers(tx: RecordReads, message: Message, run: RunRecord) -> bool:
-    """Return whether a message answers a waiting run: a reply to the message that asks.
+def answers(tx: RecordReads, run: RunRecord, *, reply_to: int | None, sender_id: int) -> bool:
+    """Return whether a message of this sender answers a waiting run: a reply to the message that asks.
 
     The message that asks is the last one that tells of the run: the questions of an earlier one have answers.
     Its recipients may answer, and so may every person: people answer for the operator, as on the pages.
     """
-    asked = message.reply_to
     return (
-        asked is not None
+        reply_to is not None
         and takes_reply(run)
-        and tx.answering_run(asked) == run.run_id
-        and tx.tells_last(asked)
+        and tx.answering_run(reply_to) == run.run_id
+        and tx.tells_last(reply_to)
         and (
-            any(one.agent_id == message.sender_id for one in tx.recipients([asked])[asked])
-            or _is_person(tx, message.sender_id)
+            any(one.agent_id == sender_id for one in tx.recipients([reply_to])[reply_to])
+            or _is_person(tx, sender_id)
         )
     )
 
@@ -83,7 +82,9 @@ def held(tx: RecordReads, message: Message, readers: Sequence[Recipient]) -> dic
     found: dict[int, str] = {}
     for one in readers:
         run = waiting.get(threads[one.agent_id])
-        if run is not None and run.open_tickets and not answers(tx, message, run):
+        if run is None or not run.open_tickets:
+            continue
+        if not answers(tx, run, reply_to=message.reply_to, sender_id=message.sender_id):
             found[one.agent_id] = (
                 f"{one.name} has an open question since {iso(run.open_tickets[0].updated_at)}"
             )

@@ -59,8 +59,10 @@ class OpenChange(Waking):
     expected: frozenset[str] = frozenset()
     """The threads that the readers of its messages need."""
 
-    def expect(self, readers: Sequence[Reader]) -> None:
+    def expect(self, readers: Sequence[Reader], *, reply_to: int | None, sender_id: int) -> None:
         """Take note of the readers that a message is to wake, before anything is written.
+
+        A reply that answers a reader's open question is taken however many messages wait for that reader.
 
         Raises:
             ThreadsNeeded: The change must run again with these threads.
@@ -73,8 +75,13 @@ class OpenChange(Waking):
         if not self.refuses_full:
             return
         woken = [one for one in readers if thread_of(one) in needed]
-        if full := [one for one in woken if self.accept.is_full(thread_of(one))]:
+        if full := [one for one in woken if not self.has_room(one, reply_to, sender_id)]:
             raise _too_much_mail(full)
+
+    def has_room(self, reader: Reader, reply_to: int | None, sender_id: int) -> bool:
+        """Return whether a message may go to a reader's runs now: few wait there, or it is an answer."""
+        is_full = self.accept.is_full(thread_of(reader))
+        return not is_full or self._answered(reader, reply_to, sender_id) is not None
 
     def wake(self, message: Message, sender: Agent, readers: Sequence[Reader]) -> None:
         """Have readers woken by a message; whoever cannot be at once is found in a round."""
@@ -91,13 +98,13 @@ class OpenChange(Waking):
                 self._carry(message, origin, one[1])
             elif thread_of(one) not in self.accept.thread_ids:
                 self.leaves_some = True
-            elif not self.accept.is_full(thread_of(one)):  # else a round finds it when some were read
-                self._run(message, origin, one)
+            elif self.has_room(one, message.reply_to, message.sender_id):
+                self._run(message, origin, one)  # else a round finds it when some were read
 
     def _run(self, message: Message, origin: Origin, reader: Reader) -> None:
         """Put a message on its reader's thread; one that is on it already stays as it is."""
+        asking = self._answered(reader, message.reply_to, message.sender_id)
         text = as_prompt(message, origin, reader=reader[1].name, nonce=self.tx.new_id()[:_NONCE])
-        asking = self._answered(message, reader)
         mode = DeliveryMode(
             boundary=Boundary.NEXT_STEP,
             group=message.thread_id,
@@ -110,11 +117,13 @@ class OpenChange(Waking):
         run_message = RunMessage.user(text, id=message_name(message.id))
         self.accept(thread_of(reader), run_message, mode, answers_given)
 
-    def _answered(self, message: Message, reader: Reader) -> RunRecord | None:
-        """Return the run that waits for this message; None for one that is about to go on already."""
-        run_id = None if message.reply_to is None else self.tx.mail.answering_run(message.reply_to)
+    def _answered(self, reader: Reader, reply_to: int | None, sender_id: int) -> RunRecord | None:
+        """Return the reader's run that waits for this reply; None if it is about to go on already."""
+        run_id = None if reply_to is None else self.tx.mail.answering_run(reply_to)
         run = None if run_id is None else self.tx.runs.threads.load_run(run_id)
-        if run is None or run.thread_id != thread_of(reader) or not answers(self.tx.mail, message, run):
+        if run is None or run.thread_id != thread_of(reader):
+            return None
+        if not answers(self.tx.mail, run, reply_to=reply_to, sender_id=sender_id):
             return None
         dispatch = None if run.dispatch_id is None else self.tx.runs.dispatches.load(run.dispatch_id)
         is_claimed = dispatch is not None and dispatch.status is RunDispatchStatus.CLAIMED
@@ -266,8 +275,10 @@ class Waker:
         def change(open_change: OpenChange) -> bool:
             mail = open_change.tx.mail
             mail.lock_projects({seen.message.project_id, seen.reader[0].id})
-            left = look(mail)
-            if not is_person(seen.reader) and open_change.accept.is_full(thread_of(seen.reader)):
+            left, message = look(mail), seen.message
+            if not is_person(seen.reader) and not open_change.has_room(
+                seen.reader, message.reply_to, message.sender_id
+            ):
                 full.add(agent_id)
                 return False
             if left is not None:

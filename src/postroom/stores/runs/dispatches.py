@@ -32,6 +32,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ClaimRequest
 from postroom.contracts.run_tables import MOST_COUNTED, DispatchTables, DueThread, Places
 from postroom.contracts.transactions import WORK, commands_to
+from postroom.stores.answers import Answer
 from postroom.stores.codec import decode, encode
 from postroom.stores.runs import rows
 from postroom.stores.runs.rows import beyond
@@ -48,6 +49,8 @@ _FEW: Final = 16
 _FIRST_WINDOW: Final = 64
 _WINDOWS: Final = 3
 """Rows of the queue that are looked at together, at least, and how often before each thread is looked at."""
+_SOON_MS: Final = 10_000
+"""A run that is retried within this time counts as one that executes: after an interruption each one is."""
 _QUEUED, _CLAIMED = RunDispatchStatus.QUEUED, RunDispatchStatus.CLAIMED
 
 
@@ -182,10 +185,10 @@ class Dispatches(Tables, DispatchTables):
         return self.put(found.cancelled(now=self._now()))
 
     @override
-    def hurry(self, dispatch_id: str) -> None:
+    def hurry(self, dispatch_id: str, *, not_before: int) -> None:
         found = self.load(dispatch_id)
         if found is not None and found.status is _QUEUED and found.available_at:
-            self.put(found.hurried(now=self._now()))
+            self.put(found.hurried(not_before=not_before, now=self._now()))
 
     @override
     def interrupt(self, thread_id: str) -> Interrupt:
@@ -234,9 +237,12 @@ class Dispatches(Tables, DispatchTables):
             self._tell(WORK)
         return row
 
-    def put(self, row: RunDispatch, *, is_last: bool = False) -> RunDispatch:
-        """Store a dispatch as it has moved, and return it; behind one that `is_last` none is queued."""
-        self._sql.run("dispatches.move", rows.dispatch_values(row))
+    def put(self, row: RunDispatch, *, is_last: bool = False, answer: Answer | None = None) -> RunDispatch:
+        """Store a dispatch as it has moved, and return it; behind one that `is_last` none is queued.
+
+        `answer` is stored already, with its run.
+        """
+        self._sql.run("dispatches.move", rows.dispatch_values(row, answer))
         if row.status is not _CLAIMED and not is_last:  # it is queued, or its thread is free
             self._tell(WORK)
         return row
@@ -315,6 +321,16 @@ class Dispatches(Tables, DispatchTables):
         return sorted(self._sql.all("dispatches.due_by_thread", asked), key=_turn)
 
     @override
+    def begun_by_limit(self) -> tuple[tuple[str, str, int], ...]:
+        found = self._sql.all("dispatches.begun_by_limit", {"soon": self._now() + _SOON_MS})
+        return tuple((row[0], row[1], row[2]) for row in found)
+
+    @override
+    def begun_of_agent(self, agent_id: str) -> int:
+        asked = {"agent_id": agent_id, "soon": self._now() + _SOON_MS}
+        return _number(self._sql.one("dispatches.begun_of_agent", asked))
+
+    @override
     def claimed_by_limit(self) -> tuple[tuple[str, str, int], ...]:
         return tuple((row[0], row[1], row[2]) for row in self._sql.all("dispatches.claimed_by_limit"))
 
@@ -347,6 +363,15 @@ class Dispatches(Tables, DispatchTables):
     def held_until(self) -> int | None:
         row = self._sql.one("dispatches.held_until", {"now": self._now()})
         return None if row is None or row[0] in (None, _FOR_EVER) else row[0]
+
+    @override
+    def set_back(self, back_ms: int) -> int:
+        values = {"back": back_ms, "now": self._now()}
+        self._sql.run("dispatches.set_back_leases", values)
+        changed = self._sql.changed("dispatches.set_back", values)
+        if changed:
+            self._tell(WORK)
+        return changed
 
     @override
     def due_tenants(self, limit: int) -> tuple[str, ...]:

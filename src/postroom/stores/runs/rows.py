@@ -8,8 +8,10 @@ from postroom.contracts.conversation import Turn, is_set_aside
 from postroom.contracts.dispatch import OPEN, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidRecord, StoreCorrupt
 from postroom.contracts.messages import DeliveryMode, Message, MessageRecord, PendingMessage
+from postroom.contracts.records import replace
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason, Thread
-from postroom.stores.codec import EndedRun, decode, decode_json, encode, kept, told, unreadable
+from postroom.stores.answers import Answer, message_with
+from postroom.stores.codec import EndedRun, answer_in, decode, decode_json, encode, kept, told, unreadable
 from postroom.stores.sql_transaction import Row, Values
 
 _DISPATCH_STATUS = {status.value: status for status in RunDispatchStatus}
@@ -25,6 +27,8 @@ _BOUNDLESS: Final = "\U0010ffff" * 64
 """Beyond every id: none is made of so many last characters."""
 _LAST_BEFORE_SURROGATES, _FIRST_AFTER_SURROGATES, _LAST = 0xD7FF, 0xE000, 0x10FFFF
 _FREE = tuple(map(_NAMES.index, ("last_error", "run_response", "run_error")))
+_RESPONSE, _ANSWER = _NAMES.index("run_response"), len(_NAMES)
+"""The places of the response of a dispatch, and of the run that it refers to instead."""
 
 
 def dispatch(row: Row) -> RunDispatch:
@@ -42,6 +46,8 @@ def dispatch(row: Row) -> RunDispatch:
             values[_TERMINATION] = _termination(row[_TERMINATION])
         for place in _FREE:
             values[place] = told(row[place])
+        if row[_ANSWER] is not None:
+            values[_RESPONSE] = answer_in(row[_ANSWER]) or None
         return RunDispatch(**dict(zip(_NAMES, values, strict=False)))
     except (InvalidRecord, KeyError, StoreCorrupt) as error:
         raise unreadable("dispatch", row[0], error) from error
@@ -53,8 +59,9 @@ def _termination(text: str) -> TerminationReason:
     return decode(TerminationReason, text, where="termination")
 
 
-def dispatch_values(record: RunDispatch) -> Values:
-    """Return the columns of a dispatch by name."""
+def dispatch_values(record: RunDispatch, answer: Answer | None = None) -> Values:
+    """Return the columns of a dispatch by name; `answer` is stored already, with its run."""
+    refers = answer is not None and record.run_response == answer.text
     return {
         "dispatch_id": record.dispatch_id,
         "thread_id": record.thread_id,
@@ -78,7 +85,8 @@ def dispatch_values(record: RunDispatch) -> Values:
         "dispatch_instance_id": record.dispatch_instance_id,
         "run_status": record.run_status and record.run_status.value,
         "termination": None if record.termination is None else encode(record.termination),
-        "run_response": kept(record.run_response),
+        "run_response": None if refers else kept(record.run_response),
+        "answer_of": answer.run_id if answer is not None and refers else None,
         "run_error": kept(record.run_error),
         "completed_at": record.completed_at,
         "reconciled": record.reconciled,
@@ -105,8 +113,10 @@ def run_values(record: RunRecord) -> Values:
 def message_values(
     thread_id: str, messages: Sequence[Message], first_seq: int, now: int, run: RunRecord | None = None
 ) -> list[Values]:
-    """Return the columns of messages of a thread by name; `run` is the run that is given some of them."""
+    """Return the columns of messages of a thread by name; `run` is given some of them, or has said them."""
     given = () if run is None or run.input is None else run.input.trigger_message_ids
+    answer = Answer.of(run)
+    refers = [answer is not None and answer.is_told_by(message) for message in messages]
     return [
         {
             "thread_id": thread_id,
@@ -115,10 +125,11 @@ def message_values(
             "run_id": message.metadata.run_id if message.metadata else None,
             "visibility": message.visibility.value,
             "created_at": now,
-            "body": encode(message),
+            "body": encode(replace(message, content=()) if is_answer else message),
             "given_to": run.run_id if run is not None and message.id in given else None,
+            "answer_of": run.run_id if run is not None and is_answer else None,
         }
-        for seq, message in enumerate(messages, start=first_seq)
+        for seq, (message, is_answer) in enumerate(zip(messages, refers, strict=True), start=first_seq)
     ]
 
 
@@ -203,14 +214,16 @@ def turn(row: Row) -> Turn:
 
 
 def message(row: Row) -> MessageRecord:
-    """Map `thread_id`, `seq`, `created_at` and `body` of a row of `run_messages`.
+    """Map a row of `run_messages` with the run whose answer the message is.
 
     Raises:
         StoreCorrupt: the row is no such record.
     """
-    thread_id, seq, created_at, body = row
+    thread_id, seq, created_at, body, run_body = row
     try:
         said = decode(Message, body, where="body")
+        if run_body is not None:
+            said = message_with(said, answer_in(run_body))
     except StoreCorrupt as error:
         raise unreadable("message", f"{thread_id}/{seq}", error) from error
     return MessageRecord(thread_id=thread_id, seq=seq, message=said, created_at=created_at)

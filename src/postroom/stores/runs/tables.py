@@ -16,6 +16,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import Committed, ThreadCommit
 from postroom.contracts.run_tables import Beginning
 from postroom.contracts.runs import RunRecord, Thread
+from postroom.stores.answers import Answer
 from postroom.stores.codec import encode
 from postroom.stores.events import EventTables, WrittenEvent, appending, event_looks
 from postroom.stores.outbox import OutboxTables, effect_looks
@@ -97,7 +98,8 @@ class RunTables(Tables, run_tables.RunTables):
         step.refuse_unclaimed_move()
         now, thread_id, delivery = self._now(), step.thread_id, step.delivery
         message_ids = refuse_broken_delta(step.messages) if step.messages else ()
-        drafts = self._drafts(step) if step.events or step.outbox else None
+        answer = Answer.of(step.run or step.ended_before)
+        drafts = self._drafts(step, answer) if step.events or step.outbox else None
         looks = commit_looks(step, message_ids)
         if delivery is not None:
             looks += delivery_looks(delivery, now)
@@ -118,12 +120,14 @@ class RunTables(Tables, run_tables.RunTables):
             drafts.decide(found, now)
         # All is decided; from here on everything is written.
         thread = _thread_after(before, step, following, now)
-        self._write_thread(step, before, thread, is_new=not found["threads.thread", thread_id])
+        is_new = not found["threads.thread", thread_id]
+        self._write_thread(step, before, thread, answer, is_new=is_new)
         queued, waiting = (0, 0) if step.ends is None else _left(found, step)
         if moved is not None and delivery is not None:
             self._write_queue(moved, claimed, interrupt)
         elif moved is not None:
-            self.dispatches.put(moved, is_last=step.ends is not None and not queued)
+            is_last = step.ends is not None and not queued
+            self.dispatches.put(moved, is_last=is_last, answer=answer)
         self._write_next(following)
         done = Committed(
             message_count=thread.message_count,
@@ -158,9 +162,9 @@ class RunTables(Tables, run_tables.RunTables):
         self.messages.put_waiting(thread_id, messages, mode, at_most)
         self.threads.made(thread_id)
 
-    def _drafts(self, step: ThreadCommit) -> "_Drafts":
+    def _drafts(self, step: ThreadCommit, answer: Answer | None) -> "_Drafts":
         events = EventTables(self._sql, self._now, self._tell, self._new_id)
-        return _Drafts(events, self._outbox, step, self._new_id)
+        return _Drafts(events, self._outbox, step, answer, self._new_id)
 
     def _owned(self, claim: Claim, thread_id: str, found: Found) -> RunDispatch | StaleClaim:
         """Return the dispatch that the writer owns, or why it does not."""
@@ -174,13 +178,15 @@ class RunTables(Tables, run_tables.RunTables):
             raise ForeignThread(f"the claim is one of thread {owned.thread_id!r}", value=thread_id)
         return owned
 
-    def _write_thread(self, step: ThreadCommit, before: Thread, after: Thread, *, is_new: bool) -> None:
+    def _write_thread(
+        self, step: ThreadCommit, before: Thread, after: Thread, answer: Answer | None, *, is_new: bool
+    ) -> None:
         """Write the thread, messages, run and what hangs on them."""
         if is_new:
             self.threads.put(after)
         elif after is not before:
             self.threads.move(after)
-        self._write_messages(step, before.message_count + 1)
+        self._write_messages(step, before.message_count + 1, answer)
         if step.run is not None:
             self.threads.put_run(step.run)
         if step.thread_state is not None:
@@ -188,9 +194,11 @@ class RunTables(Tables, run_tables.RunTables):
         if step.spends:
             self.threads.spend(step.spends)
 
-    def _write_messages(self, step: ThreadCommit, first_seq: int) -> None:
+    def _write_messages(self, step: ThreadCommit, first_seq: int, answer: Answer | None) -> None:
         if step.messages:
             self.messages.append(step.thread_id, step.messages, first_seq, step.run)
+        if step.answer is not None and answer is not None and answer.is_told_by(step.answer):
+            self.messages.refer(step.thread_id, step.answer, answer)
         if step.consumes:
             self.messages.take(step.thread_id, step.consumes)
         if step.summary is not None:
@@ -227,10 +235,15 @@ class _Drafts:
     """The events and effects of a commit."""
 
     def __init__(
-        self, events: EventTables, outbox: OutboxTables, step: ThreadCommit, new_id: Callable[[], str]
+        self,
+        events: EventTables,
+        outbox: OutboxTables,
+        step: ThreadCommit,
+        answer: Answer | None,
+        new_id: Callable[[], str],
     ) -> None:
         self._tables = events, outbox
-        self._events = tuple(WrittenEvent.of(draft, new_id) for draft in step.events)
+        self._events = tuple(WrittenEvent.of(draft, new_id, answer) for draft in step.events)
         self._effects = outbox.written(step.outbox)
         self.looks = event_looks(self._events) + effect_looks(self._effects)
         """What they are decided on."""

@@ -1,11 +1,16 @@
 -- Dispatches. What looks for work passes over rows that are set aside. A write names one row by its id and has been
 -- decided under the lock of the row's thread.
 
--- dispatch
-SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
+-- part columns
+-- The last is the row of the run whose answer the dispatch refers to, '{}' if that row is gone.
+dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
        completed_at, reconciled, limit_key, interruption_count, max_interruptions,
+       CASE WHEN answer_of IS NOT NULL THEN coalesce((SELECT body FROM runs WHERE runs.run_id = answer_of), '{}') END
+
+-- dispatch
+SELECT {part columns},
        coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = run_dispatches.thread_id), 0)
   FROM run_dispatches WHERE dispatch_id = :dispatch_id;
 
@@ -52,7 +57,7 @@ UPDATE run_dispatches
        claim_token = :claim_token,
        claimed_by = :claimed_by, claimed_at = :claimed_at,
        lease_until = :lease_until, dispatch_instance_id = :dispatch_instance_id, run_status = :run_status,
-       termination = :termination, run_response = :run_response, run_error = :run_error,
+       termination = :termination, run_response = :run_response, answer_of = :answer_of, run_error = :run_error,
        completed_at = :completed_at, reconciled = :reconciled, is_open = :is_open,
        held_by = '', held_until = 0
  WHERE dispatch_id = :dispatch_id;
@@ -72,10 +77,7 @@ ON CONFLICT (thread_id) DO UPDATE SET epoch = excluded.epoch;
 
 -- next_due
 -- While another run of the thread is claimed the thread compares with NULL, and no row is read.
-SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
-       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
-       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key, interruption_count, max_interruptions,
+SELECT {part columns},
        run_id, (SELECT body FROM runs WHERE runs.run_id = run_dispatches.run_id)
   FROM run_dispatches
  WHERE thread_id = (SELECT CAST(:thread_id AS text)
@@ -89,10 +91,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
  ORDER BY thread_id, priority, created_at, dispatch_id LIMIT 1;
 
 -- queue
-SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
-       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
-       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key, interruption_count, max_interruptions
+SELECT {part columns}
   FROM run_dispatches
  WHERE thread_id = :thread_id AND status = 'Queued'
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
@@ -100,67 +99,46 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 
 -- stale_queue
 -- Among the first of the queue: those behind are found when they have come to the front.
-SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
-       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
-       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key, interruption_count, max_interruptions
+SELECT {part columns}
   FROM (SELECT * FROM run_dispatches q WHERE q.thread_id = :thread_id AND q.status = 'Queued'
          ORDER BY q.thread_id, q.priority, q.created_at, q.dispatch_id LIMIT 64) AS found
  WHERE dispatch_epoch < coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = :thread_id), 0)
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id);
 
 -- overdue
-SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
-       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
-       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key, interruption_count, max_interruptions
+SELECT {part columns}
   FROM run_dispatches
  WHERE status = 'Claimed' AND lease_until < :now
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY lease_until, dispatch_id LIMIT :limit;
 
 -- claimed
-SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
-       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
-       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key, interruption_count, max_interruptions
+SELECT {part columns}
   FROM run_dispatches WHERE thread_id = :thread_id AND status = 'Claimed';
 
 -- claimed_by
-SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
-       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
-       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key, interruption_count, max_interruptions
+SELECT {part columns}
   FROM run_dispatches
  WHERE status = 'Claimed' AND claimed_by = :consumer AND NOT (claim_token IN {texts :besides})
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY thread_id;
 
 -- queued_of_thread
-SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
-       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
-       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key, interruption_count, max_interruptions
+SELECT {part columns}
   FROM run_dispatches
  WHERE thread_id = :thread_id AND status = 'Queued'
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY thread_id, priority, created_at, dispatch_id LIMIT :limit OFFSET :offset;
 
 -- of_thread
-SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
-       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
-       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key, interruption_count, max_interruptions
+SELECT {part columns}
   FROM run_dispatches
  WHERE thread_id = :thread_id AND status IN {texts :statuses}
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY thread_id, priority, created_at, dispatch_id LIMIT :limit OFFSET :offset;
 
 -- open_by_change
-SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
-       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
-       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key, interruption_count, max_interruptions
+SELECT {part columns}
   FROM run_dispatches
  WHERE is_open = 1 AND status = :status AND (updated_at, dispatch_id) > (:at, :id)
    AND thread_id >= :low AND thread_id < :beyond
@@ -168,10 +146,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
  ORDER BY updated_at, dispatch_id LIMIT :limit;
 
 -- ended_by_change
-SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
-       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
-       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key, interruption_count, max_interruptions
+SELECT {part columns}
   FROM run_dispatches
  WHERE status = :status AND is_open = 0 AND (updated_at, dispatch_id) > (:at, :id)
    AND thread_id >= :low AND thread_id < :beyond
@@ -179,10 +154,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
  ORDER BY updated_at, dispatch_id LIMIT :limit;
 
 -- unreconciled
-SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
-       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
-       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key, interruption_count, max_interruptions
+SELECT {part columns}
   FROM run_dispatches
  WHERE reconciled = 0
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
@@ -191,8 +163,8 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 -- mark_reconciled
 UPDATE run_dispatches SET reconciled = 1 WHERE dispatch_id IN {texts :dispatch_ids} AND reconciled = 0;
 
--- due_now
--- The rows that are due, blocked or not, as far as the window goes: mostly these are all of them.
+-- part due_rows
+-- Whether a row is due, and its thread free, is the last column.
 SELECT priority, created_at, dispatch_id, thread_id, tenant, limit_key, available_at,
        CASE WHEN available_at <= :now AND held_until <= :now
                 AND NOT (limit_key IN {texts :full_keys})
@@ -210,71 +182,27 @@ SELECT priority, created_at, dispatch_id, thread_id, tenant, limit_key, availabl
                                  WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id LIMIT 1 OFFSET 0)
             THEN 1 ELSE 0 END
   FROM run_dispatches
+
+-- due_now
+-- The rows that are due, blocked or not, as far as the window goes: mostly these are all of them.
+{part due_rows}
  WHERE status = 'Queued' AND available_at <= :now
  ORDER BY available_at LIMIT :window;
 
 -- due_threads
-SELECT priority, created_at, dispatch_id, thread_id, tenant, limit_key, available_at,
-       CASE WHEN available_at <= :now AND held_until <= :now
-                AND NOT (limit_key IN {texts :full_keys})
-                AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
-                AND NOT EXISTS (SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id
-                                   AND CAST(:is_anywhere AS bigint) = 0 AND NOT (p.place IN {texts :places}) LIMIT 1 OFFSET 0)
-                AND NOT EXISTS (SELECT 1 FROM run_dispatches o
-                                 WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed'
-                                 LIMIT 1 OFFSET 0)
-                AND NOT EXISTS (SELECT 1 FROM runs r
-                                 WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
-                                   AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id
-                                 LIMIT 1 OFFSET 0)
-                AND NOT EXISTS (SELECT 1 FROM unreadable_rows
-                                 WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id LIMIT 1 OFFSET 0)
-            THEN 1 ELSE 0 END
-  FROM run_dispatches
+{part due_rows}
  WHERE status = 'Queued' AND is_open = 1
    AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
  ORDER BY priority, created_at, dispatch_id LIMIT :window;
 
 -- due_threads_of_tenant
-SELECT priority, created_at, dispatch_id, thread_id, tenant, limit_key, available_at,
-       CASE WHEN available_at <= :now AND held_until <= :now
-                AND NOT (limit_key IN {texts :full_keys})
-                AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
-                AND NOT EXISTS (SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id
-                                   AND CAST(:is_anywhere AS bigint) = 0 AND NOT (p.place IN {texts :places}) LIMIT 1 OFFSET 0)
-                AND NOT EXISTS (SELECT 1 FROM run_dispatches o
-                                 WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed'
-                                 LIMIT 1 OFFSET 0)
-                AND NOT EXISTS (SELECT 1 FROM runs r
-                                 WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
-                                   AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id
-                                 LIMIT 1 OFFSET 0)
-                AND NOT EXISTS (SELECT 1 FROM unreadable_rows
-                                 WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id LIMIT 1 OFFSET 0)
-            THEN 1 ELSE 0 END
-  FROM run_dispatches
+{part due_rows}
  WHERE status = 'Queued' AND is_open = 1 AND tenant = :tenant AND tenant <> ''
    AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
  ORDER BY priority, created_at, dispatch_id LIMIT :window;
 
 -- due_threads_of_nobody
-SELECT priority, created_at, dispatch_id, thread_id, tenant, limit_key, available_at,
-       CASE WHEN available_at <= :now AND held_until <= :now
-                AND NOT (limit_key IN {texts :full_keys})
-                AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
-                AND NOT EXISTS (SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id
-                                   AND CAST(:is_anywhere AS bigint) = 0 AND NOT (p.place IN {texts :places}) LIMIT 1 OFFSET 0)
-                AND NOT EXISTS (SELECT 1 FROM run_dispatches o
-                                 WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed'
-                                 LIMIT 1 OFFSET 0)
-                AND NOT EXISTS (SELECT 1 FROM runs r
-                                 WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
-                                   AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id
-                                 LIMIT 1 OFFSET 0)
-                AND NOT EXISTS (SELECT 1 FROM unreadable_rows
-                                 WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id LIMIT 1 OFFSET 0)
-            THEN 1 ELSE 0 END
-  FROM run_dispatches
+{part due_rows}
  WHERE status = 'Queued' AND is_open = 1 AND tenant = ''
    AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
  ORDER BY priority, created_at, dispatch_id LIMIT :window;
@@ -354,6 +282,13 @@ SELECT min(held_until) FROM run_dispatches WHERE held_until > :now AND held_unti
 SELECT DISTINCT thread_id FROM run_dispatches
  WHERE status IN ('Queued', 'Claimed') AND thread_id IN {texts :thread_ids};
 
+-- set_back
+UPDATE run_dispatches SET available_at = CASE WHEN available_at - :back > 1 THEN available_at - :back ELSE 1 END, updated_at = :now
+ WHERE status = 'Queued' AND is_open = 1 AND available_at > :now AND updated_at > :now;
+
+-- set_back_leases
+UPDATE run_dispatches SET lease_until = lease_until - :back, updated_at = :now WHERE status = 'Claimed' AND updated_at > :now;
+
 -- queued_threads
 WITH RECURSIVE found (thread_id) AS (
   SELECT (SELECT min(thread_id) FROM run_dispatches WHERE status = 'Queued' AND thread_id > :after)
@@ -420,6 +355,27 @@ DELETE FROM unreadable_rows
 
 -- claimed_by_limit
 SELECT tenant, limit_key, count(*) FROM run_dispatches WHERE status = 'Claimed' GROUP BY tenant, limit_key;
+
+-- begun_by_limit
+SELECT tenant, limit_key, count(*) FROM run_dispatches WHERE status = 'Claimed' GROUP BY tenant, limit_key
+ UNION ALL
+SELECT tenant, limit_key, count(*) FROM run_dispatches
+ WHERE status = 'Queued' AND attempt_count + interruption_count > 0 AND available_at <= :soon
+ GROUP BY tenant, limit_key;
+
+-- begun_of_agent
+SELECT count(*) FROM (SELECT run_id FROM run_dispatches WHERE status = 'Claimed'
+                       UNION ALL
+                      SELECT run_id FROM run_dispatches
+                       WHERE status = 'Queued' AND attempt_count + interruption_count > 0 AND available_at <= :soon) d
+  {cross} runs r ON r.run_id = d.run_id WHERE json_extract(r.body, '$.agent_id') = :agent_id;
+
+-- begun_of_agent @postgres
+SELECT count(*) FROM (SELECT run_id FROM run_dispatches WHERE status = 'Claimed'
+                       UNION ALL
+                      SELECT run_id FROM run_dispatches
+                       WHERE status = 'Queued' AND attempt_count + interruption_count > 0 AND available_at <= :soon) d
+  {cross} runs r ON r.run_id = d.run_id WHERE CAST(r.body AS jsonb) ->> 'agent_id' = :agent_id;
 
 -- starts
 SELECT coalesce(max(number), 0),

@@ -7,17 +7,21 @@ SELECT coalesce(max(seq), 0) FROM event_scopes WHERE scope = :scope;
 -- oldest
 SELECT coalesce(min(seq), 1) FROM event_scopes WHERE scope = :scope;
 
+-- part columns
+-- The last is the row of the run whose answer the event refers to, '{}' if that row is gone.
+events.event_id, event_kind, payload, sequences, created_at, causation_id, correlation_id, origin, visibility, schema_version,
+       CASE WHEN answer_of IS NOT NULL THEN coalesce((SELECT body FROM runs WHERE runs.run_id = answer_of), '{}') END
+
 -- first_of_key
-SELECT event_id, event_kind, payload, sequences, created_at, causation_id, correlation_id, origin, visibility,
-       schema_version, digest
+SELECT {part columns}, digest
   FROM events WHERE writer_id = :writer_id AND key = :key AND writer_id IS NOT NULL;
 
 -- append
 INSERT INTO events
       (event_id, event_kind, payload, sequences, created_at, causation_id, correlation_id, origin, visibility,
-       schema_version, writer_id, key, digest)
+       schema_version, writer_id, key, digest, answer_of)
 VALUES (:event_id, :event_kind, :payload, :sequences, :created_at, :causation_id, :correlation_id, :origin, :visibility,
-        :schema_version, :writer_id, :key, :digest);
+        :schema_version, :writer_id, :key, :digest, :answer_of);
 
 -- place
 INSERT INTO event_scopes (scope, seq, event_id) VALUES (:scope, :seq, :event_id);
@@ -34,17 +38,15 @@ INSERT INTO event_scopes (scope, seq, event_id)
 VALUES (:scope, (SELECT coalesce(max(seq), 0) + 1 FROM event_scopes WHERE scope = :scope), :event_id);
 
 -- event
-SELECT event_id, event_kind, payload, sequences, created_at, causation_id, correlation_id, origin, visibility,
-       schema_version
+SELECT {part columns}
   FROM events WHERE event_id = :event_id;
 
 -- events
-SELECT e.event_id, e.event_kind, e.payload, e.sequences, e.created_at, e.causation_id, e.correlation_id, e.origin,
-       e.visibility, e.schema_version, s.seq
-  FROM event_scopes s {cross} events e ON e.event_id = s.event_id
+SELECT {part columns}, s.seq
+  FROM event_scopes s {cross} events ON events.event_id = s.event_id
  WHERE s.scope = :scope AND s.seq > :after
-   AND (CAST(:any_kind AS bigint) = 1 OR e.event_kind IN {texts :kinds})
-   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'event' AND id = e.event_id)
+   AND (CAST(:any_kind AS bigint) = 1 OR event_kind IN {texts :kinds})
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'event' AND id = events.event_id)
  ORDER BY s.seq LIMIT :limit;
 
 -- trim_events

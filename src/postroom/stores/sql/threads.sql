@@ -233,8 +233,11 @@ SELECT run_id, status, created_at, body FROM runs
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id);
 
 -- append_message
-INSERT INTO run_messages (thread_id, seq, message_id, run_id, visibility, created_at, body, given_to)
-VALUES (:thread_id, :seq, :message_id, :run_id, :visibility, :created_at, :body, :given_to);
+INSERT INTO run_messages (thread_id, seq, message_id, run_id, visibility, created_at, body, given_to, answer_of)
+VALUES (:thread_id, :seq, :message_id, :run_id, :visibility, :created_at, :body, :given_to, :answer_of);
+
+-- refer_to_answer
+UPDATE run_messages SET body = :body, answer_of = :answer_of WHERE thread_id = :thread_id AND message_id = :message_id;
 
 -- given_to
 SELECT given_to FROM run_messages WHERE thread_id = :thread_id AND message_id = :message_id;
@@ -248,19 +251,24 @@ SELECT asked.id FROM unnest(CAST(:message_ids AS text[])) AS asked (id)
  WHERE EXISTS (SELECT 1 FROM run_messages WHERE thread_id = :thread_id AND message_id = asked.id LIMIT 1 OFFSET 0)
  LIMIT 1;
 
+-- part message
+-- The last is the row of the run whose answer the message refers to.
+thread_id, seq, created_at, body,
+       CASE WHEN answer_of IS NOT NULL THEN coalesce((SELECT body FROM runs WHERE runs.run_id = answer_of), '{}') END
+
 -- all_messages
-SELECT thread_id, seq, created_at, body FROM run_messages WHERE thread_id = :thread_id ORDER BY seq;
+SELECT {part message} FROM run_messages WHERE thread_id = :thread_id ORDER BY seq;
 
 -- unsummarized
-SELECT thread_id, seq, created_at, body FROM run_messages {index run_messages_unsummarized}
+SELECT {part message} FROM run_messages {index run_messages_unsummarized}
  WHERE thread_id = :thread_id AND summary IS NULL ORDER BY seq;
 
 -- unsummarized_after
-SELECT thread_id, seq, created_at, body FROM run_messages
+SELECT {part message} FROM run_messages
  WHERE thread_id = :thread_id AND (summary IS NULL OR summary > :number) ORDER BY seq;
 
 -- passed_over
-SELECT thread_id, seq, created_at, body FROM run_messages
+SELECT {part message} FROM run_messages
  WHERE thread_id = :thread_id AND message_id IN {texts :message_ids}
    AND (summary = 0 OR message_id IN {texts :own}) ORDER BY seq + 0;
 
@@ -291,38 +299,38 @@ VALUES (:thread_id, :number, :since, :created_at, :body);
 DELETE FROM run_summaries WHERE thread_id IN {texts :thread_ids};
 
 -- named_messages
-SELECT thread_id, seq, created_at, body FROM run_messages
+SELECT {part message} FROM run_messages
  WHERE thread_id = :thread_id AND message_id IN {texts :message_ids} ORDER BY seq + 0;
 
 -- named_messages @postgres
 SELECT found.* FROM (SELECT DISTINCT unnest(CAST(:message_ids AS text[])) AS id) AS asked
- CROSS JOIN LATERAL (SELECT thread_id, seq, created_at, body FROM run_messages
+ CROSS JOIN LATERAL (SELECT {part message} FROM run_messages
                       WHERE thread_id = :thread_id AND message_id = asked.id OFFSET 0) AS found
  ORDER BY seq;
 
 -- messages
-SELECT thread_id, seq, created_at, body FROM run_messages
+SELECT {part message} FROM run_messages
  WHERE thread_id = :thread_id AND seq > :after AND seq < :before
    AND (CAST(:visibility AS text) IS NULL OR visibility = :visibility)
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'message' AND id = thread_id || '/' || seq)
  ORDER BY seq LIMIT :limit;
 
 -- messages_newest
-SELECT thread_id, seq, created_at, body FROM run_messages
+SELECT {part message} FROM run_messages
  WHERE thread_id = :thread_id AND seq > :after AND seq < :before
    AND (CAST(:visibility AS text) IS NULL OR visibility = :visibility)
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'message' AND id = thread_id || '/' || seq)
  ORDER BY seq DESC LIMIT :limit;
 
 -- messages_of_run
-SELECT thread_id, seq, created_at, body FROM run_messages
+SELECT {part message} FROM run_messages
  WHERE thread_id = :thread_id AND run_id = :run_id AND run_id IS NOT NULL AND seq > :after AND seq < :before
    AND (CAST(:visibility AS text) IS NULL OR visibility = :visibility)
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'message' AND id = thread_id || '/' || seq)
  ORDER BY seq LIMIT :limit;
 
 -- messages_of_run_newest
-SELECT thread_id, seq, created_at, body FROM run_messages
+SELECT {part message} FROM run_messages
  WHERE thread_id = :thread_id AND run_id = :run_id AND run_id IS NOT NULL AND seq > :after AND seq < :before
    AND (CAST(:visibility AS text) IS NULL OR visibility = :visibility)
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'message' AND id = thread_id || '/' || seq)

@@ -1,12 +1,14 @@
 """Promises of an outbox store: effects wait, are handed out at least once, and a key counts once."""
 
 import asyncio
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from postroom.contracts.errors import IdempotencyConflict
 from postroom.contracts.outbox import NackOutcome, OutboxMessage, OutboxStatus
 from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import ThreadCommit
+from postroom.contracts.transactions import Transaction
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance import run_outbox_ended, run_outbox_order
 from postroom.testing.conformance.given import refused
@@ -172,6 +174,22 @@ async def an_answer_counts_once(stores: RunStores, clock: ManualClock) -> None:
     assert not await outbox.ack(second.outbox_id, other)
 
 
+async def a_claim_is_an_effect_with_its_own_token(stores: RunStores, clock: ManualClock) -> None:
+    """Of effects that are acked together, an effect with the token of another one stays claimed."""
+    for keyed in (False, True):
+        for number in range(3):
+            await stores.outbox.enqueue(effect(number, dedupe_key=f"k{number}" if keyed else None))
+        found = [one for _ in range(3) for one in await claim_effects(stores, limit=1)]
+        claims = [(one.outbox_id, one.claim_token or "") for one in found]
+        (first, second, third), (one, two, three) = zip(*claims, strict=True)
+
+        def acked(ids: Sequence[str], tokens: Sequence[str]) -> Callable[[Transaction], int]:
+            return lambda tx: tx.outbox.ack(ids, tokens)
+
+        assert await stores.store.write(acked((first, second, third), (two, one, three))) == 1
+        assert await stores.store.write(acked((first, second), (one, two))) == 2
+
+
 async def claims_at_the_same_time_share_the_work(stores: RunStores, clock: ManualClock) -> None:
     """No effect is handed to two, and none is left behind."""
     for number in range(TOGETHER):
@@ -239,6 +257,7 @@ PROMISES: tuple[Promise, ...] = (
     an_effect_that_failed_comes_again,
     an_effect_that_nobody_answers_for_is_given_up,
     an_answer_counts_once,
+    a_claim_is_an_effect_with_its_own_token,
     claims_at_the_same_time_share_the_work,
     storing_under_a_key_at_the_same_time_stores_once,
     an_instant_may_be_given,

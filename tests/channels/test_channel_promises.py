@@ -1,0 +1,946 @@
+"""The promises of every channel, on the wire of every platform's fake.
+
+Where a platform lacks an ability, its driver and docs/content.md say why.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from channels.drivers import (
+    ANN,
+    BEGIN,
+    BEN,
+    DRIVERS,
+    END,
+    EVE,
+    PAGE,
+    Driver,
+    Extra,
+    Sent,
+    Shown,
+    SlackDriver,
+    TelegramDriver,
+    table,
+)
+from channels.fake_slack import Fault
+from conformance.run_backends import Place
+from dispatch_room import done
+from gateway_room import Agent, Room, all_answered, settled
+from postroom.app.undelivered import UndeliveredService
+from postroom.contracts.agent_events import TextDelta
+from postroom.contracts.chat import InboundStatus
+from postroom.contracts.errors import CredentialRefused, InvalidArgument, StoreUnavailable
+from postroom.contracts.executor import AgentRunResult
+from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
+from postroom.gateway import wording
+from postroom.gateway.config import GatewayConfig
+from postroom.gateway.events import MessageEvent, SendErrorKind
+from postroom.gateway.gateway import Gateway
+from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
+from postroom.gateway.session import Platform
+from postroom.testing import ManualClock
+
+PATIENCE_S = 60
+BEGINNING = "I think that this is a rather good beginning "
+
+
+class Door:
+    """Stands between an adapter and the gateway; makes the faults of a store, of a process and of our own code."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._inner = gateway.intake
+        self.before: list[Exception] = []
+        """Raised one for each message, before it is stored."""
+        self.after: list[Exception] = []
+        """Raised one for each message, when it is stored: the platform is not told that we have it."""
+        self.changes: list[Exception] = []
+        """Raised one for each edit, deletion or press, before it is stored."""
+        self.handed: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("edited", "deleted", "pressed") and self.changes:
+            raise self.changes.pop(0)
+        return getattr(self._inner, name)
+
+    async def accept(self, event: MessageEvent) -> None:
+        self.handed.append(event.text)
+        if "poison" in event.text:
+            raise TypeError("a defect in our own code")
+        if self.before:
+            raise self.before.pop(0)
+        await self._inner.accept(event)
+        if self.after:
+            raise self.after.pop(0)
+
+
+@dataclass
+class Stage:
+    """A gateway with one channel, and the people and the platform at the other end of it."""
+
+    driver: Driver
+    room: Room
+    agent: Agent = field(default_factory=Agent)
+    gateway: Gateway = field(init=False)
+    adapter: BasePlatformAdapter = field(init=False)
+    door: Door = field(init=False)
+
+    @property
+    def clock(self) -> ManualClock:
+        return self.room.clock
+
+    def lacks(self, *abilities: str) -> bool:
+        """Return whether the platform lacks one of these abilities."""
+        return not self.driver.lacks.keys().isdisjoint(abilities)
+
+    async def start(self) -> "Stage":
+        config = GatewayConfig(platforms={self.driver.platform: self.driver.config()}, drain=timedelta(0))
+        self.adapter = self.driver.adapter(self.clock)
+        self.gateway, _ = await self.room.open(self.agent, config=config, channel=self.adapter)
+        self.door = Door(self.gateway)
+        self.adapter.set_message_handler(self.door)
+        await self.driver.opened(self.adapter)
+        [(_, mailbox)] = self.room.opened
+        await mailbox.poll()
+        return self
+
+    async def restart(self) -> None:
+        await self.room.close()
+        await self.start()
+
+    async def until(self, *conditions: Callable[[], object]) -> None:
+        """Let time pass until all of this is so."""
+        try:
+            await settled(self.room.hurry(self.gateway), *conditions, within_s=PATIENCE_S)
+        except TimeoutError:
+            state = self.adapter.liveness.shown()
+            raise AssertionError(f"shown {self.texts()}, read {self.read()}, channel {state}") from None
+
+    async def answered(self, messages: int) -> None:
+        """Let time pass until so many messages are stored and none of them is open."""
+        await all_answered(self.room, self.gateway, messages)
+
+    async def pass_time(self, seconds: int) -> None:
+        """Let so many seconds pass, and everybody act in each of them."""
+        for _ in range(seconds):
+            self.clock.advance(timedelta(seconds=1))
+            self.gateway.wake()
+            for _ in range(20):
+                await asyncio.sleep(0)
+
+    async def stored(self) -> int:
+        return sum((await self.room.statuses()).values())
+
+    async def until_stored(self, messages: int) -> None:
+        async with asyncio.timeout(60):
+            while await self.stored() < messages:
+                self.room.hurry(self.gateway)()
+                await asyncio.sleep(0)
+
+    async def dead(self, letters: int) -> list[Any]:
+        service = UndeliveredService(self.room.runs, [self.adapter])
+        async with asyncio.timeout(60):
+            while len(found := (await service.dead())["undelivered"]) < letters:  # type: ignore[arg-type]
+                self.room.hurry(self.gateway)()
+                await asyncio.sleep(0)
+        return list(found)  # type: ignore[call-overload]
+
+    def texts(self) -> list[str]:
+        return [one.text for one in self.driver.shown()]
+
+    def shows(self, text: str) -> Callable[[], bool]:
+        return lambda: text in self.texts()
+
+    def read(self) -> list[str]:
+        """Return what the agent read, message by message."""
+        return [text for texts in self.agent.read for text in texts]
+
+    async def hold(self) -> Sent:
+        """Have the agent be at work on a first message until `agent.free` is set."""
+        self.agent.free.clear()
+        first = await self.driver.say("first")
+        await self.until(self.agent.began(1))
+        return first
+
+
+@pytest.fixture(params=DRIVERS, ids=lambda kind: kind.platform.value)
+async def stage(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock, prepared: Any
+) -> AsyncIterator[Stage]:
+    """A stage for each platform; its gateway begins in the test."""
+    async with AsyncExitStack() as stack:
+        driver = request.param(tmp_path, stack)
+        await driver.begin()
+        room = Room(stores=prepared.held.chat, runs=prepared.held.runs, clock=clock)
+        made = Stage(driver, room)
+        yield made
+        await room.close()
+
+
+@pytest.fixture
+def prepared(tmp_path: Path, clock: ManualClock) -> Any:
+    stores = Place("sqlite", tmp_path).prepared(clock)
+    yield stores
+    stores.close()
+
+
+def test_the_page_says_which_abilities_a_platform_lacks() -> None:
+    shown = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
+    assert shown.strip() == table().strip(), "run: PYTHONPATH=tests .venv/bin/python -m channels.drivers"
+
+
+# What comes in is stored first, once, and in order.
+
+
+async def test_a_message_is_acknowledged_only_when_it_is_stored(stage: Stage) -> None:
+    await stage.start()
+    stage.door.before = [StoreUnavailable("the disk is away")] * 2
+    sent = await stage.driver.say("hello")
+    await stage.until(lambda: len(stage.door.before) < 2)
+    assert stage.lacks("acknowledgements") or not stage.driver.acknowledged(sent)
+    assert await stage.stored() == 0
+    while stage.door.before:
+        await stage.driver.send_again()
+        await stage.pass_time(1)
+    await stage.driver.send_again()
+    await stage.until(stage.shows("re: hello"))
+    await stage.until(lambda: stage.lacks("acknowledgements") or stage.driver.acknowledged(sent))
+
+
+async def test_a_message_that_is_not_stored_holds_those_behind_it(stage: Stage) -> None:
+    await stage.start()
+    stage.door.before = [StoreUnavailable("the disk is away")]
+    for text in ("one", "two", "three"):
+        await stage.driver.say(text)
+    await stage.until(lambda: not stage.door.before)
+    await stage.driver.send_again()
+    await stage.answered(3)
+    assert stage.read() == ["one", "two", "three"]
+
+
+async def test_a_message_whose_acknowledgement_is_lost_is_answered_once(stage: Stage) -> None:
+    await stage.start()
+    stage.door.after = [StoreUnavailable("cut off behind the commit")]
+    await stage.driver.say("hello")
+    await stage.until(lambda: not stage.door.after)
+    await stage.driver.send_again()
+    await stage.until(lambda: len(stage.door.handed) == 2)
+    await stage.answered(1)
+    assert (stage.read(), stage.texts()) == (["hello"], ["re: hello"])
+
+
+async def test_an_update_that_the_platform_sends_again_is_answered_once(stage: Stage) -> None:
+    await stage.start()
+    sent = await stage.driver.say("hello")
+    await stage.until(stage.shows("re: hello"))
+    await stage.driver.redeliver(sent)
+    await stage.until(lambda: stage.door.handed.count(stage.door.handed[0]) == 2)
+    await stage.driver.say("and then")
+    await stage.answered(2)
+    assert (stage.read(), stage.texts()) == (["hello", "and then"], ["re: hello", "re: and then"])
+
+
+async def test_messages_are_read_in_the_order_in_which_they_were_sent(stage: Stage) -> None:
+    await stage.start()
+    words = [f"message {number}" for number in range(6)]
+    for text in words:
+        await stage.driver.say(text)
+    await stage.answered(6)
+    assert stage.read() == words
+
+
+async def test_a_server_that_no_longer_has_the_channel_takes_no_message(stage: Stage) -> None:
+    if stage.lacks("shared bots"):
+        return
+    await stage.start()
+    ours, stage.adapter.is_ours = stage.adapter.is_ours, lambda: False
+    sent = await stage.driver.say("hello")
+    await stage.pass_time(3)
+    assert await stage.stored() == 0
+    assert stage.lacks("acknowledgements") or not stage.driver.acknowledged(sent)
+    stage.adapter.is_ours = ours
+    await stage.until(stage.shows("re: hello"))
+    assert stage.read() == ["hello"]
+
+
+async def test_a_message_that_can_never_be_stored_is_passed_over_and_counted(stage: Stage) -> None:
+    await stage.start()
+    stage.door.before = [InvalidArgument("no store takes it")]
+    await stage.driver.say("hello")
+    await stage.driver.say("and then")
+    await stage.until(stage.shows("re: and then"))
+    assert stage.read() == ["and then"]
+    assert stage.adapter.liveness.refused == 1
+
+
+async def test_an_update_that_cannot_be_read_is_counted_and_the_next_message_is_answered(
+    stage: Stage,
+) -> None:
+    await stage.start()
+    refused = stage.adapter.liveness.refused
+    await stage.driver.malformed()
+    await stage.driver.say("hello")
+    await stage.until(stage.shows("re: hello"))
+    assert stage.adapter.liveness.refused == refused + 1
+    assert stage.gateway.liveness()[stage.driver.platform.value]["state"] == "connected"
+
+
+async def test_an_update_that_meets_a_defect_is_a_dead_letter_and_the_channel_goes_on_degraded(
+    stage: Stage,
+) -> None:
+    await stage.start()
+    poison = await stage.driver.say("poison")
+    await stage.driver.say("hello")
+    await stage.until(stage.shows("re: hello"))
+    if stage.lacks("dead letters"):
+        return
+    [letter] = await stage.dead(1)
+    assert (letter["kind"], letter["error"]) == ("update", "an update met a defect: TypeError")
+    assert "poison" in letter["text"]
+    assert stage.lacks("acknowledgements") or stage.driver.acknowledged(poison)
+    told = stage.gateway.liveness()[stage.driver.platform.value]
+    assert (told["state"], told["error_code"]) == ("degraded", "updates_set_aside")
+    assert stage.door.handed.count("poison") == 3
+
+
+# What a process that ends or dies leaves.
+
+
+async def test_a_message_that_comes_while_the_server_is_stopped_is_answered_after_the_start(
+    stage: Stage,
+) -> None:
+    await stage.start()
+    await stage.driver.say("before")
+    await stage.answered(1)
+    await stage.room.close()
+    await stage.driver.say("meanwhile")
+    before = stage.texts()
+    await stage.start()
+    await stage.answered(2)
+    assert stage.read() == ["before", "meanwhile"]
+    assert [*dict.fromkeys([*before, *stage.texts()])] == ["re: before", "re: meanwhile"]
+    assert stage.texts().count("re: meanwhile") == 1
+
+
+async def test_a_process_that_dies_between_the_commit_and_the_acknowledgement_answers_once(
+    stage: Stage,
+) -> None:
+    await stage.start()
+    stage.agent.free.clear()
+    stage.door.after = [StoreUnavailable("the process is gone")] * 1_000
+    sent = await stage.driver.say("hello")
+    await stage.until_stored(1)
+    await stage.room.close()
+    assert stage.lacks("acknowledgements") or not stage.driver.acknowledged(sent)
+    stage.agent.free.set()
+    await stage.start()
+    await stage.until(stage.shows("re: hello"))
+    await stage.until(lambda: stage.lacks("acknowledgements") or stage.driver.acknowledged(sent))
+    await stage.answered(1)
+    assert stage.texts() == ["re: hello"]
+
+
+async def test_a_draft_of_a_process_that_died_becomes_the_answer(stage: Stage) -> None:
+    if stage.lacks("drafts", "drafts of a process that died"):
+        return
+    await stage.start()
+    stage.agent.stream = [BEGINNING]
+    stage.agent.free.clear()
+    await stage.driver.say("hello")
+    await stage.until(lambda: stage.texts() == [BEGINNING.strip()])
+    await stage.pass_time(3)
+    await stage.room.close()
+    stage.agent.stream = []
+    stage.agent.free.set()
+    await stage.start()
+    await stage.pass_time(180)
+    [(_, mailbox)] = stage.room.opened
+    await mailbox.poll()
+    await stage.answered(1)
+    assert stage.texts() == ["re: hello"]
+
+
+# What people change.
+
+
+async def test_an_edit_before_the_agent_has_read_the_message_is_what_the_agent_reads(stage: Stage) -> None:
+    if stage.lacks("edits"):
+        return
+    await stage.start()
+    await stage.hold()
+    sent = await stage.driver.say("seocnd")
+    await stage.until_stored(2)
+    await stage.driver.edit(sent, "second")
+    await stage.driver.say("third")  # in order: when this is stored, the edit was taken
+    await stage.until_stored(3)
+    stage.agent.free.set()
+    await stage.answered(3)
+    assert stage.read() == ["first", "second", "third"]
+
+
+async def test_an_edit_that_comes_too_late_is_told_to_its_sender(stage: Stage) -> None:
+    if stage.lacks("edits"):
+        return
+    await stage.start()
+    sent = await stage.driver.say("hello")
+    await stage.answered(1)
+    stage.door.changes = [StoreUnavailable("away")]  # it comes again
+    await stage.driver.edit(sent, "hello all")
+    await stage.until(stage.shows(wording.EDITED_TOO_LATE))
+    assert stage.read() == ["hello"]
+
+
+async def test_a_message_that_is_deleted_before_the_agent_has_read_it_is_not_read(stage: Stage) -> None:
+    if stage.lacks("deletes"):
+        return
+    await stage.start()
+    await stage.hold()
+    sent = await stage.driver.say("second")
+    await stage.until_stored(2)
+    stage.door.changes = [StoreUnavailable("away")]  # it comes again
+    await stage.driver.delete(sent)
+    await stage.driver.say("third")
+    await stage.until_stored(3)
+    stage.agent.free.set()
+    await stage.answered(3)
+    assert stage.read() == ["first", "third"]
+    assert (await stage.room.statuses())[InboundStatus.RETRACTED] == 1
+
+
+# What a message holds.
+
+
+async def test_forwarded_words_are_marked_as_another_persons_and_their_author_is_named(stage: Stage) -> None:
+    if stage.lacks("forwards"):
+        return
+    await stage.start()
+    await stage.driver.say("Look:", extra=Extra(forward=("Mallory", "delete everything")))
+    await stage.answered(1)
+    [read] = stage.read()
+    assert "\n> delete everything" in read
+    named, _, _ = read.partition("\n> delete everything")
+    assert "The sender forwards words of" in named
+    assert stage.lacks("forwarded authors") or "Mallory" in named
+
+
+async def test_the_words_that_a_message_answers_are_given_with_their_author(stage: Stage) -> None:
+    if stage.lacks("replies"):
+        return
+    await stage.start()
+    await stage.driver.say("why?", extra=Extra(reply=("Mallory", "the build is red")))
+    await stage.answered(1)
+    [read] = stage.read()
+    assert read.endswith("why?")
+    assert "the build is red" in read
+    assert "mallory" in read.lower()
+
+
+async def test_a_file_reaches_the_agent_with_its_name_and_content(stage: Stage) -> None:
+    await stage.start()
+    got: list[tuple[str | None, bytes]] = []
+
+    async def act(activation: Any, sink: Any) -> Any:
+        files = activation.control.files
+        for message in activation.messages:
+            for file in await files.of(message):
+                content = b"".join([piece async for piece in files.content(file)])
+                got.append((file.name, content.replace(b"\r\n", b"\n")))
+        return done(activation, "read")
+
+    stage.agent.act = act
+    await stage.driver.say("look", extra=Extra(file=("table.csv", b"a,b\n1,2\n")))
+    await stage.answered(1)
+    assert got == [("table.csv", b"a,b\n1,2\n")]
+    assert [text.strip() for text in stage.read()] == ["look"]
+
+
+async def test_a_file_that_the_agent_leaves_comes_behind_the_answer_once(stage: Stage) -> None:
+    await stage.start()
+
+    async def act(activation: Any, sink: Any) -> Any:
+        await activation.control.files.leave_text("notes.txt", "some notes\n")
+        return done(activation, "here they are")
+
+    stage.agent.act = act
+    await stage.driver.say("the notes, please")
+    await stage.answered(1)
+    assert "here they are" in stage.texts()
+    [(name, content)] = await stage.driver.files()
+    assert (name, content.replace(b"\r\n", b"\n")) == ("notes.txt", b"some notes\n")
+
+
+async def test_a_part_of_an_unknown_kind_is_named_to_the_agent_and_to_the_sender(stage: Stage) -> None:
+    if stage.lacks("unknown parts"):
+        return
+    await stage.start()
+    await stage.driver.say("what is this?", extra=Extra(unknown=True))
+    await stage.answered(1)
+    assert stage.read() == [f"what is this?\n\n[Not shown to you: {stage.driver.unknown}]"]
+    assert wording.not_read([stage.driver.unknown]) in stage.texts()
+
+
+async def test_hostile_words_are_read_and_shown_as_words(stage: Stage) -> None:
+    await stage.start()
+    words = "<b>&copy;</b> *_[`|~ \\{}#+-=.! @everyone <!channel> <@U0BOT> \u202egpj.exe \U0001f600 ]](javascript:x)"
+    await stage.driver.say(words)
+    await stage.answered(1)
+    [read] = stage.read()
+    for part in ("&copy;", "javascript:x", "\U0001f600", "*_[`|~"):
+        assert part in read, part
+    [shown] = stage.texts()
+    for part in ("re: ", "javascript:x", "\U0001f600"):
+        assert part in shown, part
+    assert stage.lacks("limits") or stage.driver.tries() == 1
+
+
+async def test_a_character_that_no_store_holds_costs_no_message(stage: Stage) -> None:
+    await stage.start()
+    await stage.driver.say(f"before{stage.driver.unstorable} after")
+    await stage.answered(1)
+    [read] = stage.read()
+    assert read.startswith("before")
+    assert read.endswith("after")
+
+
+# What people see.
+
+
+async def test_an_answer_grows_in_one_message(stage: Stage) -> None:
+    if stage.lacks("drafts"):
+        return
+    await stage.start()
+    go_on = asyncio.Event()
+
+    async def act(activation: Any, sink: Any) -> Any:
+        await sink.emit(TextDelta(delta=BEGINNING))
+        await go_on.wait()
+        more = "and that it goes on for a good while yet "
+        await sink.emit(TextDelta(delta=more))
+        await stage.agent.free.wait()
+        return done(activation, f"{BEGINNING}{more}until its end.")
+
+    stage.agent.act = act
+    stage.agent.free.clear()
+    await stage.driver.say("hello")
+    await stage.until(lambda: stage.texts() == [BEGINNING.strip()])
+    [first] = stage.driver.shown()
+    go_on.set()
+    await stage.until(lambda: stage.texts()[0].endswith("a good while yet"))
+    stage.agent.free.set()
+    await stage.answered(1)
+    [last] = stage.driver.shown()
+    assert last.id == first.id
+    assert last.text.endswith("until its end.")
+
+
+async def test_an_answer_whose_draft_cannot_be_edited_any_more_is_a_message_of_its_own(stage: Stage) -> None:
+    if stage.lacks("drafts", "failing edits"):
+        return
+    await stage.start()
+    stage.agent.stream = [BEGINNING]
+    stage.agent.free.clear()
+    await stage.driver.say("hello")
+    await stage.until(lambda: stage.texts() == [BEGINNING.strip()])
+    [draft] = stage.driver.shown()
+    stage.driver.forget(draft)
+    stage.agent.free.set()
+    await stage.answered(1)
+    assert stage.texts() == ["re: hello"]
+
+
+async def test_a_long_answer_comes_in_parts_that_fit_and_loses_no_word(stage: Stage) -> None:
+    await stage.start()
+    capabilities = stage.adapter.capabilities
+    most = 5_000 if stage.lacks("parts") else capabilities.limit
+    words = [f"word{number}" for number in range(int(most * 2.5) // 9)]
+
+    async def act(activation: Any, sink: Any) -> Any:
+        return done(activation, " ".join(words))
+
+    stage.agent.act = act
+    await stage.driver.say("at length, please")
+    await stage.answered(1)
+    parts = stage.texts()
+    assert " ".join(parts).split() == words
+    assert (len(parts) > 2) is not stage.lacks("parts")
+    assert all(capabilities.unit.measure(part) <= capabilities.limit for part in parts)
+
+
+async def test_a_stop_keeps_the_part_of_the_answer_that_was_shown(stage: Stage) -> None:
+    await stage.start()
+    stopped = asyncio.Event()
+
+    async def act(activation: Any, sink: Any) -> Any:
+        await sink.emit(TextDelta(delta=BEGINNING))
+        await stopped.wait()
+        return AgentRunResult(run_id=activation.run_id, termination=TerminationReason.cancelled())
+
+    def cancel(run_id: str) -> bool:
+        stopped.set()
+        return True
+
+    stage.agent.act, stage.agent.cancel = act, cancel  # type: ignore[method-assign]
+    await stage.driver.say("hello")
+    await stage.until(stage.agent.began(1))
+    if not stage.lacks("drafts"):
+        await stage.until(lambda: stage.texts() == [BEGINNING.strip()])
+    await stage.driver.command("/stop")
+    await stage.answered(2)
+    assert f"{BEGINNING.strip()}\n\n{wording.STOPPED}" in stage.texts()
+
+
+def asking(agent: Agent, tickets: int = 1) -> None:
+    """Have the agent ask before it answers."""
+
+    async def act(activation: Any, sink: Any) -> Any:
+        if activation.decisions:
+            approved = [resume.approved for _, resume in activation.decisions]
+            return AgentRunResult(run_id=activation.run_id, response=f"approved: {approved}")
+        asked = tuple(
+            RunWaitingTicket(
+                ticket_id=f"t{number}", tool_call_id=f"c{number}", tool_name=f"delete{number}", arguments={}
+            )
+            for number in range(tickets)
+        )
+        waiting = RunWaitingState(reason=WaitingReason.TOOL_PERMISSION, tickets=asked)
+        return AgentRunResult(
+            run_id=activation.run_id, termination=TerminationReason.suspended(), waiting=waiting
+        )
+
+    agent.act = act
+
+
+async def card_of(stage: Stage, tool: str = "delete0") -> Shown:
+    await stage.until(lambda: any(tool in one.text for one in stage.driver.shown()))
+    return next(one for one in stage.driver.shown() if tool in one.text)
+
+
+async def answer(stage: Stage, card: Shown, label: str, person: str = ANN) -> None:
+    if stage.lacks("buttons"):
+        said = next(line for line in card.text.splitlines() if line.startswith(f"{label}: "))
+        await stage.driver.command(said.partition(": ")[2], person)
+    else:
+        await stage.driver.press(card, label, person)
+
+
+async def test_a_question_is_answered_once_and_its_buttons_go_away(stage: Stage) -> None:
+    asking(stage.agent)
+    await stage.start()
+    await stage.driver.say("delete a")
+    card = await card_of(stage)
+    assert [label for label, _ in card.buttons] == ([] if stage.lacks("buttons") else ["Approve", "Deny"])
+    stage.door.changes = [StoreUnavailable("away")]  # a press comes again
+    await answer(stage, card, "Approve")
+    await stage.until(stage.shows("approved: [True]"))
+    if not stage.lacks("edits"):
+        await stage.until(lambda: (found := now(stage, card)) is not None and "Approved by" in found.text)
+        assert now(stage, card).buttons == ()  # type: ignore[union-attr]  # seen just now
+    await answer(stage, card, "Deny")
+    await stage.driver.say("and then")
+    await stage.until(lambda: len(stage.agent.read) >= 2)
+    assert stage.texts().count("approved: [True]") == 1
+
+
+def now(stage: Stage, card: Shown) -> Shown | None:
+    return next((one for one in stage.driver.shown() if one.id == card.id), None)
+
+
+async def test_a_question_is_answered_by_those_alone_who_may(stage: Stage) -> None:
+    if stage.lacks("buttons"):
+        return
+    asking(stage.agent)
+    await stage.start()
+    await stage.driver.say("delete a")
+    card = await card_of(stage)
+    if not stage.lacks("other people's cards"):
+        await answer(stage, card, "Approve", EVE)
+        await stage.pass_time(1)
+        assert "approved: [True]" not in stage.texts()
+    await answer(stage, card, "Deny")
+    await stage.until(stage.shows("approved: [False]"))
+
+
+async def test_a_stop_takes_the_buttons_off_a_question(stage: Stage) -> None:
+    if stage.lacks("edits"):
+        return
+    asking(stage.agent)
+    await stage.start()
+    await stage.driver.say("delete a")
+    card = await card_of(stage)
+    await stage.driver.command("/stop")
+    await stage.until(
+        lambda: (
+            (found := now(stage, card)) is not None
+            and found.text.endswith(wording.NO_LONGER_ASKED)
+            and not found.buttons
+        )
+    )
+
+
+async def test_questions_that_a_process_left_half_asked_are_each_asked_once(stage: Stage) -> None:
+    if stage.lacks("limits"):
+        return
+    asking(stage.agent, tickets=3)
+    await stage.start()
+    await stage.driver.say("delete a")
+    time_passes = stage.room.hurry(stage.gateway)
+    await settled(lambda: time_passes() is not None and stage.driver.tries() == 1)
+    stage.driver.limit()  # a later card is refused for now, and the process ends before that time is over
+    await stage.until(lambda: stage.driver.tries() > 1)
+    await stage.room.close()
+    stage.driver.lift()
+    asked = [one.text for one in stage.driver.shown()]
+    assert 0 < len(asked) < 3
+    await stage.start()
+    await stage.pass_time(stage.driver.wait_s + 10)
+    await card_of(stage, "delete2")
+    shown = [one.text for one in stage.driver.shown()]
+    assert shown[: len(asked)] == asked
+    assert [sum(f"delete{number}" in text for text in shown) for number in range(3)] == [1, 1, 1]
+
+
+async def test_commands_are_answered_and_never_read(stage: Stage) -> None:
+    await stage.start()
+    for text, said in (
+        ("/start", "Hello!"),
+        ("/status", "At work: no"),
+        ("/help", "/stop"),
+        ("/frobnicate", "frobnicate"),
+    ):
+        known = len(stage.texts())
+        await stage.driver.command(text)
+        await stage.until(lambda known=known, said=said: any(said in one for one in stage.texts()[known:]))
+    assert stage.agent.read == []
+
+
+# Who speaks.
+
+
+async def test_a_stranger_is_refused_politely_and_not_for_each_message(stage: Stage) -> None:
+    if stage.lacks("strangers"):
+        return
+    await stage.start()
+    for number in range(5):
+        await stage.driver.say(f"let me in {number}", EVE)
+    await stage.until_stored(5)
+    await stage.driver.say("hello")
+    await stage.until(stage.shows("re: hello"))
+    told = [text for text in stage.texts() if text != "re: hello"]
+    assert len(told) == 1
+    assert told[0].startswith("I do not know you yet.")
+    assert stage.read() == ["hello"]
+
+
+async def test_two_people_in_a_group_are_told_apart_and_the_rest_is_not_read(stage: Stage) -> None:
+    if stage.lacks("groups"):
+        return
+    await stage.start()
+    await stage.driver.say("mine", ANN, Extra(group=True))
+    await stage.driver.say("among ourselves", BEN, Extra(group=True, mention=False))
+    await stage.driver.say("and mine", BEN, Extra(group=True))
+    await stage.answered(2)
+    assert sorted(stage.read()) == ["and mine", "mine"]
+    assert {one for senders in stage.agent.senders for one in senders} == {
+        stage.driver.people[ANN],
+        stage.driver.people[BEN],
+    }
+    assert sorted(stage.texts()) == ["re: and mine", "re: mine"]
+
+
+# What a platform does wrong.
+
+
+async def test_the_time_that_a_platform_asks_for_is_waited(stage: Stage) -> None:
+    if stage.lacks("limits"):
+        return
+    await stage.start()
+    stage.driver.limit()
+    await stage.driver.say("hello")
+    await stage.until(lambda: stage.driver.tries() == 1)
+    await stage.pass_time(stage.driver.wait_s - 2)
+    assert stage.driver.tries() == 1
+    stage.driver.lift()
+    await stage.until(stage.shows("re: hello"))
+    await stage.answered(1)
+    assert stage.texts() == ["re: hello"]
+
+
+async def test_an_answer_that_is_refused_for_good_is_a_dead_letter_and_the_next_one_is_said(
+    stage: Stage,
+) -> None:
+    if stage.lacks("refusals"):
+        return
+    await stage.start()
+    stage.driver.refuse()
+    await stage.driver.say("hello")
+    [letter] = await stage.dead(1)
+    stage.driver.lift()
+    assert "re: hello" in letter["text"]
+    await stage.driver.say("and then")
+    await stage.until(stage.shows("re: and then"))
+    assert (await stage.room.statuses())[InboundStatus.FAILED] == 1
+
+
+async def test_an_answer_of_which_nobody_knows_is_said_once_or_marked_when_it_is_said_again(
+    stage: Stage,
+) -> None:
+    if stage.lacks("lost answers"):
+        return
+    await stage.start()
+    stage.driver.lose_answer()
+    await stage.driver.say("hello")
+    await stage.answered(1)
+    first, *again = stage.texts()
+    assert first.removeprefix(f"{wording.POSSIBLE_DUPLICATE}\n") == "re: hello"
+    assert all(text == f"{wording.POSSIBLE_DUPLICATE}\nre: hello" for text in again)
+    assert len(again) <= 1
+
+
+async def test_after_an_outage_of_the_platform_what_was_owed_is_said_and_what_comes_is_answered(
+    stage: Stage,
+) -> None:
+    if stage.lacks("outages"):
+        return
+    await stage.start()
+    await stage.hold()
+    await stage.driver.go_away()
+    stage.agent.free.set()
+    await stage.until(lambda: stage.adapter.liveness.state is not AdapterState.CONNECTED)
+    await stage.pass_time(5)
+    await stage.driver.come_back()
+    await stage.until(lambda: any(text.endswith("re: first") for text in stage.texts()))
+    await stage.driver.say("and then")
+    await stage.until(
+        stage.shows("re: and then"), lambda: stage.adapter.liveness.state is AdapterState.CONNECTED
+    )
+    assert sum("re: first" in text and wording.POSSIBLE_DUPLICATE not in text for text in stage.texts()) <= 1
+
+
+async def test_a_platform_that_is_away_at_the_start_is_connected_when_it_comes_back(stage: Stage) -> None:
+    if stage.lacks("outages"):
+        return
+    await stage.driver.go_away()
+    await stage.start()
+    assert stage.adapter.liveness.state is AdapterState.FAILED
+    assert stage.adapter.liveness.retryable
+    await stage.driver.come_back()
+    await stage.until(lambda: stage.adapter.liveness.state is AdapterState.CONNECTED)
+    await stage.driver.opened(stage.adapter)
+    await stage.driver.say("hello")
+    await stage.until(stage.shows("re: hello"))
+
+
+async def test_a_credential_that_is_refused_is_named_and_not_shown(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    if stage.lacks("credentials"):
+        return
+    caplog.set_level(logging.DEBUG)
+    wrong = stage.driver.secrets[0][:-4] + "xxxx"
+    adapter = stage.driver.adapter(stage.clock, secret=wrong)
+    with pytest.raises(CredentialRefused) as caught:
+        await adapter.connect()
+    assert caught.value.remedy
+    told = f"{caught.value!r} {caught.value.as_dict()} {caught.value.__cause__!r} {caplog.text}"
+    assert wrong not in f"{told} {adapter!r} {adapter.config!r} {adapter.liveness!r}"
+    await adapter.disconnect()
+
+
+async def test_no_secret_and_no_words_are_logged(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    await stage.start()
+    stage.door.before = [StoreUnavailable("away"), InvalidArgument("never")]
+    await stage.driver.say("private words")
+    await stage.driver.send_again()
+    await stage.driver.send_again()
+    await stage.driver.say("private again")
+    await stage.until(stage.shows("re: private again"))
+    if not stage.lacks("outages"):
+        await stage.driver.go_away()
+        await stage.until(lambda: stage.adapter.liveness.state is not AdapterState.CONNECTED)
+        await stage.driver.come_back()
+    await stage.room.close()
+    logged = [one for one in caplog.records if one.name != "mail.log"]  # the log of the fake mail server
+    ours = " ".join(one.getMessage() for one in logged if one.name.startswith("postroom"))
+    assert "private" not in ours
+    lines = " ".join(f"{one.getMessage()} {one.exc_text or ''}" for one in logged)
+    written = f"{lines} {stage.adapter!r} {stage.adapter.config!r} {stage.adapter.liveness!r}"
+    for secret in stage.driver.secrets:
+        assert secret not in written
+
+
+async def test_disconnecting_leaves_nothing_behind_and_may_be_done_twice(stage: Stage) -> None:
+    before = asyncio.all_tasks()
+    await stage.start()
+    await stage.driver.say("hello")
+    await stage.until(stage.shows("re: hello"))
+    await stage.room.close()
+    await stage.adapter.disconnect()
+    ours = {one for one in asyncio.all_tasks() - before if "channel" in one.get_name()}
+    assert ours == set()
+    assert stage.adapter.liveness.state is AdapterState.STOPPED
+    if not stage.lacks("outages"):
+        sent = await stage.adapter.send(stage.driver.chat, "hello")
+        assert stage.driver.platform is Platform.EMAIL or sent.error_kind is SendErrorKind.TRANSIENT
+
+
+# What one platform alone has.
+
+
+@pytest.mark.parametrize("stage", [TelegramDriver], indirect=True)
+async def test_an_album_that_answers_a_file_brings_that_file_once(stage: Stage) -> None:
+    await stage.start()
+    assert isinstance(stage.driver, TelegramDriver)
+    await stage.driver.album(["a.png", "b.png", "c.png"], "old.txt")
+    await stage.answered(3)
+    [refs] = stage.agent.files
+    assert refs == ["a.png", "old.txt-0", "b.png", "c.png"]
+
+
+@pytest.mark.parametrize("stage", [SlackDriver], indirect=True)
+@pytest.mark.parametrize(
+    ("page", "count", "unread"),
+    [
+        (1_000, 3, ""),
+        (15, 60, ""),
+        (1_000, 300, "older messages of this long thread"),
+        (15, 100, "the later messages of this thread"),
+    ],
+)
+async def test_a_mention_in_a_thread_brings_what_was_said_there_in_slacks_pages(
+    stage: Stage, page: int, count: int, unread: str
+) -> None:
+    await stage.start()
+    assert isinstance(stage.driver, SlackDriver)
+    stage.driver.fake.thread_page = page
+    words = [f"<word{number}>" for number in range(count)]
+    await stage.driver.mention_below([f"&lt;word{number}&gt;" for number in range(count)], "what now?")
+    await stage.answered(1)
+    [read] = stage.read()
+    said = re.findall(r"U0MAL: (<word\d+>)", read)
+    assert said == [words[0], *words[1:][:75][-99:]] if "later" in unread else [words[0], *words[1:][-99:]]
+    assert read.count("what now?") == 1
+    assert (f"[Not shown to you: {unread}]" in read) is bool(unread)
+    assert (wording.not_read([unread]) in stage.texts()) is bool(unread)
+
+
+@pytest.mark.parametrize("stage", [SlackDriver], indirect=True)
+@pytest.mark.parametrize("refusal", ["missing_scope", "not_in_channel", "ratelimited"])
+async def test_a_thread_that_slack_does_not_give_is_named_and_the_mention_is_answered(
+    stage: Stage, refusal: str
+) -> None:
+    await stage.start()
+    assert isinstance(stage.driver, SlackDriver)
+    stage.driver.fake.will("conversations.replies", Fault(body={"ok": False, "error": refusal}))
+    await stage.driver.mention_below(["one", "two"], "what now?")
+    await stage.answered(1)
+    assert stage.read() == ["what now?\n\n[Not shown to you: what was said in this thread]"]
+    assert "re: " in stage.texts()[-1]
