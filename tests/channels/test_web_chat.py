@@ -13,12 +13,13 @@ import pytest
 from channels.http_room import FakeGateway, calling, served, unavailable, until
 from postroom.contracts.errors import ConfigError, InvalidArgument
 from postroom.gateway.config import PlatformConfig
-from postroom.gateway.events import ALL_MEDIA, Button, Card, MessageType, SendErrorKind
+from postroom.gateway.events import ALL_MEDIA, Button, Card, SendErrorKind
 from postroom.gateway.platforms import web_log
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.http_adapter import Refused
 from postroom.gateway.platforms.web import WebAdapter
 from postroom.gateway.platforms.web_log import ChatLog, Entry
+from postroom.stores.memory import MemoryRunStores
 from postroom.testing import ManualClock
 from table_rows import each_row
 
@@ -39,6 +40,7 @@ async def adapter(clock: ManualClock, gateway: FakeGateway):
     config = PlatformConfig(enabled=True, token=TOKEN, extra={"name": "Ada", "people": {"Ben": BENS}})
     made = WebAdapter(config, clock=clock, timer=clock)
     made.set_message_handler(gateway)
+    made.web_chats = MemoryRunStores(clock).chat.web_chats
     await made.connect()
     yield made
     await made.disconnect()
@@ -90,7 +92,10 @@ class Page:
         return "end", {}
 
     async def entry(self) -> dict:
+        """Return the next entry; that the list of conversations has changed is passed over."""
         name, data = await self.event()
+        while name == "conversations":
+            name, data = await self.event()
         assert name == "entry"
         return data
 
@@ -176,6 +181,14 @@ CHANGES = [
     ("PUT", f"/chat/messages/{MESSAGE_ID}", {"text": "x"}),
     ("DELETE", f"/chat/messages/{MESSAGE_ID}", None),
     ("POST", "/chat/buttons", {"message_id": MESSAGE_ID, "value": "yes", "press_id": MESSAGE_ID}),
+    ("PUT", "/chat/conversations/main", {"title": "x"}),
+    ("DELETE", "/chat/conversations/main", None),
+    ("POST", "/chat/conversations/main/stop", {}),
+]
+LOOKS = [
+    ("GET", "/chat/events", None),
+    ("GET", "/chat/conversations", None),
+    ("GET", "/chat/conversations/main", None),
 ]
 FOREIGN = [
     {},
@@ -206,7 +219,7 @@ async def test_a_foreign_page_signs_nobody_in_or_out(ada, path, headers) -> None
     assert "Ada" in (await ada.get("/chat")).text
 
 
-@pytest.mark.parametrize(("method", "path", "body"), [*CHANGES, ("GET", "/chat/events", None)])
+@pytest.mark.parametrize(("method", "path", "body"), [*CHANGES, *LOOKS])
 async def test_who_has_not_signed_in_gets_nothing(visitor, gateway, method, path, body) -> None:
     answer = await visitor.request(method, path, json=body, headers=SENT)
     assert (answer.status_code, answer.json()["error"]["code"]) == (401, "signed_out")
@@ -222,7 +235,7 @@ async def test_the_page_runs_nothing_but_its_own_script(ada) -> None:
     assert "unsafe" not in page.headers["content-security-policy"]
     assert re.findall(r"<script[^>]*>", page.text) == ['<script src="/chat/static/chat.js" defer>']
     assert not re.search(r"\son\w+=|\sstyle=|javascript:|<style", page.text)
-    assert set(re.findall(r'(?:src|href|action)="([^"]+)"', page.text)) == {
+    assert set(re.findall(r'(?:src|href|action)="([^"#][^"]*)"', page.text)) == {
         "/chat/static/icon.svg",
         "/chat/static/chat.css",
         "/chat/static/chat.js",
@@ -252,6 +265,7 @@ async def test_names_are_shown_as_text_wherever_the_page_is_mounted(clock, gatew
     extra = {"name": '<img src=x onerror="alert(1)">{{base}}', "title": "</title><script>"}
     adapter = WebAdapter(PlatformConfig(token=TOKEN, extra=extra), clock=clock, timer=clock)
     adapter.set_message_handler(gateway)
+    adapter.web_chats = MemoryRunStores(clock).chat.web_chats
     await adapter.connect()
     async with calling(adapter, below="/channels/web") as client:
         await signed_in(client, below="/channels/web")
@@ -324,12 +338,6 @@ async def test_a_message_that_is_sent_again_is_shown_as_it_stands(ada, adapter) 
     assert adapter._logs["Ada"].find(MESSAGE_ID) is before
 
 
-async def test_a_message_may_be_a_command(ada, gateway) -> None:
-    await ada.post("/chat/messages", json={"id": MESSAGE_ID, "text": "/stop"}, headers=SENT)
-    (event,) = gateway.accepted
-    assert (event.get_command(), event.message_type) == ("stop", MessageType.COMMAND)
-
-
 async def test_a_message_can_be_changed_and_taken_back(ada, adapter, gateway) -> None:
     await ada.post("/chat/messages", json={"id": MESSAGE_ID, "text": "Frist"}, headers=SENT)
     changed = await ada.put(f"/chat/messages/{MESSAGE_ID}", json={"text": "First"}, headers=SENT)
@@ -377,7 +385,7 @@ async def test_an_open_page_sees_each_change_as_it_comes(adapter, gateway, clock
             shown = await page.entry()
             assert (shown["kind"], shown["text"], shown["answered"]) == ("message", "Hello", False)
             await adapter.send_typing("Ada")
-            assert await page.event() == ("typing", {})
+            assert await page.event() == ("typing", {"conversation": "main"})
             draft = await adapter.send("Ada", "He", None, {"answers": [MESSAGE_ID]})
             assert (await page.entry())["answered"] is True
             assert (await page.entry())["draft"] is True
@@ -446,22 +454,6 @@ async def test_only_so_many_pages_are_open(adapter, monkeypatch) -> None:
             pass
 
 
-async def test_a_card_has_buttons_until_it_has_its_answer(adapter, clock) -> None:
-    card = Card(
-        text="May I?", buttons=(Button(label="Yes", value="approve 1"), Button(label="No", value="deny 1"))
-    )
-    sent = await adapter.send_card("Ada", card)
-    entry = adapter._logs["Ada"].find(sent.message_id)
-    assert entry.shown()["buttons"] == [
-        {"label": "Yes", "value": "approve 1"},
-        {"label": "No", "value": "deny 1"},
-    ]
-    assert (await adapter.update_card("Ada", sent.message_id, card.answered("Ada said yes"))).success
-    entry = adapter._logs["Ada"].find(sent.message_id)
-    assert (entry.buttons, entry.text) == ((), "May I?\n\nAda said yes")
-    assert adapter.liveness.outbound_at == clock.now()
-
-
 async def test_a_message_is_read_when_its_run_asks_a_question(ada, adapter) -> None:
     await ada.post("/chat/messages", json={"id": MESSAGE_ID, "text": "Delete it"}, headers=SENT)
     await adapter.send_card("Ada", Card(text="May I?"), {"read": [MESSAGE_ID]})
@@ -495,6 +487,203 @@ async def test_what_is_for_nobody_or_nothing_is_not_said_to_be_shown(adapter) ->
     await adapter.send_typing("Nobody")
 
 
+# Conversations, and what is still there later.
+
+
+async def write(client: httpx2.AsyncClient, text: str, conversation: str = "main", number: int = 0) -> str:
+    message_id = f"{conversation}-{number:08}"
+    body = {"id": message_id, "text": text, "conversation": conversation}
+    assert (await client.post("/chat/messages", json=body, headers=SENT)).status_code == 202
+    return message_id
+
+
+async def listed(client: httpx2.AsyncClient, **asked: int) -> list[tuple[str, str]]:
+    found = (await client.get("/chat/conversations", params=asked)).json()["conversations"]
+    return [(one["id"], one["title"]) for one in found]
+
+
+async def shown(client: httpx2.AsyncClient, conversation: str = "main", **asked: int) -> list[str]:
+    found = (await client.get(f"/chat/conversations/{conversation}", params=asked)).json()["entries"]
+    return [one["text"] for one in found]
+
+
+async def restarted(adapter: WebAdapter, clock: ManualClock, gateway: FakeGateway) -> WebAdapter:
+    """Return another process over the same store."""
+    await adapter.disconnect()
+    clock.advance(timedelta(seconds=1))
+    new = WebAdapter(adapter.config, clock=clock, timer=clock)
+    new.set_message_handler(gateway)
+    new.web_chats, new.files = adapter.web_chats, adapter.files
+    await new.connect()
+    return new
+
+
+async def test_each_conversation_is_a_thread_of_its_own_and_the_last_active_is_first(
+    ada, adapter, gateway, clock
+) -> None:
+    await write(ada, "## The *north* light\n\nIs it on?")
+    clock.advance(timedelta(seconds=1))
+    asked = await write(ada, "x" * 100, "c0ffee00")
+    assert [one.source.thread_id for one in gateway.accepted] == [None, "c0ffee00"]
+    assert await listed(ada) == [("c0ffee00", "x" * 59 + "…"), ("main", "The *north* light")]
+    clock.advance(timedelta(seconds=1))
+    await adapter.send("Ada", "Yes.", None, {"answers": [asked], "final": True, "thread_id": "c0ffee00"})
+    await adapter.send("Ada", "A letter came.")
+    assert await shown(ada, "c0ffee00") == ["x" * 100, "Yes."]
+    assert await shown(ada) == ["## The *north* light\n\nIs it on?", "A letter came."]
+    assert [one for one, _ in await listed(ada)] == ["main", "c0ffee00"]
+    assert await shown(ada, "unknown0") == []
+
+
+async def test_after_a_restart_everything_stands_as_it_was_and_a_card_can_still_be_closed(
+    ada, adapter, gateway, clock
+) -> None:
+    asked = await write(ada, "Delete it")
+    card = Card(text="May I?", buttons=(Button(label="Yes", value="approve 1"),))
+    sent = await adapter.send_card("Ada", card, {"read": [asked]})
+    await adapter.send("Ada", "It is", None, {"answers": [asked], "draft": True})
+    before = (await ada.get("/chat/conversations/main")).json()["entries"]
+    assert [(one["kind"], one["draft"]) for one in before] == [
+        ("message", False),
+        ("card", False),
+        ("answer", True),
+    ]
+    new = await restarted(adapter, clock, gateway)
+    async with calling(new) as client:
+        assert (await client.get("/chat/conversations")).status_code == 401
+        await signed_in(client)
+        after = (await client.get("/chat/conversations/main")).json()["entries"]
+        assert after == before[:2]
+        assert (await new.update_card("Ada", sent.message_id, card.answered("Ada said yes"))).success
+        pressed = {"message_id": sent.message_id, "value": "approve 1", "press_id": MESSAGE_ID}
+        await client.post("/chat/buttons", json=pressed, headers=SENT)
+        await new.send("Ada", "It is gone.", None, {"answers": [asked], "final": True})
+        found = (await client.get("/chat/conversations/main")).json()["entries"]
+    await new.disconnect()
+    assert [one["text"] for one in found] == ["Delete it", "May I?\n\nAda said yes", "It is gone."]
+    assert found[1]["buttons"] == []
+    assert found[0]["answered"]
+
+
+async def test_a_conversation_is_read_from_its_newest_entries_backwards(ada, adapter) -> None:
+    for number in range(100):
+        await adapter.send("Ada", f"{number}")
+    newest = (await ada.get("/chat/conversations/main")).json()
+    assert [one["text"] for one in newest["entries"]] == [str(one) for one in range(60, 100)]
+    assert newest["more"]
+    before = newest["entries"][0]["order"]
+    assert await shown(ada, before=before) == [str(one) for one in range(20, 60)]
+    for wrong in ("x", "-1", "1" * 19):
+        answer = await ada.get("/chat/conversations/main", params={"before": wrong})
+        assert answer.status_code == 400
+    adapter._logs["Ada"] = ChatLog("0" * 8)  # nothing is in memory any more
+    assert await shown(ada, before=before) == [str(one) for one in range(20, 60)]
+
+
+async def test_the_list_of_conversations_comes_in_pages(ada, clock) -> None:
+    for number in range(60):
+        clock.advance(timedelta(seconds=1))
+        await write(ada, f"{number}", f"c{number:07}")
+    first = (await ada.get("/chat/conversations")).json()
+    assert [one["title"] for one in first["conversations"]] == [str(one) for one in range(59, 9, -1)]
+    assert first["more"]
+    last = first["conversations"][-1]["at"]
+    assert [title for _, title in await listed(ada, before=last)] == [str(one) for one in range(9, -1, -1)]
+
+
+async def test_a_conversation_is_renamed_on_the_page_and_by_its_command(ada) -> None:
+    await write(ada, "Hello")
+    answer = await ada.put("/chat/conversations/main", json={"title": " North\nlight "}, headers=SENT)
+    assert answer.json() == {"id": "main", "title": "North"}
+    assert await listed(ada) == [("main", "North")]
+    await write(ada, "/title The pier", number=1)
+    assert await listed(ada) == [("main", "The pier")]
+    for title in ("", " \n", 7, None):
+        wrong = await ada.put("/chat/conversations/main", json={"title": title}, headers=SENT)
+        assert wrong.status_code == 400
+    gone = await ada.put("/chat/conversations/unknown0", json={"title": "x"}, headers=SENT)
+    assert gone.status_code == 404
+    odd = await ada.put("/chat/conversations/a b", json={"title": "x"}, headers=SENT)
+    assert odd.status_code == 400
+    assert await listed(ada) == [("main", "The pier")]
+
+
+@pytest.mark.parametrize("conversation", ["main", "c0ffee00"])
+async def test_a_deleted_conversation_is_stopped_and_what_comes_late_is_not_shown(
+    ada, adapter, gateway, conversation
+) -> None:
+    there = {} if conversation == "main" else {"thread_id": conversation}
+    asked = await write(ada, "Hello", conversation)
+    await write(ada, "Other words", "another0")
+    draft = await adapter.send("Ada", "Hel", None, {"answers": [asked], "draft": True, **there})
+    gateway.failure = unavailable()
+    assert (await ada.delete(f"/chat/conversations/{conversation}", headers=SENT)).status_code == 503
+    assert await shown(ada, conversation) == ["Hello", "Hel"]
+    gateway.failure = None
+    gone = await ada.delete(f"/chat/conversations/{conversation}", headers=SENT)
+    assert gone.json() == {"id": conversation, "state": "deleted"}
+    assert [(one.value, one.source.thread_id) for one in gateway.presses] == [
+        ("stop all", there.get("thread_id")),
+        ("new", there.get("thread_id")),
+    ]
+    late = {"answers": [asked], "final": True, **there}
+    assert (await adapter.edit_message("Ada", draft.message_id, "Hel", late)).error_kind is (
+        SendErrorKind.NOT_FOUND
+    )
+    assert (await adapter.send("Ada", "Stopped.", None, late)).success
+    assert await listed(ada) == [("another0", "Other words")]
+    assert await shown(ada, conversation) == []
+    await write(ada, "Anew", conversation, 1)
+    assert await shown(ada, conversation) == ["Anew"]
+
+
+async def test_stop_ends_the_run_of_the_conversation_that_is_shown(ada, gateway) -> None:
+    await write(ada, "Hello", "c0ffee00")
+    answer = await ada.post("/chat/conversations/c0ffee00/stop", json={}, headers=SENT)
+    assert answer.json() == {"note": "noted: stop"}
+    (press,) = gateway.presses
+    assert (press.value, press.source.thread_id, press.source.user_id) == ("stop", "c0ffee00", "web:Ada")
+
+
+async def test_typing_and_cards_name_the_conversation_that_they_belong_to(ada, adapter, gateway) -> None:
+    asked = await write(ada, "Hello", "c0ffee00")
+    there = {"thread_id": "c0ffee00"}
+    sent = await adapter.send_card("Ada", Card(text="May I?"), {"read": [asked], **there})
+    pressed = {"message_id": sent.message_id, "value": "approve 1", "press_id": MESSAGE_ID}
+    await ada.post("/chat/buttons", json=pressed, headers=SENT)
+    await ada.put(f"/chat/messages/{asked}", json={"text": "Other words"}, headers=SENT)
+    assert [one.source.thread_id for one in (*gateway.presses, *gateway.edits)] == ["c0ffee00"] * 2
+    async with served(adapter) as client:
+        await signed_in(client)
+        number = (await client.get("/chat/conversations/c0ffee00")).json()["event"]
+        async with opened(client, **{"Last-Event-ID": number}) as page:
+            await adapter.send_typing("Ada", there)
+            assert await page.event() == ("typing", {"conversation": "c0ffee00"})
+            await adapter.send("Ada", "More", None, {"answers": [asked], **there})
+            assert (await page.entry())["conversation"] == "c0ffee00"
+
+
+async def test_an_answer_is_rendered_and_can_neither_act_nor_fetch(ada, adapter) -> None:
+    hostile = (
+        "# T\n\n<img src=x onerror=alert(1)>\n\n[a](javascript:alert(1)) ![b](https://evil.example/p.png)"
+    )
+    await adapter.send("Ada", hostile)
+    (entry,) = (await ada.get("/chat/conversations/main")).json()["entries"]
+    assert entry["html"].startswith("<h1>T</h1>")
+    assert "&lt;img src=x" in entry["html"]
+    assert not re.search(r"<img|javascript:alert\(1\)\"|<script", entry["html"])
+    assert 'href="https://evil.example/p.png"' in entry["html"]
+
+
+async def test_an_answer_that_failed_says_so(ada, adapter) -> None:
+    asked = await write(ada, "Hello")
+    failed = {"answers": [asked], "final": True, "error": "the model is away"}
+    draft = await adapter.send("Ada", "It", None, {"answers": [asked], "draft": True})
+    await adapter.edit_message("Ada", draft.message_id, "No answer.", failed)
+    found = (await ada.get("/chat/conversations/main")).json()["entries"]
+    assert [one["failed"] for one in found] == [False, True]
+
+
 def entry(entry_id: str, text: str = "x", at: int = 0) -> Entry:
     return Entry(entry_id=entry_id, kind="message", text=text, at=at)
 
@@ -518,25 +707,33 @@ def test_order_goes_on_over_restarts() -> None:
     assert old.find("a2").order < new.find("b").order
 
 
+def say(log: ChatLog, *told, **more) -> str:
+    """Show a part of an answer and what it changes, as the adapter does, and return its id."""
+    changed = log.answer(*told, **more)
+    for one in changed:
+        log.put(one)
+    return changed[-1].entry_id
+
+
 def test_a_final_settles_drafts_that_it_did_not_grow_from() -> None:
     log = ChatLog("0" * 8)
-    first = log.answer("p1", "Let me look.", ["k"], final=False, at=0)
-    second = log.answer("p2", "It is on.", ["k"], final=True, at=0)
+    first = say(log, "p1", "Let me look.", ["k"], final=False, at=0)
+    second = say(log, "p2", "It is on.", ["k"], final=True, at=0)
     assert first != second
     assert [log.find(one).draft for one in (first, second)] == [False, False]
-    assert log.answer("p2", "It is on.", ["k"], final=True, at=0) == second
+    assert say(log, "p2", "It is on.", ["k"], final=True, at=0) == second
 
 
 def test_a_final_that_is_said_again_stays_in_the_place_of_its_draft() -> None:
     log = ChatLog("0" * 8)
-    draft = log.answer("p1", "It is", ["k"], final=False, at=0)
-    assert [log.answer("p2", "It is on.", ["k"], final=True, at=0) for _ in range(2)] == [draft, draft]
+    draft = say(log, "p1", "It is", ["k"], final=False, at=0)
+    assert [say(log, "p2", "It is on.", ["k"], final=True, at=0) for _ in range(2)] == [draft, draft]
     assert log.find("p2") is None
 
 
 def test_a_notice_is_no_draft() -> None:
     log = ChatLog("0" * 8)
-    log.answer("p1", "The server restarts soon", [], final=False, at=0)
+    say(log, "p1", "The server restarts soon", [], final=False, at=0)
     assert log.find("p1").draft is False
 
 

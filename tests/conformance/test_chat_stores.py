@@ -50,6 +50,7 @@ from postroom.testing.conformance import (
     chat_pairing,
     chat_people,
     chat_sessions,
+    web_chats,
 )
 from postroom.testing.conformance.chat_given import (
     ChatPromise,
@@ -148,6 +149,7 @@ def test_every_promise_is_listed() -> None:
             chat_pairing,
             chat_people,
             chat_sessions,
+            web_chats,
         )
         for name, one in vars(module).items()
         if asyncio.iscoroutinefunction(one) and one.__module__ == module.__name__ and not name.startswith("_")

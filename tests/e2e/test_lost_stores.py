@@ -115,6 +115,28 @@ def test_a_store_that_was_lost_is_refused_with_three_ways_on(
     assert "--new-store" in looked.stdout
 
 
+def test_a_log_that_was_lost_after_a_kill_is_told_without_an_archive(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    server = RunningServer(folder, "--no-archive").start()
+    wrote(server, "a", "b")
+    server.kill()
+    log = folder / "postroom.db-wal"
+    log.rename(tmp_path / "wal")
+    refused = up(folder, "--no-archive")
+    assert refused.returncode == CONFIGURATION, refused.stdout + refused.stderr
+    assert "lacks commits that were acknowledged" in " ".join(refused.stderr.split())
+    looked = postroom(folder, "doctor")
+    assert looked.returncode == 1
+    assert "lacks commits that were acknowledged" in " ".join(looked.stdout.split())
+    (tmp_path / "wal").rename(log)
+    with RunningServer(folder, "--no-archive") as whole, whole.line() as line:
+        assert len(line.tool("fetch_inbox", project_key="/yard/elephants", agent_name="Ben")) == 2
+        whole.kill()
+    log.unlink()
+    with RunningServer(folder, "--no-archive", "--new-store") as taken, taken.line() as line:
+        assert line.tool("health_check")["status"] == "ok"
+
+
 def test_another_store_with_the_same_project_is_refused_also_where_nothing_says_which_belongs_here(
     folder: Path,
 ) -> None:

@@ -89,6 +89,9 @@ CREATE INDEX projects_spelling ON projects (spelling);
 
 CREATE INDEX recipients_unread ON recipients (agent_id, seq) WHERE read_at IS NULL;
 
+CREATE INDEX run_dispatches_again ON run_dispatches (available_at, tenant, limit_key)
+  WHERE status = 'Queued' AND attempt_count + interruption_count > 0;
+
 CREATE UNIQUE INDEX run_dispatches_claimed ON run_dispatches (thread_id) WHERE status = 'Claimed';
 
 CREATE UNIQUE INDEX run_dispatches_dedupe ON run_dispatches (thread_id, dedupe_key)
@@ -153,6 +156,10 @@ CREATE INDEX threads_newest ON threads (project_id, last_id);
 CREATE UNIQUE INDEX tokens_current ON tokens (name) WHERE replaced_at IS NULL AND revoked_at IS NULL;
 
 CREATE INDEX tokens_name ON tokens (name, created_at);
+
+CREATE INDEX web_conversations_newest ON web_conversations (person, active_at);
+
+CREATE INDEX web_entries_newest ON web_entries (person, conversation_id, position);
 
 CREATE TABLE "active_runs" (
   run_id   TEXT PRIMARY KEY,
@@ -437,7 +444,7 @@ CREATE TABLE messages (
   broadcast    INTEGER NOT NULL DEFAULT 0,
   reply_to     INTEGER,
   recalled_at  INTEGER
-);
+, check_value INTEGER);
 
 CREATE VIRTUAL TABLE messages_fts USING fts5 (
   subject, body_md, sender_name, topic, content = '', tokenize = 'unicode61 remove_diacritics 2'
@@ -748,6 +755,24 @@ CREATE TABLE unreadable_rows (
   at      INTEGER NOT NULL,
   PRIMARY KEY (kind, id, release)
 ) STRICT, WITHOUT ROWID;
+
+CREATE TABLE web_conversations (
+  person          TEXT NOT NULL,
+  conversation_id TEXT NOT NULL,
+  title           TEXT NOT NULL,
+  created_at      INTEGER NOT NULL,
+  active_at       INTEGER NOT NULL,
+  PRIMARY KEY (person, conversation_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE web_entries (
+  person          TEXT NOT NULL,
+  entry_id        TEXT NOT NULL,
+  conversation_id TEXT NOT NULL,
+  position        INTEGER NOT NULL,
+  body            TEXT NOT NULL,
+  PRIMARY KEY (person, entry_id)
+) STRICT;
 
 CREATE TRIGGER messages_foreign AFTER INSERT ON messages
   WHEN NEW.thread_id = '' OR typeof(NEW.created_ts) = 'text'

@@ -47,7 +47,8 @@ from postroom.testing import ManualClock
 
 pytestmark = pytest.mark.long
 
-FIRST_BUILD = Path(__file__).with_name("first_build") / "data.tar.xz"
+STORE_OF_A_SERVER = Path(__file__).with_name("store_of_a_server.tar.xz")
+"""A store in its oldest schema, with runs, chats and files."""
 MAKING = ("changing the schema", "copying the database")
 """What is told while the target is made."""
 Postgres = tuple[str, str]
@@ -128,7 +129,7 @@ def test_there_and_back_every_row_is_as_it_was_and_numbers_go_on(
 def test_runs_chats_and_files_of_a_real_server_are_moved_too(
     schema: Postgres, clock: ManualClock, tmp_path: Path
 ) -> None:
-    with tarfile.open(FIRST_BUILD) as packed:
+    with tarfile.open(STORE_OF_A_SERVER) as packed:
         packed.extractall(tmp_path, filter="tar")
     file, back = tmp_path / "data" / "postroom.db", tmp_path / "back.db"
     with closing(opened(file, clock)) as store:

@@ -111,8 +111,8 @@ def test_everything_that_holds_for_all_channels_can_be_set(home: Path) -> None:
         home,
         AGENT + WEB + 'busy = "steer"\nbusy_chats = {ada = "reject"}\nreset = {mode = "idle", idle = "30m"}\n'
         "[gateway]\n"
-        'unauthorized_dm_behavior = "ignore"\ngroup_sessions_per_user = false\nmax_line_age = "90s"\n'
-        'keep_lines = "P2D"\ndrain = "500ms"\nmax_media_bytes = 5\ncommand_roles = {stop = "owner"}\n'
+        'unauthorized_dm_behavior = "ignore"\ngroup_sessions_per_user = false\nmax_message_age = "90s"\n'
+        'keep_messages = "P2D"\ndrain = "500ms"\nmax_media_bytes = 5\ncommand_roles = {stop = "owner"}\n'
         '[gateway.busy]\nmode = "collect"\nmax_waiting = 7\n'
         '[gateway.reset]\nmode = "daily"\nat_hour = 3\nnotify = false\n'
         '[gateway.reset_by_type.group]\nmode = "idle"\nidle = "2h"\n'

@@ -14,16 +14,13 @@ from postroom.contracts.errors import (
     StoreUnavailable,
     Unauthorized,
 )
-from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ToolCallResume
 from postroom.mail.context import Rules
-from postroom.mail.waking.answers import LEFT_OVER, LeftOverAnswers
 from postroom.mail.waking.completion import MOST_ANSWERS
-from postroom.mail.waking.prompts import agent_thread, clipped
-from postroom.relay import Relay
+from postroom.mail.waking.prompts import clipped
 from waking_room import PROJECT, number
 
 
@@ -236,27 +233,6 @@ async def test_a_run_has_ended_and_its_sender_is_answered_or_neither(room):
     await room.turn()
     assert await room.texts("Ada") == [("Bo", "Bo did it")]
     assert (await room.handled(number(sent), "Bo")).ended_at is not None
-
-
-async def test_an_answer_that_an_earlier_version_left_in_the_outbox_is_written_once(room):
-    await room.people("Ada", "Bo", runners=("Bo",))
-    room.wakes = False
-    sent = await room.send("Ada", "Bo")
-    payload = {
-        "run_id": "run-of-old",
-        "thread_id": agent_thread("projects-shop", "Bo"),
-        "letters": [number(sent)],
-        "text": "",
-        "failed": "it was cut off",
-        "asked": [],
-    }
-    draft = OutboxDraft(kind="mail", target="mail", payload=payload, dedupe_key="answer/run-of-old")
-    await room.runs.outbox.enqueue(draft)
-    relay = Relay(room.runs.store, {LEFT_OVER: LeftOverAnswers(room.mail.own_context)})
-    for expected in (1, 0):
-        assert await relay.drain() == expected
-    [(who, told)] = await room.texts("Ada")
-    assert (who, "it was cut off" in told) == ("Bo", True)
 
 
 async def test_a_run_that_was_cut_off_after_it_had_read_its_message_itself_is_begun_again(room):

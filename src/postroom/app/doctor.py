@@ -76,6 +76,7 @@ class Doctor:
             "store writes": self._store_writes,
             "store reads": self._store_reads,
             "records": self._records,
+            "messages": self._messages,
             "database": self._release,
             "git": self._git,
             **({"archive": self._archives} if self._application.settings.archive_enabled else {}),
@@ -132,6 +133,33 @@ class Doctor:
                 remedy="run the newest release that used this database, then `postroom doctor --repair`. "
                 "A damaged record is in the last backup",
                 facts={"records": len(rows)},
+            )
+        ]
+
+    async def _messages(self) -> list[CheckResult]:
+        """Compare the texts of all messages with their check values."""
+        damaged, after, count = list[int](), 0, 0
+        while True:
+
+            def look(tx: MailReads, after: int = after) -> tuple[list[int], int | None]:
+                return tx.damaged_messages(after=after, limit=PAGE)
+
+            found, last = await self._application.store.read(look)
+            damaged += found
+            if last is None:
+                break
+            after, count = last, count + 1
+            progress.tell("comparing messages with their check values: messages", count * PAGE)
+        if not damaged:
+            return [CheckResult(part="messages", state="ok", detail="no text changed after it was stored")]
+        shown = ", ".join(map(str, damaged[:_SHOWN_RECORDS]))
+        return [
+            CheckResult(
+                part="messages",
+                state="failed",
+                detail=f"the texts of {len(damaged)} messages changed on the disk: {shown}",
+                remedy="read them in the archive, or restore a backup that is older than the damage",
+                facts={"messages": len(damaged)},
             )
         ]
 

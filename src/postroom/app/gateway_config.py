@@ -52,7 +52,6 @@ STATE_DIR: Final = "gateway"
 _LARGEST: Final = 1024 * 1024
 _TABLES: Final = ("agent", "agents", "gateway", "platforms")
 _ROUTES: Final = "routes"
-_FORMER_NAMES: Final = {"max_line_age": "max_message_age", "keep_lines": "keep_messages"}
 _OWN_NAME: Final = re.compile(r"[\w-]{1,64}")
 _NOT_NAMES: Final = (DEFAULT_AGENT, "main")
 """These stand for `[agent]`."""
@@ -138,7 +137,7 @@ def load_gateway(settings: Settings, *, environment: Mapping[str, str] | None = 
             source.table("").refuse(f"{name} is no table", value=name, remedy=f"write it as [{name}]")
     agent = _agent(source, told.get("agent"))
     models = _models(source, told.get("agent", {}), told.get("agents", {}))
-    rules = _checked(source.table("gateway"), GatewayTable, _current(source, told.get("gateway", {})))
+    rules = _checked(source.table("gateway"), GatewayTable, told.get("gateway", {}))
     channels = _channels(source, told.get("platforms", {}))
     routes = _routes(source, told.get(_ROUTES, []), agent, models, channels)
     others = {one.agent for one in routes if one.agent and one.agent not in models}
@@ -259,17 +258,6 @@ def _named(table: Table, name: str, agent: AgentConfig, models: Mapping[str, Age
             f"or one of {known}",
         )
     return name
-
-
-def _current(source: _Source, told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `[gateway]` with the names that its settings have now."""
-    table, names = source.table("gateway"), dict(told)
-    for old, new in _FORMER_NAMES.items():
-        if old in names:
-            if new in names:
-                table.refuse(f"{old} and {new} are the same here", value=old, remedy=f"keep {new}")
-            names[new] = names.pop(old)
-    return names
 
 
 def _read(file: Path, *, required: bool) -> dict[str, Any] | None:

@@ -60,7 +60,6 @@ class GatewayService(UndeliveredService):
                 name: {**state, **_instants(state)} for name, state in self._gateway.liveness().items()
             },
             "messages": messages,
-            "lines": messages,  # the name of earlier versions
             "dispatches": {status.label: count for status, count in dispatches.items()},
             "undelivered": len(dead),
             "held": await self._held(),

@@ -29,6 +29,7 @@ from postroom.mail.archive.rebuild import projects_made
 from postroom.stores.identity import StoreIdentity
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.connection import file_error
+from postroom.stores.sqlite.generations import forget_generation
 from postroom.stores.sqlite.left_log import cut_damaged_log
 from postroom.stores.store import Stores
 
@@ -176,13 +177,21 @@ def adopt_restored(settings: Settings, clock: Clock) -> Path | None:
 
 
 def give_up_damaged_log(settings: Settings, clock: Clock) -> None:
-    """Go on with what can be read of a database whose log is damaged; both are kept as they were. Blocks.
+    """Go on with what can be read of a database whose log is damaged or lost. Blocks.
+
+    A damaged log and its database are kept as they were.
 
     Raises:
         StoreError: they cannot be kept, or another process has the database.
     """
-    if not settings.database_url and (kept := cut_damaged_log(settings.database, now=clock.now())):
+    if settings.database_url:
+        return
+    if kept := cut_damaged_log(settings.database, now=clock.now()):
         _LOG.warning("store.log_given_up", database=str(settings.database), kept=str(kept))
+    try:
+        forget_generation(settings.database)
+    except OSError as error:
+        raise file_error(error, settings.database) from error
 
 
 def _awaited(asked: Coroutine[Any, Any, T]) -> T:

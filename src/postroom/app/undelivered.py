@@ -111,8 +111,8 @@ def _undelivered(tx: Transaction) -> list[dict[str, object]]:
 
 def _shown(tx: Transaction, row: OutboxMessage) -> dict[str, object]:
     said = row.payload
-    told = said.get("source", said.get("place"))  # as earlier versions named it
-    ids, thread_id = said.get("inbound_ids", said.get("lines")) or (), said.get("thread_id")
+    told = said.get("source")
+    ids, thread_id = said.get("inbound_ids") or (), said.get("thread_id")
     try:
         if isinstance(told, Mapping):
             chat: SessionSource | None = SessionSource.from_dict(dict(told))

@@ -39,7 +39,6 @@ from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.people import is_named
 from postroom.mail.service import Mail
-from postroom.mail.waking.answers import LEFT_OVER, LeftOverAnswers
 from postroom.mail.waking.chat_delivery import StoredChatDelivery
 from postroom.mail.waking.waker import Waker
 from postroom.relay import Handler, Relay
@@ -224,9 +223,7 @@ class Application:
         )
 
     def _relay(self) -> Relay:
-        handlers: dict[str, Handler] = {LEFT_OVER: LeftOverAnswers(self.mail.own_context)}
-        if self.settings.archive_enabled:
-            handlers[ARCHIVE] = self.archive
+        handlers: dict[str, Handler] = {ARCHIVE: self.archive} if self.settings.archive_enabled else {}
         return Relay(self.store.store, handlers, is_exclusive=self.store.is_exclusive)
 
     def _executors(self, chats: "GatewayFile | None") -> ExecutorRegistry:

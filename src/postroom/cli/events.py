@@ -17,7 +17,7 @@ from postroom.cli.client import Server
 from postroom.cli.options import HERE, AsJson, Project, project_key
 from postroom.cli.watch import Patience, leave_when_unread, terminate
 from postroom.contracts.errors import CursorExpired, InvalidArgument, PostroomError
-from postroom.contracts.project_log import EARLIER_KINDS, EVENT_KINDS
+from postroom.contracts.project_log import EVENT_KINDS
 
 WAIT_SECONDS: Final = 25
 PAGE: Final = 500
@@ -52,7 +52,7 @@ def events(
     object. With --follow it goes on, also when the server was away, until Ctrl-C (130), SIGTERM (143) or
     until nobody reads (141).
     """
-    if unknown := [one for one in kind or () if one not in (*EVENT_KINDS, *EARLIER_KINDS)]:
+    if unknown := [one for one in kind or () if one not in EVENT_KINDS]:
         raise InvalidArgument(
             f"there is no kind {unknown[0]!r}", value=unknown[0], remedy=f"use {', '.join(EVENT_KINDS)}"
         )

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 from postroom.app import places
@@ -29,9 +30,10 @@ from postroom.stores.sqlite.connection import (
 )
 from postroom.stores.sqlite.copying import back_up, remove_with_companions
 from postroom.stores.sqlite.engine import refuse_missing
+from postroom.stores.sqlite.generations import refuse_lost_commits
 from postroom.stores.sqlite.left_log import refuse_damaged_log
 from postroom.stores.sqlite.lock import OwnerLock
-from postroom.stores.sqlite.looking import identity_of_file, outline_of_file
+from postroom.stores.sqlite.looking import identity_of_file, look_into_file, outline_of_file
 
 
 def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> dict[str, object]:
@@ -184,6 +186,7 @@ def _look_at_store(settings: Settings, now: int) -> None:
     _require(settings.database)
     with _owned(settings.database, now, "doctor"):
         checked_schema(settings.database, settings.database)
+        look_into_file(settings.database, partial(refuse_lost_commits, database=settings.database))
         found = identity_of_file(settings.database, kept.projects)
     if found is not None:
         refuse_wrong(found, kept, settings)

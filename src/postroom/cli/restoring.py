@@ -28,6 +28,7 @@ from postroom.stores.migrations import shipped_migrations
 from postroom.stores.sqlite import page_backups
 from postroom.stores.sqlite.connection import connect, file_error, refuse_no_file, translated
 from postroom.stores.sqlite.copying import refuse_faults, remove_with_companions, sync_folder
+from postroom.stores.sqlite.generations import forget_generation
 from postroom.stores.sqlite.lock import OwnerLock
 
 _PIECE: Final = 4 * 1024 * 1024
@@ -117,6 +118,7 @@ def _restored(wish: RestoreOptions, now: int) -> Restored:
             if former is not None:
                 _set_aside(wish.database, former)
             with _writing(wish.database):
+                forget_generation(wish.database)
                 fresh.replace(wish.database)
                 sync_folder(wish.database.parent)
     finally:

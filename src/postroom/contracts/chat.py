@@ -22,6 +22,7 @@ from postroom.contracts.errors import AlreadyConsumed, IllegalTransition
 from postroom.contracts.files import ChatFile, FileStore
 from postroom.contracts.messages import Json
 from postroom.contracts.records import Record, field, replace
+from postroom.contracts.web_chats import WebChats
 
 if TYPE_CHECKING:
     from postroom.contracts.transactions import Transaction
@@ -388,6 +389,11 @@ class ChatStores(Protocol):
     @property
     def files(self) -> FileStore:
         """The files that came with messages, and those that runs have left."""
+        ...
+
+    @property
+    def web_chats(self) -> WebChats:
+        """The conversations of the chat page."""
         ...
 
     async def answered(

@@ -62,6 +62,8 @@ class Message(Record, frozen=True, kw_only=True):
     broadcast: bool = False
     reply_to: int | None = None
     recalled_at: int | None = None
+    check_value: int | None = None
+    """The check value of subject, text and topic when they were written; None: there is none."""
 
 
 class Recipient(Record, frozen=True, kw_only=True):

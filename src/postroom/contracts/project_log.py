@@ -9,7 +9,7 @@ What concerns agents of two projects is told in the log of each.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol, cast, get_args
+from typing import Final, Literal, Protocol, get_args
 
 from postroom.contracts.choices import ContactStatus
 
@@ -50,25 +50,6 @@ EventKind = Literal[
     "question.withdrawn",
 ]
 EVENT_KINDS: Final[tuple[EventKind, ...]] = get_args(EventKind)
-
-EarlierKind = Literal[
-    "letter.sent", "letter.recalled", "delivery.injected", "run.paused", "pause.asked", "pause.answered"
-]
-EARLIER_KINDS: Final[Mapping[EventKind | EarlierKind, EventKind]] = {
-    "letter.sent": "message.sent",
-    "letter.recalled": "message.recalled",
-    "delivery.injected": "delivery.delivered",
-    "run.paused": "run.waiting",
-    "pause.asked": "question.asked",
-    "pause.answered": "question.answered",
-}
-"""What kinds were called before; who asks for one by its earlier name is understood."""
-
-
-def current_kind(kind: EventKind | EarlierKind) -> EventKind:
-    """Return what a kind is called now."""
-    return EARLIER_KINDS.get(kind, cast("EventKind", kind))
-
 
 OF_CONTACT: Final[Mapping[ContactStatus, EventKind]] = {
     "pending": "contact.asked",

@@ -218,6 +218,13 @@ class RecordReads(
         """Return the last messages of a project, by id."""
         ...
 
+    def damaged_messages(self, *, after: int, limit: int) -> tuple[list[int], int | None]:
+        """Compare the texts of the `limit` messages after message id `after` with their check values.
+
+        Return the ids of those that differ, and the last id that was compared; None if there was none.
+        """
+        ...
+
     def sent_messages(self, agent_id: int, *, limit: int, before: int | None = None) -> list[Message]:
         """Return what an agent sent, recalled messages left out, newest first, with ids below `before`."""
         ...

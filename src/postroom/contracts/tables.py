@@ -16,6 +16,7 @@ from postroom.contracts.chat_links import LinkedChat
 from postroom.contracts.chat_people import PairingRequest, Person
 from postroom.contracts.files import ChatFile
 from postroom.contracts.people import ChatAddress
+from postroom.contracts.web_chats import WebConversation, WebEntry
 
 
 class ChatTables(Protocol):
@@ -167,6 +168,36 @@ class ChatTables(Protocol):
 
     def put_linked_chat(self, chat: LinkedChat) -> None:
         """Store what is known of a direct chat."""
+        ...
+
+    def web_conversations(self, person: str, *, before: int | None, limit: int) -> list[WebConversation]:
+        """Return a person's conversations on the chat page, the last active first."""
+        ...
+
+    def web_conversation(self, person: str, conversation_id: str) -> WebConversation | None:
+        """Return one conversation of the chat page."""
+        ...
+
+    def put_web_conversation(self, conversation: WebConversation) -> None:
+        """Store a conversation of the chat page, or its new title and newest position."""
+        ...
+
+    def drop_web_conversation(self, person: str, conversation_id: str) -> bool:
+        """Delete a conversation of the chat page and its entries; return whether there was one."""
+        ...
+
+    def web_entries(
+        self, person: str, conversation_id: str, *, before: int | None, limit: int
+    ) -> list[WebEntry]:
+        """Return the newest entries of a conversation, the newest first."""
+        ...
+
+    def web_entry(self, person: str, entry_id: str) -> WebEntry | None:
+        """Return one entry of the chat page."""
+        ...
+
+    def put_web_entry(self, entry: WebEntry) -> None:
+        """Store an entry of the chat page, or the new body of a known one."""
         ...
 
     def files(self, thread_id: str, message_ids: Collection[str]) -> list[ChatFile]:

@@ -440,8 +440,6 @@ class Delivery:
         if reply.question not in cards:
             return SendResult.sent()
         asked, source = cards[reply.question], address.source
-        if isinstance(asked, dict):  # an earlier version kept the id alone
-            asked, source = asked["id"], SessionSource.from_dict(asked["source"])
         adapter = self._adapter(row, source)
         if adapter is None:
             return _NO_CHANNEL

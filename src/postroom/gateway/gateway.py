@@ -159,6 +159,7 @@ class Gateway:
             for adapter in self._adapters.values():
                 adapter.set_message_handler(self.intake)
                 adapter.files = self.stores.files
+                adapter.web_chats = self.stores.web_chats
                 adapter.commands = [(one.name, one.help) for one in COMMANDS]
                 adapter.keep_dead = partial(self._notices.keep_dead, adapter.platform)
                 adapter.is_ours = partial(self._is_ours, adapter)

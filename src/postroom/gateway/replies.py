@@ -32,8 +32,6 @@ from postroom.gateway import wording
 from postroom.gateway.session import Platform
 
 _ENDED_EARLY = (TerminationKind.CANCELLED, TerminationKind.STOPPED, TerminationKind.BLOCKED)
-_EARLIER_NAMES = {"lines": "inbound_ids", "place": "source", "message": "mail_key", "letter": "mail_key"}
-"""What earlier versions called parts of a stored reply."""
 
 _AGENT = 3
 """Where in a thread's name the agent stands."""
@@ -150,15 +148,12 @@ class Reply(Record, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, row: OutboxMessage) -> "Reply":
-        """Return what a row says, also one of an earlier version.
+        """Return the reply that a row stores.
 
         Raises:
-            ValidationError: it is none of ours.
+            ValidationError: The row stores something else.
         """
-        payload = row.payload
-        if not _EARLIER_NAMES.keys().isdisjoint(payload):
-            payload = {_EARLIER_NAMES.get(name, name): value for name, value in payload.items()}
-        return msgspec.convert(payload, cls)
+        return msgspec.convert(row.payload, cls)
 
 
 def thread_name(platform: str, account: str, unique: str, agent: str | None = None) -> str:

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from postroom.contracts.choices import ContactPolicy, Importance, SearchOrder
 from postroom.contracts.errors import InvalidArgument
-from postroom.contracts.project_log import EARLIER_KINDS, EVENT_KINDS, EarlierKind, EventKind
+from postroom.contracts.project_log import EVENT_KINDS, EventKind
 
 _END = r"$(?!\n)"
 """The end of a text, where Python alone would let a line break follow; readers of the schema know it too."""
@@ -40,7 +40,7 @@ Seconds = Annotated[int, Meta(ge=1, le=31_536_000)]
 Cursor = Annotated[int, Meta(ge=0, le=2**53)]
 Offset = Annotated[int, Meta(ge=0, le=2**53, description="`next_offset` of the part before")]
 Key = Annotated[str, Meta(min_length=1, max_length=200)]
-Kinds = Annotated[list[EventKind | EarlierKind], Meta(max_length=len(EVENT_KINDS) + len(EARLIER_KINDS))]
+Kinds = Annotated[list[EventKind], Meta(max_length=len(EVENT_KINDS))]
 When = Annotated[str, Meta(max_length=64, description="ISO 8601 moment")]
 
 

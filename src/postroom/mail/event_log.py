@@ -15,7 +15,7 @@ from typing import Protocol, TypedDict
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import CursorAhead, CursorExpired
 from postroom.contracts.mail import Agent, Project
-from postroom.contracts.project_log import HIDDEN, OTHER, LogBounds, ProjectEvent, current_kind
+from postroom.contracts.project_log import HIDDEN, OTHER, LogBounds, ProjectEvent
 from postroom.contracts.store import RecordReads
 from postroom.mail.commands import FetchEvents
 from postroom.mail.context import ReadContext, token_hash
@@ -61,8 +61,7 @@ def fetch_events(context: ReadContext, asked: FetchEvents) -> EventsView:
     project = find_project(context.projects, asked.project_key)
     bounds = context.tx.log_bounds(project.id)
     _check_cursor(asked.after, bounds)
-    kinds = [current_kind(one) for one in asked.kinds]
-    found = context.tx.project_events(project.id, after=asked.after, limit=asked.limit, kinds=kinds)
+    found = context.tx.project_events(project.id, after=asked.after, limit=asked.limit, kinds=asked.kinds)
     may_see = _sight(context, project, found)
     return {
         "events": _views(context.tx, project, [one for one in found if may_see(one)]),

@@ -23,6 +23,7 @@ from postroom.contracts.work import Floor, Waiting
 from postroom.log import get_logger
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.query import parse_query
+from postroom.markdown import Body, Markdown
 from postroom.web import files, links, presence, reading, wording
 from postroom.web.chat_pages import ChatPages
 from postroom.web.control import control
@@ -37,7 +38,6 @@ from postroom.web.forms import (
     remembered_name,
     token_for,
 )
-from postroom.web.markdown import Body, Markdown
 from postroom.web.message_pages import MessagePages
 from postroom.web.run_pages import LONGEST_WHY, QuestionPages, RunPages, SchedulePages
 from postroom.web.serving import NUMBER, Endpoint, choice, error_page, guarded, html, number

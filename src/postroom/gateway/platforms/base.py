@@ -34,6 +34,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.files import FileContent, FileStore
 from postroom.contracts.messages import Json, storable
+from postroom.contracts.web_chats import WebChats
 from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
@@ -321,6 +322,8 @@ class BasePlatformAdapter(ABC):
         """False once the platform has said that this bot lacks the right to mark messages."""
         self.files: FileStore | None = None
         """Where files are kept, for an adapter that shows or takes them itself; the gateway sets it."""
+        self.web_chats: WebChats | None = None
+        """Where the chat page keeps its conversations; the gateway sets it."""
         self.keep_dead: Callable[[str, str, str, str], Awaitable[None]] | None = None
         """Keeps a raw update as a dead letter (the account, its key, its text, why); the gateway sets it."""
         self.commands: Sequence[tuple[str, str]] = ()

@@ -1,23 +1,24 @@
 """A chat page of our own: plain HTML, one script, one style sheet, served by us and by nobody else.
 
-    page ──▶ POST /chat/messages {id, text} ──▶ kept ──▶ 202: the page shows "kept"
-    page ◀── GET /chat/events: entries as they stand, numbered; a page that was cut off is told what it missed
+    page ──▶ POST /chat/messages {id, text, conversation} ──▶ stored ──▶ 202: the page shows "kept"
+    page ◀── GET /chat/conversations: the list; GET /chat/conversations/<id>: the newest entries, then older
+    page ◀── GET /chat/events: changes as they come, numbered; a page that was cut off is told what it missed
 
 `config.token` is what the first person signs in with, 16 characters or more. In `config.extra`:
 
 | name | default | meaning |
 |---|---|---|
 | `name` | `owner` | whom `config.token` stands for |
-| `people` | none | {name: token} of others; each has a chat of their own |
-| `title` | `postroom` | what the page is headed with |
+| `people` | none | {name: token} of others; each has conversations of their own |
+| `title` | `postroom` | the heading of the page |
 
-A person's stable id is `web:<name>`, and the chat is `<name>`. A browser that showed a token has a session of
-twelve hours in an HttpOnly, SameSite=Strict cookie. What changes something must come from our own page: it
-carries the header `X-Postroom: 1`, and its Origin and Sec-Fetch-Site are looked at.
+A person's stable id is `web:<name>`, and the chat is `<name>`. Each conversation is a thread of that chat
+with a session of its own; the conversation `main` is the chat itself, with mail and reminders. A browser
+that showed a token is signed in for twelve hours, by an HttpOnly, SameSite=Strict cookie. A change must come
+from our own page: it carries the header `X-Postroom: 1`, and its Origin and Sec-Fetch-Site are checked.
 
-The page makes a message's id, so that sending it again doubles nothing. Of each chat the newest 500 entries
-are kept in memory for pages that open or come back; after a restart they are gone from new pages, though not
-from the conversation.
+The page makes a message's id, so that a message that is sent again is stored once. Every entry that is no
+draft is in the store, until its person deletes the conversation. The server renders the Markdown of entries.
 """
 
 import asyncio
@@ -25,8 +26,8 @@ import hashlib
 import re
 import secrets
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
-from typing import Annotated, ClassVar, Final
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Annotated, Any, ClassVar, Final
 from urllib.parse import quote
 
 from msgspec import Meta
@@ -35,9 +36,11 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from postroom.contracts.clock import Clock, Timer, milliseconds
-from postroom.contracts.errors import TooLarge
+from postroom.contracts.errors import TooLarge, UnknownMessage
 from postroom.contracts.files import FileContent, FileStore, media_type_of, safe_name
-from postroom.contracts.messages import Json
+from postroom.contracts.messages import Json, storable
+from postroom.contracts.records import replace
+from postroom.contracts.web_chats import WebChats, WebEntry
 from postroom.gateway.capabilities import NO_LIMIT, ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
@@ -60,8 +63,8 @@ from postroom.gateway.platforms.http_adapter import (
     require_json,
 )
 from postroom.gateway.platforms.options import Options
-from postroom.gateway.platforms.safe_text import clean
-from postroom.gateway.platforms.web_log import ChatLog, Entry, ShownFile
+from postroom.gateway.platforms.safe_text import clean, one_line
+from postroom.gateway.platforms.web_log import MAIN, ChatLog, Entry, ShownFile
 from postroom.gateway.platforms.web_pages import (
     SESSION_LIFE,
     Visitors,
@@ -74,6 +77,7 @@ from postroom.gateway.platforms.web_pages import (
 )
 from postroom.gateway.session import Platform, SessionSource
 from postroom.gateway.spooling import MOST_FILES, head_of, spooled
+from postroom.markdown import AS_WRITTEN, Markdown
 from postroom.sse import SseResponse
 
 LARGEST_JSON: Final = 1024 * 1024
@@ -81,10 +85,16 @@ LARGEST_FORM: Final = 8 * 1024
 LONGEST_MESSAGE: Final = 100_000
 MOST_UPLOADED: Final = 100
 LARGEST_BODY: Final = 20_000_000
+MOST_ENTRIES: Final = 40
+"""Entries of a conversation that the page reads at once."""
+MOST_CONVERSATIONS: Final = 50
+"""Conversations of the list that the page reads at once."""
+LONGEST_TITLE: Final = 60
 _UPLOAD_SECONDS: Final = 600
 _SHOWN_INLINE: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _KINDS: Final = {"image": MessageType.PHOTO, "video": MessageType.VIDEO, "audio": MessageType.AUDIO}
 _MESSAGE_ID: Final = re.compile(r"[A-Za-z0-9_-]{8,64}")
+_CONVERSATION_ID: Final = re.compile(r"[A-Za-z0-9_-]{4,64}")
 _VALUE: Final = re.compile(r"[\x20-\x7e]{1,60}")
 
 
@@ -129,6 +139,9 @@ class WebAdapter(HttpAdapter):
         self._logs = {name: ChatLog(epoch) for name in people}
         self._uploaded: dict[str, OrderedDict[str, ShownFile]] = {name: OrderedDict() for name in people}
         """Files that were uploaded and are not in a message yet, the newest of them."""
+        self._without_main: set[str] = set()
+        """Who has deleted the conversation `main` in this process, and has not written there again."""
+        self._markdown = Markdown(headings=AS_WRITTEN)
 
     def routes(self) -> Sequence[BaseRoute]:
         """Return the page and what its script calls."""
@@ -140,6 +153,11 @@ class WebAdapter(HttpAdapter):
             Route("/chat/messages", self._serve(self._take), methods=["POST"]),
             Route("/chat/messages/{id}", self._serve(self._edit), methods=["PUT"]),
             Route("/chat/messages/{id}", self._serve(self._take_back), methods=["DELETE"]),
+            Route("/chat/conversations", self._serve(self._list), methods=["GET"]),
+            Route("/chat/conversations/{id}", self._serve(self._conversation), methods=["GET"]),
+            Route("/chat/conversations/{id}", self._serve(self._rename), methods=["PUT"]),
+            Route("/chat/conversations/{id}", self._serve(self._delete), methods=["DELETE"]),
+            Route("/chat/conversations/{id}/stop", self._serve(self._stop), methods=["POST"]),
             Route("/chat/files", self._serve(self._upload), methods=["POST"]),
             Route("/chat/files/{sha256}", self._serve(self._file), methods=["GET"]),
             Route("/chat/buttons", self._serve(self._press), methods=["POST"]),
@@ -194,21 +212,152 @@ class WebAdapter(HttpAdapter):
         require_json(request)
         return name, parse_object(await read_body(request, LARGEST_JSON))
 
+    # Conversations.
+
+    async def _list(self, request: Request) -> Response:
+        """Return the newest conversations of the list, or those behind one that is shown already."""
+        name = self._who(request)
+        found = await self._chats().conversations(name, before=_before(request), limit=MOST_CONVERSATIONS + 1)
+        shown = [
+            {"id": one.conversation_id, "title": one.title, "at": one.active_at}
+            for one in found[:MOST_CONVERSATIONS]
+        ]
+        return json_response({"conversations": shown, "more": len(found) > MOST_CONVERSATIONS})
+
+    async def _conversation(self, request: Request) -> Response:
+        """Return the newest entries of a conversation, or those before one, and the number of this state."""
+        name, before = self._who(request), _before(request)
+        conversation = _conversation_id(request.path_params["id"])
+        log = self._logs[name]
+        number = log.number
+        found = await self._chats().entries(name, conversation, before=before, limit=MOST_ENTRIES + 1)
+        stored = (Entry.from_body(one.body) for one in found[:MOST_ENTRIES])
+        entries = [log.find(one.entry_id) or one for one in stored]
+        if before is None:
+            entries += log.drafts(conversation)
+        shown = [await self._rendered(one) for one in sorted(entries, key=lambda one: one.order)]
+        return json_response({"entries": shown, "more": len(found) > MOST_ENTRIES, "event": number})
+
+    async def _rename(self, request: Request) -> Response:
+        name, data = await self._read(request)
+        conversation, title = _conversation_id(request.path_params["id"]), data.get("title")
+        if not isinstance(title, str) or not (title := _title(title)):
+            raise Refused(400, "malformed", "`title` must be a text that is not empty")
+        if not await self._chats().rename(name, conversation, title):
+            raise Refused(404, "not_found", "there is no such conversation; it may have been deleted")
+        self._logs[name].list_anew()
+        return json_response({"id": conversation, "title": title})
+
+    async def _delete(self, request: Request) -> Response:
+        """Stop the active runs of a conversation, drop what waits there, and delete its entries."""
+        require_own_page(request)
+        name = self._who(request)
+        conversation = _conversation_id(request.path_params["id"])
+        source = self._source(name, conversation)
+        for command in ("stop all", "new"):
+            await self._receiver().pressed(ButtonPress(source=source, value=command))
+        await self._chats().delete(name, conversation)
+        if conversation == MAIN:
+            self._without_main.add(name)
+        self._logs[name].forget(conversation)
+        self._logs[name].list_anew()
+        return json_response({"id": conversation, "state": "deleted"})
+
+    async def _stop(self, request: Request) -> Response:
+        """Stop the active run of a conversation; what is shown of its answer stays."""
+        name, _ = await self._read(request)
+        source = self._source(name, _conversation_id(request.path_params["id"]))
+        note = await self._receiver().pressed(ButtonPress(source=source, value="stop"))
+        return json_response({"note": note})
+
+    def _chats(self) -> WebChats:
+        if self.web_chats is None:
+            raise Refused(503, "unavailable", "conversations cannot be read at the moment", retry_after=2)
+        return self.web_chats
+
+    async def _entry(self, name: str, entry_id: str) -> Entry | None:
+        """Return an entry as it stands, from the newest ones or from the store."""
+        if (found := self._logs[name].find(entry_id)) is not None:
+            return found
+        stored = await self._chats().entry(name, entry_id)
+        return None if stored is None else Entry.from_body(stored.body)
+
+    async def _log(self, name: str) -> ChatLog:
+        """Return a person's log, whose positions go on behind those in the store."""
+        log = self._logs[name]
+        if not log.newest_order:
+            newest = await self._chats().conversations(name, limit=1)
+            log.newest_order = max(log.newest_order, newest[0].active_at if newest else 0)
+        return log
+
+    async def _show(self, name: str, *entries: Entry) -> bool:
+        """Store entries of one conversation, but no drafts, and show them; False: it was deleted.
+
+        Raises:
+            StoreError: they could not be stored; nothing is shown.
+        """
+        log = await self._log(name)
+        placed = [log.placed(replace(one, text=storable(one.text))) for one in entries]
+        stored = [
+            WebEntry(
+                person=name,
+                conversation_id=one.conversation,
+                entry_id=one.entry_id,
+                position=one.order,
+                body=one.to_body(),
+            )
+            for one in placed
+            if not one.draft
+        ]
+        if stored and not await self._chats().put(stored):
+            return False
+        for one in placed:
+            log.put(one)
+        return True
+
+    async def _rendered(self, entry: Entry) -> dict[str, Any]:
+        """Return what a page is told of an entry, with its text as HTML that can neither act nor fetch."""
+        bodies = await self._markdown.render({0: entry.text})
+        return {**entry.shown(), "html": str(bodies[0].html)}
+
     # What comes in.
 
     async def _take(self, request: Request) -> Response:
         name, data = await self._read(request)
-        files = self._sent_with(name, data.get("files", []))
-        event = self._event(name, data.get("id"), data.get("text"), has_files=bool(files))
+        conversation = _conversation_id(data.get("conversation", MAIN))
+        files = await self._sent_with(name, data.get("files", []))
+        event = self._event(name, conversation, data.get("id"), data.get("text"), has_files=bool(files))
         event.media = tuple(map(_attachment, files))
+        message_id, log = str(event.message_id), await self._log(name)
+        is_new = await self._entry(name, message_id) is None
+        order = log.next_order(self._clock.now())  # above its answer, however soon that comes
+        if is_new:
+            if conversation == MAIN:
+                self._without_main.discard(name)
+            await self._open(name, conversation, event.text or files[0].name)
         await self._keep(event)
-        log, message_id = self._logs[name], str(event.message_id)
-        if log.find(message_id) is None:
+        if is_new:
             entry = Entry(
-                entry_id=message_id, kind="message", text=event.text, at=self._clock.now(), files=files
+                entry_id=message_id,
+                kind="message",
+                text=event.text,
+                at=self._clock.now(),
+                conversation=conversation,
+                order=order,
+                answered=log.has_answer(message_id),
+                files=files,
             )
-            log.put(entry)
+            await self._show(name, entry)
+        if event.get_command() == "title" and event.get_command_args():
+            await self._chats().rename(name, conversation, _title(event.get_command_args()))
+            log.list_anew()
         return json_response({"id": message_id, "state": "kept"}, 202)
+
+    async def _open(self, name: str, conversation: str, text: str) -> None:
+        """Begin a conversation that does not exist, under a title made of a text."""
+        if await self._chats().conversation(name, conversation) is None:
+            await self._chats().open(name, conversation, title=_title(text) or "Untitled")
+            self._logs[name].list_anew()
 
     async def _upload(self, request: Request) -> Response:
         """Keep a file that is to be sent; the message that names it comes behind it."""
@@ -241,9 +390,14 @@ class WebAdapter(HttpAdapter):
     async def _file(self, request: Request) -> Response:
         """Give a file that this person's chat shows; only pictures that cannot act are shown by a browser."""
         name, sha256 = self._who(request), request.path_params["sha256"]
-        file = self._known(name, sha256)
+        file = await self._known(name, sha256, request.query_params.get("entry"))
         if file is None:
             raise Refused(404, "not_found", "this chat shows no such file")
+        pieces = self._store().content(sha256)
+        try:
+            first = await anext(pieces, b"")
+        except UnknownMessage as error:
+            raise Refused(404, "not_found", "the bytes of this file are not stored any more") from error
         way = "inline" if file.media_type in _SHOWN_INLINE else "attachment"
         headers = {
             "Content-Disposition": f"{way}; filename*=UTF-8''{quote(file.name, safe='')}",
@@ -254,20 +408,25 @@ class WebAdapter(HttpAdapter):
             "Cache-Control": "private, max-age=3600",
         }
         media_type = file.media_type if way == "inline" else "application/octet-stream"
-        return StreamingResponse(self._store().content(sha256), media_type=media_type, headers=headers)
+        return StreamingResponse(_begun(first, pieces), media_type=media_type, headers=headers)
 
-    def _sent_with(self, name: str, ids: Json) -> tuple[ShownFile, ...]:
+    async def _sent_with(self, name: str, ids: Json) -> tuple[ShownFile, ...]:
         """Return the files that a message names: just uploaded, or shown by this chat already."""
         if not isinstance(ids, list) or len(ids) > MOST_FILES or not all(isinstance(one, str) for one in ids):
             raise Refused(400, "malformed", f"`files` is a list of at most {MOST_FILES} ids")
-        known = [self._known(name, one) for one in ids]
+        known = [await self._known(name, one) for one in ids]
         if None in known:
             raise Refused(400, "unknown_file", "a file is not here any more; choose it again")
         return tuple(file for file in known if file is not None)
 
-    def _known(self, name: str, sha256: str) -> ShownFile | None:
-        """Return a file that a person has uploaded, or was shown."""
-        return self._uploaded[name].get(sha256) or self._logs[name].file(sha256)
+    async def _known(self, name: str, sha256: str, entry_id: str | None = None) -> ShownFile | None:
+        """Return a file that a person has uploaded, or is shown by the entry, or by one of the newest."""
+        found = self._uploaded[name].get(sha256) or self._logs[name].file(sha256)
+        if found is None and entry_id is not None:
+            entry = await self._entry(name, entry_id)
+            files = () if entry is None else entry.files
+            found = next((file for file in files if file.sha256 == sha256), None)
+        return found
 
     def _store(self) -> FileStore:
         if self.files is None:
@@ -290,46 +449,53 @@ class WebAdapter(HttpAdapter):
         metadata: Metadata | None = None,
     ) -> SendResult:
         """Show a file, which is in the store."""
-        log = self._logs.get(chat_id)
-        if log is None:
+        if chat_id not in self._logs:
             return _nobody()
         entry_id = _entry_id(metadata)
         mime = attachment.mime or "application/octet-stream"
         file = ShownFile(sha256=data.sha256, name=attachment.name or "file", media_type=mime, size=data.size)
         entry = Entry(
-            entry_id=entry_id, kind="answer", text=caption or "", at=self._clock.now(), files=(file,)
+            entry_id=entry_id,
+            kind="answer",
+            text=caption or "",
+            at=self._clock.now(),
+            conversation=_conversation_of(metadata),
+            files=(file,),
         )
-        log.put(entry)
-        return self._shown(entry_id)
+        return await self._told(chat_id, entry, title=file.name)
 
     async def _edit(self, request: Request) -> Response:
         name, data = await self._read(request)
-        event = self._event(name, request.path_params["id"], data.get("text"))
+        shown = await self._entry(name, _message_id(request.path_params["id"]))
+        conversation = MAIN if shown is None else shown.conversation
+        event = self._event(name, conversation, request.path_params["id"], data.get("text"))
         await self._receiver().edited(event)
         self._receiver()
-        self._logs[name].change(str(event.message_id), text=event.text, edited=True)
+        if shown is not None:
+            await self._show(name, replace(shown, text=event.text, edited=True))
         return json_response({"id": event.message_id, "state": "kept"})
 
     async def _take_back(self, request: Request) -> Response:
         require_own_page(request)
         name = self._who(request)
         message_id = _message_id(request.path_params["id"])
-        await self._receiver().deleted(self._source(name), message_id)
+        shown = await self._entry(name, message_id)
+        conversation = MAIN if shown is None else shown.conversation
+        await self._receiver().deleted(self._source(name, conversation), message_id)
         self._receiver()
-        self._logs[name].change(message_id, text="", gone=True)
+        if shown is not None:
+            await self._show(name, replace(shown, text="", files=(), gone=True))
         return json_response({"id": message_id, "state": "gone"})
 
     async def _press(self, request: Request) -> Response:
         name, data = await self._read(request)
-        value = data.get("value")
+        value, card_id = data.get("value"), _message_id(data.get("message_id"))
         if not isinstance(value, str) or not _VALUE.fullmatch(value):
             raise Refused(400, "malformed", "`value` is no button's")
-        press = ButtonPress(
-            source=self._source(name),
-            value=value,
-            message_id=_message_id(data.get("message_id")),
-            press_id=_message_id(data.get("press_id")),
-        )
+        press_id = _message_id(data.get("press_id"))
+        card = await self._entry(name, card_id)
+        source = self._source(name, MAIN if card is None else card.conversation)
+        press = ButtonPress(source=source, value=value, message_id=card_id, press_id=press_id)
         note = await self._receiver().pressed(press)
         return json_response({"note": note})
 
@@ -342,17 +508,21 @@ class WebAdapter(HttpAdapter):
             watcher,
             request.headers.get("last-event-id") or request.query_params.get("after"),
             may_watch=lambda: self._visitors.who(session) == name,
+            render=self._rendered,
+            wait=self._timer.sleep,
         )
         return SseResponse(events, left=lambda: log.leave(watcher))
 
-    def _event(self, name: str, message_id: Json, text: Json, *, has_files: bool = False) -> MessageEvent:
+    def _event(
+        self, name: str, conversation: str, message_id: Json, text: Json, *, has_files: bool = False
+    ) -> MessageEvent:
         if not isinstance(text, str) or not (text.strip() or has_files):
             raise Refused(400, "malformed", "there is no text in it")
         if len(text) > LONGEST_MESSAGE:
             raise Refused(413, "too_large", f"the text is longer than {LONGEST_MESSAGE} characters")
         event = MessageEvent(
             text=clean(text),
-            source=self._source(name),
+            source=self._source(name, conversation),
             message_id=_message_id(message_id),
             timestamp=self._clock.now(),
         )
@@ -360,9 +530,14 @@ class WebAdapter(HttpAdapter):
             event.message_type = MessageType.COMMAND
         return event
 
-    def _source(self, name: str) -> SessionSource:
+    def _source(self, name: str, conversation: str) -> SessionSource:
         return SessionSource(
-            platform=self.platform, chat_id=name, user_id=f"web:{name}", user_name=name, chat_type="dm"
+            platform=self.platform,
+            chat_id=name,
+            user_id=f"web:{name}",
+            user_name=name,
+            chat_type="dm",
+            thread_id=None if conversation == MAIN else conversation,
         )
 
     def _beat(self) -> None:
@@ -374,76 +549,140 @@ class WebAdapter(HttpAdapter):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Show a message, or a draft that grows; it is there for pages that open later too."""
+        """Show a message, or a draft that grows."""
         log, told = self._logs.get(chat_id), metadata or {}
         if log is None:
             return _nobody()
         answers = told.get("answers") or (() if reply_to is None else (reply_to,))
-        shown_as = log.answer(
+        *ended, answer = log.answer(
             _entry_id(metadata),
             content,
             map(str, answers),
             final=bool(told.get("final")),
             at=self._clock.now(),
+            conversation=_conversation_of(metadata),
+            failed="error" in told,
         )
-        return self._shown(shown_as)
+        return await self._told(chat_id, *ended, answer, title=content, read=answer.answers)
 
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
         """Show other words in a message's place."""
         told = metadata or {}
-        fields: dict[str, Json] = {"text": content}
+        fields: dict[str, Any] = {"text": content}
         if told.get("final"):
-            fields["draft"] = False
-        result = self._changed(chat_id, message_id, fields)
-        if result.success:
-            self._logs[chat_id].read(map(str, told.get("answers", ())))
-        return result
+            fields |= {"draft": False, "failed": "error" in told}
+        return await self._changed(chat_id, message_id, fields, read=map(str, told.get("answers", ())))
 
     async def delete_message(
         self, chat_id: str, message_id: str, metadata: Metadata | None = None
     ) -> SendResult:
         """Show a message no more."""
-        return self._changed(chat_id, message_id, {"text": "", "gone": True, "draft": False})
+        return await self._changed(chat_id, message_id, {"text": "", "gone": True, "draft": False})
 
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:
         """Show for some seconds that an answer is being written."""
         log = self._logs.get(chat_id)
         if log is not None:
-            log.typing()
+            log.typing(_conversation_of(metadata))
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
         """Show a question with buttons."""
-        log = self._logs.get(chat_id)
-        if log is None:
+        if chat_id not in self._logs:
             return _nobody()
-        entry_id = _entry_id(metadata)
-        log.read(map(str, (metadata or {}).get("read", ())))
-        log.card(entry_id, card, at=self._clock.now())
-        return self._shown(entry_id)
+        entry = Entry(
+            entry_id=_entry_id(metadata),
+            kind="card",
+            text=card.text,
+            at=self._clock.now(),
+            conversation=_conversation_of(metadata),
+            buttons=tuple((one.label, one.value) for one in card.buttons),
+        )
+        read = map(str, (metadata or {}).get("read", ()))
+        return await self._told(chat_id, entry, title=card.text, read=read)
 
     async def update_card(
         self, chat_id: str, message_id: str, card: Card, metadata: Metadata | None = None
     ) -> SendResult:
         """Show a card as it stands now."""
         buttons = tuple((one.label, one.value) for one in card.buttons)
-        return self._changed(chat_id, message_id, {"text": card.text, "buttons": buttons})
+        return await self._changed(chat_id, message_id, {"text": card.text, "buttons": buttons})
 
-    def _changed(self, chat_id: str, entry_id: str, fields: dict[str, Json]) -> SendResult:
-        log = self._logs.get(chat_id)
-        if log is None or not log.change(entry_id, **fields):
+    async def _told(self, name: str, *entries: Entry, title: str, read: Iterable[str] = ()) -> SendResult:
+        """Show something that is said to a person; `read` are the ids of the messages that it follows.
+
+        What follows a message of a conversation that was deleted meanwhile is not shown.
+        """
+        conversation, ids = entries[-1].conversation, tuple(read)
+        if not ids or (conversation == MAIN and name not in self._without_main):
+            await self._open(name, conversation, title)
+        elif entries[-1].draft and await self._chats().conversation(name, conversation) is None:
+            return SendResult.sent()
+        is_shown = await self._show(name, *await self._read_by(name, entries[-1], ids), *entries)
+        self._said()
+        return SendResult.sent(entries[-1].entry_id if is_shown else None)
+
+    async def _changed(
+        self, name: str, entry_id: str, fields: dict[str, Any], read: Iterable[str] = ()
+    ) -> SendResult:
+        """Show an entry with other fields."""
+        found = None if name not in self._logs else await self._entry(name, entry_id)
+        if found is None:
             return SendResult.failed(SendErrorKind.NOT_FOUND, "the page shows this no longer")
-        return self._shown(entry_id)
-
-    def _shown(self, entry_id: str) -> SendResult:
+        entry = replace(found, **fields)
+        await self._show(name, *await self._read_by(name, entry, tuple(read)), entry)
         self._said()
         return SendResult.sent(entry_id)
+
+    async def _read_by(self, name: str, entry: Entry, ids: tuple[str, ...]) -> list[Entry]:
+        """Return the messages that were read before an entry was said: they cannot be changed any more."""
+        found = [await self._entry(name, message_id) for message_id in ids]
+        return [
+            replace(one, answered=True)
+            for one in found
+            if one is not None and not one.answered and one.conversation == entry.conversation
+        ]
 
 
 def _attachment(file: ShownFile) -> Attachment:
     kind = _KINDS.get(file.media_type.partition("/")[0], MessageType.DOCUMENT)
     return Attachment(kind=kind, ref=file.sha256, mime=file.media_type, name=file.name, size=file.size)
+
+
+async def _begun(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the first piece of a file, which was read already, and the rest."""
+    yield first
+    async for piece in rest:
+        yield piece
+
+
+def _title(text: str) -> str:
+    """Return a title made of the first line of a text that is not empty."""
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    title = one_line(first.strip().lstrip("#>*` ") or first.strip())
+    return title if len(title) <= LONGEST_TITLE else f"{title[: LONGEST_TITLE - 1].rstrip()}…"
+
+
+def _conversation_of(metadata: Metadata | None) -> str:
+    """Return the conversation to which something is said."""
+    return str((metadata or {}).get("thread_id") or MAIN)
+
+
+def _conversation_id(given: Json) -> str:
+    if not isinstance(given, str) or not _CONVERSATION_ID.fullmatch(given):
+        raise Refused(400, "malformed", "the id of a conversation is 4 to 64 letters, digits, - and _")
+    return given
+
+
+def _before(request: Request) -> int | None:
+    """Return the position behind which a page goes on to read; None: from the newest."""
+    given = request.query_params.get("before")
+    if given is None:
+        return None
+    if not (given.isascii() and given.isdigit() and len(given) <= 18):
+        raise Refused(400, "malformed", "`before` must be a whole number")
+    return int(given)
 
 
 def _nobody() -> SendResult:

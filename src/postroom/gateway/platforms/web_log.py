@@ -1,33 +1,40 @@
-"""What one person's chat shows: a bounded log of entries, each as it stands now, and who watches it.
+"""The entries of one person's conversations that changed lately, and the pages that watch them.
 
-Each change of an entry has a number of its own; who watched up to a number is told what changed since. An
-entry that changed often is told once, as it stands. The log is in memory; a restart begins a new one, whose
-name (`epoch`) is part of each number, so that numbers of different logs are never mixed up.
+Each change of an entry has a number of its own; a page that watched up to a number is told what changed
+since. An entry that changed often is told once, as it stands. The log is in memory, and holds the newest
+entries and the drafts; the store holds every entry that is no draft. A restart begins a new log, whose name
+(`epoch`) is part of each number, so that numbers of different logs are never mixed up.
 """
 
 import asyncio
 import json
 import re
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import Any, Final
 
+import msgspec
+
 from postroom import sse
-from postroom.contracts.records import replace
+from postroom.contracts.messages import Json
+from postroom.contracts.records import Record, replace
 from postroom.gateway.drafts import grows_from
-from postroom.gateway.events import Card
 from postroom.gateway.platforms.http_adapter import Refused
 
 MOST_ENTRIES: Final = 500
 MOST_CHARACTERS: Final = 5_000_000
 MOST_WATCHERS: Final = 16
 RETRY_MS: Final = 2_000
+CHARACTERS_A_MS: Final = 32
+"""A page waits a millisecond for each so many characters of a draft before it is told more: a long answer is
+rendered less often while it grows."""
+LONGEST_WAIT_MS: Final = 1_000
+MAIN: Final = "main"
+"""The conversation in which a person is told what belongs to no other: mail, reminders, notices."""
 _EVENT_ID: Final = re.compile(r"([0-9a-f]{8})-([0-9]{1,15})")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownFile:
+class ShownFile(Record, frozen=True, kw_only=True):
     """A file that an entry shows; its bytes are in the store."""
 
     sha256: str
@@ -36,33 +43,36 @@ class ShownFile:
     size: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One thing that the chat shows."""
+class Entry(Record, frozen=True, kw_only=True):
+    """A message, an answer or a question that the page shows."""
 
     entry_id: str
     kind: str
     """`message`: said by the person; `answer` and `card`: said to the person."""
     text: str
     at: int
+    conversation: str = MAIN
     order: int = 0
-    """Where it stands: above those with a greater one. Later logs go on where earlier ones ended."""
+    """The position: an entry stands above those with a greater one. It grows over restarts too."""
     version: int = 0
     draft: bool = False
     gone: bool = False
     edited: bool = False
+    failed: bool = False
+    """Whether an answer says that there is none; the person may have the message answered again."""
     answered: bool = False
     """Of a message: an answer to it has begun, or a question about it is asked."""
     answers: tuple[str, ...] = ()
     said_as: str = ""
     """Of an answer: the id it was given when it was said, whatever place it took."""
     buttons: tuple[tuple[str, str], ...] = ()
-    files: tuple["ShownFile", ...] = ()
+    files: tuple[ShownFile, ...] = ()
 
     def shown(self) -> dict[str, Any]:
         """Return what the page is told."""
         return {
             "id": self.entry_id,
+            "conversation": self.conversation,
             "kind": self.kind,
             "text": self.text,
             "at": self.at,
@@ -70,6 +80,7 @@ class Entry:
             "draft": self.draft,
             "gone": self.gone,
             "edited": self.edited,
+            "failed": self.failed,
             "answered": self.answered,
             "buttons": [{"label": label, "value": value} for label, value in self.buttons],
             "files": [
@@ -78,25 +89,39 @@ class Entry:
             ],
         }
 
+    def to_body(self) -> dict[str, Json]:
+        """Return what the store keeps."""
+        body: dict[str, Json] = msgspec.to_builtins(self)
+        return body
+
+    @classmethod
+    def from_body(cls, body: dict[str, Json]) -> "Entry":
+        """Return the entry that `to_body` was given, without a number of any log."""
+        return replace(msgspec.convert(body, cls), version=0)
+
 
 class Watcher:
     """One open page."""
 
     def __init__(self) -> None:
-        self.is_typing = False
+        self.typing: set[str] = set()
+        """The conversations in which an answer is being written."""
+        self.lists_anew = False
+        """Whether the list of conversations has changed."""
         self.beats = False
         self.ended = False
         self.news = asyncio.Event()
 
 
 class ChatLog:
-    """The log of one chat."""
+    """The log of one person."""
 
     def __init__(self, epoch: str) -> None:
         self._epoch = epoch
         self._entries: OrderedDict[str, Entry] = OrderedDict()
         self._version = 0
-        self._order = 0
+        self.newest_order = 0
+        """The greatest position that was given so far; what the store holds is behind it."""
         self._forgotten = 0
         """The greatest number of an entry that fell away."""
         self._characters = 0
@@ -104,24 +129,46 @@ class ChatLog:
 
     # What it shows.
 
+    @property
+    def number(self) -> str:
+        """The number of the newest change."""
+        return f"{self._epoch}-{self._version}"
+
     def find(self, entry_id: str) -> Entry | None:
-        """Return an entry as it stands."""
+        """Return an entry as it stands; None if it is not among the newest."""
         return self._entries.get(entry_id)
+
+    def drafts(self, conversation: str) -> list[Entry]:
+        """Return the drafts of a conversation."""
+        return [one for one in self._entries.values() if one.draft and one.conversation == conversation]
+
+    def has_answer(self, message_id: str) -> bool:
+        """Return whether an answer to a message is shown."""
+        return any(message_id in one.answers for one in self._entries.values())
 
     def file(self, sha256: str) -> ShownFile | None:
         """Return a file that some entry shows."""
         shown = (file for entry in self._entries.values() for file in entry.files)
         return next((file for file in shown if file.sha256 == sha256), None)
 
+    def next_order(self, at: int) -> int:
+        """Return the position of a new entry, and take it."""
+        self.newest_order = max(self.newest_order + 1, at)
+        return self.newest_order
+
+    def placed(self, entry: Entry) -> Entry:
+        """Return an entry in its position: that of the entry with its id, else behind all others."""
+        known = self._entries.get(entry.entry_id)
+        if known is not None:
+            return replace(entry, order=known.order)
+        return entry if entry.order else replace(entry, order=self.next_order(entry.at))
+
     def put(self, entry: Entry) -> None:
-        """Show an entry: a new one at the end, one that is known in its place."""
+        """Show an entry to the pages that watch, in the place of the entry with its id."""
         self._version += 1
+        entry = self.placed(entry)
         old = self._entries.get(entry.entry_id)
-        if old is None:
-            # The time, so that it grows over restarts too.
-            self._order = max(self._order + 1, entry.at)
-        order = self._order if old is None else old.order
-        self._entries[entry.entry_id] = replace(entry, order=order, version=self._version)
+        self._entries[entry.entry_id] = replace(entry, version=self._version)
         self._characters += len(entry.text) - (0 if old is None else len(old.text))
         while len(self._entries) > MOST_ENTRIES or (
             self._characters > MOST_CHARACTERS and len(self._entries) > 1
@@ -131,56 +178,48 @@ class ChatLog:
             self._forgotten = max(self._forgotten, gone.version)
         self._wake()
 
-    def change(self, entry_id: str, **fields: Any) -> bool:
-        """Show an entry otherwise, and say whether it is known."""
-        found = self._entries.get(entry_id)
-        if found is not None:
-            self.put(replace(found, **fields))
-        return found is not None
+    def forget(self, conversation: str) -> None:
+        """Hold nothing more of a conversation that was deleted."""
+        for entry_id in [key for key, one in self._entries.items() if one.conversation == conversation]:
+            self._characters -= len(self._entries.pop(entry_id).text)
 
-    def answer(self, entry_id: str, text: str, answers: Iterable[str], *, final: bool, at: int) -> str:
-        """Show a part of an answer, in the place of the draft that it grew from, and return its id."""
+    def answer(
+        self, entry_id: str, text: str, answers: Iterable[str], *, final: bool, at: int, **fields: Any
+    ) -> list[Entry]:
+        """Return what a part of an answer changes: the drafts that end by it, and the answer itself, last.
+
+        The answer takes the place of the draft that it grew from. Nothing is shown yet.
+        """
         answered = tuple(answers)
-        self.read(answered)
         drafts = [one for one in self._entries.values() if one.draft and set(one.answers) & set(answered)]
         grown = drafts[-1] if drafts and grows_from(drafts[-1].text, text) else None
         said = [one for one in self._entries.values() if one.said_as == entry_id]
         grown = said[-1] if said else grown
-        shown_as = entry_id if grown is None else grown.entry_id
-        for draft in drafts:
-            if final and draft is not grown:
-                self.change(draft.entry_id, draft=False)
-        self.put(
-            Entry(
-                entry_id=shown_as,
-                kind="answer",
-                text=text,
-                at=at,
-                draft=bool(answered) and not final,
-                answers=answered,
-                said_as=entry_id,
-            )
+        ended = [replace(one, draft=False) for one in drafts if final and one is not grown]
+        entry = Entry(
+            entry_id=entry_id if grown is None else grown.entry_id,
+            kind="answer",
+            text=text,
+            at=at,
+            draft=bool(answered) and not final,
+            answers=answered,
+            said_as=entry_id,
+            **fields,
         )
-        return shown_as
-
-    def read(self, message_ids: Iterable[str]) -> None:
-        """Show that messages were read, so that they cannot be changed any more."""
-        for message_id in message_ids:
-            message = self._entries.get(message_id)
-            if message is not None and not message.answered:
-                self.change(message_id, answered=True)
-
-    def card(self, entry_id: str, card: Card, *, at: int) -> None:
-        """Show a card, or a known one as it stands now."""
-        buttons = tuple((one.label, one.value) for one in card.buttons)
-        self.put(Entry(entry_id=entry_id, kind="card", text=card.text, at=at, buttons=buttons))
+        return [*ended, entry]
 
     # Who watches.
 
-    def typing(self) -> None:
-        """Show that an answer is being written."""
+    def typing(self, conversation: str) -> None:
+        """Show that an answer is being written in a conversation."""
         for watcher in self._watchers:
-            watcher.is_typing = True
+            watcher.typing.add(conversation)
+        self._wake()
+
+    def list_anew(self) -> None:
+        """Have the pages read the list of conversations again."""
+        for watcher in self._watchers:
+            watcher.lists_anew = True
         self._wake()
 
     def beat(self) -> None:
@@ -212,25 +251,41 @@ class ChatLog:
         self._watchers.discard(watcher)
 
     async def events(
-        self, watcher: Watcher, last_id: str | None, *, may_watch: Callable[[], bool]
+        self,
+        watcher: Watcher,
+        last_id: str | None,
+        *,
+        may_watch: Callable[[], bool],
+        render: Callable[[Entry], Awaitable[dict[str, Any]]],
+        wait: Callable[[int], Awaitable[None]],
     ) -> AsyncGenerator[str]:
-        """Yield what changed since `last_id`, then every change as it comes, until nobody may watch."""
+        """Yield what changed since `last_id`, then every change as it comes, until nobody may watch.
+
+        `render` returns what a page is told of an entry; `wait` waits for so many milliseconds.
+        """
         yield sse.retry(RETRY_MS)
         seen, is_whole = self._seen(last_id)
         if not is_whole:
             yield sse.entry("reset", "{}")
         while not watcher.ended and may_watch():
             watcher.news.clear()
+            drawn = 0
             changed = [one for one in self._entries.values() if one.version > seen]
             for entry in sorted(changed, key=lambda one: one.version):
                 seen = entry.version
-                yield sse.entry("entry", json.dumps(entry.shown()), number=f"{self._epoch}-{seen}")
-            if watcher.is_typing:
-                watcher.is_typing = False
-                yield sse.entry("typing", "{}")
+                drawn += len(entry.text) if entry.draft else 0
+                shown = json.dumps(await render(entry))
+                yield sse.entry("entry", shown, number=f"{self._epoch}-{seen}")
+            while watcher.typing:
+                yield sse.entry("typing", json.dumps({"conversation": watcher.typing.pop()}))
+            if watcher.lists_anew:
+                watcher.lists_anew = False
+                yield sse.entry("conversations", "{}")
             if watcher.beats:
                 watcher.beats = False
                 yield sse.beat()
+            if pause := min(drawn // CHARACTERS_A_MS, LONGEST_WAIT_MS):
+                await wait(pause)
             await watcher.news.wait()
 
     def _seen(self, last_id: str | None) -> tuple[int, bool]:

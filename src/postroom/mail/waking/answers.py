@@ -5,23 +5,18 @@ Both are written in the change that ends the run.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import timedelta
 
 from postroom.contracts.accepting import Accept
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.messages import Message
-from postroom.contracts.outbox import OutboxDraft, OutboxMessage
+from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
-from postroom.contracts.transactions import Joined, Transaction
+from postroom.contracts.transactions import Transaction
 from postroom.mail.reservations import in_run, release_reserved_in
 from postroom.mail.waking.completion import ContextOf, RunCompletion
 from postroom.mail.waking.open_questions import takes_reply
 from postroom.mail.waking.prompts import STOPS, agent_of, messages_named
 from postroom.mail.waking.run_input import MailClaims
-from postroom.relay import NotPerformed, Outcome, Performed
-
-LEFT_OVER = "mail"
-"""The kind, and the target, under which earlier versions stored the ends of runs."""
 
 
 class MessageEffects:
@@ -96,30 +91,6 @@ class MessageEffects:
         """Hint that there may be an answer."""
         if agent_of(run.thread_id) is not None:
             self._wake_readers()
-
-
-class LeftOverAnswers:
-    """Writes the answers that an earlier version stored as effects, each with the end of its row."""
-
-    lease = timedelta(seconds=30)
-    at_once = 32
-    together = False
-    retries = (timedelta(seconds=1), timedelta(seconds=60))
-
-    def __init__(self, context_of: ContextOf) -> None:
-        self._context_of = context_of
-
-    def serves(self, target: str) -> bool:
-        """Mail is written here."""
-        return True
-
-    async def perform(self, rows: Sequence[OutboxMessage]) -> Outcome:
-        """Have an answer written; what cannot be read never will be."""
-        try:
-            ended = RunCompletion.of(rows[0])
-        except (KeyError, TypeError, ValueError) as error:
-            return NotPerformed(error=f"it cannot be read: {type(error).__name__}", final=True)
-        return Performed(also=Joined(locks=(), change=lambda tx: ended.told(self._context_of(tx, None))))
 
 
 def _completion(run: RunRecord) -> RunCompletion | None:

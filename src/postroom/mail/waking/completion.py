@@ -1,12 +1,10 @@
 """The end of an agent's run as the mail room hears of it, and what it does then."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
 
 from postroom.contracts.accepting import Accept
 from postroom.contracts.mail import Agent, Message, Project
-from postroom.contracts.outbox import OutboxMessage
 from postroom.contracts.quoting import without_escapes
 from postroom.contracts.transactions import Transaction
 from postroom.contracts.waking import MessageRun
@@ -15,7 +13,7 @@ from postroom.mail.contacts import Addressee, refusals
 from postroom.mail.context import WriteContext
 from postroom.mail.sending import NewMessage, post, reply_subject
 from postroom.mail.tracing import run_trace
-from postroom.mail.waking.prompts import NO_WORDS, agent_of, asks, clipped, failure
+from postroom.mail.waking.prompts import NO_WORDS, asks, clipped, failure
 
 _LOG = get_logger(__name__)
 MOST_ANSWERS = 40
@@ -44,29 +42,6 @@ class RunCompletion:
     """Whether a message in answer tells the agent something; whether it may run is not its own question."""
     dispatch_id: str = ""
     """Which of its executions asks; the same may be asked again in another."""
-
-    @classmethod
-    def of(cls, row: OutboxMessage) -> "RunCompletion":
-        """Return what a row of the outbox tells.
-
-        Raises:
-            KeyError, TypeError, ValueError: it is none of ours.
-        """
-        told = row.payload
-        whose = agent_of(told["thread_id"])
-        if whose is None:
-            raise ValueError(told["thread_id"])
-        return cls(
-            run_id=told["run_id"],
-            slug=whose[0],
-            name=whose[1],
-            message_ids=tuple(int(one) for one in _message_ids(told)),
-            text=told["text"],
-            failed=told["failed"],
-            asked=tuple(told["asked"]),
-            by_reply=told.get("by_reply", True),
-            dispatch_id=told.get("dispatch_id", ""),
-        )
 
     def told(self, context: WriteContext) -> None:
         """Mark its messages as handled and answer whoever asked; nothing when that is done already."""
@@ -182,8 +157,3 @@ def _nobody_reads(context: WriteContext, asked: Message) -> bool:
     """Say whether the newest messages of a thread are all answers of runs."""
     newest = context.tx.thread_tail(asked.project_id, asked.thread_id, limit=MOST_ANSWERS)
     return len(newest) == MOST_ANSWERS and all(context.tx.answering_run(one.id) is not None for one in newest)
-
-
-def _message_ids(told: Mapping[str, Any]) -> Sequence[Any]:
-    """Return the messages that a row of the outbox names; an earlier version named them `letters`."""
-    return cast(Sequence[Any], told["letters"] if "letters" in told else told["messages"])

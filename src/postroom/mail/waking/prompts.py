@@ -14,7 +14,6 @@ from postroom.contracts.tools import ToolCallResume
 AGENT_THREAD = "agent:"
 MESSAGE = "mail-"
 """Before the number of a mail message: the id under which it waits on its reader's thread."""
-_PREFIXES = (MESSAGE, "letter-")  # the second stands in threads that an earlier version wrote
 DECISION = "decision-"
 """Before the id of a decision: what an agent is told of it, when it is told by a message."""
 _INTRODUCTION = (
@@ -64,7 +63,7 @@ def message_name(message_id: int) -> str:
 
 def messages_named(ids: Sequence[str]) -> list[int]:
     """Return the mail messages among the messages that began a run, in order."""
-    numbers = (name.partition("-")[2] for name in ids if name.startswith(_PREFIXES))
+    numbers = (name.partition("-")[2] for name in ids if name.startswith(MESSAGE))
     return [int(number) for number in numbers if number.isascii() and number.isdigit()]
 
 

@@ -14,6 +14,7 @@ from postroom.contracts.chat_links import LinkedChat
 from postroom.contracts.chat_people import PairingRequest, Person, PersonRole
 from postroom.contracts.errors import InvalidRecord, StoreCorrupt
 from postroom.contracts.messages import Json
+from postroom.contracts.web_chats import WebConversation, WebEntry
 from postroom.stores.codec import decode_json, encode, kept, told, unreadable
 from postroom.stores.sql_transaction import Row
 
@@ -130,6 +131,34 @@ def linked_chat(row: Row) -> LinkedChat:
         code_until=code_until,
         failures=failures,
         locked_until=locked_until,
+    )
+
+
+def web_conversation(row: Row) -> WebConversation:
+    """Map a row of `web_conversations`."""
+    person, conversation_id, title, created_at, active_at = row
+    return WebConversation(
+        person=person,
+        conversation_id=conversation_id,
+        title=told(title) or "",
+        created_at=created_at,
+        active_at=active_at,
+    )
+
+
+def web_entry(row: Row) -> WebEntry:
+    """Map a row of `web_entries`.
+
+    Raises:
+        StoreCorrupt: The body of the row is no JSON object.
+    """
+    person, conversation_id, entry_id, position, body = row
+    return WebEntry(
+        person=person,
+        conversation_id=conversation_id,
+        entry_id=entry_id,
+        position=position,
+        body=_fields(body, "body"),
     )
 
 

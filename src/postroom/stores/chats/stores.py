@@ -12,6 +12,7 @@ from postroom.stores.chats.intake_log import StoredIntakeLog, not_too_many
 from postroom.stores.chats.links import StoredLinks
 from postroom.stores.chats.people import StoredPeople
 from postroom.stores.chats.sessions import StoredSessions
+from postroom.stores.chats.web_chats import StoredWebChats
 
 
 class StoredChats(ChatStores):
@@ -25,6 +26,7 @@ class StoredChats(ChatStores):
         self._people = StoredPeople(store)
         self._links = StoredLinks(store)
         self._files = StoredFiles(store)
+        self._web_chats = StoredWebChats(store)
 
     @property
     @override
@@ -55,6 +57,11 @@ class StoredChats(ChatStores):
     @override
     def files(self) -> StoredFiles:
         return self._files
+
+    @property
+    @override
+    def web_chats(self) -> StoredWebChats:
+        return self._web_chats
 
     @override
     async def answered(

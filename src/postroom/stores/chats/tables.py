@@ -22,6 +22,7 @@ from postroom.contracts.chat_people import MAX_PEOPLE, PairingRequest, Person
 from postroom.contracts.files import ChatFile
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.tables import ChatTables
+from postroom.contracts.web_chats import WebConversation, WebEntry
 from postroom.stores.chats import rows
 from postroom.stores.codec import encode, kept, record
 from postroom.stores.sql_transaction import SqlTransaction
@@ -256,6 +257,49 @@ class SqlChatTables(ChatTables):
     @override
     def put_linked_chat(self, chat: LinkedChat) -> None:
         self._tx.run("chats.put_linked_chat", {**asdict(chat), "shares": int(chat.shares)})
+
+    @override
+    def web_conversations(self, person: str, *, before: int | None, limit: int) -> list[WebConversation]:
+        values = {"person": person, "before": _NEWEST if before is None else before, "limit": limit}
+        return [rows.web_conversation(row) for row in self._tx.all("chats.web_conversations", values)]
+
+    @override
+    def web_conversation(self, person: str, conversation_id: str) -> WebConversation | None:
+        values = {"person": person, "conversation_id": conversation_id}
+        row = self._tx.one("chats.web_conversation", values)
+        return rows.web_conversation(row) if row else None
+
+    @override
+    def put_web_conversation(self, conversation: WebConversation) -> None:
+        values = {**structs.asdict(conversation), "title": kept(conversation.title)}
+        self._tx.run("chats.put_web_conversation", values)
+
+    @override
+    def drop_web_conversation(self, person: str, conversation_id: str) -> bool:
+        values = {"person": person, "conversation_id": conversation_id}
+        self._tx.run("chats.drop_web_entries", values)
+        return self._tx.changed("chats.drop_web_conversation", values) > 0
+
+    @override
+    def web_entries(
+        self, person: str, conversation_id: str, *, before: int | None, limit: int
+    ) -> list[WebEntry]:
+        values = {
+            "person": person,
+            "conversation_id": conversation_id,
+            "before": _NEWEST if before is None else before,
+            "limit": limit,
+        }
+        return [rows.web_entry(row) for row in self._tx.all("chats.web_entries", values)]
+
+    @override
+    def web_entry(self, person: str, entry_id: str) -> WebEntry | None:
+        row = self._tx.one("chats.web_entry", {"person": person, "entry_id": entry_id})
+        return rows.web_entry(row) if row else None
+
+    @override
+    def put_web_entry(self, entry: WebEntry) -> None:
+        self._tx.run("chats.put_web_entry", {**structs.asdict(entry), "body": encode(entry.body)})
 
     @override
     def files(self, thread_id: str, message_ids: Collection[str]) -> list[ChatFile]:

@@ -1,9 +1,10 @@
 """Whole rows by table, put back with their ids when a store is rebuilt from an archive."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, cast
 
 from postroom.contracts.errors import StateError
+from postroom.stores.mail.check_values import check_value
 
 _NEEDED: Final = None
 """What a column is when the row lacks it: the table refuses it where it must be given."""
@@ -20,7 +21,7 @@ TABLES: Final[Mapping[str, Mapping[str, object]]] = {
     },
     "messages": {
         **dict.fromkeys(("id", "project_id", "sender_id", "subject", "body_md", "created_ts"), _NEEDED),
-        **dict.fromkeys(("reply_to", "recalled_at"), _NEEDED),
+        **dict.fromkeys(("reply_to", "recalled_at", "check_value"), _NEEDED),
         **{"importance": "normal", "ack_required": 0, "broadcast": 0},
         **dict.fromkeys(("sender_name", "thread_id", "topic"), ""),
     },
@@ -46,4 +47,7 @@ def whole(table: str, record: Mapping[str, object]) -> Mapping[str, object]:
     columns = TABLES[table]
     if unknown := record.keys() - columns.keys():
         raise StateError(f"{table} has no column {sorted(unknown)}", value=sorted(unknown))
+    if table == "messages" and record.get("recalled_at") is None:
+        texts = (str(record.get(name, "")) for name in ("subject", "body_md", "topic"))
+        record = {**record, "check_value": check_value(cast("int", record["id"]), *texts)}
     return {**columns, **record}

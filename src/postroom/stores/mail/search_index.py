@@ -13,6 +13,7 @@ from postroom.contracts import progress
 from postroom.contracts.choices import SearchOrder
 from postroom.contracts.mail import BEST_AMONG, Message, Query, SearchHit
 from postroom.stores.codec import record
+from postroom.stores.mail.check_values import message_of
 from postroom.stores.mail.fts5 import fts5
 from postroom.stores.mail.snippet import snippet
 from postroom.stores.mail.tsquery import home, tsquery, tsvector
@@ -104,12 +105,12 @@ def find(
         below = cursor if cursor and order == "newest" else _NEWEST
         values |= {"project_id": project_id, "match": fts5(query), **_ids(tx, project_id, below)}
         rows = tx.all(_SEARCH[order], values)
-        messages = [(record(Message, row), row[-1]) for row in rows]
+        messages = [(message_of(row), row[-1]) for row in rows]
     elif (match := tsquery(query)) is None:
         return []
     else:
         values |= {"home": home(project_id), "match": match}
-        messages = [(record(Message, row), row[-1]) for row in tx.all(_SEARCH[order], values)]
+        messages = [(message_of(row), row[-1]) for row in tx.all(_SEARCH[order], values)]
     return [
         SearchHit(message=message, snippet=snippet(message, query), rank=rank) for message, rank in messages
     ]

@@ -47,6 +47,7 @@ from postroom.contracts.tokens import KeptToken
 from postroom.contracts.transactions import Changes, Store
 from postroom.stores.codec import record
 from postroom.stores.mail import search_index
+from postroom.stores.mail.check_values import check_value, is_damaged, message_of
 from postroom.stores.mail.event_recorder import EventRecorder
 from postroom.stores.mail.merging import Merging
 from postroom.stores.mail.restoring import TABLES, whole
@@ -96,6 +97,9 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
     def _one(self, kind: type[R], statement: str, /, **values: object) -> R | None:
         row = self._tx.one(statement, values)
         return record(kind, row) if row else None
+
+    def _messages(self, statement: str, /, **values: object) -> list[Message]:
+        return [message_of(row) for row in self._tx.all(statement, values)]
 
     def _all(self, kind: type[R], statement: str, /, **values: object) -> list[R]:
         return [record(kind, row) for row in self._tx.all(statement, values)]
@@ -314,11 +318,11 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
 
     @override
     def message(self, message_id: int) -> Message | None:
-        return self._one(Message, "mail.message", id=message_id)
+        return next(iter(self._messages("mail.message", id=message_id)), None)
 
     @override
     def messages(self, message_ids: Sequence[int]) -> dict[int, Message]:
-        return {one.id: one for one in self._all(Message, "mail.messages", ids=message_ids)}
+        return {one.id: one for one in self._messages("mail.messages", ids=message_ids)}
 
     @override
     def recipients(self, message_ids: Sequence[int]) -> dict[int, list[Recipient]]:
@@ -361,12 +365,12 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
     @override
     def thread(self, project_id: int, thread_id: str, *, limit: int, after: int = 0) -> list[Message]:
         values = {"project_id": project_id, "thread_id": thread_id, "after": after, "limit": limit}
-        return self._all(Message, "mail.thread", **values)
+        return self._messages("mail.thread", **values)
 
     @override
     def thread_tail(self, project_id: int, thread_id: str, *, limit: int) -> list[Message]:
         values = {"project_id": project_id, "thread_id": thread_id, "limit": limit}
-        return self._all(Message, "mail.thread_tail", **values)[::-1]
+        return self._messages("mail.thread_tail", **values)[::-1]
 
     @override
     def thread_size(self, project_id: int, thread_id: str) -> int:
@@ -414,15 +418,21 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
 
     @override
     def project_messages(self, project_id: int, *, limit: int, after: int = 0) -> list[Message]:
-        return self._all(Message, "mail.project_messages", project_id=project_id, after=after, limit=limit)
+        return self._messages("mail.project_messages", project_id=project_id, after=after, limit=limit)
 
     @override
     def newest_messages(self, project_id: int, *, limit: int) -> list[Message]:
-        return self._all(Message, "mail.newest_messages", project_id=project_id, limit=limit)[::-1]
+        return self._messages("mail.newest_messages", project_id=project_id, limit=limit)[::-1]
+
+    @override
+    def damaged_messages(self, *, after: int, limit: int) -> tuple[list[int], int | None]:
+        rows = self._tx.all("mail.messages_to_check", {"after": after, "limit": limit})
+        damaged = [message.id for message in (record(Message, row) for row in rows) if is_damaged(message)]
+        return damaged, rows[-1][0] if rows else None
 
     @override
     def sent_messages(self, agent_id: int, *, limit: int, before: int | None = None) -> list[Message]:
-        return self._all(Message, "mail.sent_messages", agent_id=agent_id, before=before, limit=limit)
+        return self._messages("mail.sent_messages", agent_id=agent_id, before=before, limit=limit)
 
     @override
     def insert_message(
@@ -457,6 +467,7 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
             "topic": topic,
             "broadcast": broadcast,
             "reply_to": reply_to,
+            "check_value": check_value(message_id, subject, body_md, topic),
         }
         self._tx.run("mail.insert_message", values)
         message = Message(**values)
@@ -875,7 +886,7 @@ def _unknown(kind: type[InputError], row_id: object) -> InputError:
 def _inbox_entry(row: Row) -> InboxEntry:
     """Map a message's columns followed by its recipient's."""
     kind, seq, read_at, acked_at = row[-4:]
-    return InboxEntry(message=record(Message, row), kind=kind, seq=seq, read_at=read_at, acked_at=acked_at)
+    return InboxEntry(message=message_of(row), kind=kind, seq=seq, read_at=read_at, acked_at=acked_at)
 
 
 def _near(project_id: int, now: int, near: str | None) -> dict[str, object]:

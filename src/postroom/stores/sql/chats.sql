@@ -252,3 +252,38 @@ DELETE FROM file_pieces WHERE sha256 IN {texts :hashes} AND stored_at < :before;
 
 -- drop_files
 DELETE FROM chat_files WHERE thread_id IN {texts :thread_ids};
+
+-- web_conversations
+SELECT person, conversation_id, title, created_at, active_at
+  FROM web_conversations {index web_conversations_newest}
+ WHERE person = :person AND active_at < :before ORDER BY active_at DESC LIMIT :limit;
+
+-- web_conversation
+SELECT person, conversation_id, title, created_at, active_at
+  FROM web_conversations WHERE person = :person AND conversation_id = :conversation_id;
+
+-- put_web_conversation
+INSERT INTO web_conversations (person, conversation_id, title, created_at, active_at)
+VALUES (:person, :conversation_id, :title, :created_at, :active_at)
+ON CONFLICT (person, conversation_id) DO UPDATE SET title = excluded.title, active_at = excluded.active_at;
+
+-- drop_web_conversation
+DELETE FROM web_conversations WHERE person = :person AND conversation_id = :conversation_id;
+
+-- drop_web_entries
+DELETE FROM web_entries WHERE person = :person AND conversation_id = :conversation_id;
+
+-- web_entries
+SELECT person, conversation_id, entry_id, position, body
+  FROM web_entries {index web_entries_newest}
+ WHERE person = :person AND conversation_id = :conversation_id AND position < :before
+ ORDER BY position DESC LIMIT :limit;
+
+-- web_entry
+SELECT person, conversation_id, entry_id, position, body
+  FROM web_entries WHERE person = :person AND entry_id = :entry_id;
+
+-- put_web_entry
+INSERT INTO web_entries (person, conversation_id, entry_id, position, body)
+VALUES (:person, :conversation_id, :entry_id, :position, :body)
+ON CONFLICT (person, entry_id) DO UPDATE SET body = excluded.body;

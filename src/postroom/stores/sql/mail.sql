@@ -134,19 +134,19 @@ UPDATE file_reservations SET expires_at = {greatest}(expires_at, :now + ttl)
 
 -- message
 SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
-       created_ts, topic, broadcast, reply_to, recalled_at
+       created_ts, topic, broadcast, reply_to, recalled_at, check_value
   FROM messages WHERE id = :id;
 
 -- messages
 SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
-       created_ts, topic, broadcast, reply_to, recalled_at
+       created_ts, topic, broadcast, reply_to, recalled_at, check_value
   FROM messages WHERE id IN {ints :ids};
 
 -- insert_message
 INSERT INTO messages (id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
-                      created_ts, topic, broadcast, reply_to)
+                      created_ts, topic, broadcast, reply_to, check_value)
 VALUES (:id, :project_id, :sender_id, :sender_name, :thread_id, :subject, :body_md, :importance, :ack_required,
-        :created_at, :topic, :broadcast, :reply_to);
+        :created_at, :topic, :broadcast, :reply_to, :check_value);
 
 -- next_message
 SELECT max((SELECT coalesce(max(id), 0) FROM messages), (SELECT indexed_to FROM search_index_progress)) + 1;
@@ -197,7 +197,7 @@ SELECT r.message_id, r.agent_id, a.name, p.slug, r.kind, r.seq, r.read_at, r.ack
 
 -- inbox_newest
 SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
-       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at,
+       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at, m.check_value,
        r.kind, r.seq, r.read_at, r.acked_at
   FROM recipients r JOIN messages m ON m.id = r.message_id
  WHERE r.agent_id = :agent_id AND m.recalled_at IS NULL
@@ -207,7 +207,7 @@ SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m
 
 -- inbox_after
 SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
-       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at,
+       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at, m.check_value,
        r.kind, r.seq, r.read_at, r.acked_at
   FROM recipients r JOIN messages m ON m.id = r.message_id
  WHERE r.agent_id = :agent_id AND r.seq > :after AND m.recalled_at IS NULL
@@ -217,7 +217,7 @@ SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m
 
 -- inbox_unread_newest
 SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
-       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at,
+       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at, m.check_value,
        r.kind, r.seq, r.read_at, r.acked_at
   FROM recipients r {index recipients_unread} JOIN messages m ON m.id = r.message_id
  WHERE r.agent_id = :agent_id AND r.read_at IS NULL AND m.recalled_at IS NULL
@@ -227,7 +227,7 @@ SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m
 
 -- inbox_unread_after
 SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
-       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at,
+       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at, m.check_value,
        r.kind, r.seq, r.read_at, r.acked_at
   FROM recipients r {index recipients_unread} JOIN messages m ON m.id = r.message_id
  WHERE r.agent_id = :agent_id AND r.seq > :after AND r.read_at IS NULL AND m.recalled_at IS NULL
@@ -237,7 +237,7 @@ SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m
 
 -- inbox_events
 SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
-       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at,
+       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at, m.check_value,
        r.kind, r.seq, r.read_at, r.acked_at
   FROM recipients r JOIN messages m ON m.id = r.message_id
  WHERE r.agent_id = :agent_id AND r.seq > :after ORDER BY r.seq LIMIT :limit;
@@ -248,12 +248,12 @@ SELECT count(*) FROM recipients r {index recipients_unread} JOIN messages m ON m
 
 -- thread
 SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
-       created_ts, topic, broadcast, reply_to, recalled_at
+       created_ts, topic, broadcast, reply_to, recalled_at, check_value
   FROM messages WHERE project_id = :project_id AND thread_id = :thread_id AND id > :after ORDER BY id LIMIT :limit;
 
 -- thread_tail
 SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
-       created_ts, topic, broadcast, reply_to, recalled_at
+       created_ts, topic, broadcast, reply_to, recalled_at, check_value
   FROM messages WHERE project_id = :project_id AND thread_id = :thread_id ORDER BY id DESC LIMIT :limit;
 
 -- thread_size
@@ -328,17 +328,17 @@ SELECT last_id FROM threads
 
 -- project_messages
 SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
-       created_ts, topic, broadcast, reply_to, recalled_at
+       created_ts, topic, broadcast, reply_to, recalled_at, check_value
   FROM messages WHERE project_id = :project_id AND id > :after ORDER BY id LIMIT :limit;
 
 -- newest_messages
 SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
-       created_ts, topic, broadcast, reply_to, recalled_at
+       created_ts, topic, broadcast, reply_to, recalled_at, check_value
   FROM messages WHERE project_id = :project_id ORDER BY id DESC LIMIT :limit;
 
 -- sent_messages
 SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
-       created_ts, topic, broadcast, reply_to, recalled_at
+       created_ts, topic, broadcast, reply_to, recalled_at, check_value
   FROM messages
  WHERE sender_id = :agent_id AND recalled_at IS NULL AND id < coalesce(CAST(:before AS bigint), 9223372036854775807)
  ORDER BY id DESC LIMIT :limit;
@@ -350,7 +350,7 @@ SELECT coalesce((SELECT id FROM messages WHERE project_id = :project_id ORDER BY
 
 -- search_newest
 SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
-       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at,
+       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at, m.check_value,
        0.0
   FROM messages_fts CROSS JOIN messages m ON m.id = messages_fts.rowid
  WHERE messages_fts MATCH :match AND messages_fts.rowid BETWEEN :first AND :last
@@ -360,7 +360,7 @@ SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m
 
 -- search_best
 SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
-       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at,
+       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at, m.check_value,
        best.score
   FROM (SELECT id, score
           FROM (SELECT messages_fts.rowid AS id, messages_fts.rank AS score
@@ -377,7 +377,7 @@ SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m
 
 -- search_newest @postgres
 SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
-       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at, 0.0
+       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at, m.check_value, 0.0
   FROM message_words w JOIN messages m ON m.id = w.message_id
  WHERE w.words @@ (CAST(:home AS tsquery) && CAST(:match AS tsquery)) AND w.message_id < :below
    AND m.recalled_at IS NULL
@@ -385,7 +385,7 @@ SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m
 
 -- search_best @postgres
 SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
-       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at, best.score
+       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at, m.check_value, best.score
   FROM (SELECT newest.message_id,
                -0.000001 - CAST(ts_rank(newest.words, CAST(:match AS tsquery), 1) AS double precision) AS score
           FROM (SELECT w.message_id, w.words
@@ -478,7 +478,9 @@ INSERT INTO agent_nudges (agent_id, held_seq, notified_at) VALUES (:agent_id, :h
 ON CONFLICT (agent_id) DO UPDATE SET held_seq = excluded.held_seq, notified_at = excluded.notified_at;
 
 -- mark_recalled
-UPDATE messages SET recalled_at = coalesce(recalled_at, :now), subject = '', body_md = '', topic = '' WHERE id = :id;
+UPDATE messages
+   SET recalled_at = coalesce(recalled_at, :now), subject = '', body_md = '', topic = '', check_value = NULL
+ WHERE id = :id;
 
 -- drop_attachments
 DELETE FROM attachments WHERE message_id IN {ints :ids};
@@ -862,9 +864,9 @@ VALUES (:id, :project_id, :name, :name_key, :program, :model, :task_description,
 
 -- restore_messages
 INSERT INTO messages (id, project_id, sender_id, subject, body_md, importance, ack_required, created_ts, sender_name,
-                      thread_id, topic, broadcast, reply_to, recalled_at)
+                      thread_id, topic, broadcast, reply_to, recalled_at, check_value)
 VALUES (:id, :project_id, :sender_id, :subject, :body_md, :importance, :ack_required, :created_ts, :sender_name,
-        :thread_id, :topic, :broadcast, :reply_to, :recalled_at);
+        :thread_id, :topic, :broadcast, :reply_to, :recalled_at, :check_value);
 
 -- restore_recipients
 INSERT INTO recipients (message_id, agent_id, kind, seq, read_at, acked_at, position, announced_at, announced_by)
@@ -886,6 +888,11 @@ VALUES (:id, :project_id, :agent_id, :pattern, :prefix, :exclusive, :reason, :cr
 -- messages_after
 SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
        created_ts, topic, broadcast, reply_to, recalled_at
+  FROM messages WHERE id > :after ORDER BY id LIMIT :limit;
+
+-- messages_to_check
+SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
+       created_ts, topic, broadcast, reply_to, recalled_at, check_value
   FROM messages WHERE id > :after ORDER BY id LIMIT :limit;
 
 -- go_on_counting @postgres

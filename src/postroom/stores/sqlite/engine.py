@@ -32,6 +32,7 @@ from postroom.stores.sqlite.connection import (
     translated,
 )
 from postroom.stores.sqlite.copying import back_up
+from postroom.stores.sqlite.generations import forget_generation, refuse_lost_commits
 from postroom.stores.sqlite.left_log import refuse_damaged_log
 from postroom.stores.sqlite.lock import OwnerLock
 from postroom.stores.sqlite.looking import outline_of
@@ -122,8 +123,8 @@ class SqliteEngine(Engine):
         """Own the file, bring it to the newest schema and start the writer.
 
         Raises:
-            WrongStore: there is no database or an empty one, and not `may_begin`; its log is damaged; or it
-                is in two folders. Nothing was made or changed.
+            WrongStore: there is no database or an empty one, and not `may_begin`; its log is damaged; it
+                lacks commits that were acknowledged; or it is in two folders. Nothing was made or changed.
             StoreHeld: another process owns it.
             SchemaTooNew: a newer postroom wrote it.
             StoreReadOnly: it or its folder cannot be written.
@@ -320,10 +321,13 @@ def _open_newest(path: Path, *, now: int) -> sqlite3.Connection:
         try:
             if not path.exists():
                 path.touch(mode=0o600)
+            if not path.stat().st_size:
+                forget_generation(path)
         except OSError as error:
             raise file_error(error, path) from error
         connection = connect(path)
         try:
+            refuse_lost_commits(connection, path)
             if not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
                 _begin(connection, now)
             migrate(connection, path, now=now)

@@ -17,6 +17,7 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.errors import WrongStore
 from postroom.log import get_logger
 from postroom.stores.sqlite.connection import file_error
+from postroom.stores.sqlite.generations import Generations
 
 _LOG = get_logger(__name__)
 _HEADER: Final = 100
@@ -46,6 +47,7 @@ class OwnFiles:
         self._files: tuple[object, object] | None = None
         self._written: tuple[int, int] | None = None
         self._header = b""
+        self.generations = Generations(path)
         self.rescued: Path | None = None
         """Where what is held was to be saved when the files were found changed."""
         self.when_changed: Callable[[Path], None] = lambda _: None
@@ -64,6 +66,7 @@ class OwnFiles:
                 yield
             finally:
                 self._written, self._header = self._last_written(), self._beginning()
+                self.generations.end()
 
     def refuse_changed(self) -> None:
         """Refuse files that were deleted, moved, replaced or written to by others.

@@ -145,7 +145,11 @@ class Writer:
                 # are gone too, and their callers must not be told otherwise.
                 fail(group, _what_undid(group))
             elif any(change.error is None for change in group):
+                if self._files is not None:
+                    self._files.generations.begin(self._connection)
                 self._connection.execute("COMMIT")
+                if self._files is not None:
+                    self._files.generations.keep()
                 self.groups += 1
                 self.changes += len(group)
         except sqlite3.Error as error:

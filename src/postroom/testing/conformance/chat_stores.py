@@ -8,6 +8,7 @@ from postroom.testing.conformance import (
     chat_pairing,
     chat_people,
     chat_sessions,
+    web_chats,
 )
 from postroom.testing.conformance.chat_given import ChatPromise
 
@@ -19,4 +20,5 @@ PROMISES: tuple[ChatPromise, ...] = (
     *chat_pairing.PROMISES,
     *chat_links.PROMISES,
     *chat_files.PROMISES,
+    *web_chats.PROMISES,
 )

@@ -1,4 +1,4 @@
-/* The chat page of postroom. What anybody wrote becomes text nodes, never markup. */
+/* The chat page of postroom. The server renders the Markdown of entries; everything else becomes text nodes. */
 "use strict";
 
 const base = document.body.dataset.base;
@@ -9,18 +9,28 @@ const text = part("text");
 const HEADERS = { "Content-Type": "application/json", "X-Postroom": "1" };
 const SILENCE = 45000;
 const TYPING = 6000;
+const MOST_FILES = 20;
+const LARGEST_FILE = 20000000;
+const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 // By name: what one person could not send is not sent by who signs in next.
 const UNSENT = `postroom-unsent ${document.body.dataset.name}`;
 
-const entries = new Map(); // id -> {data, element, ...}: everything that is shown
+const entries = new Map(); // id -> {data, element, ...}: the entries of the conversation that is shown
+const unsent = new Map(JSON.parse(sessionStorage.getItem(UNSENT) || "[]").map((one) => [one.id, { ...one, state: "failed", reason: "not sent" }]));
+const writing = new Map(); // conversation -> until when an answer counts as being written there
+const unread = new Set(); // conversations with an answer that was not shown yet
+let conversations = [];
+let hasMoreConversations = false;
+let listsRead = 0;
+let current = null; // the id of the conversation that is shown
+let arriving = null; // changes that came while a conversation was being read
+let hasOlder = false;
+let isReadingOlder = false;
+let isStopping = false;
 let lastId = null;
 let editing = null;
-let typingEnds = 0;
+let uploads = []; // files to send: {file, told, sent, reason, request}
 let queue = Promise.resolve();
-
-/* Words */
-
-const INLINE = /`([^`\n]+)`|\*\*([^*\n]+)\*\*|https?:\/\/[^\s<>"'`]+/g;
 
 function element(tag, className, content) {
   const made = document.createElement(tag);
@@ -29,70 +39,100 @@ function element(tag, className, content) {
   return made;
 }
 
-function link(address) {
-  try {
-    const url = new URL(address);
-    if (url.protocol !== "http:" && url.protocol !== "https:") return null;
-    const made = element("a", "", address);
-    made.href = url.href;
-    made.target = "_blank";
-    made.rel = "noopener noreferrer nofollow";
-    return made;
-  } catch {
-    return null;
-  }
-}
-
-function words(said) {
-  const made = element("div", "words");
-  let last = 0;
-  for (const found of said.matchAll(INLINE)) {
-    let whole = found[0];
-    let shown = null;
-    if (found[1] !== undefined) shown = element("code", "", found[1]);
-    else if (found[2] !== undefined) shown = element("strong", "", found[2]);
-    else {
-      whole = whole.replace(/[.,;:!?)\]}]+$/, "");
-      shown = link(whole);
-    }
-    if (!shown) continue;
-    made.append(said.slice(last, found.index), shown);
-    last = found.index + whole.length;
-  }
-  made.append(said.slice(last));
+function button(label, className, act) {
+  const made = element("button", className, label);
+  made.type = "button";
+  made.addEventListener("click", act);
   return made;
 }
 
-/* Text and fenced code, line by line. */
-function render(said, into) {
-  const parts = [];
-  let lines = [];
-  let fence = null;
-  const end = () => {
-    const content = lines.join("\n");
-    if (fence) {
-      const pre = element("pre");
-      pre.tabIndex = 0;
-      pre.append(element("code", "", content));
-      parts.push(pre);
-    } else if (content.trim()) parts.push(words(content.replace(/^\n+|\s+$/g, "")));
-    lines = [];
-  };
-  for (const line of said.split("\n")) {
-    const found = /^ {0,3}(`{3,}|~{3,})(.*)$/.exec(line);
-    if (!fence && found && !(found[1][0] === "`" && found[2].includes("`"))) {
-      end();
-      fence = found[1];
-    } else if (fence && found && found[1].startsWith(fence) && !found[2].trim()) {
-      end();
-      fence = null;
-    } else lines.push(line);
+function iconButton(name, label, act) {
+  const made = button("", "icon", act);
+  made.setAttribute("aria-label", label);
+  made.title = label;
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("aria-hidden", "true");
+  const use = document.createElementNS("http://www.w3.org/2000/svg", "use");
+  use.setAttribute("href", `#i-${name}`);
+  svg.append(use);
+  made.append(svg);
+  return made;
+}
+
+const newId = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (one) => one.toString(16).padStart(2, "0")).join("");
+
+function note(said) {
+  part("status").textContent = said;
+}
+
+async function call(method, path, body) {
+  let answer;
+  try {
+    const content = body === undefined ? undefined : JSON.stringify(body);
+    answer = await fetch(base + path, { method, headers: HEADERS, body: content, cache: "no-store", signal: AbortSignal.timeout(30000) });
+  } catch {
+    return { ok: false, reason: "the server cannot be reached" };
   }
-  end();
-  into.replaceChildren(...parts);
+  let told = {};
+  try {
+    told = await answer.json();
+  } catch {
+    /* a proxy's page */
+  }
+  if (answer.status === 401) location.reload();
+  return { ok: answer.ok, told, reason: told.error ? told.error.message : String(answer.status) };
+}
+
+/* Text: the server's HTML is taken block by block, so that what is shown already stays as it is. */
+
+function copyButton(textOf) {
+  const made = button("Copy", "quiet copy", async () => {
+    try {
+      await navigator.clipboard.writeText(textOf());
+      made.textContent = "Copied";
+    } catch {
+      made.textContent = "Not copied";
+    }
+    setTimeout(() => (made.textContent = "Copy"), 2000);
+  });
+  return made;
+}
+
+function decorated(block) {
+  if (block.nodeType !== Node.ELEMENT_NODE) return block;
+  for (const link of block.querySelectorAll("a[href]")) link.target = "_blank";
+  for (const pre of [...block.querySelectorAll("pre"), ...(block.matches("pre") ? [block] : [])]) {
+    const box = element("div", "code");
+    if (pre === block) block = box;
+    else pre.replaceWith(box);
+    box.append(pre, copyButton(() => pre.textContent.replace(/\n$/, "")));
+  }
+  return block;
+}
+
+function render(shown) {
+  const { data } = shown;
+  if (data.gone || data.html === undefined) {
+    shown.blocks = [];
+    shown.body.replaceChildren(...(data.gone || data.text ? [element("div", "words", data.gone ? "taken back" : data.text)] : []));
+    return;
+  }
+  const parsed = new DOMParser().parseFromString(data.html, "text/html").body;
+  const found = [...parsed.childNodes].filter((one) => one.nodeType === Node.ELEMENT_NODE);
+  const before = shown.blocks || [];
+  let same = 0;
+  if (!before.length) shown.body.replaceChildren();
+  while (same < found.length && same < before.length && before[same].source.isEqualNode(found[same])) same += 1;
+  for (const one of before.slice(same)) one.node.remove();
+  const added = found.slice(same).map((one) => ({ source: one.cloneNode(true), node: decorated(one) }));
+  shown.body.append(...added.map((one) => one.node));
+  shown.blocks = [...before.slice(0, same), ...added];
 }
 
 /* Entries */
+
+const isAtEnd = (within) => scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < within;
+const toEnd = () => (scroll.scrollTop = scroll.scrollHeight);
 
 function place(shown) {
   let next = null;
@@ -105,11 +145,10 @@ function place(shown) {
 }
 
 function show(data) {
-  const stays = scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 80;
+  const stays = isAtEnd(80);
   let shown = entries.get(data.id);
   if (!shown) {
-    shown = { data, element: element("li"), body: element("div", "body"), choices: element("div", "choices") };
-    shown.files = element("div", "files");
+    shown = { element: element("li"), body: element("div", "body"), choices: element("div", "choices"), files: element("div", "files") };
     shown.note = element("p", "note");
     shown.note.setAttribute("role", "status");
     shown.meta = element("p", "meta");
@@ -119,47 +158,50 @@ function show(data) {
     shown.element.dataset.id = data.id;
     entries.set(data.id, shown);
   }
+  const before = shown.data;
   shown.data = data;
-  const wanted = data.gone ? "" : data.text;
-  if (shown.rendered !== wanted || data.gone) {
-    if (data.gone) shown.body.replaceChildren(element("div", "words", "taken back"));
-    else render(wanted, shown.body);
-    shown.rendered = wanted;
-  }
+  if (!before || before.text !== data.text || before.html !== data.html || before.gone !== data.gone) render(shown);
   const classes = ["entry", data.kind];
-  for (const one of ["draft", "gone"]) if (data[one]) classes.push(one);
+  for (const one of ["draft", "gone", "failed"]) if (data[one]) classes.push(one);
   if (data.state) classes.push(data.state);
+  if (data.kind === "message" && data.text.startsWith("/")) classes.push("command");
   shown.element.className = classes.join(" ");
   shown.element.setAttribute("aria-busy", data.draft ? "true" : "false");
+  place(shown);
   showFiles(shown);
   showMeta(shown);
   showChoices(shown);
   showNote(shown, shown.note.textContent);
-  place(shown);
-  part("empty").hidden = true;
-  if (data.kind !== "message") typing(false);
-  if (stays || data.state === "sending") scroll.scrollTop = scroll.scrollHeight;
-  else if (data.kind !== "message") part("newest").hidden = false;
+  if (stays || data.state === "sending") toEnd();
+  else if (data.kind !== "message" && !before) part("newest").hidden = false;
 }
 
-/* Files */
+function settle() {
+  part("empty").hidden = entries.size > 0 || hasOlder;
+  part("older").hidden = !hasOlder;
+  const last = log.lastElementChild;
+  for (const one of entries.values()) one.element.classList.toggle("last", one.element === last);
+  showBusy();
+}
 
-const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
-const MOST_FILES = 20;
-let chosen = []; // what was uploaded and is not sent yet
+function showFiles(shown) {
+  const files = shown.data.gone ? [] : shown.data.files || [];
+  const key = JSON.stringify(files);
+  if (shown.filesKey === key) return;
+  shown.filesKey = key;
+  shown.files.replaceChildren(...files.map((file) => fileLink(file, shown.data.id)));
+}
 
 const size = (bytes) => (bytes < 1000 ? `${bytes} B` : bytes < 1e6 ? `${Math.round(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
 
-function fileLink(file) {
+function fileLink(file, entry) {
   const made = element("a", "file");
-  made.href = `${base}/files/${encodeURIComponent(file.id)}`;
+  made.href = `${base}/files/${encodeURIComponent(file.id)}?entry=${encodeURIComponent(entry)}`;
   if (PICTURES.includes(file.type)) {
     const picture = element("img");
     picture.src = made.href;
     picture.alt = file.name;
-    picture.addEventListener("load", () => {
-      if (scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 400) scroll.scrollTop = scroll.scrollHeight;
-    });
+    picture.addEventListener("load", () => isAtEnd(400) && toEnd());
     made.target = "_blank";
     made.rel = "noopener";
     made.append(picture);
@@ -170,84 +212,25 @@ function fileLink(file) {
   return made;
 }
 
-function showFiles(shown) {
-  const files = shown.data.gone ? [] : shown.data.files || [];
-  const key = JSON.stringify(files);
-  if (shown.filesKey === key) return;
-  shown.filesKey = key;
-  shown.files.replaceChildren(...files.map(fileLink));
-}
-
-function showChosen(note) {
-  const made = chosen.map((file) => {
-    const one = element("li", "", file.name);
-    one.append(button("Remove", "quiet", () => {
-      chosen = chosen.filter((other) => other !== file);
-      showChosen();
-      text.focus();
-    }));
-    return one;
-  });
-  if (note) made.push(element("li", "note", note));
-  part("chosen").replaceChildren(...made);
-  part("chosen").hidden = !made.length;
-}
-
-async function upload(files) {
-  let note = "";
-  for (const file of files) {
-    if (chosen.length >= MOST_FILES) {
-      note = `${MOST_FILES} files are the most.`;
-      break;
-    }
-    showChosen(`Uploading ${file.name}…`);
-    try {
-      const address = `${base}/files?name=${encodeURIComponent(file.name)}`;
-      const answer = await fetch(address, { method: "POST", headers: { "X-Postroom": "1" }, body: file });
-      if (answer.status === 401) return location.reload();
-      const told = await answer.json();
-      if (answer.ok) chosen.push(told);
-      else note = `${file.name} was not taken: ${told.error.message}`;
-    } catch {
-      note = `${file.name} was not taken: the server cannot be reached`;
-    }
-  }
-  showChosen(note);
-  text.focus();
-}
-
-part("attach").addEventListener("click", () => part("file").click());
-part("file").addEventListener("change", async () => {
-  await upload([...part("file").files]);
-  part("file").value = "";
-});
-text.addEventListener("paste", (event) => {
-  if (event.clipboardData.files.length) {
-    event.preventDefault();
-    upload([...event.clipboardData.files]);
-  }
-});
-
-function button(label, className, act) {
-  const made = element("button", className, label);
-  made.type = "button";
-  made.addEventListener("click", act);
+function shownTime(at) {
+  const when = new Date(at);
+  const time = when.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+  const made = element("time", "", when.toDateString() === new Date().toDateString() ? time : `${when.toLocaleDateString()}, ${time}`);
+  made.dateTime = when.toISOString();
   return made;
 }
 
 function showMeta(shown) {
   const { data } = shown;
-  const states = { sending: "sending…", failed: data.reason || "not sent", kept: "kept" };
-  const said = [];
-  if (data.at) {
-    const when = element("time", "", new Date(data.at).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" }));
-    when.dateTime = new Date(data.at).toISOString();
-    said.push(when);
-  }
+  const key = JSON.stringify([data.at, data.edited, data.gone, data.state, data.answered, data.reason, data.draft, data.failed]);
+  if (shown.metaKey === key) return; // so that a button keeps the focus while a draft grows
+  shown.metaKey = key;
+  const said = data.at ? [shownTime(data.at)] : [];
   if (data.edited && !data.gone) said.push(element("span", "", "changed"));
   if (data.kind === "message" && !data.gone) {
     const state = data.state || "kept";
-    said.push(element("span", "state", data.answered && state === "kept" ? "read" : states[state]));
+    const states = { sending: "sending…", failed: data.reason, kept: data.answered ? "read" : "kept" };
+    said.push(element("span", "state", states[state]));
     if (state === "failed") {
       said.push(button("Send again", "quiet", () => deliver(data.id)));
       said.push(button("Discard", "quiet", () => discard(data.id)));
@@ -255,10 +238,10 @@ function showMeta(shown) {
       said.push(button("Change", "quiet", () => edit(data.id)));
       said.push(button("Take back", "quiet", () => takeBack(data.id)));
     }
+  } else if (data.kind === "answer" && !data.gone && !data.draft) {
+    if (data.text) said.push(copyButton(() => shown.data.text));
+    if (data.failed) said.push(button("Try again", "quiet again", () => say("/retry", [])));
   }
-  const key = JSON.stringify([data.at, data.edited, data.gone, data.state, data.answered, data.reason]);
-  if (shown.metaKey === key) return; // so that a button keeps the focus while a draft grows
-  shown.metaKey = key;
   shown.meta.replaceChildren(...said);
 }
 
@@ -270,65 +253,52 @@ function showChoices(shown) {
   shown.choices.replaceChildren(...made);
 }
 
-function showNote(shown, note) {
+function showNote(shown, said) {
   // A card that has its answer says so itself.
-  shown.note.textContent = shown.data.text.endsWith(note) ? "" : note;
+  shown.note.textContent = shown.data.text.endsWith(said) ? "" : said;
 }
 
-/* What the person does */
-
-const newId = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (one) => one.toString(16).padStart(2, "0")).join("");
-
-async function call(method, path, body) {
-  let answer;
-  try {
-    const content = body === undefined ? undefined : JSON.stringify(body);
-    answer = await fetch(base + path, { method, headers: HEADERS, body: content, signal: AbortSignal.timeout(30000) });
-  } catch {
-    return { ok: false, reason: "not sent: the server cannot be reached" };
-  }
-  let told = {};
-  try {
-    told = await answer.json();
-  } catch {
-    /* a proxy's page */
-  }
-  if (answer.status === 401) location.reload();
-  return { ok: answer.ok, told, reason: `not sent: ${told.error ? told.error.message : answer.status}` };
-}
+/* What the person does in a conversation */
 
 function remember() {
-  const unsent = [...entries.values()].filter(({ data }) => data.state === "sending" || data.state === "failed");
-  sessionStorage.setItem(UNSENT, JSON.stringify(unsent.map(({ data }) => ({ id: data.id, text: data.text, at: data.at, files: data.files }))));
+  const kept = [...unsent.values()].map(({ id, text: said, at, files, conversation }) => ({ id, kind: "message", text: said, at, files, conversation, order: Infinity }));
+  sessionStorage.setItem(UNSENT, JSON.stringify(kept));
 }
 
-function stand(id, fields) {
-  const shown = entries.get(id);
-  if (shown) show({ ...shown.data, ...fields });
+function stand(data) {
+  if (data.state === "kept") unsent.delete(data.id);
+  else unsent.set(data.id, data);
   remember();
+  if (data.conversation === current) {
+    show(data);
+    settle();
+  }
 }
 
 function deliver(id) {
-  stand(id, { state: "sending", reason: "" });
+  stand({ ...unsent.get(id), state: "sending", reason: "" });
   queue = queue.then(async () => {
-    const shown = entries.get(id);
-    if (!shown || shown.data.state !== "sending") return;
-    const files = (shown.data.files || []).map((file) => file.id);
-    const { ok, reason } = await call("POST", "/messages", { id, text: shown.data.text, files });
-    if (entries.get(id).data.state === "sending") stand(id, ok ? { state: "kept" } : { state: "failed", reason });
+    const data = unsent.get(id);
+    if (!data || data.state !== "sending") return;
+    const files = (data.files || []).map((file) => file.id);
+    const { ok, reason } = await call("POST", "/messages", { id, text: data.text, files, conversation: data.conversation });
+    const known = unsent.get(id); // not there if the server has told of it meanwhile
+    if (known) stand(ok ? { ...known, state: "kept" } : { ...known, state: "failed", reason: `not sent: ${reason}` });
   });
 }
 
 function say(said, files) {
   const id = newId();
-  show({ id, kind: "message", text: said, files, at: Date.now(), order: Infinity, state: "sending" });
+  unsent.set(id, { id, kind: "message", text: said, files, at: Date.now(), order: Infinity, conversation: current });
   deliver(id);
 }
 
 function discard(id) {
+  unsent.delete(id);
+  remember();
   entries.get(id).element.remove();
   entries.delete(id);
-  remember();
+  settle();
   text.focus();
 }
 
@@ -350,14 +320,14 @@ function leaveEditing() {
 
 async function change(id, said) {
   const { ok, reason } = await call("PUT", `/messages/${id}`, { text: said });
-  if (ok) stand(id, { text: said, edited: true });
-  else entries.get(id).note.textContent = reason.replace("not sent", "not changed");
+  const shown = entries.get(id);
+  if (!ok && shown) shown.note.textContent = `not changed: ${reason}`;
 }
 
 async function takeBack(id) {
   const { ok, reason } = await call("DELETE", `/messages/${id}`);
-  if (ok) stand(id, { text: "", gone: true });
-  else entries.get(id).note.textContent = reason.replace("not sent", "not taken back");
+  const shown = entries.get(id);
+  if (!ok && shown) shown.note.textContent = `not taken back: ${reason}`;
   text.focus();
 }
 
@@ -365,9 +335,127 @@ async function press(shown, value) {
   const all = [...shown.choices.children];
   for (const one of all) one.disabled = true;
   const { ok, told, reason } = await call("POST", "/buttons", { message_id: shown.data.id, value, press_id: newId() });
-  showNote(shown, ok ? told.note : reason);
+  showNote(shown, ok ? told.note : `not sent: ${reason}`);
   if (!ok) for (const one of all) one.disabled = false;
 }
+
+async function stop() {
+  if (isStopping || part("stop").hidden) return;
+  isStopping = true;
+  showBusy();
+  const { ok, told, reason } = await call("POST", `/conversations/${current}/stop`, {});
+  isStopping = false;
+  writing.delete(current);
+  note(ok ? told.note : `Not stopped: ${reason}`);
+  setTimeout(note, 4000, "");
+  showBusy();
+}
+
+function showBusy() {
+  const until = writing.get(current) || 0;
+  const grows = [...entries.values()].some(({ data }) => data.draft);
+  const waits = until > Date.now();
+  if (waits) setTimeout(showBusy, until - Date.now() + 50);
+  const hidden = part("typing").hidden;
+  part("typing").hidden = !waits || grows;
+  part("stop").hidden = !waits && !grows;
+  part("stop").disabled = isStopping;
+  if (hidden && !part("typing").hidden && isAtEnd(120)) toEnd();
+  for (const one of part("conversations").children) one.classList.toggle("writing", (writing.get(one.dataset.id) || 0) > Date.now());
+}
+
+/* Files to send */
+
+function showUploads() {
+  const made = uploads.map((one) => {
+    const item = element("li", one.reason ? "failed" : "");
+    item.append(element("span", "file-name", one.file.name), element("span", "file-size", size(one.file.size)));
+    if (one.reason) item.append(element("span", "reason", one.reason));
+    else if (!one.told) {
+      const bar = element("progress");
+      bar.max = one.file.size || 1;
+      bar.value = one.sent;
+      bar.setAttribute("aria-label", `Uploading ${one.file.name}`);
+      item.append(bar);
+      one.bar = bar;
+    }
+    item.append(iconButton("close", `Remove ${one.file.name}`, () => {
+      if (one.request) one.request.abort();
+      uploads = uploads.filter((other) => other !== one);
+      showUploads();
+      text.focus();
+    }));
+    return item;
+  });
+  part("chosen").replaceChildren(...made);
+  part("chosen").hidden = !made.length;
+}
+
+function upload(one) {
+  const request = new XMLHttpRequest(); // fetch tells nothing of how much was sent
+  const ends = (reason) => {
+    one.reason = reason;
+    one.request = null;
+    showUploads();
+  };
+  one.request = request;
+  request.open("POST", `${base}/files?name=${encodeURIComponent(one.file.name)}`);
+  request.setRequestHeader("X-Postroom", "1");
+  request.responseType = "json";
+  request.upload.addEventListener("progress", (event) => {
+    one.sent = event.loaded;
+    if (one.bar) one.bar.value = event.loaded;
+  });
+  request.addEventListener("load", () => {
+    if (request.status === 401) return location.reload();
+    const told = request.response || {};
+    if (request.status === 201) one.told = told;
+    ends(one.told ? "" : `not taken: ${told.error ? told.error.message : request.status}`);
+  });
+  request.addEventListener("error", () => ends("not taken: the server cannot be reached"));
+  request.send(one.file);
+}
+
+function attach(files) {
+  note("");
+  for (const file of files) {
+    if (uploads.length >= MOST_FILES) {
+      note(`A message has at most ${MOST_FILES} files.`);
+      break;
+    }
+    const one = { file, sent: 0, reason: "" };
+    if (file.size > LARGEST_FILE) one.reason = `not taken: a file has at most ${size(LARGEST_FILE)}`;
+    else upload(one);
+    uploads.push(one);
+  }
+  showUploads();
+  text.focus();
+}
+
+const hasFiles = (event) => [...event.dataTransfer.types].includes("Files");
+let dragged = 0;
+for (const [name, step] of [["dragenter", 1], ["dragleave", -1], ["drop", 0]])
+  addEventListener(name, (event) => {
+    if (!hasFiles(event)) return;
+    event.preventDefault();
+    dragged = step ? dragged + step : 0;
+    part("drop").hidden = dragged <= 0;
+    if (!step) attach([...event.dataTransfer.files]);
+  });
+addEventListener("dragover", (event) => hasFiles(event) && event.preventDefault());
+part("attach").addEventListener("click", () => part("file").click());
+part("file").addEventListener("change", () => {
+  attach([...part("file").files]);
+  part("file").value = "";
+});
+text.addEventListener("paste", (event) => {
+  if (event.clipboardData.files.length) {
+    event.preventDefault();
+    attach([...event.clipboardData.files]);
+  }
+});
+
+/* Writing */
 
 function grow() {
   text.style.height = "auto";
@@ -377,59 +465,227 @@ function grow() {
 part("composer").addEventListener("submit", (event) => {
   event.preventDefault();
   const said = text.value.trim();
-  if (!said && (editing || !chosen.length)) return;
+  const files = uploads.filter((one) => one.told).map((one) => one.told);
+  if (!said && (editing || !files.length)) return;
   const id = editing;
+  if (!id && uploads.some((one) => one.request)) return note("The files are still being uploaded.");
+  note("");
   leaveEditing();
   if (id) return change(id, said);
-  const files = chosen;
-  chosen = [];
-  showChosen();
+  uploads = [];
+  showUploads();
   say(said, files);
 });
 text.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
     event.preventDefault();
     part("composer").requestSubmit();
-  } else if (event.key === "Escape" && editing) leaveEditing();
+  }
+});
+addEventListener("keydown", (event) => {
+  if (event.key !== "Escape" || event.defaultPrevented || part("ask").open) return;
+  if (document.body.classList.contains("listed")) showSide(false);
+  else if (editing) leaveEditing();
+  else stop();
 });
 text.addEventListener("input", grow);
 part("cancel").addEventListener("click", leaveEditing);
-part("newest").addEventListener("click", () => {
-  scroll.scrollTop = scroll.scrollHeight;
+part("stop").addEventListener("click", () => {
+  stop();
   text.focus();
 });
+part("newest").addEventListener("click", () => {
+  toEnd();
+  text.focus();
+});
+part("older").addEventListener("click", readOlder);
 scroll.addEventListener("scroll", () => {
-  if (scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 80) part("newest").hidden = true;
+  if (isAtEnd(80)) part("newest").hidden = true;
+  if (scroll.scrollTop < 200) readOlder();
 });
 
-/* What the server says */
+/* Conversations */
 
-function typing(on) {
-  typingEnds = on ? Date.now() + TYPING : 0;
-  part("typing").hidden = !on;
-  if (!on) return;
-  setTimeout(() => {
-    if (Date.now() >= typingEnds) part("typing").hidden = true;
-  }, TYPING + 50);
-  if (scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 120) scroll.scrollTop = scroll.scrollHeight;
+function showSide(on) {
+  document.body.classList.toggle("listed", on);
+  part("shade").hidden = !on;
+  part("open-side").setAttribute("aria-expanded", on ? "true" : "false");
+  (on ? part("new") : text).focus();
 }
+
+function conversationItem(one) {
+  const item = element("li");
+  item.dataset.id = one.id;
+  const open = button(one.title, "title", () => {
+    go(one.id);
+    showSide(false);
+  });
+  open.title = one.title;
+  if (one.id === current) open.setAttribute("aria-current", "page");
+  if (unread.has(one.id)) item.classList.add("unread");
+  if (unread.has(one.id)) open.append(element("span", "unseen", " (new answer)"));
+  item.append(open, iconButton("rename", `Rename ${one.title}`, () => rename(one, item)), iconButton("delete", `Delete ${one.title}`, () => remove(one)));
+  return item;
+}
+
+function showConversations() {
+  if (part("conversations").querySelector("input")) return; // a title is being changed
+  part("conversations").replaceChildren(...conversations.map(conversationItem));
+  part("more-conversations").hidden = !hasMoreConversations;
+  const shown = conversations.find((one) => one.id === current);
+  part("title").textContent = shown ? shown.title : "New chat";
+  document.title = shown ? `${shown.title} - ${document.body.dataset.title}` : document.body.dataset.title;
+  showBusy();
+}
+
+async function readConversations(before) {
+  const number = (listsRead += 1);
+  const { ok, told } = await call("GET", `/conversations${before ? `?before=${before}` : ""}`);
+  if (!ok || number !== listsRead) return; // a newer list comes
+  const wasListed = conversations.some((one) => one.id === current);
+  conversations = before ? [...conversations, ...told.conversations] : told.conversations;
+  hasMoreConversations = told.more;
+  if (wasListed && !hasMoreConversations && !conversations.some((one) => one.id === current)) begin(); // deleted
+  showConversations();
+}
+
+function rename(one, item) {
+  const input = element("input");
+  input.value = one.title;
+  input.maxLength = 60;
+  input.setAttribute("aria-label", `New title of ${one.title}`);
+  let isOver = false;
+  const ends = async (keeps) => {
+    if (isOver) return;
+    isOver = true;
+    const title = input.value.trim();
+    input.remove();
+    if (keeps && title && title !== one.title) {
+      const { ok, reason } = await call("PUT", `/conversations/${one.id}`, { title });
+      if (!ok) note(`Not renamed: ${reason}`);
+      await readConversations();
+    } else showConversations();
+  };
+  input.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== "Escape") return;
+    event.preventDefault();
+    ends(event.key === "Enter");
+    text.focus();
+  });
+  input.addEventListener("blur", () => ends(true));
+  item.replaceChildren(input);
+  input.select();
+}
+
+async function remove(one) {
+  part("ask-text").textContent = `“${one.title}” and its messages are deleted for ever. An answer that is being written is stopped.`;
+  part("ask").returnValue = "";
+  part("ask").showModal();
+  await new Promise((closed) => part("ask").addEventListener("close", closed, { once: true }));
+  if (part("ask").returnValue !== "yes") return;
+  const { ok, reason } = await call("DELETE", `/conversations/${one.id}`);
+  if (!ok) return note(`Not deleted: ${reason}`);
+  if (one.id === current) begin();
+  await readConversations();
+}
+
+function begin() {
+  go(newId());
+  showSide(false);
+}
+
+function go(id) {
+  if (location.hash === `#${id}`) open(id);
+  else location.hash = id;
+}
+
+async function open(id) {
+  current = id;
+  arriving = [];
+  hasOlder = false;
+  unread.delete(id);
+  if (editing) leaveEditing();
+  entries.clear();
+  log.replaceChildren();
+  note("");
+  part("newest").hidden = true;
+  showConversations();
+  const { ok, told, reason } = await call("GET", `/conversations/${id}`);
+  if (current !== id) return;
+  const came = arriving;
+  arriving = null;
+  if (!ok) note(`The conversation cannot be read: ${reason}`);
+  else {
+    hasOlder = told.more;
+    for (const one of told.entries) show(one);
+    if (!lastId) lastId = told.event;
+  }
+  for (const one of unsent.values()) if (one.conversation === id) show(one);
+  for (const one of came) show(one);
+  settle();
+  toEnd();
+}
+
+async function readOlder() {
+  if (!hasOlder || isReadingOlder || arriving) return;
+  isReadingOlder = true;
+  const id = current;
+  const before = Math.min(...[...entries.values()].map(({ data }) => data.order));
+  const { ok, told } = await call("GET", `/conversations/${id}?before=${before}`);
+  isReadingOlder = false;
+  if (!ok || current !== id) return;
+  hasOlder = told.more;
+  const [height, top] = [scroll.scrollHeight, scroll.scrollTop];
+  for (const one of told.entries) if (!entries.has(one.id)) show(one);
+  part("newest").hidden = true;
+  settle();
+  scroll.scrollTop = top + scroll.scrollHeight - height;
+}
+
+part("new").addEventListener("click", begin);
+part("more-conversations").addEventListener("click", () => readConversations(conversations.at(-1).at));
+part("open-side").addEventListener("click", () => showSide(true));
+for (const name of ["close-side", "shade"]) part(name).addEventListener("click", () => showSide(false));
+const named = () => (/^#[A-Za-z0-9_-]{4,64}$/.test(location.hash) ? location.hash.slice(1) : "");
+addEventListener("hashchange", () => open(named() || "main"));
+
+/* What the server says */
 
 function online(up) {
   part("link").textContent = up ? "Connected" : "Connecting again…";
   part("link").classList.toggle("up", up);
 }
 
+function takeEntry(data) {
+  if (data.kind === "message") {
+    unsent.delete(data.id);
+    remember();
+  } else if (!data.draft) writing.delete(data.conversation);
+  const listed = conversations.find((one) => one.id === data.conversation);
+  if (listed && !data.draft && data.order > listed.at) {
+    listed.at = data.order;
+    conversations.sort((one, other) => other.at - one.at);
+    showConversations();
+  }
+  if (data.conversation !== current) {
+    if (data.kind !== "message" && !data.draft && !data.gone) unread.add(data.conversation);
+    showConversations();
+  } else if (arriving) arriving.push(data);
+  else if (hasOlder && !entries.has(data.id) && data.order < Math.min(...[...entries.values()].map((one) => one.data.order))) return;
+  else {
+    show(data);
+    settle();
+  }
+}
+
 function take(event) {
   if (event.id) lastId = event.id;
-  if (event.name === "typing") typing(true);
-  else if (event.name === "entry") {
-    const data = JSON.parse(event.data);
-    show(data.kind === "message" ? { ...data, state: "kept" } : data);
-    remember();
-  } else if (event.name === "reset") {
-    // What this page shows may be older than what there is; nothing grows here any more.
-    for (const { data } of [...entries.values()]) if (data.draft) show({ ...data, draft: false });
-  }
+  if (event.name === "entry") takeEntry(JSON.parse(event.data));
+  else if (event.name === "conversations") readConversations();
+  else if (event.name === "typing") {
+    writing.set(JSON.parse(event.data).conversation, Date.now() + TYPING);
+    showBusy();
+  } else if (event.name === "reset") open(current); // this page may show what is no longer so
 }
 
 function parse(block) {
@@ -475,6 +731,7 @@ async function listen() {
       if (answer.ok) {
         online(true);
         pause = 1000;
+        readConversations();
         await read(answer.body, alive);
       }
     } catch {
@@ -482,16 +739,22 @@ async function listen() {
     }
     clearTimeout(silence);
     online(false);
-    await new Promise((go) => {
-      setTimeout(go, pause);
-      addEventListener("online", go, { once: true });
+    await new Promise((next) => {
+      setTimeout(next, pause);
+      addEventListener("online", next, { once: true });
     });
     pause = Math.min(pause * 2, 30000);
   }
 }
 
-for (const { id, text: said, at, files } of JSON.parse(sessionStorage.getItem(UNSENT) || "[]")) {
-  show({ id, kind: "message", text: said, at, files, order: Infinity, state: "failed", reason: "not sent" });
+async function start() {
+  grow();
+  await readConversations();
+  const first = named() || (conversations.length ? conversations[0].id : "main");
+  history.replaceState(null, "", `#${first}`);
+  await open(first);
+  text.focus();
+  listen();
 }
-grow();
-listen();
+
+start();

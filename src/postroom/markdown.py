@@ -1,4 +1,4 @@
-"""Turns a message's Markdown into HTML that can neither act nor fetch.
+"""Turns the Markdown of messages and answers into HTML that can neither act nor fetch.
 
 Two steps, each enough by itself against a script: the parser knows no raw HTML, and an allow-list decides
 what of its output stays. Pictures become links: one from elsewhere would tell its host who reads the mail. A
@@ -49,7 +49,7 @@ _DEEP = 12
 """Levels from which on a quotation or a list is wider than a narrow page, and scrolls by itself."""
 
 _TAGS = {
-    *("p", "br", "hr", "h3", "h4", "h5", "h6", "blockquote", "ul", "ol", "li", "pre", "code"),
+    *("p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "blockquote", "ul", "ol", "li", "pre", "code"),
     *("em", "strong", "s", "a", "div", "table", "thead", "tbody", "tr", "th", "td", "span", "img"),
 }
 _ALIGNED = {"align-center", "align-right"}
@@ -68,7 +68,11 @@ _ADDRESS = re.compile(
     r"\bhttps?://[^\s<>\"'`()]+(?:\([^\s<>\"'`()]*\)[^\s<>\"'`()]*)*(?<![.,:;!?*_])", re.IGNORECASE
 )
 _TASK = re.compile(r"\[([ xX])\](?= )")
-_HEADINGS = {"h1": "h3", "h2": "h4", "h3": "h5", "h4": "h6", "h5": "h6", "h6": "h6"}
+BELOW_A_PAGE: Final[Mapping[str, str]] = MappingProxyType(
+    {"h1": "h3", "h2": "h4", "h3": "h5", "h4": "h6", "h5": "h6", "h6": "h6"}
+)
+"""Headings of a text below the two that a page has itself."""
+AS_WRITTEN: Final[Mapping[str, str]] = MappingProxyType({})
 _ALIGNMENTS = {"text-align:center": "align-center", "text-align:right": "align-right"}
 
 
@@ -86,10 +90,11 @@ class Body:
     tangled: bool = False
 
 
-def to_html(text: str, pictures: Pictures = _NONE) -> str:
+def to_html(text: str, pictures: Pictures = _NONE, *, headings: Mapping[str, str] = BELOW_A_PAGE) -> str:
     """Return the HTML of a Markdown text: allowed tags only, no script, links to the web only.
 
-    `pictures` are what may be shown in its place: addresses on this server by the names that the text uses.
+    `pictures` are addresses on this server, by the names that the text uses. `headings` maps the tag of each
+    heading to the tag that is shown.
 
     Raises:
         TooLarge: it takes too much work.
@@ -97,7 +102,7 @@ def to_html(text: str, pictures: Pictures = _NONE) -> str:
     env: dict[str, Any] = {"pictures": pictures}
     tokens = PARSER.parse(_bytes(text).decode("utf-8"), env)
     for token in tokens:
-        _fit_the_page(token)
+        _fit_the_page(token, headings)
     for item, _, inline in zip(tokens, tokens[1:], tokens[2:], strict=False):
         _mark_task(item, inline)
     return nh3.clean(
@@ -116,8 +121,10 @@ def to_html(text: str, pictures: Pictures = _NONE) -> str:
 class Markdown:
     """Renders bodies and remembers the results by the hash of the text. Belongs to one event loop."""
 
-    def __init__(self, *, remembered: int = REMEMBERED) -> None:
+    def __init__(self, *, remembered: int = REMEMBERED, headings: Mapping[str, str] = BELOW_A_PAGE) -> None:
+        """`remembered` is the number of characters of HTML that are kept; see `to_html` for `headings`."""
         self._remembered = remembered
+        self._headings = headings
         self._held = 0
         self._results: OrderedDict[bytes, Body] = OrderedDict()
         self._one_renders = asyncio.Semaphore(1)
@@ -141,9 +148,9 @@ class Markdown:
 
     async def _make(self, texts: Sequence[tuple[str, Pictures]]) -> list[Body]:
         if sum(len(_bytes(text)) for text, _ in texts) <= INLINE_LIMIT:
-            return [_body(*one) for one in texts]
+            return [_body(*one, self._headings) for one in texts]
         async with self._one_renders:
-            return await asyncio.to_thread(lambda: [_body(*one) for one in texts])
+            return await asyncio.to_thread(lambda: [_body(*one, self._headings) for one in texts])
 
     def _remember(self, key: bytes, body: Body) -> None:
         if key not in self._results:
@@ -155,11 +162,12 @@ class Markdown:
             self._held -= len(oldest.html)
 
 
-def _body(text: str, pictures: Pictures) -> Body:
+def _body(text: str, pictures: Pictures, headings: Mapping[str, str]) -> Body:
     size, text = len(_bytes(text)), readable(text)  # what turns the direction of writing is named
     if size <= MARKDOWN_LIMIT:
         with contextlib.suppress(TooLarge):
-            return Body(Markup(to_html(text, pictures)), size)  # noqa: S704 - the allow-list above is what makes it safe
+            html = to_html(text, pictures, headings=headings)
+            return Body(Markup(html), size)  # noqa: S704 - the allow-list above is what makes it safe
     plain = Markup('<pre class="plain" tabindex="0">') + escape(text[:PLAIN_SHOWN]) + Markup("</pre>")
     return Body(
         plain, size, cut=len(text) > PLAIN_SHOWN or size > MARKDOWN_LIMIT, tangled=size <= MARKDOWN_LIMIT
@@ -175,14 +183,14 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-def _fit_the_page(token: Token) -> None:
+def _fit_the_page(token: Token, headings: Mapping[str, str]) -> None:
     """Put headings below those of the page, and alignment into classes: no page allows inline style.
 
     Lists and quotations take the side on which their marks stand from their own first letters.
     """
     if token.type in _OWN_DIRECTION:
         token.attrs["dir"] = "auto"
-    token.tag = _HEADINGS.get(token.tag, token.tag)
+    token.tag = headings.get(token.tag, token.tag)
     style = token.attrs.pop("style", None)
     if style in _ALIGNMENTS:
         token.attrs["class"] = _ALIGNMENTS[str(style)]

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from postroom import markdown
 from postroom.contracts.errors import TooLarge
-from postroom.web import markdown
-from postroom.web.markdown import (
+from postroom.markdown import (
+    AS_WRITTEN,
     INLINE_LIMIT,
     MARKDOWN_LIMIT,
     MOST_LOOKS,
@@ -151,6 +152,11 @@ def test_markdown_is_rendered(subtests: pytest.Subtests) -> None:
             assert to_html(body) == html
 
 
+def test_headings_keep_their_level_where_a_page_asks_for_that():
+    assert to_html("# a\n## b", headings=AS_WRITTEN) == "<h1>a</h1>\n<h2>b</h2>\n"
+    assert to_html("# a\n## b") == "<h3>a</h3>\n<h4>b</h4>\n"
+
+
 def test_only_a_picture_that_came_with_the_message_is_shown_in_its_place():
     came = {"a plot.png": "/previews/ab?message=1"}
     assert to_html("![a **plot**](a%20plot.png)", came) == (
@@ -201,7 +207,9 @@ async def test_a_body_at_the_limit_is_rendered():
 
 async def test_equal_bodies_are_rendered_once_and_remembered(monkeypatch):
     rendered = []
-    monkeypatch.setattr(markdown, "to_html", lambda text, pictures: rendered.append(text) or f"<p>{text}</p>")
+    monkeypatch.setattr(
+        markdown, "to_html", lambda text, pictures, **_: rendered.append(text) or f"<p>{text}</p>"
+    )
     pages = Markdown()
     first = await pages.render({1: "same", 2: "same", 3: "other"})
     again = await pages.render({7: "same"})
@@ -212,7 +220,7 @@ async def test_equal_bodies_are_rendered_once_and_remembered(monkeypatch):
 
 async def test_what_is_remembered_is_bounded_and_the_oldest_goes_first(monkeypatch):
     rendered = []
-    monkeypatch.setattr(markdown, "to_html", lambda text, pictures: rendered.append(text[0]) or text)
+    monkeypatch.setattr(markdown, "to_html", lambda text, pictures, **_: rendered.append(text[0]) or text)
     pages = Markdown(remembered=30)
     for message in ("a", "b", "c", "a", "d", "a", "b"):
         assert (await pages.render({1: message * 10}))[1].html == message * 10
@@ -229,7 +237,7 @@ async def test_a_body_larger_than_all_that_may_be_remembered_is_rendered_and_not
 async def test_much_markdown_is_rendered_off_the_loop(monkeypatch, size, elsewhere):
     threads = []
     monkeypatch.setattr(
-        markdown, "to_html", lambda text, pictures: threads.append(threading.current_thread()) or text
+        markdown, "to_html", lambda text, pictures, **_: threads.append(threading.current_thread()) or text
     )
     await Markdown().render({1: "a" * (size - 1), 2: "b"})
     assert {thread is not threading.main_thread() for thread in threads} == {elsewhere}

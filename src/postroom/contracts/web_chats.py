@@ -1,0 +1,83 @@
+"""The conversations of the chat page, the entries that each of them shows, and the port that stores both."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from postroom.contracts.messages import Json
+from postroom.contracts.records import Record, field
+
+
+class WebConversation(Record, frozen=True, kw_only=True):
+    """A conversation in the list of one person. Instants are milliseconds since the epoch."""
+
+    person: str
+    conversation_id: str
+    title: str
+    created_at: int = 0
+    active_at: int = 0
+    """The position of its newest entry; the time of its creation as long as it has none."""
+
+
+class WebEntry(Record, frozen=True, kw_only=True):
+    """A message, an answer or a question that a conversation shows; `body` is what the page is told."""
+
+    person: str
+    conversation_id: str
+    entry_id: str
+    position: int
+    """Entries are shown by position; one person's positions grow with the time, and differ."""
+    body: dict[str, Json] = field(default_factory=dict)
+
+
+class WebChats(Protocol):
+    """The conversations of all people on the chat page. No listing returns more than 200 rows."""
+
+    async def conversations(
+        self, person: str, *, before: int | None = None, limit: int = 200
+    ) -> tuple[WebConversation, ...]:
+        """Return a person's conversations, the last active first; only those active before an instant."""
+        ...
+
+    async def conversation(self, person: str, conversation_id: str) -> WebConversation | None:
+        """Return one conversation; None if there is none."""
+        ...
+
+    async def open(self, person: str, conversation_id: str, *, title: str) -> None:
+        """Create an empty conversation; one that exists keeps its title.
+
+        Raises:
+            InvalidRecord: a part is blank, or holds half a character.
+        """
+        ...
+
+    async def put(self, entries: Sequence[WebEntry]) -> bool:
+        """Store entries of one conversation; an entry that is known takes the new body in its old position.
+
+        Return False, and store nothing, if the conversation does not exist: it was deleted.
+
+        Raises:
+            InvalidRecord: an id is blank, or a text holds half a character.
+        """
+        ...
+
+    async def rename(self, person: str, conversation_id: str, title: str) -> bool:
+        """Give a conversation another title; return False if there is no such conversation.
+
+        Raises:
+            InvalidRecord: the title is blank, or holds half a character.
+        """
+        ...
+
+    async def delete(self, person: str, conversation_id: str) -> bool:
+        """Delete a conversation with its entries; return False if there is no such conversation."""
+        ...
+
+    async def entries(
+        self, person: str, conversation_id: str, *, before: int | None = None, limit: int = 200
+    ) -> tuple[WebEntry, ...]:
+        """Return the newest entries of a conversation, the newest first; only those before a position."""
+        ...
+
+    async def entry(self, person: str, entry_id: str) -> WebEntry | None:
+        """Return one entry of a person, in whatever conversation it is; None if there is none."""
+        ...

@@ -1,0 +1,100 @@
+"""Whether a database holds all that was committed to it, told by a number that is kept twice.
+
+The first commit after each checkpoint raises the number in the header of the database, `PRAGMA
+user_version`. Once that commit is on the disk, and before anybody is answered, the number is written to
+`<database>.generation` too. The commit itself is in the log, `<database>-wal`, until the next
+checkpoint. So a database that lost its log, or an older copy of it, has a smaller number than the file
+beside it.
+
+The file is not synced: after a power cut it may hold an earlier number, and refuses nothing then.
+"""
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from postroom.contracts.errors import WrongStore
+from postroom.log import get_logger
+
+_LOG = get_logger(__name__)
+_DIGITS: Final = 10
+"""The number always takes this many bytes, so that it is written over in place."""
+
+
+class Generations:
+    """The number of one open database; the thread that writes to the database calls it."""
+
+    def __init__(self, database: Path) -> None:
+        self._file = generation_file(database)
+        self._is_due = True
+        self._raised: int | None = None
+
+    def end(self) -> None:
+        """Have the next commit raise the number, because a checkpoint wrote commits to the database."""
+        self._is_due = True
+
+    def begin(self, connection: sqlite3.Connection) -> None:
+        """Raise the number within the open transaction, if that is due."""
+        self._raised = None
+        if self._is_due:
+            self._raised = _number_in(connection) + 1
+            connection.execute(f"PRAGMA user_version = {self._raised}")
+
+    def keep(self) -> None:
+        """Write the raised number beside the database, after its commit.
+
+        If the file cannot be written, the log says so and the next commit raises the number again.
+        """
+        if self._raised is None:
+            return
+        try:
+            descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT, 0o600)
+            try:
+                os.write(descriptor, f"{self._raised:0{_DIGITS}}".encode())
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            _LOG.warning("store.generation_not_kept", file=str(self._file), reason=error.strerror)
+        else:
+            self._is_due = False
+
+
+def generation_file(database: Path) -> Path:
+    """Return the file that holds the number of a database."""
+    return database.with_name(f"{database.name}.generation")
+
+
+def forget_generation(database: Path) -> None:
+    """Let the database be taken as it is at its next opening.
+
+    Raises:
+        OSError: The file cannot be removed.
+    """
+    generation_file(database).unlink(missing_ok=True)
+
+
+def refuse_lost_commits(connection: sqlite3.Connection, database: Path) -> None:
+    """Refuse a database that lacks commits; nothing is changed.
+
+    Raises:
+        WrongStore: The number in the database is smaller than the number beside it.
+    """
+    file = generation_file(database)
+    try:
+        kept = int(file.read_bytes())
+    except (OSError, ValueError):  # there is none, or a power cut tore it: nothing is known
+        return
+    if _number_in(connection) < kept:
+        raise WrongStore(
+            f"{database} lacks commits that were acknowledged: its log {database.name}-wal was lost, "
+            "or the file is an older copy",
+            value=str(database),
+            remedy=f"put {database.name}-wal back, if you have it; or {WrongStore.default_remedy}. "
+            f"A program that embeds postroom opens the database as it is once {file.name} is removed",
+        )
+
+
+def _number_in(connection: sqlite3.Connection) -> int:
+    [[number]] = connection.execute("PRAGMA user_version")
+    return int(number)
