@@ -796,7 +796,7 @@ def _kinds_in(kind: Any) -> frozenset[Any]:
     parts = [part for part in get_args(kind) if part is type(None) or not isinstance(part, Meta)]
     if get_origin(kind) is Literal or not parts:
         return frozenset({kind})
-    return frozenset().union(*map(_kinds_in, parts))
+    return frozenset(one for part in parts for one in _kinds_in(part))
 
 
 def _json_forms(text: str) -> Iterator[object]:
