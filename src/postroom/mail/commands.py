@@ -793,7 +793,7 @@ def _forms_of_text(text: str, kind: Any, name: str) -> Iterator[object]:
 @cache
 def _kinds_in(kind: Any) -> frozenset[Any]:
     """Return the plain types of which a type is made: of a union its members, of a list its items."""
-    parts = [part for part in get_args(kind) if part is type(None) or not isinstance(part, Meta)]
+    parts: list[Any] = [part for part in get_args(kind) if part is type(None) or not isinstance(part, Meta)]
     if get_origin(kind) is Literal or not parts:
         return frozenset({kind})
     return frozenset(one for part in parts for one in _kinds_in(part))
