@@ -89,6 +89,9 @@ CREATE INDEX projects_spelling ON projects (spelling);
 
 CREATE INDEX recipients_unread ON recipients (agent_id, seq) WHERE read_at IS NULL;
 
+CREATE INDEX run_dispatches_again ON run_dispatches (available_at, tenant, limit_key)
+  WHERE status = 'Queued' AND attempt_count + interruption_count > 0;
+
 CREATE UNIQUE INDEX run_dispatches_claimed ON run_dispatches (thread_id) WHERE status = 'Claimed';
 
 CREATE UNIQUE INDEX run_dispatches_dedupe ON run_dispatches (thread_id, dedupe_key)

@@ -163,8 +163,8 @@ SELECT {part columns}
 -- mark_reconciled
 UPDATE run_dispatches SET reconciled = 1 WHERE dispatch_id IN {texts :dispatch_ids} AND reconciled = 0;
 
--- due_now
--- The rows that are due, blocked or not, as far as the window goes: mostly these are all of them.
+-- part due_rows
+-- Whether a row is due, and its thread free, is the last column.
 SELECT priority, created_at, dispatch_id, thread_id, tenant, limit_key, available_at,
        CASE WHEN available_at <= :now AND held_until <= :now
                 AND NOT (limit_key IN {texts :full_keys})
@@ -182,71 +182,27 @@ SELECT priority, created_at, dispatch_id, thread_id, tenant, limit_key, availabl
                                  WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id LIMIT 1 OFFSET 0)
             THEN 1 ELSE 0 END
   FROM run_dispatches
+
+-- due_now
+-- The rows that are due, blocked or not, as far as the window goes: mostly these are all of them.
+{part due_rows}
  WHERE status = 'Queued' AND available_at <= :now
  ORDER BY available_at LIMIT :window;
 
 -- due_threads
-SELECT priority, created_at, dispatch_id, thread_id, tenant, limit_key, available_at,
-       CASE WHEN available_at <= :now AND held_until <= :now
-                AND NOT (limit_key IN {texts :full_keys})
-                AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
-                AND NOT EXISTS (SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id
-                                   AND CAST(:is_anywhere AS bigint) = 0 AND NOT (p.place IN {texts :places}) LIMIT 1 OFFSET 0)
-                AND NOT EXISTS (SELECT 1 FROM run_dispatches o
-                                 WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed'
-                                 LIMIT 1 OFFSET 0)
-                AND NOT EXISTS (SELECT 1 FROM runs r
-                                 WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
-                                   AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id
-                                 LIMIT 1 OFFSET 0)
-                AND NOT EXISTS (SELECT 1 FROM unreadable_rows
-                                 WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id LIMIT 1 OFFSET 0)
-            THEN 1 ELSE 0 END
-  FROM run_dispatches
+{part due_rows}
  WHERE status = 'Queued' AND is_open = 1
    AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
  ORDER BY priority, created_at, dispatch_id LIMIT :window;
 
 -- due_threads_of_tenant
-SELECT priority, created_at, dispatch_id, thread_id, tenant, limit_key, available_at,
-       CASE WHEN available_at <= :now AND held_until <= :now
-                AND NOT (limit_key IN {texts :full_keys})
-                AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
-                AND NOT EXISTS (SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id
-                                   AND CAST(:is_anywhere AS bigint) = 0 AND NOT (p.place IN {texts :places}) LIMIT 1 OFFSET 0)
-                AND NOT EXISTS (SELECT 1 FROM run_dispatches o
-                                 WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed'
-                                 LIMIT 1 OFFSET 0)
-                AND NOT EXISTS (SELECT 1 FROM runs r
-                                 WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
-                                   AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id
-                                 LIMIT 1 OFFSET 0)
-                AND NOT EXISTS (SELECT 1 FROM unreadable_rows
-                                 WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id LIMIT 1 OFFSET 0)
-            THEN 1 ELSE 0 END
-  FROM run_dispatches
+{part due_rows}
  WHERE status = 'Queued' AND is_open = 1 AND tenant = :tenant AND tenant <> ''
    AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
  ORDER BY priority, created_at, dispatch_id LIMIT :window;
 
 -- due_threads_of_nobody
-SELECT priority, created_at, dispatch_id, thread_id, tenant, limit_key, available_at,
-       CASE WHEN available_at <= :now AND held_until <= :now
-                AND NOT (limit_key IN {texts :full_keys})
-                AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
-                AND NOT EXISTS (SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id
-                                   AND CAST(:is_anywhere AS bigint) = 0 AND NOT (p.place IN {texts :places}) LIMIT 1 OFFSET 0)
-                AND NOT EXISTS (SELECT 1 FROM run_dispatches o
-                                 WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed'
-                                 LIMIT 1 OFFSET 0)
-                AND NOT EXISTS (SELECT 1 FROM runs r
-                                 WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
-                                   AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id
-                                 LIMIT 1 OFFSET 0)
-                AND NOT EXISTS (SELECT 1 FROM unreadable_rows
-                                 WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id LIMIT 1 OFFSET 0)
-            THEN 1 ELSE 0 END
-  FROM run_dispatches
+{part due_rows}
  WHERE status = 'Queued' AND is_open = 1 AND tenant = ''
    AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
  ORDER BY priority, created_at, dispatch_id LIMIT :window;
@@ -326,6 +282,13 @@ SELECT min(held_until) FROM run_dispatches WHERE held_until > :now AND held_unti
 SELECT DISTINCT thread_id FROM run_dispatches
  WHERE status IN ('Queued', 'Claimed') AND thread_id IN {texts :thread_ids};
 
+-- set_back
+UPDATE run_dispatches SET available_at = CASE WHEN available_at - :back > 1 THEN available_at - :back ELSE 1 END, updated_at = :now
+ WHERE status = 'Queued' AND is_open = 1 AND available_at > :now AND updated_at > :now;
+
+-- set_back_leases
+UPDATE run_dispatches SET lease_until = lease_until - :back, updated_at = :now WHERE status = 'Claimed' AND updated_at > :now;
+
 -- queued_threads
 WITH RECURSIVE found (thread_id) AS (
   SELECT (SELECT min(thread_id) FROM run_dispatches WHERE status = 'Queued' AND thread_id > :after)
@@ -392,6 +355,27 @@ DELETE FROM unreadable_rows
 
 -- claimed_by_limit
 SELECT tenant, limit_key, count(*) FROM run_dispatches WHERE status = 'Claimed' GROUP BY tenant, limit_key;
+
+-- begun_by_limit
+SELECT tenant, limit_key, count(*) FROM run_dispatches WHERE status = 'Claimed' GROUP BY tenant, limit_key
+ UNION ALL
+SELECT tenant, limit_key, count(*) FROM run_dispatches
+ WHERE status = 'Queued' AND attempt_count + interruption_count > 0 AND available_at <= :soon
+ GROUP BY tenant, limit_key;
+
+-- begun_of_agent
+SELECT count(*) FROM (SELECT run_id FROM run_dispatches WHERE status = 'Claimed'
+                       UNION ALL
+                      SELECT run_id FROM run_dispatches
+                       WHERE status = 'Queued' AND attempt_count + interruption_count > 0 AND available_at <= :soon) d
+  {cross} runs r ON r.run_id = d.run_id WHERE json_extract(r.body, '$.agent_id') = :agent_id;
+
+-- begun_of_agent @postgres
+SELECT count(*) FROM (SELECT run_id FROM run_dispatches WHERE status = 'Claimed'
+                       UNION ALL
+                      SELECT run_id FROM run_dispatches
+                       WHERE status = 'Queued' AND attempt_count + interruption_count > 0 AND available_at <= :soon) d
+  {cross} runs r ON r.run_id = d.run_id WHERE CAST(r.body AS jsonb) ->> 'agent_id' = :agent_id;
 
 -- starts
 SELECT coalesce(max(number), 0),
