@@ -832,7 +832,7 @@ class WebDriver(Driver):
         "parts": "the page shows a text of any length",
         "failing edits": "the server itself holds what the page shows",
         "credentials": "the adapter logs in to no other server",
-        "drafts of a process that died": "the page's log is in memory and ends with the process",
+        "drafts of a process that died": "the page shows a draft only while the process that writes the answer runs",
         "other people's cards": "each person sees only their own chat",
         "dead letters": "the page gets an error at once, and the person still has the text",
         "shared bots": "each server answers its own pages",
