@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from postroom.gateway.events import ButtonPress, MessageEvent
-from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.session import SessionSource
 
 
@@ -43,17 +42,6 @@ class Listener:
         if self.failures:
             self.refused += 1
             raise self.failures.pop(0)
-
-
-class DeadLetters:
-    """Stands where a gateway keeps the raw updates of a channel that met a defect."""
-
-    def __init__(self, adapter: BasePlatformAdapter) -> None:
-        self.letters: list[str] = []
-        adapter.keep_dead = self._keep
-
-    async def _keep(self, account: str, key: str, raw: str, why: str) -> None:
-        self.letters.append(raw)
 
 
 async def eventually(holds: Callable[[], object]) -> None:

@@ -399,6 +399,30 @@ class SlackDriver(Driver):
         form |= {"user_id": self.people[person], "trigger_id": f"13345.738.{self.number}"}
         await self._send(fake_slack.envelope(f"e{self.number}", form, "slash_commands"))
 
+    async def mention_below(self, words: Sequence[str], text: str) -> None:
+        """Mention the bot in a thread in which others have said these words."""
+        root = "1700000000.000001"
+        thread = [
+            {"type": "message", "user": "U0MAL", "text": word, "ts": f"1700000000.{number:06d}"}
+            for number, word in enumerate(words, start=1)
+        ]
+        below = {"thread_ts": root, "parent_user_id": "U0MAL"}
+        self.fake.threads[root] = [thread[0] | {"thread_ts": root, "reply_count": len(words)}]
+        self.fake.threads[root] += [one | below for one in thread[1:]]
+        told = {
+            "user": self.people[ANN],
+            "ts": "1700000001.000001",
+            "thread_ts": root,
+            "channel_type": "channel",
+        }
+        told |= {
+            "channel": fake_slack.CHANNEL,
+            "text": f"<@{fake_slack.BOT}> {text}",
+            "parent_user_id": "U0MAL",
+        }
+        self.fake.threads[root].append({"type": "message", **told})
+        await self._event(**told)
+
     async def redeliver(self, sent: Sent) -> None:
         await self._send({**sent.raw, "retry_attempt": 1, "retry_reason": "timeout"})
 
@@ -808,7 +832,7 @@ class WebDriver(Driver):
         "parts": "the page shows a text of any length",
         "failing edits": "the server itself holds what the page shows",
         "credentials": "the adapter logs in to no other server",
-        "drafts of a process that died": "the page's log is in memory and ends with the process",
+        "drafts of a process that died": "the page shows a draft only while the process that writes the answer runs",
         "other people's cards": "each person sees only their own chat",
         "dead letters": "the page gets an error at once, and the person still has the text",
         "shared bots": "each server answers its own pages",
@@ -846,6 +870,12 @@ class WebDriver(Driver):
         except TypeError:  # a test has the server meet a defect: its own door answers with 500
             return httpx2.Response(500)
 
+    async def _changed(self, method: str, path: str, person: str, body: Any) -> None:
+        """Send a change until it is stored."""
+        while (answer := await self._asked(method, path, person, body)).status_code == 503:
+            pass
+        assert answer.status_code == 200, answer.text
+
     async def say(self, text: str, person: str = ANN, extra: Extra = PLAIN) -> Sent:
         self.number += 1
         body: dict[str, Any] = {"id": f"message-{self.number:04d}", "text": text, "files": []}
@@ -876,20 +906,16 @@ class WebDriver(Driver):
         return sent.id in self._taken
 
     async def edit(self, sent: Sent, text: str) -> None:
-        answer = await self._asked("PUT", f"/chat/messages/{sent.id}", sent.person, {"text": text})
-        assert answer.status_code == 200
+        await self._changed("PUT", f"/chat/messages/{sent.id}", sent.person, {"text": text})
 
     async def delete(self, sent: Sent) -> None:
-        await self._asked("DELETE", f"/chat/messages/{sent.id}", sent.person, b"")
+        await self._changed("DELETE", f"/chat/messages/{sent.id}", sent.person, b"")
 
     async def press(self, card: Shown, label: str, person: str = ANN) -> None:
         self.number += 1
-        body = {
-            "value": dict(card.buttons)[label],
-            "message_id": card.id,
-            "press_id": f"press-{self.number:04d}",
-        }
-        await self._asked("POST", "/chat/buttons", person, body)
+        body = {"value": dict(card.buttons)[label], "message_id": card.id}
+        body["press_id"] = f"press-{self.number:04d}"
+        await self._changed("POST", "/chat/buttons", person, body)
 
     def shown(self) -> Sequence[Shown]:
         entries = [one for log in self._adapter._logs.values() for one in log._entries.values()]

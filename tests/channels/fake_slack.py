@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import json
 import logging
+import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ _QUIET.setLevel(logging.CRITICAL)  # a test looks for secrets in all logs, and t
 TEAM, BOT, BOT_ID = "T0TEAM", "U0BOT", "B0BOT"
 ANN, BEN = "U0ANN", "U0BEN"
 CHANNEL, DM = "C0GENERAL", "D0ANN"
+_REPLIES = {"channel", "ts", "cursor", "inclusive", "latest", "limit", "oldest", "include_all_metadata"}
+"""The arguments of `conversations.replies`."""
 SCOPES = (
     "chat:write,im:history,channels:history,app_mentions:read,commands,files:read,files:write,reactions:write"
 )
@@ -87,6 +90,10 @@ class FakeSlack:
     posted: dict[str, dict[str, Any]] = field(default_factory=dict)
     wires: list[Wire] = field(default_factory=list)
     files: dict[str, Fault] = field(default_factory=dict)
+    threads: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """By the `ts` of its first message: the messages of a thread, the oldest first."""
+    thread_page: int = 1_000
+    """How many messages of a thread one answer has at most, whatever was asked for."""
     away: bool = False
     """Whether every request and every socket ends without an answer."""
     _keys: dict[str, str] = field(default_factory=dict)
@@ -209,6 +216,33 @@ class FakeSlack:
         if body["channel"] == DM:
             return {"channel": {"id": DM, "is_im": True}}
         return {"channel": {"id": body["channel"], "name": "general", "is_im": False}}
+
+    def _conversations_replies(self, body: dict[str, str]) -> dict[str, Any]:
+        """Answer as Slack documents it: the oldest first, in pages, the first message in each of them."""
+        if unknown := body.keys() - _REPLIES:
+            return {"ok": False, "error": "invalid_arguments", "unknown": sorted(unknown)}
+        if "channels:history" not in (self.scopes or SCOPES):
+            return {"ok": False, "error": "missing_scope", "needed": "channels:history"}
+        if body.get("channel") != CHANNEL:
+            return {"ok": False, "error": "channel_not_found"}
+        if body.get("ts") not in self.threads:
+            return {"ok": False, "error": "thread_not_found"}
+        for name in ("latest", "oldest"):
+            if not re.fullmatch(r"\d{10}\.\d{6}", body.get(name, "1700000000.000000")):
+                return {"ok": False, "error": f"invalid_ts_{name}"}
+        limit, start = body.get("limit", "1000"), body.get("cursor", "0")
+        if not limit.isdigit() or not 0 < int(limit) < 1_000:
+            return {"ok": False, "error": "invalid_limit"}
+        root, *replies = self.threads[body["ts"]]
+        latest, inclusive = body.get("latest", "9"), body.get("inclusive") == "true"
+        found = [one for one in replies if one["ts"] < latest or (inclusive and one["ts"] == latest)]
+        end = int(start) + min(int(limit), self.thread_page)
+        has_more = end < len(found)
+        return {
+            "messages": [root, *found[int(start) : end]],
+            "has_more": has_more,
+            "response_metadata": {"next_cursor": str(end) if has_more else ""},
+        }
 
     def _files_getUploadURLExternal(self, _: object) -> dict[str, Any]:
         return {"upload_url": f"http://127.0.0.1:{self.port}/upload/one", "file_id": "F0NEW"}

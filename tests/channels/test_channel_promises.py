@@ -5,6 +5,7 @@ Where a platform lacks an ability, its driver and docs/content.md say why.
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -26,9 +27,11 @@ from channels.drivers import (
     Extra,
     Sent,
     Shown,
+    SlackDriver,
     TelegramDriver,
     table,
 )
+from channels.fake_slack import Fault
 from conformance.run_backends import Place
 from dispatch_room import done
 from gateway_room import Agent, Room, all_answered, settled
@@ -40,9 +43,10 @@ from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
 from postroom.gateway import wording
 from postroom.gateway.config import GatewayConfig
-from postroom.gateway.events import MessageEvent
+from postroom.gateway.events import MessageEvent, SendErrorKind
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
+from postroom.gateway.session import Platform
 from postroom.testing import ManualClock
 
 PATIENCE_S = 60
@@ -58,9 +62,13 @@ class Door:
         """Raised one for each message, before it is stored."""
         self.after: list[Exception] = []
         """Raised one for each message, when it is stored: the platform is not told that we have it."""
+        self.changes: list[Exception] = []
+        """Raised one for each edit, deletion or press, before it is stored."""
         self.handed: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
+        if name in ("edited", "deleted", "pressed") and self.changes:
+            raise self.changes.pop(0)
         return getattr(self._inner, name)
 
     async def accept(self, event: MessageEvent) -> None:
@@ -270,6 +278,7 @@ async def test_a_message_that_can_never_be_stored_is_passed_over_and_counted(sta
     await stage.driver.say("and then")
     await stage.until(stage.shows("re: and then"))
     assert stage.read() == ["and then"]
+    assert stage.adapter.liveness.refused == 1
 
 
 async def test_an_update_that_cannot_be_read_is_counted_and_the_next_message_is_answered(
@@ -383,6 +392,7 @@ async def test_an_edit_that_comes_too_late_is_told_to_its_sender(stage: Stage) -
     await stage.start()
     sent = await stage.driver.say("hello")
     await stage.answered(1)
+    stage.door.changes = [StoreUnavailable("away")]  # it comes again
     await stage.driver.edit(sent, "hello all")
     await stage.until(stage.shows(wording.EDITED_TOO_LATE))
     assert stage.read() == ["hello"]
@@ -395,6 +405,7 @@ async def test_a_message_that_is_deleted_before_the_agent_has_read_it_is_not_rea
     await stage.hold()
     sent = await stage.driver.say("second")
     await stage.until_stored(2)
+    stage.door.changes = [StoreUnavailable("away")]  # it comes again
     await stage.driver.delete(sent)
     await stage.driver.say("third")
     await stage.until_stored(3)
@@ -626,6 +637,7 @@ async def test_a_question_is_answered_once_and_its_buttons_go_away(stage: Stage)
     await stage.driver.say("delete a")
     card = await card_of(stage)
     assert [label for label, _ in card.buttons] == ([] if stage.lacks("buttons") else ["Approve", "Deny"])
+    stage.door.changes = [StoreUnavailable("away")]  # a press comes again
     await answer(stage, card, "Approve")
     await stage.until(stage.shows("approved: [True]"))
     if not stage.lacks("edits"):
@@ -826,19 +838,24 @@ async def test_a_platform_that_is_away_at_the_start_is_connected_when_it_comes_b
     await stage.until(stage.shows("re: hello"))
 
 
-async def test_a_credential_that_is_refused_is_named_and_not_shown(stage: Stage) -> None:
+async def test_a_credential_that_is_refused_is_named_and_not_shown(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
     if stage.lacks("credentials"):
         return
+    caplog.set_level(logging.DEBUG)
     wrong = stage.driver.secrets[0][:-4] + "xxxx"
     adapter = stage.driver.adapter(stage.clock, secret=wrong)
     with pytest.raises(CredentialRefused) as caught:
         await adapter.connect()
-    assert wrong not in f"{caught.value!r} {caught.value.as_dict()} {adapter!r}"
+    assert caught.value.remedy
+    told = f"{caught.value!r} {caught.value.as_dict()} {caught.value.__cause__!r} {caplog.text}"
+    assert wrong not in f"{told} {adapter!r} {adapter.config!r} {adapter.liveness!r}"
     await adapter.disconnect()
 
 
 async def test_no_secret_and_no_words_are_logged(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, logger="postroom")
+    caplog.set_level(logging.DEBUG)
     await stage.start()
     stage.door.before = [StoreUnavailable("away"), InvalidArgument("never")]
     await stage.driver.say("private words")
@@ -851,8 +868,12 @@ async def test_no_secret_and_no_words_are_logged(stage: Stage, caplog: pytest.Lo
         await stage.until(lambda: stage.adapter.liveness.state is not AdapterState.CONNECTED)
         await stage.driver.come_back()
     await stage.room.close()
-    written = f"{caplog.text} {stage.adapter!r} {stage.adapter.config!r} {stage.adapter.liveness!r}"
-    for secret in (*stage.driver.secrets, "private"):
+    logged = [one for one in caplog.records if one.name != "mail.log"]  # the log of the fake mail server
+    ours = " ".join(one.getMessage() for one in logged if one.name.startswith("postroom"))
+    assert "private" not in ours
+    lines = " ".join(f"{one.getMessage()} {one.exc_text or ''}" for one in logged)
+    written = f"{lines} {stage.adapter!r} {stage.adapter.config!r} {stage.adapter.liveness!r}"
+    for secret in stage.driver.secrets:
         assert secret not in written
 
 
@@ -866,6 +887,9 @@ async def test_disconnecting_leaves_nothing_behind_and_may_be_done_twice(stage: 
     ours = {one for one in asyncio.all_tasks() - before if "channel" in one.get_name()}
     assert ours == set()
     assert stage.adapter.liveness.state is AdapterState.STOPPED
+    if not stage.lacks("outages"):
+        sent = await stage.adapter.send(stage.driver.chat, "hello")
+        assert stage.driver.platform is Platform.EMAIL or sent.error_kind is SendErrorKind.TRANSIENT
 
 
 # What one platform alone has.
@@ -879,3 +903,44 @@ async def test_an_album_that_answers_a_file_brings_that_file_once(stage: Stage) 
     await stage.answered(3)
     [refs] = stage.agent.files
     assert refs == ["a.png", "old.txt-0", "b.png", "c.png"]
+
+
+@pytest.mark.parametrize("stage", [SlackDriver], indirect=True)
+@pytest.mark.parametrize(
+    ("page", "count", "unread"),
+    [
+        (1_000, 3, ""),
+        (15, 60, ""),
+        (1_000, 300, "older messages of this long thread"),
+        (15, 100, "the later messages of this thread"),
+    ],
+)
+async def test_a_mention_in_a_thread_brings_what_was_said_there_in_slacks_pages(
+    stage: Stage, page: int, count: int, unread: str
+) -> None:
+    await stage.start()
+    assert isinstance(stage.driver, SlackDriver)
+    stage.driver.fake.thread_page = page
+    words = [f"<word{number}>" for number in range(count)]
+    await stage.driver.mention_below([f"&lt;word{number}&gt;" for number in range(count)], "what now?")
+    await stage.answered(1)
+    [read] = stage.read()
+    said = re.findall(r"U0MAL: (<word\d+>)", read)
+    assert said == [words[0], *words[1:][:75][-99:]] if "later" in unread else [words[0], *words[1:][-99:]]
+    assert read.count("what now?") == 1
+    assert (f"[Not shown to you: {unread}]" in read) is bool(unread)
+    assert (wording.not_read([unread]) in stage.texts()) is bool(unread)
+
+
+@pytest.mark.parametrize("stage", [SlackDriver], indirect=True)
+@pytest.mark.parametrize("refusal", ["missing_scope", "not_in_channel", "ratelimited"])
+async def test_a_thread_that_slack_does_not_give_is_named_and_the_mention_is_answered(
+    stage: Stage, refusal: str
+) -> None:
+    await stage.start()
+    assert isinstance(stage.driver, SlackDriver)
+    stage.driver.fake.will("conversations.replies", Fault(body={"ok": False, "error": refusal}))
+    await stage.driver.mention_below(["one", "two"], "what now?")
+    await stage.answered(1)
+    assert stage.read() == ["what now?\n\n[Not shown to you: what was said in this thread]"]
+    assert "re: " in stage.texts()[-1]

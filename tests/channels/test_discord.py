@@ -16,13 +16,11 @@ from typing import Any
 
 import pytest
 
-from channels.chat_listener import DeadLetters
 from channels.fake_discord import ALICE, BOB, DIRECT, GUILD, ME, PERSONS, ROOM, THREAD, TOKEN, FakeDiscord
 from channels.fetching import fetched, sending
 from postroom.contracts.errors import (
     ConfigError,
     CredentialRefused,
-    InvalidArgument,
     MissingExtra,
     ServerUnavailable,
     StoreUnavailable,
@@ -533,22 +531,6 @@ async def test_a_message_waits_while_its_channel_cannot_be_looked_up(
         assert inbox.texts == ["one", "two"]
 
 
-async def test_a_message_that_was_not_kept_is_handed_over_again_before_those_behind_it(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
-    inbox.failures.extend([StoreUnavailable("down"), StoreUnavailable("down")])
-    async with connected(fake, inbox, clock) as adapter:
-        first = await fake.say("one")
-        await fake.say("two")
-        await let_pass(clock)
-        await let_pass(clock)
-        await until(lambda: len(inbox.texts) == 2)
-        assert inbox.texts == ["one", "two"]
-        assert inbox.tried[:3] == [first["id"]] * 3
-        assert adapter.liveness.refused == 0
-        assert len(fake.identified) == 1
-
-
 async def test_when_too_many_are_held_the_connection_is_closed_and_a_resume_brings_the_rest(
     fake: FakeDiscord, inbox: Inbox, clock: ManualClock
 ) -> None:
@@ -586,27 +568,6 @@ async def test_when_the_session_is_over_by_then_the_rest_is_asked_for(
         assert len(fake.identified) == 2
 
 
-async def test_a_message_that_can_never_be_kept_is_counted_and_passed_over(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
-    inbox.failures.append(InvalidArgument("no"))
-    async with connected(fake, inbox, clock) as adapter:
-        await fake.say("bad")
-        await fake.say("good")
-        await until(lambda: inbox.kept)
-        assert (inbox.texts, adapter.liveness.refused) == (["good"], 1)
-
-
-async def test_a_message_that_comes_twice_is_handed_over_twice(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
-    async with connected(fake, inbox, clock):
-        told = await fake.say("once")
-        await fake.tell("MESSAGE_CREATE", told)
-        await until(lambda: len(inbox.tried) == 2)
-        assert inbox.tried == [told["id"], told["id"]]
-
-
 @pytest.mark.parametrize(
     ("name", "data"),
     [
@@ -639,22 +600,6 @@ async def test_a_malformed_update_is_counted_and_stops_nothing(
         assert (inbox.texts, adapter.liveness.refused) == (["good"], 1)
     assert "marked-words" not in caplog.text
     assert "channel.refused" in caplog.text
-
-
-async def test_an_update_that_meets_a_defect_three_times_is_a_dead_letter_and_the_next_is_taken(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
-    async with connected(fake, inbox, clock) as adapter:
-        dead = DeadLetters(adapter)
-        inbox.failures.extend([RuntimeError("a defect")] * 3)
-        await fake.say("poison")
-        await fake.say("good")
-        for _ in range(2):
-            await let_pass(clock)
-        await until(lambda: inbox.kept)
-        assert inbox.texts == ["good"]
-        assert ["poison" in raw for raw in dead.letters] == [True]
-        assert adapter.liveness.shown()["state"] == "degraded"
 
 
 @pytest.mark.parametrize(
@@ -738,17 +683,6 @@ async def test_a_pressed_button_is_told_and_answered_for_the_one_who_pressed(
         assert answer.body["type"] == 4
         assert answer.body["data"]["content"] == "approved by Alice"
         assert answer.body["data"]["flags"] == 64
-
-
-async def test_a_press_that_was_not_kept_is_told_again(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
-    inbox.failures.append(StoreUnavailable("down"))
-    async with connected(fake, inbox, clock):
-        await fake.press("deny:7", "61")
-        await let_pass(clock)
-        await until(lambda: inbox.presses)
-        assert [one.value for one in inbox.presses] == ["deny:7"]
 
 
 async def test_a_press_is_taken_though_its_note_comes_too_late(
@@ -1000,19 +934,6 @@ def test_the_missing_intent_is_named_with_the_place_where_it_is_switched_on() ->
     refused = DiscordAdapter(PlatformConfig(token=TOKEN))._refused(4014)
     assert "https://discord.com/developers/applications" in refused.remedy
     assert "Message Content Intent" in refused.remedy
-
-
-async def test_a_wrong_token_is_refused_and_not_shown(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    adapter = made(fake, inbox, clock, token="wrong.s3cret")
-    async with asyncio.timeout(60):
-        with pytest.raises(ConfigError) as refused:
-            await adapter.connect()
-    told = f"{refused.value.as_dict()} {refused.value.__cause__} {caplog.text} {adapter.liveness} {adapter.config}"
-    assert "s3cret" not in told
-    assert adapter.liveness.error_code == "unauthorized"
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channels.chat_listener import DeadLetters, Listener, eventually
+from channels.chat_listener import Listener, eventually
 from channels.fake_mail_servers import ADDRESS, PASSWORD, FakeImap, FakeMail, FakeSmtp, mail
 from channels.fetching import fetched, sending
 from postroom.contracts.errors import (
     ConfigError,
-    InvalidArgument,
     ServerUnavailable,
-    StoreUnavailable,
     TooLarge,
 )
 from postroom.gateway.config import PlatformConfig
@@ -126,48 +124,11 @@ async def test_mails_are_handed_over_in_order_whatever_their_number(fake, adapte
     assert listener.texts == [f"message {number}" for number in range(120)]
 
 
-async def test_a_mail_stays_unread_while_its_message_is_not_kept(fake, adapter, listener, clock) -> None:
-    listener.failures = [StoreUnavailable("disk is away")]
-    fake.imap.put(mail("one", Message_ID="<1@x.org>", Subject=""))
-    fake.imap.put(mail("two", Message_ID="<2@x.org>", Subject=""))
-    await passing(clock, lambda: listener.refused)
-    await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
-    assert fake.imap.unread() == [1, 2]
-    assert fake.imap.asked("UID STORE") == []
-    await passing(clock, lambda: not fake.imap.unread())
-    assert listener.texts == ["one", "two"]
-    assert fake.imap.asked("LOGIN") == [f'LOGIN {ADDRESS} "{PASSWORD}"']
-
-
 async def test_a_mail_whose_mark_was_lost_comes_again(fake, adapter, listener, clock) -> None:
     fake.imap.cuts = ["UID STORE"]
     fake.imap.put(mail("once", Subject=""))
     await passing(clock, lambda: not fake.imap.unread())
     assert [inbound.message_id for inbound in listener.inbound] == ["<1@example.com>"] * 2
-
-
-async def test_a_message_that_can_never_be_kept_is_passed_over_and_counted(
-    fake, adapter, listener, clock
-) -> None:
-    listener.failures = [InvalidArgument("no")]
-    fake.imap.put(mail("bad"))
-    fake.imap.put(mail("good", Subject=""))
-    await passing(clock, lambda: not fake.imap.unread())
-    assert listener.texts == ["good"]
-    assert adapter.liveness.refused == 1
-
-
-async def test_a_mail_that_meets_a_defect_three_times_is_a_dead_letter_and_the_next_is_taken(
-    fake, adapter, listener, clock
-) -> None:
-    dead = DeadLetters(adapter)
-    listener.failures = [ZeroDivisionError("bug")] * 3
-    fake.imap.put(mail("poison", Subject=""))
-    fake.imap.put(mail("words", Subject=""))
-    await passing(clock, lambda: not fake.imap.unread())
-    assert listener.texts == ["words"]
-    assert ["poison" in raw for raw in dead.letters] == [True]
-    assert adapter.liveness.shown()["state"] == "degraded"
 
 
 async def test_old_unread_mail_is_left_alone(fake, adapter, listener, clock) -> None:
@@ -585,18 +546,6 @@ async def test_servers_that_are_not_there_are_to_be_tried_again(fake, clock) -> 
     with pytest.raises(ServerUnavailable) as caught:
         await EmailAdapter(configured(fake), clock=clock, timer=clock).connect()
     assert "`folder`" in caught.value.remedy
-
-
-async def test_logs_hold_no_words_of_a_mail(fake, adapter, listener, clock, caplog) -> None:
-    caplog.set_level(logging.DEBUG)
-    listener.failures = [StoreUnavailable("x"), InvalidArgument("y")]
-    fake.imap.put(mail("secret words", Subject="secret subject"))
-    await passing(clock, lambda: not fake.imap.unread())
-    await adapter.send(ANN, "secret answer")
-    ours = "\n".join(one.getMessage() for one in caplog.records if one.name != "mail.log")
-    assert "email.message_not_kept" in ours
-    assert "secret" not in ours
-    assert PASSWORD not in ours
 
 
 async def test_disconnecting_ends_everything_and_is_harmless_twice(fake, adapter, listener, clock) -> None:

@@ -15,20 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nio import Api
 
-from channels.chat_listener import DeadLetters, Listener, eventually
+from channels.chat_listener import Listener, eventually
 from channels.fake_matrix import BOT, TOKEN, FakeMatrix, Fault
 from channels.fetching import fetched, sending
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.errors import (
     ConfigError,
-    InvalidArgument,
     MissingExtra,
     ServerUnavailable,
     StoreUnavailable,
     TooLarge,
 )
 from postroom.gateway.config import PlatformConfig
-from postroom.gateway.events import Attachment, Button, Card, MessageType, SendErrorKind
+from postroom.gateway.events import Attachment, MessageType, SendErrorKind
 from postroom.gateway.platforms import matrix_wire as wire
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.matrix import MatrixAdapter
@@ -125,25 +124,6 @@ async def test_what_was_said_before_the_first_round_is_history(fake, clock, list
     assert listener.texts == ["new"]
 
 
-async def test_messages_of_a_batch_keep_their_order(fake, adapter, listener) -> None:
-    await fake.push(DM, *(text(f"${n}", f"message {n}") for n in range(50)))
-    await eventually(lambda: len(listener.inbound) == 50)
-    assert listener.texts == [f"message {n}" for n in range(50)]
-
-
-async def test_the_place_does_not_move_while_a_message_is_not_kept(fake, adapter, listener, clock) -> None:
-    listener.failures = [StoreUnavailable("disk is away")]
-    await fake.push(DM, text("$1", "one"), text("$2", "two"))
-    await eventually(lambda: listener.refused)
-    await eventually(lambda: clock.sleeping)
-    assert [one.query.get("since") for one in fake.requests("/sync")] == [None, "s0"]
-    await passing(clock, lambda: len(listener.inbound) == 2)
-    assert listener.texts == ["one", "two"]
-    await eventually(lambda: fake.requests("/sync")[-1].query["since"] == "s1")
-    assert [one.query.get("since") for one in fake.requests("/sync")] == [None, "s0", "s0", "s1"]
-    assert adapter.liveness.state is AdapterState.CONNECTED
-
-
 async def test_a_batch_that_fails_in_its_middle_comes_again_whole(fake, adapter, listener, clock) -> None:
     accept = listener.accept
 
@@ -157,26 +137,6 @@ async def test_a_batch_that_fails_in_its_middle_comes_again_whole(fake, adapter,
     await eventually(lambda: listener.refused)
     await passing(clock, lambda: len(listener.inbound) == 3)
     assert listener.texts == ["one", "one", "two"]
-
-
-async def test_a_message_that_can_never_be_kept_is_passed_over_and_counted(fake, adapter, listener) -> None:
-    listener.failures = [InvalidArgument("no")]
-    await fake.push(DM, text("$1", "bad"), text("$2", "good"))
-    await eventually(lambda: listener.inbound)
-    assert listener.texts == ["good"]
-    assert adapter.liveness.refused == 1
-
-
-async def test_an_event_that_meets_a_defect_three_times_is_a_dead_letter_and_the_next_is_taken(
-    fake, adapter, listener, clock
-) -> None:
-    dead = DeadLetters(adapter)
-    listener.failures = [ZeroDivisionError("bug")] * 3
-    await fake.push(DM, text("$1", "poison"), text("$2"))
-    await passing(clock, lambda: listener.inbound)
-    assert listener.texts == ["hello"]
-    assert ["poison" in raw for raw in dead.letters] == [True]
-    assert adapter.liveness.shown()["state"] == "degraded"
 
 
 @pytest.mark.parametrize(
@@ -253,20 +213,6 @@ def test_no_event_breaks_the_reader(event: dict[str, Any]) -> None:
         assert json.dumps(heard.event.to_body(), ensure_ascii=False).encode("utf-8")
 
 
-@pytest.mark.parametrize("withdraws", [True, False])
-async def test_an_edit_or_a_withdrawal_that_is_not_kept_comes_again(
-    fake, adapter, listener, clock, withdraws
-) -> None:
-    new = {"m.new_content": {"body": "x"}, "m.relates_to": {"rel_type": "m.replace", "event_id": "$1"}}
-    fake.events["$1"] = text("$1")
-    listener.failures = [StoreUnavailable("away")]
-    await fake.push(DM, bare("m.room.redaction", {"redacts": "$1"}) if withdraws else text("$2", **new))
-    await eventually(lambda: clock.sleeping)
-    assert fake.requests("/sync")[-1].query["since"] == "s0"
-    await passing(clock, lambda: listener.edits or listener.withdrawn)
-    assert (len(listener.edits), len(listener.withdrawn)) == ((0, 1) if withdraws else (1, 0))
-
-
 async def test_malformed_batches_do_not_end_receiving(fake, adapter, listener) -> None:
     await fake.push_batch({"join": {DM: {"timeline": {"events": 7}, "state": [], "summary": 3}}})
     await fake.push_batch({"invite": {"!x:fake": {"invite_state": {"events": ["?", {}]}}}})
@@ -289,20 +235,6 @@ async def test_our_own_messages_and_notices_are_passed_over(fake, adapter, liste
     await eventually(lambda: listener.inbound)
     assert listener.texts == ["x"]
     assert adapter.liveness.refused == 0
-
-
-async def test_an_edit_by_its_author_is_handed_over(fake, adapter, listener) -> None:
-    edit = text(
-        "$2",
-        "* new words",
-        **{
-            "m.new_content": {"msgtype": "m.text", "body": "new words"},
-            "m.relates_to": {"rel_type": "m.replace", "event_id": "$1"},
-        },
-    )
-    await fake.push(DM, text("$1", "old words"), edit)
-    await eventually(lambda: listener.edits)
-    assert (listener.edits[0].message_id, listener.edits[0].text) == ("$1", "new words")
 
 
 async def test_an_edit_of_somebody_elses_message_is_refused(fake, adapter, listener) -> None:
@@ -634,18 +566,6 @@ async def test_a_token_that_is_revoked_ends_receiving(fake, adapter) -> None:
     await eventually(lambda: len(adapter._tasks) == 0)
 
 
-async def test_a_wrong_token_is_told_at_once_and_shown_nowhere(fake, clock, caplog) -> None:
-    caplog.set_level(logging.DEBUG)
-    adapter = made(fake, clock, token="syt_wrong")
-    with pytest.raises(ConfigError) as caught:
-        await adapter.connect()
-    assert "access token" in caught.value.remedy
-    everything = (
-        f"{caught.value!r} {caught.value.as_dict()} {caplog.text} {adapter.liveness} {adapter.config}"
-    )
-    assert "syt_wrong" not in everything
-
-
 async def test_the_token_is_in_no_address_and_no_log(fake, adapter, listener, clock, caplog) -> None:
     caplog.set_level(logging.DEBUG)
     fake.faults = [Fault("/sync"), Fault("/send/")]
@@ -709,20 +629,6 @@ def test_a_token_is_needed() -> None:
     for token in (None, "", "a\nb"):
         with pytest.raises(ConfigError):
             MatrixAdapter(PlatformConfig(token=token, extra={"base_url": "https://x"}))
-
-
-async def test_disconnecting_ends_everything_and_is_harmless_twice(fake, adapter, listener) -> None:
-    before = asyncio.all_tasks()
-    await adapter.disconnect()
-    await adapter.disconnect()
-    assert adapter.liveness.state is AdapterState.STOPPED
-    assert not [task for task in before if "channel matrix" in task.get_name() and not task.done()]
-    await fake.push(DM, text("$1"))
-    await adapter.send_typing(DM)
-    assert (await adapter.send(DM, "x")).error_kind is SendErrorKind.TRANSIENT
-    assert listener.inbound == []
-    await adapter.connect(is_reconnect=True)
-    await eventually(lambda: listener.inbound)
 
 
 # What goes out.
@@ -859,14 +765,6 @@ async def test_typing_is_shown_and_its_failure_is_none(fake, adapter) -> None:
         await adapter.send_typing(DM)
     assert len(fake.requests("/typing/")) == 3
     assert (await adapter.send(DM, "the answer, which need not wait")).success
-
-
-async def test_a_card_says_what_to_answer(fake, adapter) -> None:
-    card = Card(text="May I?", buttons=(Button(label="Yes", value="approve 7"),))
-    result = await adapter.send_card(DM, card)
-    assert fake.said[0]["body"] == "May I?\n\nYes: /approve 7"
-    await adapter.update_card(DM, result.message_id or "", card.answered("approved"))
-    assert fake.said[1]["m.new_content"]["body"] == "May I?\n\napproved"
 
 
 async def test_a_file_is_uploaded_and_shown(fake, adapter) -> None:

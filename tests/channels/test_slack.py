@@ -21,7 +21,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.applications import Starlette
 
-from channels.chat_listener import DeadLetters
 from channels.fake_slack import (
     ANN,
     APP_TOKEN,
@@ -311,12 +310,6 @@ async def test_a_socket_without_a_hello_is_no_connection(
     await eventually(lambda: not fake.live)
 
 
-async def test_an_unreachable_slack_is_to_be_tried_again(clock: ManualClock) -> None:
-    adapter = made(None, clock, extra={"base_url": "http://127.0.0.1:9/api"})
-    with pytest.raises(ServerUnavailable, match="unreachable"):
-        await adapter.connect()
-
-
 @pytest.mark.parametrize("library", ["httpx2", "websockets"])
 async def test_without_a_library_the_extra_is_named(
     fake: FakeSlack, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, library: str
@@ -394,20 +387,6 @@ async def test_a_message_is_acked_when_it_was_taken_and_not_before(
     assert got.addressed
 
 
-async def test_what_could_not_be_kept_is_held_out_again_and_acked_only_then(
-    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway, clock: ManualClock
-) -> None:
-    gateway.failures = [StoreUnavailable("away"), StoreUnavailable("away")]
-    await fake.wires[0].say(inbound("e1", "one"))
-    await fake.wires[0].say(inbound("e2", "two", ts="1700000002.000100"))
-    for left in (1, 0):
-        await eventually(lambda left=left: len(gateway.failures) == left and clock.sleeping == 2)
-        assert (fake.acked, gateway.texts) == ([], [])
-        clock.advance(timedelta(seconds=2))
-    await eventually(lambda: fake.acked == ["e1", "e2"])
-    assert gateway.texts == ["one", "two"]
-
-
 async def test_slack_sends_again_what_was_not_acked_and_it_is_handed_over_again(
     adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway, clock: ManualClock
 ) -> None:
@@ -421,23 +400,6 @@ async def test_slack_sends_again_what_was_not_acked_and_it_is_handed_over_again(
     await fake.live[0].say({**inbound("e1", "one"), "retry_attempt": 1, "retry_reason": "timeout"})
     await eventually(lambda: fake.acked == ["e1"])
     assert gateway.texts == ["one", "one"]
-
-
-async def test_order_is_kept(adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway) -> None:
-    for number in range(50):
-        await fake.wires[0].say(inbound(f"e{number}", f"{number}", ts=f"1700000001.{number:06d}"))
-    await eventually(lambda: len(fake.acked) == 50)
-    assert gateway.texts == [str(number) for number in range(50)]
-    assert fake.acked == [f"e{number}" for number in range(50)]
-
-
-async def test_duplicates_are_handed_over_again(
-    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway
-) -> None:
-    await fake.wires[0].say(inbound("e1"))
-    await fake.wires[0].say(inbound("e2"))
-    await eventually(lambda: fake.acked == ["e1", "e2"])
-    assert [one.message_id for one in gateway.inbound] == ["1700000001.000100"] * 2
 
 
 @pytest.mark.parametrize(
@@ -481,16 +443,6 @@ async def test_what_cannot_be_read_is_counted_acked_and_passed_over(
     assert fake.acked == (["bad", "good"] if has_id else ["good"])
     assert adapter.liveness.refused == 1
     assert gateway.texts == ["hello"]
-
-
-async def test_what_can_never_be_kept_is_acked_and_counted(
-    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway
-) -> None:
-    gateway.failures = [InvalidArgument("no")]
-    await fake.wires[0].say(inbound("e1"))
-    await eventually(lambda: fake.acked == ["e1"])
-    assert adapter.liveness.refused == 1
-    assert gateway.inbound == []
 
 
 @pytest.mark.parametrize(
@@ -705,24 +657,6 @@ async def test_too_many_sockets_are_waited_out(
     clock.advance(timedelta(seconds=1))
     await eventually(lambda: adapter.liveness.state is AdapterState.CONNECTED)
     assert len(fake.live) == 1
-
-
-async def test_an_envelope_that_meets_a_defect_three_times_is_a_dead_letter_and_the_next_is_taken(
-    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway, clock: ManualClock
-) -> None:
-    dead = DeadLetters(adapter)
-    gateway.failures = [RuntimeError("a defect")] * 3
-    await fake.wires[0].say(inbound("e1", "poison"))
-    await fake.wires[0].say(inbound("e2", "two"))
-    await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
-    assert fake.acked == []
-    while "e2" not in fake.acked:
-        clock.advance(timedelta(seconds=1))
-        await eventually(lambda: clock.sleeping or "e2" in fake.acked)
-    assert fake.acked == ["e1", "e2"]
-    assert gateway.texts == ["two"]
-    assert ["poison" in raw for raw in dead.letters] == [True]
-    assert adapter.liveness.shown()["state"] == "degraded"
 
 
 async def test_disconnect_ends_everything_and_may_be_done_twice(
@@ -946,18 +880,6 @@ async def test_a_deletion_is_told_also_of_a_threads_first_message(
     await received(fake, gateway, plain, own, unknown, tombstone)
     told = [(source.user_id, source.thread_id, gone) for source, gone in gateway.of("deletion")]
     assert told == [(ANN, "1700000000.1", ROOT), (None, None, ROOT), (ANN, None, ROOT)]
-
-
-async def test_edits_and_deletions_that_are_not_kept_are_not_acked(
-    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway, clock: ManualClock
-) -> None:
-    gateway.failures = [StoreUnavailable("away")]
-    await fake.wires[0].say(envelope("e1", callback(change("new"))))
-    await eventually(lambda: not gateway.failures and clock.sleeping == 2)
-    assert fake.acked == []
-    clock.advance(timedelta(seconds=1))
-    await eventually(lambda: fake.acked == ["e1"])
-    assert len(gateway.of("edit")) == 1
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ import httpx2
 import pytest
 from starlette.applications import Starlette
 
-from channels.chat_listener import DeadLetters
 from channels.fake_telegram import (
     BOT_ID,
     CUT,
@@ -298,19 +297,6 @@ async def test_without_the_library_the_extra_is_named(
     assert adapter.liveness.state is AdapterState.STOPPED
 
 
-async def test_disconnecting_ends_every_task_and_is_harmless_when_done_twice(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock
-) -> None:
-    async with connected(made(fake, clock), kept) as adapter:
-        await until(lambda: fake.sent("getUpdates"))
-        await adapter.disconnect()
-        await adapter.disconnect()
-        assert adapter.liveness.state is AdapterState.STOPPED
-        assert [one for one in asyncio.all_tasks() if one.get_name().startswith("channel telegram")] == []
-        result = await adapter.send(CHAT, "hello")
-        assert result.error_kind is SendErrorKind.TRANSIENT
-
-
 async def test_disconnecting_while_a_message_is_being_kept_ends_within_a_bound_and_acknowledges_nothing(
     fake: FakeTelegram, kept: Kept, clock: ManualClock
 ) -> None:
@@ -342,38 +328,6 @@ async def test_it_can_be_connected_again_and_goes_on_where_it_was(
 # What comes in, by polls.
 
 
-async def test_the_offset_moves_past_an_update_only_after_it_was_kept(
-    fake: FakeTelegram, kept: Kept, adapter: TelegramAdapter
-) -> None:
-    kept.hold = asyncio.Event()
-    fake.feed(update(1), update(2))
-    await until(lambda: kept.asked == 1)
-    assert fake.acknowledged == []
-    kept.hold.set()
-    await until(lambda: fake.acknowledged == [1, 2])
-    assert kept.texts == ["message 1", "message 2"]
-    assert [one.get("offset") for one in fake.sent("getUpdates")] in ([None, 3], [None, None, 3])
-
-
-async def test_what_could_not_be_kept_is_not_acknowledged_and_comes_again_in_order(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock, adapter: TelegramAdapter
-) -> None:
-    kept.failures = [None, StoreUnavailable("away"), StoreUnavailable("away")]
-    fake.feed(update(1), update(2), update(3))
-    await until(lambda: clock.sleeping)
-    assert kept.texts == ["message 1"]
-    assert fake.acknowledged == []
-    assert adapter.liveness.error_code == "not_kept"
-    clock.advance(timedelta(seconds=2))
-    await until(lambda: kept.asked == 3)
-    assert fake.acknowledged == [1]
-    await pause_over(clock)
-    await until(lambda: fake.acknowledged == [1, 2, 3])
-    assert kept.texts == ["message 1", "message 2", "message 3"]
-    assert adapter.liveness.error_code is None
-    assert adapter.liveness.refused == 0
-
-
 async def test_a_failure_that_nobody_foresaw_is_logged_and_nothing_is_acknowledged(
     fake: FakeTelegram,
     kept: Kept,
@@ -392,23 +346,6 @@ async def test_a_failure_that_nobody_foresaw_is_logged_and_nothing_is_acknowledg
     assert kept.texts == ["message 1"]
 
 
-async def test_an_update_that_meets_a_defect_three_times_is_a_dead_letter_and_the_next_is_taken(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock, adapter: TelegramAdapter
-) -> None:
-    dead = DeadLetters(adapter)
-    kept.failures = [RuntimeError("a bug")] * 3
-    fake.feed(update(1), update(2))
-    for tries in (1, 2):
-        await until(lambda: clock.sleeping)
-        assert (kept.asked, fake.acknowledged) == (tries, [])
-        assert adapter.liveness.shown()["state"] == "reconnecting"
-        await pause_over(clock)
-    await until(lambda: fake.acknowledged == [1, 2])
-    assert kept.texts == ["message 2"]
-    assert ['"update_id": 1' in raw for raw in dead.letters] == [True]
-    assert adapter.liveness.shown()["state"] == "degraded"
-
-
 async def test_the_menu_of_the_bot_shows_the_commands(
     fake: FakeTelegram, kept: Kept, clock: ManualClock
 ) -> None:
@@ -421,24 +358,6 @@ async def test_the_menu_of_the_bot_shows_the_commands(
         {"command": "start", "description": "say hello"},
         {"command": "help", "description": "list the commands"},
     ]
-
-
-async def test_what_can_never_be_kept_is_acknowledged_and_counted(
-    fake: FakeTelegram, kept: Kept, adapter: TelegramAdapter
-) -> None:
-    kept.failures = [InvalidRecord("no")]
-    fake.feed(update(1), update(2))
-    await until(lambda: fake.acknowledged == [1, 2])
-    assert kept.texts == ["message 2"]
-    assert adapter.liveness.refused == 1
-
-
-async def test_a_message_that_comes_twice_is_handed_over_twice(
-    fake: FakeTelegram, kept: Kept, adapter: TelegramAdapter
-) -> None:
-    fake.feed(update(1), update(2, message=message(1, "message 1")))
-    await until(lambda: fake.acknowledged == [1, 2])
-    assert [one.message_id for one in kept.inbound] == ["1", "1"]
 
 
 async def test_malformed_updates_are_counted_passed_over_and_never_shown(
@@ -455,8 +374,8 @@ async def test_malformed_updates_are_counted_passed_over_and_never_shown(
         update(6),
     )
     await until(lambda: fake.acknowledged == [1, 2, 3, 4, 5, 6])
-    assert kept.texts == ["message 6"]
-    assert adapter.liveness.refused == 6
+    assert [(one.text, one.unread) for one in kept.inbound] == [("", ("a photo",)), ("message 6", ())]
+    assert adapter.liveness.refused == 5
     assert "hush-hush" not in caplog.text
 
 
@@ -487,29 +406,6 @@ async def test_a_poll_that_does_not_wait_is_not_repeated_without_a_pause(
         await until(lambda: fake.acknowledged == [1])
 
 
-async def test_edits_are_edits_of_the_same_message(
-    fake: FakeTelegram, kept: Kept, adapter: TelegramAdapter
-) -> None:
-    changed = message(1, "message 1, changed", edit_date=1_700_000_100)
-    kept.failures = [None, InvalidRecord("not known")]
-    fake.feed(update(1), update(2, edited_message=changed), update(3, edited_message=changed))
-    await until(lambda: fake.acknowledged == [1, 2, 3])
-    assert kept.texts == ["message 1"]
-    assert [(one.message_id, one.text) for one in kept.edits] == [("1", "message 1, changed")]
-
-
-async def test_an_edit_that_could_not_be_kept_comes_again(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock, adapter: TelegramAdapter
-) -> None:
-    kept.failures = [StoreUnavailable("away")]
-    fake.feed(update(2, edited_message=message(1, "changed")))
-    await until(lambda: clock.sleeping)
-    assert fake.acknowledged == []
-    await pause_over(clock)
-    await until(lambda: fake.acknowledged == [2])
-    assert [one.text for one in kept.edits] == ["changed"]
-
-
 def pressed(update_id: int, **more: Any) -> dict[str, Any]:
     card = {**message(9, "Go on?"), "from": OURSELVES}
     query = {"id": "p-1", "from": message(1)["from"], "message": card, "data": "approve:7", **more}
@@ -527,19 +423,6 @@ async def test_a_pressed_button_is_handed_over_and_its_note_is_shown(
     (press,) = kept.presses
     assert (press.value, press.message_id, press.press_id) == ("approve:7", "9", "p-1")
     assert (press.source.user_id, press.source.chat_id, press.source.account) == ("77", "77", str(BOT_ID))
-
-
-async def test_a_press_that_could_not_be_kept_comes_again_and_is_not_answered_before(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock, adapter: TelegramAdapter
-) -> None:
-    kept.failures = [StoreUnavailable("away")]
-    fake.feed(pressed(1))
-    await until(lambda: clock.sleeping)
-    assert fake.acknowledged == []
-    assert fake.sent("answerCallbackQuery") == []
-    await pause_over(clock)
-    await until(lambda: fake.acknowledged == [1] and fake.sent("answerCallbackQuery"))
-    assert len(kept.presses) == 1
 
 
 async def test_a_note_that_is_refused_harms_nothing(

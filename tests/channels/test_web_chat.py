@@ -13,7 +13,7 @@ import pytest
 from channels.http_room import FakeGateway, calling, served, unavailable, until
 from postroom.contracts.errors import ConfigError, InvalidArgument
 from postroom.gateway.config import PlatformConfig
-from postroom.gateway.events import ALL_MEDIA, Button, Card, MessageType, SendErrorKind
+from postroom.gateway.events import ALL_MEDIA, Button, Card, SendErrorKind
 from postroom.gateway.platforms import web_log
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.http_adapter import Refused
@@ -338,12 +338,6 @@ async def test_a_message_that_is_sent_again_is_shown_as_it_stands(ada, adapter) 
     assert adapter._logs["Ada"].find(MESSAGE_ID) is before
 
 
-async def test_a_message_may_be_a_command(ada, gateway) -> None:
-    await ada.post("/chat/messages", json={"id": MESSAGE_ID, "text": "/stop"}, headers=SENT)
-    (event,) = gateway.accepted
-    assert (event.get_command(), event.message_type) == ("stop", MessageType.COMMAND)
-
-
 async def test_a_message_can_be_changed_and_taken_back(ada, adapter, gateway) -> None:
     await ada.post("/chat/messages", json={"id": MESSAGE_ID, "text": "Frist"}, headers=SENT)
     changed = await ada.put(f"/chat/messages/{MESSAGE_ID}", json={"text": "First"}, headers=SENT)
@@ -458,22 +452,6 @@ async def test_only_so_many_pages_are_open(adapter, monkeypatch) -> None:
         await until(lambda: not adapter._logs["Ada"]._watchers)
         async with opened(client):
             pass
-
-
-async def test_a_card_has_buttons_until_it_has_its_answer(adapter, clock) -> None:
-    card = Card(
-        text="May I?", buttons=(Button(label="Yes", value="approve 1"), Button(label="No", value="deny 1"))
-    )
-    sent = await adapter.send_card("Ada", card)
-    entry = adapter._logs["Ada"].find(sent.message_id)
-    assert entry.shown()["buttons"] == [
-        {"label": "Yes", "value": "approve 1"},
-        {"label": "No", "value": "deny 1"},
-    ]
-    assert (await adapter.update_card("Ada", sent.message_id, card.answered("Ada said yes"))).success
-    entry = adapter._logs["Ada"].find(sent.message_id)
-    assert (entry.buttons, entry.text) == ((), "May I?\n\nAda said yes")
-    assert adapter.liveness.outbound_at == clock.now()
 
 
 async def test_a_message_is_read_when_its_run_asks_a_question(ada, adapter) -> None:

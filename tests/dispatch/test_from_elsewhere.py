@@ -13,6 +13,7 @@ import pytest_asyncio
 from conformance.run_backends import Place
 from dispatch.conftest import Room
 from dispatch_room import Deaf, dispatch_in, done, eventually
+from log_lines import capture_logs
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.dispatch import RunDispatchStatus
@@ -122,6 +123,12 @@ class Two:
         found = await self.room.stores.threads.load_run(run_id)
         assert found is not None
         return found
+
+    async def waits(self, run_id: str) -> None:
+        async def look() -> bool | None:
+            return (await self.run(run_id)).status is RunStatus.WAITING or None
+
+        await eventually(look)
 
     async def ended(self, run_id: str) -> tuple[RunStatus, TerminationKind | None]:
         async def look() -> RunRecord | None:
@@ -263,9 +270,12 @@ async def test_a_decision_that_came_early_answers_the_question_as_it_is_asked(
     two = Two(room, elsewhere, Working("ask"))
     work = await two.at_work()
     await two.decide(work.run_id, yes(), yes("d9", "c9"))
-    two.executor.going.set()
-    again = await asyncio.wait_for(two.executor.begun.get(), 30)
+    with capture_logs() as lines:
+        two.executor.going.set()
+        again = await asyncio.wait_for(two.executor.begun.get(), 30)
     assert (again.run_id, again.decisions) == (work.run_id, (yes(),))
+    [dropped] = [line for line in lines if line["event"] == "decisions.not_asked_for"]
+    assert (dropped["run_id"], list(dropped["calls"])) == (work.run_id, ["c9"])
     assert await two.ended(work.run_id) == (RunStatus.DONE, TerminationKind.NATURAL_END)
     [told] = (await two.run(work.run_id)).answered
     assert (told.ticket.tool_call_id, told.decision.decision_id) == ("c1", "d1")
@@ -283,6 +293,19 @@ async def test_of_two_decisions_about_one_call_the_first_counts(room: Room, else
     with pytest.raises((StaleDecision, RunNotOpen)):
         await two.decide(work.run_id, yes("d3"))
     await two.ended(work.run_id)
+
+
+async def test_a_decision_that_brings_messages_is_refused_while_its_run_is_active(
+    room: Room, elsewhere: RunStores
+) -> None:
+    two = Two(room, elsewhere, Working("ask"))
+    work = await two.at_work()
+    request = RunActivation.new("t", ["and this"], continue_run_id=work.run_id, decisions=(yes(),))
+    with pytest.raises(RunNotOpen):
+        await two.other.submit_background(request)
+    two.executor.going.set()
+    await two.waits(work.run_id)
+    assert not (await two.run(work.run_id)).answered, "the refused decision was not kept"
 
 
 async def test_a_decision_is_sent_to_a_run_at_work_elsewhere(room: Room, elsewhere: RunStores) -> None:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from dispatch_reading import ms, open_rows, operations, row_of, rows_of, run_of, runs_ended, texts_of
 from dispatch_room import (
     AgentUnknown,
@@ -13,6 +15,7 @@ from dispatch_room import (
     Noop,
     dispatch_in,
     enqueue_prepared_dispatch,
+    eventually,
     make_run,
     prepare_queued_dispatch,
     waiting_run,
@@ -492,3 +495,24 @@ async def test_who_is_alone_takes_back_what_processes_hold_that_are_gone(room):
     assert (dead.thread_id, dead.last_error) == ("b", f"{OWNER_GONE}; max attempts reached")
     run = await room.stores.threads.load_run(dead.run_id)
     assert (run.status, run.termination.type) == (RunStatus.DONE, TerminationKind.ERROR)
+
+
+@pytest.mark.parametrize("is_polled", [False, True])
+async def test_a_sweep_claims_what_it_took_back_in_the_order_in_which_it_is_due(room, is_polled):
+    executor = Counting()
+    mailbox = room.mailbox(executor, config=MailboxConfig(max_concurrent_runs=1))
+    for thread_id, priority in (("a", 200), ("b", 100), ("c", 0)):
+        await enqueue_prepared_dispatch(mailbox, room.stores, thread_id, "x", priority=priority)
+        await claimed_by_the_dead(room, thread_id, lease_ms=100)
+    room.clock.advance(ms(101))
+    if is_polled:
+        await mailbox.start_lifecycle_ready()
+    else:
+        await mailbox.run_sweep()
+
+    async def all_ran():
+        return executor.run_count == 3 or None
+
+    await eventually(all_ran)
+    await mailbox.settled()
+    assert [one.thread_id for one in executor.activations] == ["c", "b", "a"]

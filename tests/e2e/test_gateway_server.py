@@ -41,10 +41,10 @@ class EchoingModel(FakeEndpoint):
         self.hold: Callable[[], None] = self.free.clear
         self.release: Callable[[], None] = self.free.set
 
-    async def _stream(self, writer: asyncio.StreamWriter, pieces: Any) -> None:
+    async def _stream(self, writer: asyncio.StreamWriter, *answer: Any) -> None:
         self.asked.set()
         await self.free.wait()
-        await super()._stream(writer, pieces)
+        await super()._stream(writer, *answer)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.answers = _Echo(self.bodies)  # type: ignore[assignment]  # made when it is asked for
@@ -220,6 +220,43 @@ def test_chats_are_answered_and_go_on_after_a_restart(tmp_path: Path, model: Ech
             shown(browser, is_answer("re: still? (3)"))
     assert "Traceback" not in server.log()
     assert (data / "gateway").stat().st_mode & 0o777 == 0o700
+
+
+def entries(browser: httpx2.Client, conversation: str) -> list[str]:
+    found = browser.get(f"/chat/conversations/{conversation}").json()["entries"]
+    return [one["text"] for one in found]
+
+
+def test_conversations_of_the_page_are_apart_stop_alone_and_are_there_after_a_restart(
+    tmp_path: Path, model: EchoingModel
+) -> None:
+    data = configured(tmp_path, model.url)
+    server = RunningServer(data)
+    with server, chat_page(server) as browser:
+        model.hold()
+        first = {"id": "message-one", "text": "are you there?", "conversation": "c0ffee01"}
+        assert browser.post("/chat/messages", json=first).status_code == 202
+        assert model.asked.wait(PATIENCE)
+        stopped = browser.post("/chat/conversations/c0ffee01/stop", json={})
+        assert stopped.json() == {"note": "Stopping."}
+        assert shown(browser, is_answer("Stopped."))["conversation"] == "c0ffee01"
+        model.release()
+        second = {"id": "message-two", "text": "lights?", "conversation": "c0ffee02"}
+        assert browser.post("/chat/messages", json=second).status_code == 202
+        assert shown(browser, is_answer("re: lights? (1)"))["conversation"] == "c0ffee02"
+    with server, chat_page(server) as browser:
+        listed = browser.get("/chat/conversations").json()["conversations"]
+        assert [one["title"] for one in listed] == ["lights?", "are you there?"]
+        assert entries(browser, "c0ffee01") == ["are you there?", "Stopped."]
+        assert entries(browser, "c0ffee02") == ["lights?", "re: lights? (1)"]
+        assert browser.delete("/chat/conversations/c0ffee02").status_code == 200
+        third = {"id": "message-three", "text": "and now?", "conversation": "c0ffee01"}
+        browser.post("/chat/messages", json=third)
+        shown(browser, lambda entry: entry.get("text", "").startswith("re: and now?"))
+        assert [one["id"] for one in browser.get("/chat/conversations").json()["conversations"]] == [
+            "c0ffee01"
+        ]
+    assert "Traceback" not in server.log()
 
 
 def test_an_answer_streams_in_the_openai_protocol(tmp_path: Path, model: EchoingModel) -> None:

@@ -92,26 +92,42 @@ class Harbour:
 
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
+        self.app = Starlette()
+        await self._begin()
+        config = uvicorn.Config(
+            self.app, log_level="warning", lifespan="off", ws="none", timeout_graceful_shutdown=2
+        )
+        self.server = uvicorn.Server(config)
+        self._ready.set()
+        await self.server.serve(sockets=[self.listener])
+
+    async def _begin(self) -> None:
         self.adapter = WebAdapter(
             PlatformConfig(enabled=True, token=TOKEN, extra={"name": "Ada", "title": "Harbour office"})
         )
         self.adapter.set_message_handler(self.agent)
         self.adapter.web_chats, self.adapter.files = self.stores.web_chats, self.stores.files
         await self.adapter.connect()
-        app = Starlette(routes=[Mount("/channels", routes=list(self.adapter.routes()))])
-        config = uvicorn.Config(
-            app, log_level="warning", lifespan="off", ws="none", timeout_graceful_shutdown=2
-        )
-        self.server = uvicorn.Server(config)
-        self._ready.set()
-        await self.server.serve(sockets=[self.listener])
+        self.app.router.routes[:] = [Mount("/channels", routes=list(self.adapter.routes()))]
+
+    def restart(self) -> None:
+        """Serve the page by another adapter, which knows only what is in the store."""
+        self.run(self.adapter.disconnect())
+        self.run(self._begin())
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Do something on the page's loop."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE)
 
-    def answer(self, text: str, *, to: str, final: bool = True) -> str:
-        return self.run(self.adapter.send("Ada", text, to, {"answers": [to], "final": final})).message_id
+    def answer(self, text: str, *, to: str, final: bool = True, **more: Any) -> str:
+        told = {"answers": [to], "final": final, **more}
+        return self.run(self.adapter.send("Ada", text, to, told)).message_id
+
+    def asked(self) -> str:
+        """Return the id of the newest message."""
+        message_id = self.agent.accepted[-1].message_id
+        assert message_id is not None
+        return message_id
 
     def close(self) -> None:
         self.run(self.adapter.disconnect())
@@ -310,6 +326,226 @@ def test_what_anybody_writes_does_nothing(page: Browser, harbour: Harbour) -> No
     assert links == [["https://example.org/?a=", "noopener noreferrer nofollow", "_blank"]] * 3
     assert "<script>alert(2)</script>" in said(page, "answer")[0]
     assert not page.complaints()
+
+
+LONG = """# The lights
+
+Some **bold** words, *others*, and [a link](https://harbour.example/x).
+
+| light | state |
+|---|---|
+| north | on |
+
+```sh
+pier status
+```
+
+- one
+- two
+"""
+
+
+def test_an_answer_is_rendered_while_it_grows_and_what_stands_stays(page: Browser, harbour: Harbour) -> None:
+    write(page, "Tell me of the lights")
+    soon(page, f"{STATE} === 'kept'")
+    to = harbour.asked()
+    draft = harbour.answer(LONG[:60], to=to, final=False)
+    soon(page, "document.querySelector('.answer.draft h1')?.textContent === 'The lights'")
+    page.see("window.heading = document.querySelector('.answer h1')")
+    for length in (80, 120, 150, 170, len(LONG)):
+        harbour.run(harbour.adapter.edit_message("Ada", draft, LONG[:length], {"answers": [to]}))
+    soon(page, "document.querySelectorAll('.answer .body > ul > li').length === 2")
+    harbour.run(
+        harbour.adapter.edit_message("Ada", draft, LONG + "\nDone.", {"answers": [to], "final": True})
+    )
+    soon(
+        page, "document.querySelector('.answer:not(.draft) .body')?.lastElementChild.textContent === 'Done.'"
+    )
+    assert page.see("window.heading === document.querySelector('.answer h1')") is True
+    found = page.see(
+        "['h1', 'strong', 'em', 'table', 'pre', 'li'].map(one => document.querySelectorAll(`.answer ${one}`).length)"
+    )
+    assert found == [1, 1, 1, 1, 1, 2]
+    link = "(one => [one.href, one.target, one.rel])(document.querySelector('.answer a'))"
+    assert page.see(link) == ["https://harbour.example/x", "_blank", "noopener noreferrer nofollow"]
+    page.see("navigator.clipboard.writeText = async (text) => void (window.copied = text)")
+    page.see("document.querySelector('.answer .code .copy').click()")
+    soon(page, "window.copied === 'pier status'")
+    page.see("document.querySelector('.answer .meta .copy').click()")
+    soon(page, "window.copied?.startsWith('# The lights')")
+    assert not page.complaints()
+
+
+def test_the_answer_that_is_written_can_be_stopped_by_button_and_by_key(
+    page: Browser, harbour: Harbour
+) -> None:
+    write(page, "Tell me everything")
+    soon(page, f"{STATE} === 'kept'")
+    to = harbour.asked()
+    assert page.see("document.querySelector('#stop').hidden") is True
+    harbour.answer("Once upon", to=to, final=False)
+    soon(page, "!document.querySelector('#stop').hidden")
+    page.see("document.querySelector('#stop').click()")
+    soon(page, "document.querySelector('#status').textContent === 'Thank you, it goes on.'")
+    assert harbour.agent.presses == ["stop"]
+    harbour.answer("Once upon\n\nStopped.", to=to)
+    soon(page, "document.querySelector('#stop').hidden")
+    assert said(page, "answer") == ["Once upon\n\nStopped."]
+    page.press("Escape", 27)
+    write(page, "Go on")
+    soon(page, f"{STATE} === 'kept'")
+    harbour.run(harbour.adapter.send_typing("Ada"))
+    soon(page, "!document.querySelector('#stop').hidden")
+    page.press("Escape", 27)
+    soon(page, "document.querySelector('#status').textContent === 'Thank you, it goes on.'")
+    assert harbour.agent.presses == ["stop", "stop"]
+
+
+def titles(window: Browser) -> list[str]:
+    found = window.see("[...document.querySelectorAll('#conversations .title')].map(one => one.title)")
+    assert isinstance(found, list)
+    return found
+
+
+def test_conversations_are_begun_chosen_renamed_and_deleted(page: Browser, harbour: Harbour) -> None:
+    write(page, "The north light")
+    soon(page, f"{STATE} === 'kept'")
+    page.see("document.querySelector('#new').click()")
+    soon(page, "document.querySelector('#log').children.length === 0 && document.activeElement.id === 'text'")
+    write(page, "The south light")
+    soon(page, f"{STATE} === 'kept'")
+    soon(page, "document.querySelectorAll('#conversations li').length === 2")
+    assert titles(page) == ["The south light", "The north light"]
+    assert page.see("document.querySelector('[aria-current]').title") == "The south light"
+    first = harbour.agent.accepted[0].message_id
+    assert first is not None
+    harbour.answer("It is **on**.", to=first)
+    soon(page, "document.querySelector('#conversations li').classList.contains('unread')")
+    assert titles(page) == ["The north light", "The south light"]
+    assert said(page, "answer") == []
+    page.see("document.querySelector('#conversations .title').click()")
+    soon(page, "document.querySelectorAll('.answer').length === 1")
+    assert (said(page), said(page, "answer")) == (["The north light"], ["It is on."])
+    page.see("document.querySelector('[aria-label=\"Rename The north light\"]').click()")
+    soon(page, "document.activeElement.matches('#conversations input')")
+    page.ask("Input.insertText", text="Lamps <b>")
+    page.press("Enter", 13)
+    soon(page, "document.querySelector('#title').textContent === 'Lamps <b>'")
+    assert page.see("document.activeElement.id") == "text"
+    page.see("document.querySelector('[aria-label^=\"Delete Lamps\"]').click()")
+    soon(page, "document.querySelector('#ask').open")
+    assert page.see("document.activeElement.textContent") == "Keep it"
+    page.press("Enter", 13)
+    soon(page, "!document.querySelector('#ask').open")
+    assert len(titles(page)) == 2
+    page.see("document.querySelector('[aria-label^=\"Delete Lamps\"]').click()")
+    page.see("document.querySelector('#ask .danger').click()")
+    soon(page, "document.querySelectorAll('#conversations li').length === 1")
+    assert titles(page) == ["The south light"]
+    assert page.see("document.querySelector('#title').textContent") == "New chat"
+    assert not page.complaints()
+
+
+def test_after_a_restart_and_in_another_tab_the_conversations_are_as_they_were(
+    page: Browser, harbour: Harbour
+) -> None:
+    write(page, "Before the restart")
+    soon(page, f"{STATE} === 'kept'")
+    to = harbour.asked()
+    harbour.answer("I **remember**.", to=to)
+    card = Card(text="May I?", buttons=(Button(label="Allow", value="approve 1"),))
+    sent = harbour.run(harbour.adapter.send_card("Ada", card, {"read": [to]}))
+    soon(page, "document.querySelectorAll('.card').length === 1")
+    before = page.see("document.querySelector('#log').innerText")
+    mine = page.tab
+    page.new_tab()
+    page.open(harbour.address)
+    soon(page, "document.querySelectorAll('.card').length === 1")
+    assert page.see("document.querySelector('#log').innerText") == before
+    page.close_tab(page.tab)
+    page.go_to(mine)
+    harbour.restart()
+    soon(page, "document.querySelector('#token') !== null")
+    sign_in(page)
+    soon(page, "document.querySelectorAll('.card').length === 1")
+    assert page.see("document.querySelector('#log').innerText") == before
+    page.see("document.querySelector('.card .choices button').click()")
+    soon(page, "document.querySelector('.card .note').textContent === 'Thank you, it goes on.'")
+    harbour.run(harbour.adapter.update_card("Ada", sent.message_id, card.answered("Ada said yes")))
+    soon(page, "document.querySelectorAll('.card .choices button').length === 0")
+
+
+def test_older_messages_are_read_when_one_scrolls_up_to_them(page: Browser, harbour: Harbour) -> None:
+    for number in range(100):
+        harbour.run(harbour.adapter.send("Ada", f"Message {number}"))
+    page.events.clear()
+    page.ask("Page.reload")
+    page.wait_for("Page.loadEventFired")
+    soon(page, "document.querySelectorAll('.answer').length === 40")
+    assert said(page, "answer")[0] == "Message 60"
+    page.see("document.querySelector('#scroll').scrollTop = 0")
+    soon(page, "document.querySelectorAll('.answer').length === 80")
+    assert int(str(page.see("document.querySelector('#scroll').scrollTop"))) > 1_000
+    page.see("document.querySelector('#scroll').scrollTop = 0")
+    soon(page, "document.querySelectorAll('.answer').length === 100")
+    assert said(page, "answer") == [f"Message {number}" for number in range(100)]
+    assert page.see("document.querySelector('#older').hidden") is True
+
+
+DROP = """(() => {
+  const carried = new DataTransfer();
+  for (const [name, size] of %s) carried.items.add(new File([new Uint8Array(size).fill(97)], name));
+  for (const kind of ["dragenter", "drop"])
+    document.body.dispatchEvent(new DragEvent(kind, { dataTransfer: carried, bubbles: true, cancelable: true }));
+})()"""
+
+
+def test_files_are_dropped_sent_and_those_that_are_too_large_are_named(
+    page: Browser, harbour: Harbour
+) -> None:
+    page.see(DROP % '[["notes.txt", 3000], ["film.bin", 20000001], ["spare.txt", 10]]')
+    soon(
+        page,
+        "document.querySelectorAll('#chosen li').length === 3 && !document.querySelector('#chosen progress')",
+    )
+    assert page.see("document.querySelector('#drop').hidden") is True
+    assert "20.0 MB" in str(page.see("document.querySelector('#chosen .failed .reason').textContent"))
+    for name in ("film.bin", "spare.txt"):
+        page.see(f"document.querySelector('[aria-label=\"Remove {name}\"]').click()")
+    write(page, "Read this")
+    soon(page, f"{STATE} === 'kept'")
+    (event,) = harbour.agent.accepted
+    assert [(one.name, one.size) for one in event.media] == [("notes.txt", 3000)]
+    assert page.see("document.querySelector('#log .file').textContent") == "notes.txt3 kB"
+    assert page.see("document.querySelector('#chosen').hidden") is True
+    got = "fetch(document.querySelector('#log .file').href).then(one => one.text()).then(one => window.got = one.length)"
+    page.see(got)
+    soon(page, "window.got === 3000")
+
+
+def test_a_failed_answer_can_be_asked_for_again(page: Browser, harbour: Harbour) -> None:
+    write(page, "Is it on?")
+    soon(page, f"{STATE} === 'kept'")
+    to = harbour.asked()
+    harbour.answer("The model is away.", to=to, error="away")
+    soon(page, "document.querySelector('.answer.failed.last .again') !== null")
+    page.see("document.querySelector('.answer .again').click()")
+    soon(page, f"{STATE} === 'kept'")
+    assert harbour.agent.accepted[-1].text == "/retry"
+    assert page.see("getComputedStyle(document.querySelector('.answer .again')).display") == "none"
+
+
+def test_on_a_phone_the_list_is_behind_a_button(page: Browser, harbour: Harbour) -> None:
+    page.ask("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=False)
+    write(page, "Hello")
+    soon(page, "document.querySelectorAll('#conversations li').length === 1")
+    soon(page, "getComputedStyle(document.querySelector('#side')).visibility === 'hidden'")
+    page.see("document.querySelector('#open-side').click()")
+    soon(page, "document.activeElement.id === 'new'")
+    page.press("Escape", 27)
+    soon(page, "getComputedStyle(document.querySelector('#side')).visibility === 'hidden'")
+    assert page.see("document.activeElement.id") == "text"
+    assert page.see("document.documentElement.scrollWidth") <= 390
 
 
 def test_long_texts_stay_within_the_page_and_old_answers_are_read_undisturbed(

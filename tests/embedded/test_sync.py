@@ -23,6 +23,7 @@ from postroom.contracts.errors import (
     InvalidStep,
     MailboxClosed,
     RunUnsuccessful,
+    StaleClaim,
     UnknownRun,
 )
 from postroom.dispatch.config import MailboxConfig
@@ -173,7 +174,7 @@ def test_a_run_that_was_cancelled_makes_no_further_step(url: str) -> None:
         assert going.wait(60)
         try:
             run.step("after", print)
-        except Exception:
+        except StaleClaim:
             refused.set()
             raise
 

@@ -89,6 +89,9 @@ CREATE INDEX projects_spelling ON projects (spelling);
 
 CREATE INDEX recipients_unread ON recipients (agent_id, seq) WHERE read_at IS NULL;
 
+CREATE INDEX run_dispatches_again ON run_dispatches (available_at, tenant, limit_key)
+  WHERE status = 'Queued' AND attempt_count + interruption_count > 0;
+
 CREATE UNIQUE INDEX run_dispatches_claimed ON run_dispatches (thread_id) WHERE status = 'Claimed';
 
 CREATE UNIQUE INDEX run_dispatches_dedupe ON run_dispatches (thread_id, dedupe_key)
@@ -185,7 +188,7 @@ CREATE TABLE agents (
   retired_at       INTEGER,
   token_hash       TEXT,
   inbox_seq        INTEGER NOT NULL DEFAULT 0,
-  inbox_floor      INTEGER NOT NULL DEFAULT 0,
+  inbox_floor      INTEGER NOT NULL DEFAULT 0, runs_at_once INTEGER NOT NULL DEFAULT 1 CHECK (runs_at_once >= 1),
   CHECK (inbox_floor <= inbox_seq),
   UNIQUE (project_id, name_key)
 );

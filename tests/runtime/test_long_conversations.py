@@ -11,7 +11,13 @@ from dispatch_room import make_resume
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.conversation import Summary
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.errors import ContentFiltered, ContextOverflow, Overloaded, RequestRefused
+from postroom.contracts.errors import (
+    ContentFiltered,
+    ContextOverflow,
+    Overloaded,
+    PostroomError,
+    RequestRefused,
+)
 from postroom.contracts.inference import InferenceRequest, InferenceResult, InferenceStop
 from postroom.contracts.messages import COMPACT, ContentBlock, Message, Role
 from postroom.contracts.records import replace
@@ -217,14 +223,15 @@ async def test_what_is_taken_back_behind_a_summary_is_not_in_what_is_shown(
     assert (await said(application, mailbox, "and now?")).final_output == "I know fact-lamp"
 
 
+@pytest.mark.parametrize("refusal", [RequestRefused, ContentFiltered])
 async def test_a_message_that_was_refused_is_shown_again_to_the_run_that_is_begun_on_it_again(
-    application: Application, reader: Reader
+    application: Application, reader: Reader, refusal: type[PostroomError]
 ) -> None:
     mailbox = application.open()
-    reader.script = [RequestRefused("not so")]
+    reader.script = [refusal("not so")]
     refused = await said(application, mailbox, "remember fact-lamp")
     assert refused.termination is not None
-    assert refused.termination.detail == "request_refused"
+    assert refused.termination.detail == refusal.code
     await talk(application, mailbox, 1, 12)
     assert await newest(application) is not None
     assert (await said(application, mailbox, "what do you know?")).final_output == "I know "

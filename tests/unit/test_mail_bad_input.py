@@ -115,6 +115,7 @@ async def test_every_argument_refuses_values_of_another_type(memory: Room, opera
                 "to",
                 "cc",
                 "bcc",
+                "message_ids",
                 "paths",
                 "ids",
                 "reserve_paths",
@@ -209,8 +210,6 @@ def test_every_operation_is_in_the_tables_above() -> None:
         ("fetch_inbox", {"since": "2026-02-30T00:00:00Z"}),
         ("fetch_inbox", {"since": "2026-01-01T25:00:00"}),
         ("fetch_inbox", {"since": "2026-01-01T00:00:00+99:00"}),
-        ("fetch_inbox", {"since": "1700000000000"}),
-        ("fetch_inbox", {"since": 1_700_000_000_000}),
         ("fetch_inbox", {"since": "0000-01-01"}),
         ("fetch_inbox", {"since": "10000-01-01"}),
         ("fetch_inbox", {"since": "x" * 65}),
@@ -311,13 +310,13 @@ async def test_a_session_with_a_bad_pattern_begins_nothing(room: Room) -> None:
     await room.refused(InvalidArgument, "start_session", **who, reserve_paths=["ok"], ttl_seconds=10**6)
 
 
-@each_row("thread_id", [" ", "a b", "-a", "a\n", "a/b", "a" * 129, "ä", "a\x00", ".a", 5.5])
+@each_row("thread_id", [" ", "a b", "-a", "a\nb", "a/b", "a" * 129, "ä", "a\x00", ".a", 5.5])
 async def test_a_thread_name_outside_of_the_rule_is_refused(memory: Room, thread_id: Any) -> None:
     await memory.open()
     await memory.refused(InvalidArgument, "send_message", **MESSAGE, to=["Ben"], thread_id=thread_id)
 
 
-@each_row("topic", [" ", "a b", "-a", "a\n", "a" * 65, "ä", "a:b"])
+@each_row("topic", [" ", "a b", "-a", "a\nb", "a" * 65, "ä", "a:b"])
 async def test_a_topic_outside_of_the_rule_is_refused(memory: Room, topic: str) -> None:
     await memory.open()
     await memory.refused(InvalidArgument, "send_message", **MESSAGE, to=["Ben"], topic=topic)
@@ -411,7 +410,8 @@ async def test_one_bad_name_among_good_ones_means_that_nothing_is_sent(
     message[where] = ["Ben", bad, "Cyd"]
     with pytest.raises((UnknownAgent, UnknownProject)) as caught:
         await memory.call("send_message", **message)
-    assert caught.value.value == bad.strip()
+    plain = bad.strip()
+    assert caught.value.value == (plain if plain == "@" else plain.removeprefix("@"))
     assert await memory.inbox("Ben") == []
     assert await memory.inbox("Cyd") == []
 

@@ -227,6 +227,14 @@ class IntakeLog(Protocol):
         """
         ...
 
+    async def forget_answer(self, key: InboundKey) -> None:
+        """Note in a message, open or not, that its answer is no longer shown (`metadata.forgotten`).
+
+        Raises:
+            UnknownMessage: The message was never received.
+        """
+        ...
+
     async def find(self, key: InboundKey) -> InboundMessage | None:
         """Return the message with this key."""
         ...

@@ -185,6 +185,14 @@ class RunDispatchExecutor(ABC):
         """Say whether this thread's runs are tried again for minutes when their failure may be an outage."""
         return True
 
+    def can_pause(self, thread_id: str) -> bool:
+        """Return whether this thread's runs stand still between the steps of their coroutine.
+
+        Such a run waits if its lease ends during an outage, and continues if its claim is untouched then. Any
+        other run is stopped, because its program would go on beside the next owner.
+        """
+        return False
+
     def commits_steps(self, thread_id: str) -> bool:
         """Say whether the steps of this thread's runs, and their answers, are committed by the executor."""
         return self.has_commit_coordinator()
@@ -256,6 +264,10 @@ class ExecutorAround(RunDispatchExecutor):
     def waits_for_outages(self, thread_id: str) -> bool:
         """Say whether this thread's runs are tried again for minutes when their failure may be an outage."""
         return self._within.waits_for_outages(thread_id)
+
+    def can_pause(self, thread_id: str) -> bool:
+        """Return whether this thread's runs stand still between the steps of their coroutine."""
+        return self._within.can_pause(thread_id)
 
     def commits_steps(self, thread_id: str) -> bool:
         """Say whether the steps of this thread's runs are committed by what executes them."""

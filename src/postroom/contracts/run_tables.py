@@ -192,6 +192,14 @@ class DispatchTables(Protocol):
         """
         ...
 
+    def begun_by_limit(self) -> tuple[tuple[str, str, int], ...]:
+        """Count by tenant and key the runs that execute or are retried within 10 s; a pair may come twice."""
+        ...
+
+    def begun_of_agent(self, agent_id: str) -> int:
+        """Count the runs of an agent that execute, or are retried within 10 s."""
+        ...
+
     def claimed_by_limit(self) -> tuple[tuple[str, str, int], ...]:
         """Return how much is claimed for each tenant and key; to be counted on under the lock of limits."""
         ...
@@ -221,6 +229,13 @@ class DispatchTables(Protocol):
 
     def held_until(self) -> int | None:
         """Return when the next of what is held is tried again by itself."""
+        ...
+
+    def set_back(self, back_ms: int) -> int:
+        """Make delays and leases end earlier if a clock wrote them that was set back; count the delays.
+
+        Harmless if another process has done it already.
+        """
         ...
 
     def due_tenants(self, limit: int) -> tuple[str, ...]:

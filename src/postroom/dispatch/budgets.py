@@ -6,8 +6,12 @@
                                    └─ cancelled ─▶ the next of them asks
 
 What is held stays queued. Its row says until when nobody is to try it, so that it costs nothing until then.
+
+Time, tokens and money are known when a run ends. So no more runs start at once than what is left pays for, if
+each one costs as much as the most expensive of the last runs; while no cost is known, at most 4.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -37,6 +41,9 @@ _UNITS: Final = {
     "tokens": "tokens",
     "cost_micros": "in money",
 }
+_MOST_REMEMBERED: Final = 10_000
+_AT_ONCE_AT_FIRST: Final = 4
+"""Runs of a scope that may execute at once before the cost of one is known."""
 MAILBOX: Final = "postroom"
 """By whom a question is answered whose window has ended."""
 
@@ -86,6 +93,10 @@ class Budgets:
 
     def __init__(self, budgets: Sequence[Budget]) -> None:
         self._budgets = tuple(budgets)
+        self._highest = dict[tuple[BudgetScope, str], Spending]()
+        """The highest cost of the runs that ended here, by whose they are; older runs count less and less."""
+        self.holds_back = False
+        """Whether a run waits here until others of its budget have ended."""
 
     def __bool__(self) -> bool:
         return bool(self._budgets)
@@ -112,6 +123,58 @@ class Budgets:
             return Held(scope=spent.scope, text=f"{one.text} It is held back: {why}", until=spent.until)
         now = tx.now()
         return tuple(one.ticket(dispatch, now=now) for one in reached)
+
+    def crowded(
+        self, tx: Transaction, dispatch: RunDispatch, run: RunRecord, starting: Counter[str] | None = None
+    ) -> Held | None:
+        """Return what holds a run back until others have ended: what is left of a budget pays for no more.
+
+        `starting` counts runs of each scope that are about to start; a run that may start is added.
+        """
+        allowed, ids, scopes = _allowed(run), _ids(dispatch, run), list[str]()
+        starting = Counter() if starting is None else starting
+        for budget, account in self._counted(dispatch, run, tx.now()) if is_start(run) else ():
+            most = self._most_at_once(tx, budget, account, ids[budget.per])
+            if most is None or account.scope in allowed:
+                continue
+            most -= starting[account.scope]
+            if (count := _executing(tx, budget.per, ids[budget.per], most)) >= most:
+                why = f"{count + starting[account.scope]} runs of {account.scope} execute"
+                text = f"{why}, and what is left of their budget pays for no more"
+                return Held(scope=account.scope, text=text)
+            scopes.append(account.scope)
+        starting.update(set(scopes))
+        return None
+
+    def learn(self, dispatch: RunDispatch, run: RunRecord, spends: Sequence[Spending]) -> None:
+        """Remember what a run has cost, for those that start after it."""
+        ids = _ids(dispatch, run)
+        for budget in self._budgets if spends else ():
+            key, cost = (budget.per, ids[budget.per]), spends[0]
+            before = self._highest.get(key, cost)
+            if len(self._highest) >= _MOST_REMEMBERED and key not in self._highest:
+                self._highest.clear()
+            names = ("wall_ms", "tokens", "cost_micros")
+            highest = {name: max(getattr(cost, name), getattr(before, name) * 9 // 10) for name in names}
+            self._highest[key] = Spending(scope="", **highest)
+
+    def _most_at_once(self, tx: Transaction, budget: Budget, account: Spending, whose: str) -> int | None:
+        """Return how many runs of a budget may execute at once; None: any number."""
+        limits = {name: limit for name, limit in budget.limits.items() if name != "runs"}
+        if not limits or budget.per is BudgetScope.THREAD:
+            return None
+        spent = tx.runs.threads.spending([account.scope])[account.scope]
+        if budget.spent_up(spent) is not None:
+            return None  # the next one asks
+        highest = self._highest.get((budget.per, whose))
+        if highest is None:
+            return _AT_ONCE_AT_FIRST
+        most = [
+            max((limit - getattr(spent, name)) // cost, 1)
+            for name, limit in limits.items()
+            if (cost := getattr(highest, name))
+        ]
+        return min(most, default=None)
 
     def started(self, tx: Transaction, dispatch: RunDispatch, run: RunRecord) -> tuple[Spending, ...]:
         """Return what it counts that a run starts; who was told yes was counted with that."""
@@ -153,6 +216,20 @@ class Budgets:
                 yield budget, account
 
 
+def _executing(tx: Transaction, per: BudgetScope, whose: str, at_most: int) -> int:
+    """Count the runs of a scope that execute, on whatever server, or are retried within 10 s.
+
+    Below `at_most` it may count runs of other agents, too.
+    """
+    counted = 0
+    for tenant, key, count in tx.runs.dispatches.begun_by_limit():
+        is_counted = {BudgetScope.TENANT: tenant == whose, BudgetScope.KEY: key == whose}.get(per, True)
+        counted += count if is_counted else 0
+    if per is BudgetScope.AGENT and counted >= at_most:
+        return tx.runs.dispatches.begun_of_agent(whose)
+    return counted
+
+
 def is_start(run: RunRecord) -> bool:
     """Say whether a run that is claimed starts, or goes on with new input; what is tried again has started.
 
@@ -180,22 +257,31 @@ def question_about(run: RunRecord, scope: str) -> RunWaitingTicket | None:
     return next((one for one in run.open_tickets if _scope_of(one) == scope), None)
 
 
-def held_threads(tx: Transaction, *, budgets: Budgets, thread_ids: Sequence[str]) -> list[tuple[str, Held]]:
-    """Return which of these threads are held, by what is queued first on each."""
-    found = []
+def held_threads(
+    tx: Transaction, *, budgets: Budgets, thread_ids: Sequence[str], starting: Counter[str] | None = None
+) -> tuple[list[tuple[str, Held]], list[str]]:
+    """Return which of these threads are held by their first queued run, and which wait for others to end.
+
+    `starting` counts the runs of each scope that may start by this look.
+    """
+    found, crowded = [], []
     for thread_id in thread_ids:
         rows = tx.runs.dispatches.of_thread(thread_id, (RunDispatchStatus.QUEUED,), limit=1, offset=0)
         run = tx.runs.threads.load_run(rows[0].run_id) if rows else None
-        held = () if run is None or rows[0].deadline_at is not None else budgets.look(tx, rows[0], run)
+        if run is None or rows[0].deadline_at is not None:
+            continue
+        held = budgets.look(tx, rows[0], run)
         if isinstance(held, Held):
             found.append((thread_id, held))
-    return found
+        elif not held and starting is not None and budgets.crowded(tx, rows[0], run, starting):
+            crowded.append(thread_id)
+    return found, crowded
 
 
 def hold_threads(tx: Transaction, *, budgets: Budgets, thread_ids: Sequence[str]) -> int:
     """Hold those of these threads that are; return how many."""
     tx.lock(*map(thread_lock, thread_ids), LIMITS)
-    found = held_threads(tx, budgets=budgets, thread_ids=thread_ids)
+    found, _ = held_threads(tx, budgets=budgets, thread_ids=thread_ids)
     for thread_id, held in found:
         tx.runs.dispatches.hold(thread_id, held.scope, held.until)
     return len(found)

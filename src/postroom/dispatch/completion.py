@@ -250,6 +250,8 @@ class Ending(Record, frozen=True, kw_only=True):
     run: RunRecord | None = None
     leaves_waiting: bool = True
     """Whether messages may wait on the thread; True where that is not known."""
+    leaves_queued: bool = True
+    """Whether another dispatch may be queued on the thread; True where that is not known."""
     next: Claimed | None = None
     tells: Callable[[], Awaitable[None]] | None = None
     """Tells that the run was queued again, where decisions had come before it asked."""
@@ -334,6 +336,8 @@ def claimed_within(
     if isinstance(asked, Held):
         tx.runs.dispatches.hold(thread_id, asked.scope, asked.until)
         return None
+    if run is not None and not asked and (crowded := budgets.crowded(tx, due, run)) is not None:
+        return crowded
     note_start(tx, limits, due)
     claimed = claimed_next(tx, thread_id, replace(asks, begins=False) if asked else asks)
     return claimed if run is None or claimed is None else budgeted(tx, claimed, run, asked, budgets)
@@ -769,7 +773,7 @@ class Completion:
             asks=asks,
             resumes=self._resumes,
             has_budgets=bool(core.budgets),
-            wakes=(WORK,) if core.config.limits else (),
+            wakes=(WORK,) if core.config.limits or core.budgets.holds_back else (),
             answer_id=None if core.executor.commits_steps(thread_id) else core.new_id(),
             effects=core.effects,
             now=core.now(),
@@ -903,7 +907,14 @@ class _End(Record, frozen=True, kw_only=True):
             claimed = following.noted(tx, self.asks)
         elif self.asks is not None and (done.leaves_queued or tells is not None):
             claimed = claimed_next(tx, run.thread_id, self.asks)
-        return Ending(run=run, leaves_waiting=done.leaves_waiting, next=claimed, tells=tells, unasked=unasked)
+        return Ending(
+            run=run,
+            leaves_waiting=done.leaves_waiting,
+            leaves_queued=done.leaves_queued or tells is not None,
+            next=claimed,
+            tells=tells,
+            unasked=unasked,
+        )
 
     def _step(
         self,

@@ -228,7 +228,8 @@ class Inspection:
         found = () if run is None else self._core.budgets.look(tx, row, run)
         if isinstance(found, Held):
             return Reason(why=WhyNot.OVER_BUDGET, text=found.text, until=found.until)
-        return None
+        crowded = None if run is None or found else self._core.budgets.crowded(tx, row, run)
+        return None if crowded is None else Reason(why=WhyNot.OVER_BUDGET, text=crowded.text)
 
     def _of_capacity(self, row: RunDispatch) -> Reason:
         dispatcher = self._dispatcher

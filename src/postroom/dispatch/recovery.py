@@ -19,8 +19,8 @@ from functools import partial
 from typing import Any, Final
 
 from postroom.contracts.activation import AdapterKind, RunActivation, RunMode, RunOrigin
-from postroom.contracts.clock import milliseconds
-from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
+from postroom.contracts.clock import elapsed_ms, milliseconds
+from postroom.contracts.dispatch import DEFAULT_PRIORITY, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
     DuplicateRecord,
     LifecycleBusy,
@@ -60,6 +60,8 @@ CLAIM_ERROR_BASE_MS = 500
 CLAIM_ERROR_MOST_MS = 30_000
 _MOST_DOUBLINGS = 16
 _MOST_DUE = 1_000
+_SET_BACK_MS: Final = 2_000
+"""By how much the clock must have been set back between two looks for delays to be corrected."""
 _HELD_AT_ONCE = 100
 _OPEN_RUNS = (RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING)
 
@@ -113,7 +115,12 @@ class Recovery:
         """Take back expired leases, tell of them and of the runs that are thereby given up."""
         core, reclaimed = self._core, list[RunDispatch]()
         while overdue := await core.store.read(lambda tx: tx.runs.dispatches.overdue(RECLAIM_PAGE)):
+            here, count = self._dispatcher.claim_tokens(), len(reclaimed)
             for expired in overdue:
+                if (
+                    expired.claim_token in here
+                ):  # a clock was set forward: the run is renewed, and not taken back
+                    continue
                 row = await core.observed("reclaim", self._reclaimed(expired))
                 if row is None:
                     continue
@@ -122,7 +129,7 @@ class Recovery:
                     await self._events.dispatch_happened(
                         "RunRescheduled", row, reason="expired_lease_reclaimed"
                     )
-            if len(overdue) < RECLAIM_PAGE:
+            if len(overdue) < RECLAIM_PAGE or len(reclaimed) == count:
                 break
         return reclaimed
 
@@ -141,14 +148,16 @@ class Recovery:
 
         The store finds the runs that no open dispatch delivers: runs that are queued cost nothing here.
         """
-        enqueued, after, thread_ids = 0, "", set[str]()
+        enqueued, after, prepared = 0, "", list[RunRecord]()
         while page := await self._read_runs(partial(_undelivered, after=after)):
             for run in page:
                 if await self._lacks_dispatch(run):
                     enqueued += await self._enqueue_for(run)
-                    thread_ids.add(run.thread_id)
+                    prepared.append(run)
             after = page[-1].run_id
-        await self._dispatcher.try_all(sorted(thread_ids - set(queued_threads)))
+        in_order = sorted(prepared, key=lambda run: (_priority_of(run), run.created_at, run.run_id))
+        thread_ids = dict.fromkeys(run.thread_id for run in in_order)
+        await self._dispatcher.try_all([one for one in thread_ids if one not in queued_threads])
         return enqueued
 
     async def take_up_left_over(self) -> int:
@@ -270,6 +279,8 @@ class Rounds:
         self._recovery = recovery
         self._is_held_up = False
         """Whether what was due could not be started: to ask again at once would not help."""
+        self._clock_ahead: int | None = None
+        """How far the store's clock was ahead of one that nobody sets, when it was last looked at."""
 
     async def poll(self) -> int:
         """Start what is due on any thread, as far as there are slots; return how many were started.
@@ -277,6 +288,7 @@ class Rounds:
         What processes hold that are known to have ended is due as well.
         """
         slots = self._dispatcher.slots
+        await self._follow_clock()
         if self._core.budgets and self._dispatcher.accepting:
             await self._end_windows()
         if not slots.free or not self._dispatcher.accepting:
@@ -285,27 +297,49 @@ class Rounds:
         # Those that stand in the line are due as well, and must not hide the others.
         limit = min(slots.free + len(slots), _MOST_DUE)
         due = await self._core.store.read(lambda tx: self._due(tx, limit))
-        while self._core.budgets and await self._hold_back(due):
+        while self._core.budgets:
+            held, crowded = await self._hold_back(due)
+            self._core.budgets.holds_back = bool(crowded)
+            if not held:
+                due = [one for one in due if one.thread_id not in crowded]
+                break
             due = await self._core.store.read(lambda tx: self._due(tx, limit))
         for one in due:
             self._dispatcher.workers.get_or_create(one.thread_id).expect(one.tenant)
         started = await self._dispatcher.try_all([one.thread_id for one in due])
-        self._is_held_up = not started and bool(due or self._core.config.limits)
+        is_bounded = bool(self._core.config.limits) or self._core.budgets.holds_back
+        self._is_held_up = not started and (bool(due) or is_bounded)
         return started
 
-    async def _hold_back(self, due: Sequence[DueThread]) -> int:
+    async def _follow_clock(self) -> None:
+        """Keep short delays and leases as long as they are if the clock was set back since the last look.
+
+        A run that is due in 5 s must not wait for hours.
+        """
+        ahead = self._core.now() - elapsed_ms()
+        back = 0 if self._clock_ahead is None else self._clock_ahead - ahead
+        if back >= _SET_BACK_MS:
+            count = await self._core.store.write(lambda tx: tx.runs.dispatches.set_back(back))
+            if count:
+                _LOG.warning("clock.set_back", milliseconds=back, delayed_runs=count)
+        self._clock_ahead = ahead
+
+    async def _hold_back(self, due: Sequence[DueThread]) -> tuple[int, frozenset[str]]:
         """Hold what budgets keep from beginning, many threads in a change; return how many were held.
 
-        Behind a used-up budget there may be thousands: each would be a change that finds it used up.
+        Behind a used-up budget there may be thousands: each would be a change that finds it used up. Return
+        also the threads that wait until others of their budget have ended.
         """
-        held, budgets = 0, self._core.budgets
+        held, budgets, starting, crowded = 0, self._core.budgets, Counter[str](), set[str]()
         for first in range(0, len(due), _HELD_AT_ONCE):
-            thread_ids = sorted({one.thread_id for one in due[first : first + _HELD_AT_ONCE]})
-            if not await self._core.store.read(partial(held_threads, budgets=budgets, thread_ids=thread_ids)):
-                continue
-            hold = partial(hold_threads, budgets=budgets, thread_ids=thread_ids)
-            held += await self._core.store.write(hold, key=LIMITS)
-        return held
+            thread_ids = [one.thread_id for one in due[first : first + _HELD_AT_ONCE]]
+            look = partial(held_threads, budgets=budgets, thread_ids=thread_ids, starting=starting)
+            found, waiting = await self._core.store.read(look)
+            crowded.update(waiting)
+            if found:
+                hold = partial(hold_threads, budgets=budgets, thread_ids=sorted(thread_ids))
+                held += await self._core.store.write(hold, key=LIMITS)
+        return held, frozenset(crowded)
 
     async def _end_windows(self) -> None:
         """Have runs go on that ask about the budget of a window which has ended; one worker is enough."""
@@ -386,7 +420,9 @@ class Rounds:
             if self._core.budgets:
                 await release_abandoned(self._core.store)
             self._core.metrics.show_depths(await self._core.dispatches.count_by_status())
-            await self._dispatcher.try_all(sorted({row.thread_id for row in reclaimed}))
+            if not self._dispatcher.is_polled:  # else a poll claims them, in the order in which all are due
+                in_order = sorted(reclaimed, key=lambda row: (row.priority, row.created_at, row.dispatch_id))
+                await self._dispatcher.try_all(list(dict.fromkeys(row.thread_id for row in in_order)))
         except PostroomError as error:
             _LOG.warning("mailbox.sweep_failed", reason=error.describe())
 
@@ -426,6 +462,10 @@ class Rounds:
             for thread_id in part:
                 if thread_id not in open_ones:
                     workers.forget(thread_id)
+
+
+def _priority_of(run: RunRecord) -> int:
+    return DEFAULT_PRIORITY if run.activation is None else run.activation.delivery.priority
 
 
 def _undelivered(tx: Transaction, after: str) -> tuple[RunRecord, ...]:

@@ -121,7 +121,7 @@ class Job:
     next: Claimed | None = None
     """What was claimed of the thread when it ended."""
     has_looked: bool = False
-    """Whether the end has looked for what is next on the thread."""
+    """Whether nothing of the thread is left to look for: the end has looked, or left nothing queued."""
     leaves_waiting: bool = True
     """Whether input may wait on the thread when it has ended."""
     comes_again: bool = False
@@ -130,6 +130,8 @@ class Job:
     is_executing: bool = False
     has_executed: bool = False
     is_left_behind: bool = False
+    can_pause: bool = False
+    """Whether the work waits, and is not stopped, while nobody knows if the claim holds."""
 
 
 class Dispatcher:
@@ -224,6 +226,7 @@ class Dispatcher:
         if isinstance(claimed, Claimed):
             return await self.begin_or_release(claimed)
         self.hold(claimed)
+        self._core.budgets.holds_back |= claimed is not None
         if self.unreserve(worker):
             return await self.try_dispatch_next(thread_id, has_turn=True)
         return DispatchAttempt.NO_ELIGIBLE
@@ -246,6 +249,12 @@ class Dispatcher:
                     await self._execution.give_back(row, self._failed.pop(row.claim_token or "", None))
         except PostroomError as error:
             _LOG.warning("claims.not_looked_at", reason=error.describe())
+
+    def claim_tokens(self) -> frozenset[str]:
+        """Return the tokens of the claims whose runs execute here and may go on."""
+        return frozenset(
+            job.claimed.claim_token or "" for job in self._leases.jobs.values() if job.lease.end is None
+        )
 
     async def unexecuted(self) -> tuple[RunDispatch, ...]:
         """Return the dispatches that are claimed in the name of this process and are not executed in it.
@@ -418,6 +427,7 @@ class Dispatcher:
             asks_next=partial(self.asks_next, claimed.thread_id, kept_since),
             kept_since=kept_since,
             concluded=asyncio.get_running_loop().create_future(),
+            can_pause=core.executor.can_pause(claimed.thread_id),
         )
         worker.begin(claimed.dispatch_id, claimed.run_id, claimed.tenant, sink, job.lease)
         self.workers.executing[claimed.thread_id] = worker
@@ -588,6 +598,7 @@ class LeaseKeeper:
     """Renews the claims of what executes here, all by one timer, and stops a run whose claim is lost.
 
     renewed ──▶ renewed ──▶ …          the store fails, or is silent: until shortly before the lease ends
+       │                                  └──▶ work that can pause makes no step until its claim is renewed
        └──▶ refused, or ended ──▶ lost: the run is stopped before another worker can begin it
     """
 
@@ -633,7 +644,8 @@ class LeaseKeeper:
             while self.jobs:
                 at_work = [job for job in self.jobs.values() if job.lease.end is None]
                 now = self._core.now()
-                left = min((job.stops_at for job in at_work), default=now + pause + third) - now
+                kept = [job.stops_at for job in at_work if job.stops_at > now or not job.can_pause]
+                left = min(kept, default=now + pause + third) - now
                 await self._core.timer.sleep(min(pause, max(left - third if left > third else left, 1)))
                 jobs = [job for job in self.jobs.values() if job.lease.end is None]
                 pause = interval if await self.renewed(jobs) else min(interval, config.lease_retry_ms)
@@ -643,6 +655,11 @@ class LeaseKeeper:
     def is_late(self, job: Job) -> bool:
         """Whether its work goes on only when it is sure that nobody else has the claim by now."""
         return job.lease.end is None and self._core.now() >= job.stops_at
+
+    async def settled(self, job: Job) -> None:
+        """Return when the claim of late work is renewed, or the work is stopped."""
+        while self.is_late(job) and not await self.renewed([job]):
+            await self._core.timer.sleep(self._core.config.lease_retry_ms)
 
     async def renewed(self, jobs: list[Job]) -> bool:
         """Renew these claims in one change, whenever they began; False when the store failed.
@@ -700,7 +717,7 @@ class LeaseKeeper:
     def _not_renewed(self, jobs: list[Job], now: int, reason: str) -> None:
         _LOG.warning("leases.not_renewed", count=len(jobs), reason=reason)
         for job in jobs:
-            if job.stops_at <= now:
+            if job.stops_at <= now and not (job.can_pause and job.is_executing):
                 self._lost(job, "the lease ends and could not be renewed")
 
     async def _superseded(self, job: Job) -> None:
@@ -747,7 +764,7 @@ class _Held:
             try:
                 yield waits_for
                 if self._leases.is_late(self._job):
-                    yield from self._leases.renewed([self._job]).__await__()
+                    yield from self._leases.settled(self._job).__await__()
                     if self._job.lease.end is not None:
                         yield  # the cancellation comes here
                 step = partial(work.send, None)
@@ -879,12 +896,13 @@ class Execution:
             spends = core.budgets.spent_by(
                 attempt.dispatch, attempt.run, result, wall_ms=wall_ms, now=core.now()
             )
+            core.budgets.learn(attempt.dispatch, attempt.run, spends)
             asks = job.asks_next()
             ending = await self._completion.end(attempt, result, spends, asks)
             job.leaves_waiting, job.next, job.has_looked = (
                 ending.leaves_waiting,
                 ending.next,
-                asks is not None,
+                asks is not None or not ending.leaves_queued,
             )
         core.metrics.ended(
             outcome.kind.value, dispatch=attempt.dispatch, started_at=attempt.started_at, now=core.now()

@@ -274,7 +274,10 @@ class Run:
         wakes_at = before.expires_at if before is not None else None
         if wakes_at is None:
             wakes_at = _instant(until, now)
-        if wakes_at <= now:
+        is_set_back = isinstance(until, timedelta) and before is not None and before.updated_at > now
+        if (
+            wakes_at <= now or is_set_back
+        ):  # the clock was set back, and the queue has woken the run in its time
             await self._keep(STEP, name, {"name": name, "value": None})
             return
         raise self._suspended(
@@ -393,6 +396,10 @@ class FunctionExecutor(RunDispatchExecutor):
         self._function = function
         self._stores = stores
         self._timer = timer
+
+    def can_pause(self, thread_id: str) -> bool:
+        """Return True: a function makes no step before its claim is renewed."""
+        return True
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """Call the function and return what it returned; a run that waits is begun again later.

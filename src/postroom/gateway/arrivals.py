@@ -1,9 +1,10 @@
 """The order of what comes in one chat: a message behind a command waits until the command is done.
 
-`/new` and a text behind it may come in one answer of a platform. The text is about the new conversation then;
-`/agent`, `/link` and `/resume` decide as well whose it is. A command waits here for those alone that decide
-in which session it is said: `Commands` has those of one session done in their order, and `/stop` at once.
-One that decides that waits until whatever came before it is kept, with the session that it was said in.
+`/new` and a text behind it may come in one answer of a platform. The text is about the new conversation then.
+The text is stored at once, so that the platform and other chats wait for nothing, and is handed over when the
+command is done. `/agent`, `/link` and `/unlink` decide in which session a text is said: it is stored when
+they are done. A command waits for those three alone: `Commands` does the commands of one session in their
+order, and `/stop` at once. One of the three waits until the messages before it are stored.
 """
 
 import asyncio
@@ -24,6 +25,8 @@ class Arrival:
         """Whether what comes behind it may be of another session by it."""
         self.kept, self.ended = asyncio.Event(), asyncio.Event()
         """Set when its session is decided and stored; and when those behind it may come."""
+        self.is_in_turn = False
+        """Whether a task in the background ends it."""
         self.is_free: bool
         """Whether it is a message that waits for nobody, and nobody but who decides for it."""
         if command is None:
@@ -31,9 +34,11 @@ class Arrival:
         else:
             ended = [one for one in siblings if one.decides and command != _AT_ONCE]
         self._before = [one.ended for one in ended]
+        self._deciding = [one.ended for one in ended if one.decides]
         self.is_free = command is None and not ended
         if self.decides:
             self._before += [one.kept for one in siblings]
+            self._deciding = self._before
         self._siblings = siblings
 
     @property
@@ -41,10 +46,21 @@ class Arrival:
         """Whether all that it stands behind have ended."""
         return all(one.is_set() for one in self._before)
 
+    async def decided(self) -> None:
+        """Return when it is decided in which session the message is said, so that it can be stored."""
+        for one in self._deciding:
+            await one.wait()
+
     async def come(self) -> None:
         """Return when all that it stands behind have ended."""
+        await self.decided()
         for one in self._before:
             await one.wait()
+
+    def waits_in_turn(self) -> None:
+        """Note that the message is stored, and is handed over in the background when `come` returns."""
+        self.is_in_turn = True
+        self.kept.set()
 
     def lasts(self, task: "asyncio.Task[None] | None") -> None:
         """Let the arrival end with a task, or now where there is none: the message is kept."""

@@ -1,7 +1,8 @@
 """Commands: what a person tells the gateway itself. They act at once, also while an agent is at work."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+import re
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -26,7 +27,7 @@ from postroom.contracts.people import ChatAddress, ChatDelivery
 from postroom.contracts.records import replace
 from postroom.contracts.run_ports import ThreadStore
 from postroom.contracts.run_queue import RunQueue, ThreadState
-from postroom.contracts.run_stores import RunQuery
+from postroom.contracts.run_stores import MAX_PAGE, MessageQuery
 from postroom.contracts.runs import RunRecord, Usage
 from postroom.gateway import wording
 from postroom.gateway.config import DEFAULT_AGENT, GatewayConfig, is_person, reachable, short_name
@@ -38,9 +39,11 @@ from postroom.gateway.questions import Questions
 from postroom.gateway.reminders import CHAT, Reminders, in_words, span_of, when_of
 from postroom.gateway.replies import thread_name
 from postroom.gateway.session import ANSWER_ONLY, SessionSource
-from postroom.gateway.sessions import Sessions, hidden_runs
+from postroom.gateway.sessions import MOST_HIDDEN, Sessions
 
 _MOST_LISTED = 10
+_MOST_SEARCHED = 2_000
+"""How many messages one `/search` reads, in pages."""
 _ID_DIGITS = 15
 _FOR_AGENTS = frozenset({"queue", "steer", "busy", "background", "compact", "every", "retry", "undo"})
 """Commands that mean nothing where a person answers."""
@@ -87,7 +90,11 @@ COMMANDS = (
     Command(
         name="resume", usage="[title or number]", help="list earlier conversations, or take one up again"
     ),
-    Command(name="search", usage="<words>", help="find what was said here, in earlier conversations too"),
+    Command(
+        name="search",
+        usage="<words>",
+        help="find what was said here, in earlier conversations too; it looks at 2,000 messages at a time",
+    ),
     Command(name="usage", help="what this conversation has used up"),
     Command(name="approve", usage="<number>", help="answer a question with yes", role=PersonRole.OPERATOR),
     Command(name="deny", usage="<number> [why]", help="answer a question with no", role=PersonRole.OPERATOR),
@@ -275,11 +282,12 @@ class Commands:
 
     async def _usage(self, call: CommandCall) -> str:
         session, _ = await self._sessions.of(call.key, call.source)
-        runs = await self._runs(session.thread_id)
+        runs = await self._threads.latest_runs(session.thread_id)
         used = sum((run.usage for run in runs), Usage())
         cost = f", cost {used.cost_micros / 1_000_000:.4f}" if used.cost_micros else ""
+        which = f"The newest {MAX_PAGE} runs" if len(runs) == MAX_PAGE else f"{len(runs)} runs"
         return (
-            f"{len(runs)} runs; {used.input_tokens} tokens read, {used.output_tokens} written,"
+            f"{which}; {used.input_tokens} tokens read, {used.output_tokens} written,"
             f" {used.wall_ms / 1_000:.1f} s{cost}"
         )
 
@@ -376,21 +384,33 @@ class Commands:
         return f"Taken up again: {chosen.title or 'untitled'}"
 
     async def _search(self, call: CommandCall) -> str:
-        words = call.words.casefold().split()
-        if not words:
+        from_here = re.match(r"@(\d{1,6}):(\d{1,15})\s+", call.words, re.ASCII)
+        asked = call.words[from_here.end() :] if from_here else call.words
+        if not (words := asked.casefold().split()):
             return "Say what to look for: /search <words>"
-        found: list[str] = []
-        for one in await self._sessions.threads(call.key):
-            messages = await self._threads.load_messages(one.thread_id) or ()
-            said = (_searched(message) for message in reversed(messages) if _is_shown(message))
-            found += [
-                f"{one.title or 'untitled'}: {_around(text, words[0])}"
-                for text in said
-                if all(word in text.casefold() for word in words)
-            ]
-            if len(found) >= _MOST_LISTED:
-                break
-        return "\n".join(found[:_MOST_LISTED]) or "Nothing was found."
+        first, before = (int(from_here[1]), int(from_here[2])) if from_here else (0, None)
+        found, looked_at = list[str](), 0
+        conversations = (await self._sessions.threads(call.key))[first:]
+        for place, one in enumerate(conversations, start=first):
+            while page := await self._threads.list_message_records(
+                one.thread_id, MessageQuery(before=before, newest_first=True)
+            ):
+                looked_at, before = looked_at + len(page), page[-1].seq
+                said = (_searched(record.message) for record in page if _is_shown(record.message))
+                found += [
+                    f"{one.title or 'untitled'}: {_around(text, words[0])}"
+                    for text in said
+                    if all(word in text.casefold() for word in words)
+                ]
+                if len(found) >= _MOST_LISTED:
+                    return "\n".join(found[:_MOST_LISTED])
+                if looked_at >= _MOST_SEARCHED:
+                    rest = (
+                        f"I looked at {looked_at} messages. For older ones: /search @{place}:{before} {asked}"
+                    )
+                    return "\n".join([*found, rest])
+            before = None
+        return "\n".join(found) or "Nothing was found."
 
     async def _undo(self, call: CommandCall) -> str:
         number = int(call.words) if call.words.isdigit() and int(call.words) > 0 else 1
@@ -398,10 +418,11 @@ class Commands:
         if state.active is not None:
             return wording.BUSY
         shown = await self._shown_runs(session)
-        gone = [run.run_id for run in shown[-number:]]
+        gone = shown[-number:]
         if not gone:
             return "There is nothing to undo."
-        await self._hide(call.key, session.thread_id, gone)
+        if not await self._hide(session, gone):
+            return wording.too_much_forgotten(MOST_HIDDEN)
         return (
             f"Forgotten: {len(gone)} of the last exchanges."
             if len(gone) > 1
@@ -417,10 +438,11 @@ class Commands:
             return "There is nothing to answer again."
         last = shown[-1]
         asked = await self._asked_by(last)
+        if not await self._hide(session, [last]):
+            return wording.too_much_forgotten(MOST_HIDDEN)
         if last.dispatch_id is not None:  # one that was given up is answered by this, and by nobody else
             with suppress(UnknownDispatch, IllegalTransition):
                 await self._run_queue.discard_dead_letter(last.dispatch_id)
-        await self._hide(call.key, session.thread_id, [last.run_id])
         call.event.text = "\n".join(message.text() for message in asked)
         await self._handover.hand_over(call.event, session, mode=BusyPolicy.QUEUE)
         return None
@@ -544,35 +566,24 @@ class Commands:
         session, _ = await self._sessions.of(call.key, call.source)
         return session, await self._handover.state(session.thread_id)
 
-    async def _runs(self, thread_id: str) -> list[RunRecord]:
-        """Return a thread's runs, the oldest first."""
-        found: list[RunRecord] = []
-        after = ""
-        while page := await self._threads.list_runs(RunQuery(thread_id=thread_id, after=after)):
-            found += page
-            after = page[-1].run_id
-        return sorted(found, key=lambda run: (run.created_at, run.run_id))
-
     async def _shown_runs(self, session: ChatSession) -> list[RunRecord]:
-        hidden = hidden_runs(session, session.thread_id)
-        runs = [run for run in await self._runs(session.thread_id) if run.run_id not in hidden]
+        """Return the runs that may be undone, among the newest 200 of the conversation, the oldest first."""
+        hidden = await self._sessions.hidden(session.thread_id)
+        newest = await self._threads.latest_runs(session.thread_id)
+        runs = [run for run in newest if run.run_id not in hidden]
+        runs.sort(key=lambda run: (run.created_at, run.run_id))
         ids = [id for run in runs if run.input for id in run.input.trigger_message_ids]
         asked = await self._threads.load_message_records(session.thread_id, ids)
         wishes = {one.message_id for one in asked if one.message.asks_to_compact}
         return [run for run in runs if run.input is None or wishes.isdisjoint(run.input.trigger_message_ids)]
 
     async def _asked_by(self, run: RunRecord) -> list[Message]:
-        ids = set(run.input.trigger_message_ids if run.input else ())
-        messages = await self._threads.load_messages(run.thread_id) or ()
-        return [message for message in messages if message.id in ids]
+        ids = run.input.trigger_message_ids if run.input else ()
+        return [record.message for record in await self._threads.load_message_records(run.thread_id, ids)]
 
-    async def _hide(self, key: str, thread_id: str, runs: list[str]) -> None:
-        def hiding(session: ChatSession) -> ChatSession:
-            hidden = dict(session.settings.get("hidden", {}))
-            hidden[thread_id] = [*hidden.get(thread_id, []), *runs]
-            return replace(session, settings={**session.settings, "hidden": hidden})
-
-        await self._sessions.changed(key, hiding)
+    async def _hide(self, session: ChatSession, runs: Sequence[RunRecord]) -> bool:
+        asked = {run.run_id: run.input.trigger_message_ids if run.input else () for run in runs}
+        return await self._sessions.hide(session, asked)
 
 
 def _is_shown(message: Message) -> bool:

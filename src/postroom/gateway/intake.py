@@ -14,7 +14,6 @@ from hashlib import sha256
 
 from postroom.contracts.chat import (
     MAX_INBOUND,
-    ChatSession,
     InboundDraft,
     InboundMessage,
     InboundMove,
@@ -54,6 +53,7 @@ _LOG = get_logger(__name__)
 MOST_TEXT = 1_000_000
 """Characters of one message."""
 _FORGOTTEN = "forgotten_answers"
+"""The setting of a session in which earlier versions listed messages whose answers are not shown."""
 _CANCELLED = "cancelled by its caller"
 """The reason stored with a message whose caller hung up or cancelled it."""
 _LEFT_BEHIND_MS = 60_000
@@ -125,16 +125,19 @@ class Intake:
         source = self._checked(event)
         arrival = self._arrivals.take(event, source)
         try:
-            await arrival.come()
+            await arrival.decided()
             await self._open.wait()
             self._refuse_ended()
-            task = await self._accepted(event, source)
+            task = await self._accepted(event, source, arrival)
         except BaseException:
             arrival.end()
             raise
-        arrival.lasts(task if event.is_command() else None)
+        if not arrival.is_in_turn:
+            arrival.lasts(task if event.is_command() else None)
 
-    async def _accepted(self, event: MessageEvent, source: SessionSource) -> "asyncio.Task[None] | None":
+    async def _accepted(
+        self, event: MessageEvent, source: SessionSource, arrival: Arrival
+    ) -> "asyncio.Task[None] | None":
         """Keep a message, and return what goes on with it in the background."""
         known = None if _album_of(event) is None else self._albums_for_us.get(_sent_album(event, source))
         event.addressed = event.addressed or await self._follows(event, source)
@@ -156,10 +159,10 @@ class Intake:
         is_alone = not self._coming[draft.session_key] and _album_of(event) is None
         self._coming[draft.session_key] += 1
         try:
-            if is_alone and await self._runner.begin(event, draft):
+            if is_alone and arrival.may_come and await self._runner.begin(event, draft):
                 self._metrics.message("accepted")
                 return None
-            return await self._keep(event, draft)
+            return await self._keep(event, draft, arrival)
         finally:
             self._came(draft.session_key)
 
@@ -208,8 +211,10 @@ class Intake:
         await self._notices.tell(source, wording.agent_gone(chosen), key=key)
         return None
 
-    async def _keep(self, event: MessageEvent, draft: InboundDraft) -> "asyncio.Task[None] | None":
-        """Keep a message and have it handed over in the background."""
+    async def _keep(
+        self, event: MessageEvent, draft: InboundDraft, arrival: Arrival
+    ) -> "asyncio.Task[None] | None":
+        """Keep a message and have it handed over in the background: now, or behind a command of its chat."""
         received = await self._log.receive(draft)
         message = received.message
         if not received.is_new and (
@@ -218,11 +223,19 @@ class Intake:
             self._metrics.message("duplicate")
             return None
         self._metrics.message("accepted" if received.is_new else "duplicate")
-        if received.is_new:
-            event.inbound_id = message.inbound_id
-            return self._start(event, draft.session_key)
-        known = await self._read(message)
-        return None if known is None else await self._resume(message, known)
+        event.inbound_id = message.inbound_id
+        known = event if received.is_new else await self._read(message)
+        if known is None:
+            return None
+        if not arrival.may_come:
+            self._in_hand.add(message.inbound_id)
+            arrival.waits_in_turn()
+            name = f"message {message.inbound_id} in turn"
+            self.tasks.start(self._resume_arrived(message, known, arrival), name=name)
+            return None
+        return (
+            self._start(known, draft.session_key) if received.is_new else await self._resume(message, known)
+        )
 
     def _came(self, session_key: str) -> None:
         """Note that a message of a session is no longer on its way."""
@@ -320,13 +333,14 @@ class Intake:
             return None
         answer = None if message.status.is_open else await self._answer_to(message)
         session = await self._sessions.load(message.session_key)
+        is_listed = session is not None and message_id in session.settings.get(_FORGOTTEN, ())
         is_cancelled = message.status is InboundStatus.RETRACTED and message.reason == _CANCELLED
         return KnownMessage(
             event=MessageEvent.from_body(message.body, inbound_id=message.inbound_id),
             received_at=message.received_at,
             answer=None if answer is None else answer.text,
             details={} if answer is None else answer.details,
-            is_forgotten=session is not None and message_id in session.settings.get(_FORGOTTEN, ()),
+            is_forgotten=message.body.get("metadata", {}).get("forgotten", False) or is_listed,
             is_cancelled=is_cancelled,
         )
 
@@ -335,15 +349,9 @@ class Intake:
 
         Raises:
             StoreError: it could not be stored.
-            UnknownThread: the message began no session.
+            UnknownMessage: the message was never received.
         """
-        key = self._config.session_key(await self._people.learn(source))
-
-        def forgotten(session: ChatSession) -> ChatSession:
-            ids = [one for one in session.settings.get(_FORGOTTEN, ()) if one != message_id]
-            return replace(session, settings={**session.settings, _FORGOTTEN: [*ids, message_id]})
-
-        await self._sessions.changed(key, forgotten)
+        await self._log.forget_answer(inbound_key(source, message_id))
 
     async def cancel_answer(
         self, source: SessionSource, message_id: str, is_waited_for: Callable[[str], bool]

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from secrets import token_hex
@@ -26,6 +26,12 @@ _MOST_ADDRESSES = 10_000
 _TRIES = 16
 QUIET_OFF = "off"
 """Chosen for a chat that has no quiet hours, whatever the file says."""
+MOST_HIDDEN = 200
+"""How many runs of one thread may be undone."""
+_HIDDEN = "hidden"
+"""The setting with the runs that were undone: of a thread by their ids, of an earlier session by thread."""
+_HIDES = "hides"
+"""The setting of a session that has had a run undone."""
 _CHOSEN = "agent"
 """The setting of a session that says which agent was chosen there."""
 
@@ -171,11 +177,37 @@ class Sessions:
         """Return the threads that a session is or was bound to, the last active first."""
         return await self._store.threads(key)
 
-    async def hidden(self, thread_id: str) -> frozenset[str]:
-        """Return the runs of a thread that were undone."""
+    async def hidden(self, thread_id: str) -> Mapping[str, Sequence[str] | None]:
+        """Return the runs of a thread that were undone, each with the messages that it has read.
+
+        Of a run that an earlier version has undone the messages are not known: None.
+        """
         address = await self.address(thread_id)
         session = None if address is None else await self.load(address[0])
-        return frozenset() if session is None else hidden_runs(session, thread_id)
+        if session is None:
+            return {}
+        listed = dict.fromkeys(session.settings.get(_HIDDEN, {}).get(thread_id, ()))
+        row = await self.load(_hidden_key(thread_id)) if session.settings.get(_HIDES) else None
+        return listed if row is None else {**listed, **row.settings.get(_HIDDEN, {})}
+
+    async def hide(self, session: ChatSession, runs: Mapping[str, Sequence[str]]) -> bool:
+        """Take runs of a session's thread out of the sight of later runs there; return False if it is full.
+
+        `runs` names the messages that each run has read. They are kept apart from the session, which is
+        written with each message: at most `MOST_HIDDEN` for one thread.
+        """
+        thread_id, source = session.thread_id, SessionSource.from_dict(session.source)
+        if len({*await self.hidden(thread_id), *runs}) > MOST_HIDDEN:
+            return False
+        key, more = _hidden_key(thread_id), {run_id: list(asked) for run_id, asked in runs.items()}
+        await self._store.open(self._fresh(key, source, self._clock.now()))
+        await self.changed(
+            key, lambda one: replace(one, settings={_HIDDEN: {**one.settings.get(_HIDDEN, {}), **more}})
+        )
+        await self.changed(
+            session.session_key, lambda one: replace(one, settings={**one.settings, _HIDES: True})
+        )
+        return True
 
     async def changed(self, key: str, change: Callable[[ChatSession], ChatSession]) -> ChatSession:
         """Change a session, again when somebody else changed it meanwhile.
@@ -340,9 +372,9 @@ def _quiet_key(address: ChatAddress) -> str:
     return f"quiet:{address.name}"
 
 
-def hidden_runs(session: ChatSession, thread_id: str) -> frozenset[str]:
-    """Return the runs that were undone on one of a session's threads."""
-    return frozenset(session.settings.get("hidden", {}).get(thread_id, ()))
+def _hidden_key(thread_id: str) -> str:
+    """Return the key under which the runs are kept that were undone on a thread."""
+    return f"hidden:{thread_id}"
 
 
 def ends_session(policy: SessionResetPolicy, *, active_at: int, now: int) -> bool:

@@ -455,12 +455,14 @@ class ChatExecutor(ExecutorAround):
         if not hidden or not isinstance(control, RunControl):
             return activation
         asked: set[str] = set()
-        for run_id in hidden:
-            run = await control.threads.load_run(run_id)
-            asked.update(run.input.trigger_message_ids if run is not None and run.input else ())
+        for run_id, read in hidden.items():
+            if read is None:
+                run = await control.threads.load_run(run_id)
+                read = run.input.trigger_message_ids if run is not None and run.input else ()
+            asked.update(read)
         control = replace(
             control,
-            hidden_runs=control.hidden_runs | hidden,
+            hidden_runs=control.hidden_runs | hidden.keys(),
             hidden_message_ids=control.hidden_message_ids | asked,
         )
         return replace(activation, control=control)

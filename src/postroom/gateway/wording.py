@@ -19,6 +19,7 @@ from postroom.contracts.errors import (
     StreamInterrupted,
     Unauthorized,
 )
+from postroom.contracts.inference import MISPLACED_RESULT
 from postroom.contracts.runs import RunRecord, TerminationKind, TerminationReason
 
 NO_ANSWER = "(The agent ended without an answer.)"
@@ -120,9 +121,9 @@ def failure_for_caller(run: RunRecord, most: int = 1_000) -> str:
     reason = run.termination
     if reason is None or reason.type is not TerminationKind.ERROR:
         return end_of(run)
-    plain = _BY_CODE.get(reason.detail or "")
-    if plain is None:
-        return (reason.value or end_of(run))[:most]
+    plain, said = _BY_CODE.get(reason.detail or ""), reason.value or end_of(run)
+    if plain is None or MISPLACED_RESULT in said:
+        return said[:most]
     return f"{plain}; an operator finds the provider's own words at run {run.run_id}"
 
 
@@ -280,6 +281,11 @@ def reminder(text: str) -> str:
 def too_many_schedules(most: int) -> str:
     """Say that nothing more is kept for later."""
     return f"Not taken: {most} are kept here already; /every stop <number> removes one."
+
+
+def too_much_forgotten(most: int) -> str:
+    """Say that no more of a conversation can be forgotten."""
+    return f"Not done: {most} exchanges of this conversation are forgotten already. /new begins a new one."
 
 
 BEGAN_ANEW = "A new conversation begins; /resume takes up an earlier one."

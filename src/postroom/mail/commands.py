@@ -1,8 +1,12 @@
 """What a caller may ask, as typed and documented values; every edge reads its arguments through these."""
 
 import math
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal, TypeVar, get_origin
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, date, datetime
+from email.utils import parsedate_to_datetime
+from functools import cache
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -539,6 +543,18 @@ _IN_WORDS = {
     _SHA256: "64 hexadecimal digits in lower case",
     _TOPIC: "up to 64 letters, digits, '.', '_', '/' or '-', beginning with a letter or digit",
 }
+_WRAPPERS = frozenset({"args", "arguments", "input", "kwargs", "parameters", "params", "tool_input"})
+"""Names of an object that some models put around all arguments."""
+_MOST_WRAPPERS = 2
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|\s+")
+_NULLS = frozenset({"null", "none", "nil", "undefined"})
+_NAME_KEYS = frozenset({"name", "agent", "agent_name"})
+_VALUE_KEYS = frozenset({"id", "value", "path"})
+_BETWEEN_NAMES = re.compile(r"[,;\n]")
+_NUMBER = re.compile(r"(?:message |id |id[:=] ?|no\. ?)?#? ?(\d{1,3}(?:,\d{3})+|\d{1,16})(?:\.0*)?")
+_NUMBERS = re.compile(r"#?\d{1,16}(?:\s*[,;\s]\s*#?\d{1,16})+")
+_SPAN = re.compile(r"(\d{1,9}) ?(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)")
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _DEEPEST = 8
 """Levels of lists and objects that are looked at; no command has more than three."""
 
@@ -550,6 +566,7 @@ def read_command(kind: type[C], arguments: dict[str, Any]) -> C:
         InvalidArgument: An argument is missing, unknown, of another type, out of range or not valid text.
     """
     _refuse_broken_text(arguments, "$")
+    arguments = _clean_arguments(kind, _named_arguments(kind, arguments))
     try:
         return msgspec.convert(arguments, kind, strict=False)
     except msgspec.ValidationError:
@@ -566,6 +583,117 @@ def read_command(kind: type[C], arguments: dict[str, Any]) -> C:
         ) from error
 
 
+def _named_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments without an object around them, and under our names: `projectKey` is `project_key`.
+
+    Raises:
+        InvalidArgument: An argument is given under two names with two values.
+    """
+    fields = kind.__struct_fields__
+    for _ in range(_MOST_WRAPPERS):
+        [name, value] = next(iter(arguments.items())) if len(arguments) == 1 else ("", None)
+        if name in fields or name.lower() not in _WRAPPERS:
+            break
+        inner = next(_json_forms(value), None) if isinstance(value, str) else value
+        if not isinstance(inner, dict):
+            break
+        _refuse_broken_text(inner, f"$.{name}")
+        arguments = inner
+    if arguments.keys() <= set(fields):
+        return arguments
+    named = dict[str, Any]()
+    for name, value in arguments.items():
+        known = name if name in fields else _CAMEL.sub("_", name.strip()).replace("-", "_").lower()
+        known = known if known in fields else name
+        if known in named and named[known] != value:
+            raise InvalidArgument(f"{known} is given twice, with two values", remedy=f"give {known} once")
+        named[known] = value
+    return named
+
+
+def _clean_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments with names, ids of threads and moments as they are meant.
+
+    Such a value can be wrong and still be a text, as ` @Ada` or the text `null` for no thread.
+    """
+    cleaned = arguments
+    for name in _CLEANED.keys() & arguments.keys() & set(kind.__struct_fields__):
+        value = arguments[name]
+        clean = _CLEANED[name](value)
+        if clean is value or (clean is None and name in _required(kind)):
+            continue
+        cleaned = dict(cleaned) if cleaned is arguments else cleaned
+        cleaned[name] = clean
+    return cleaned
+
+
+@cache
+def _required(kind: type[Command]) -> frozenset[str]:
+    return frozenset(field.name for field in msgspec.structs.fields(kind) if field.required)
+
+
+def _plain_text(value: object) -> object:
+    """Return a text without spaces and quotes around it, None for a text that says null."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if len(text) > 2 and text[0] == text[-1] and text[0] in "\"'`":
+        text = text[1:-1].strip()
+    return None if text.lower() in _NULLS else text if text and text != value else value
+
+
+def _plain_name(value: object) -> object:
+    """Return the name in one of the forms in which a model writes it: `@Ada`, `{"name": "Ada"}`."""
+    if isinstance(value, dict) and len(value) == 1:
+        [(key, inner)] = value.items()
+        value = inner if key in _NAME_KEYS and isinstance(inner, str) else value
+    text = _plain_text(value)
+    if text is None and value is not None:
+        return value  # an agent may be called Nil
+    return text[1:] if isinstance(text, str) and text[:1] == "@" and len(text) > 1 else text
+
+
+def _plain_names(value: object) -> object:
+    """Return names as a list; no name holds a comma or a line break."""
+    if isinstance(value, str) and value.strip()[:1] in ("[", "{"):
+        value = next(_json_forms(value.strip()), value)
+    if isinstance(value, str):
+        if value.strip().lower() in _NULLS:
+            return None
+        is_broken_json = value.strip()[:1] in ("[", "{")
+        value = [value] if is_broken_json else [one for one in _BETWEEN_NAMES.split(value) if one.strip()]
+    elif isinstance(value, dict):
+        value = [value]
+    if not isinstance(value, list):
+        return value
+    flat = [one for item in value for one in (item if isinstance(item, list) else [item])]
+    return [_plain_name(one) for one in flat if one is not None]
+
+
+def _one_or_more_names(value: object) -> object:
+    """Return `to`, which is one name for request_contact and a list of names for send_message."""
+    names = _plain_names(value)
+    return names[0] if isinstance(names, list) and len(names) == 1 else names
+
+
+def _plain_moment(value: object) -> object:
+    """Return a moment as ISO 8601: also from seconds or milliseconds since 1970, RFC 2822 or 2026/11/28."""
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else _plain_text(value)
+    if not isinstance(text, str):
+        return text
+    try:
+        if text.isdecimal() and len(text) in (10, 13):
+            return datetime.fromtimestamp(int(text) / (1000 if len(text) == 13 else 1), tz=UTC).isoformat()
+        if re.fullmatch(r"\d{4}/\d{1,2}/\d{1,2}", text):
+            year, month, day = map(int, text.split("/"))
+            return date(year, month, day).isoformat()
+        if text[:1].isalpha() or re.match(r"\d{1,2} [A-Za-z]", text):
+            return parsedate_to_datetime(text).isoformat()
+    except ValueError:
+        return value
+    return text
+
+
 def _normalize_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments with each value that does not fit replaced by the form that does.
 
@@ -580,7 +708,9 @@ def _normalize_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict
         if field.name not in normal or _fits(normal[field.name], field.type):
             continue
         value = normal[field.name]
-        for form in _other_forms(value, field.type):
+        if not field.required and isinstance(value, str) and value.strip().lower() in _NULLS:
+            value = None
+        for form in _other_forms(value, field.type, field.name):
             if _fits(form, field.type):
                 normal[field.name] = form
                 break
@@ -601,25 +731,72 @@ def _fits(value: object, kind: Any) -> bool:
     return True
 
 
-def _other_forms(value: object, kind: Any) -> Iterator[object]:
+def _other_forms(value: object, kind: Any, name: str) -> Iterator[object]:
     """Yield the other forms in which a model may have meant a value, the most likely form first."""
     if isinstance(value, str):
         text = value.strip()
-        if get_origin(kind) is Literal:
-            yield text.lower()
         if text[:1] in ("[", "{"):
-            yield from _json_forms(text)
+            for form in _json_forms(text):
+                yield form
+                yield from _forms_of_list(form, kind, name) if isinstance(form, list) else ()
+        for form in _forms_of_text(text, kind, name):
+            yield form
+            yield [form]
+        if _NUMBERS.fullmatch(text):
+            yield [int(one) for one in re.findall(r"\d+", text)]
         yield [value] if text else []
+        yield [{"path": text}]
     elif isinstance(value, int) and not isinstance(value, bool):
         yield str(value) if abs(value) <= 2**53 else value
         yield [value]
     elif isinstance(value, dict):
         yield [value]
+        if len(value) == 1 and value.keys() <= _VALUE_KEYS:
+            [inner] = value.values()
+            yield inner
+            yield [inner]
+            yield from _forms_of_text(inner, kind, name) if isinstance(inner, str) else ()
     elif isinstance(value, list):
-        yield [
-            next(_json_forms(item), item) if isinstance(item, str) and item[:1] == "{" else item
-            for item in value
-        ]
+        yield from _forms_of_list(value, kind, name)
+
+
+def _forms_of_list(value: list[object], kind: Any, name: str) -> Iterator[object]:
+    """Yield the other forms of a list: one for its only item, without nulls, each item as it is meant."""
+    if len(value) == 1:
+        yield value[0]
+        yield from _forms_of_text(value[0], kind, name) if isinstance(value[0], str) else ()
+    items = [item for item in value if item is not None]
+    yield items
+    yield [
+        next(_json_forms(item), item) if isinstance(item, str) and item[:1] == "{" else item for item in items
+    ]
+    yield [next(_forms_of_text(item, kind, name), item) if isinstance(item, str) else item for item in items]
+    yield [{"path": item} if isinstance(item, str) else item for item in items]
+
+
+def _forms_of_text(text: str, kind: Any, name: str) -> Iterator[object]:
+    """Yield what a text says that stands for a choice, a truth value, a number or a span of time."""
+    word, kinds = str(_plain_text(text) or text).strip().lower(), _kinds_in(kind)
+    if word in _NULLS and type(None) in kinds:
+        yield None
+    if any(get_origin(one) is Literal for one in kinds):
+        yield word
+        yield re.sub(r"[ -]+", "_", word)
+    if bool in kinds:
+        yield from {"yes": [True], "no": [False], "on": [True], "off": [False]}.get(word, [word])
+    if int in kinds and (number := _NUMBER.fullmatch(word)):
+        yield int(number[1].replace(",", ""))
+    if name.endswith("_seconds") and (span := _SPAN.fullmatch(word)):
+        yield int(span[1]) * _SECONDS[span[2][0]]
+
+
+@cache
+def _kinds_in(kind: Any) -> frozenset[Any]:
+    """Return the plain types of which a type is made: of a union its members, of a list its items."""
+    parts: list[Any] = [part for part in get_args(kind) if part is type(None) or not isinstance(part, Meta)]
+    if get_origin(kind) is Literal or not parts:
+        return frozenset({kind})
+    return frozenset(one for part in parts for one in _kinds_in(part))
 
 
 def _json_forms(text: str) -> Iterator[object]:
@@ -698,3 +875,22 @@ def _presentable(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if isinstance(value, int | float | bool | None) else type(value).__name__
+
+
+_CLEANED: Final[Mapping[str, Callable[[object], object]]] = {
+    "project_key": _plain_text,
+    "human_key": _plain_text,
+    "thread_id": _plain_text,
+    "topic": _plain_text,
+    "run_id": _plain_text,
+    "sha256": _plain_text,
+    "name": _plain_text,
+    "agent_name": _plain_name,
+    "sender_name": _plain_name,
+    "requester": _plain_name,
+    "to": _one_or_more_names,
+    "cc": _plain_names,
+    "bcc": _plain_names,
+    "since": _plain_moment,
+}
+"""The arguments that are read before their type is looked at."""

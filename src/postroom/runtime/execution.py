@@ -22,11 +22,12 @@ from postroom.contracts.agent_events import (
     ToolCallReady,
     ToolCallResumed,
 )
-from postroom.contracts.errors import ContextOverflow, InvalidArgument, RequestRefused
+from postroom.contracts.errors import ContextOverflow, RequestRefused
 from postroom.contracts.executor import AgentRunResult, RunControl
 from postroom.contracts.files import ChatFile, RunFiles
 from postroom.contracts.inference import (
     CALLER_TOOLS,
+    MISPLACED_RESULT,
     CallerRequest,
     InferenceRequest,
     InferenceResult,
@@ -271,9 +272,7 @@ class Execution:
     def _request(self) -> InferenceRequest:
         spec, asked = self._with.agent.spec, CallerRequest.newest(self._log.messages)
         if (call_id := foreign_result(self._log.messages)) is not None:
-            raise InvalidArgument(
-                f"no tool is called for the result {call_id[:100]!r}: send it right behind its call"
-            )
+            raise RequestRefused(f"{MISPLACED_RESULT} {call_id[:100]!r}: send it right behind its call")
         own = merged(spec.overrides, self._with.activation.options.overrides)
         return InferenceRequest(
             model=spec.model,

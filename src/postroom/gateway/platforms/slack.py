@@ -157,7 +157,10 @@ class SlackOptions(Rules, frozen=True):
 
 
 MOST_IN_THREAD: Final = 100
-"""Messages of a thread that a mention brings."""
+"""Messages of a thread that a mention brings: the first one and the newest."""
+THREAD_PAGE: Final = 200
+"""Messages that one page of a thread has at most; Slack gives the oldest first, and some apps 15 of them."""
+MOST_THREAD_PAGES: Final = 5
 MOST_THREADS: Final = 10_000
 NOTE: Final = 1_000
 """Characters of a note to one person."""
@@ -354,22 +357,34 @@ class SlackAdapter(BasePlatformAdapter):
             return
         if (source.chat_id, root) in self._threads_read or event.is_command():
             return
-        asked = {"channel": source.chat_id, "ts": root, "latest": event.message_id, "limit": MOST_IN_THREAD}
-        answer = await self._called("conversations.replies", asked, form=True)
-        found = answer.body.get("messages")
-        if answer.refusal is not None or not isinstance(found, list):
-            _LOG.info("slack.thread_not_read", why=None if answer.refusal is None else answer.refusal.code)
-            event.unread += ("what was said in this thread before",)
-            return
-        said = [
-            said_in_thread(one)
-            for one in found
-            if isinstance(one, dict) and one.get("ts") != event.message_id
-        ]
-        if answer.body.get("has_more"):
-            event.unread += ("the later messages of this long thread",)
-        if said:
-            event.metadata["earlier"] = {"said": [one for one in said if one], "mark": token_hex(4)}
+        found = {root: ""}  # each page of Slack's answer begins with the first message of the thread
+        asked = {"channel": source.chat_id, "ts": root, "latest": event.message_id, "limit": THREAD_PAGE}
+        is_whole = False
+        for _ in range(MOST_THREAD_PAGES):
+            answer = await self._called("conversations.replies", asked, form=True)
+            page, following = answer.body.get("messages"), answer.body.get("response_metadata")
+            if answer.refusal is not None or not isinstance(page, list):
+                _LOG.info(
+                    "slack.thread_not_read", why=None if answer.refusal is None else answer.refusal.code
+                )
+                break
+            found |= {one["ts"]: said_in_thread(one) for one in page if isinstance(one, dict) and "ts" in one}
+            cursor = following.get("next_cursor") if isinstance(following, dict) else None
+            if not cursor:
+                is_whole = not answer.body.get("has_more")
+                break
+            asked["cursor"] = cursor
+        found.pop(event.message_id or "", None)
+        first, *others = [words for words in found.values() if words] or [""]
+        if not is_whole:
+            event.unread += (
+                "the later messages of this thread" if first else "what was said in this thread",
+            )
+        if len(others) >= MOST_IN_THREAD:
+            event.unread += ("older messages of this long thread",)
+        if first:
+            said = [first, *others[1 - MOST_IN_THREAD :]]
+            event.metadata["earlier"] = {"said": said, "mark": token_hex(4)}
 
     def _note_thread(self, source: SessionSource | None) -> None:
         if source is not None and source.thread_id is not None:

@@ -110,6 +110,20 @@ class StoredIntakeLog(IntakeLog):
         return await self._store.write(change, key=chat_lock(key))
 
     @override
+    async def forget_answer(self, key: InboundKey) -> None:
+        def change(tx: Transaction) -> None:
+            tx.lock(chat_lock(key))
+            message = tx.chats.inbound(key)
+            if message is None:
+                raise UnknownMessage(
+                    f"no message {key.message_id!r} was received in this chat", value=key.message_id
+                )
+            metadata = {**message.body.get("metadata", {}), "forgotten": True}
+            tx.chats.put_body(replace(message, body={**message.body, "metadata": metadata}))
+
+        await self._store.write(change, key=chat_lock(key))
+
+    @override
     async def find(self, key: InboundKey) -> InboundMessage | None:
         return await self._store.read(lambda tx: tx.chats.inbound(key))
 

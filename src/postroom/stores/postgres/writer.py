@@ -254,19 +254,25 @@ class _Work:
         ]
 
     def run(self) -> bool:
-        """Run what is not done yet, and say whether some of it waits for answers."""
+        """Run what is not done yet, and say whether some of it waits for answers.
+
+        Changes that have locked the same name have to see each other's writes: from their second run on, they
+        run one after another, and each one waits for its own answers.
+        """
         waiting, self._waiting = self._waiting, []
+        lockers = Counter(name for _, transaction in waiting for name in transaction.locked)
         for change, transaction in waiting:
+            is_shared = any(lockers[name] > 1 for name in transaction.locked)
             if change.key in {one.key for one in self.left}:
                 self.left.append(change)
             elif change.key in {one.key for one, _ in self._waiting}:  # changes of one key keep their order
                 self._waiting.append((change, transaction))
             else:
-                self._run(change, transaction)
+                self._run(change, transaction, may_defer=not is_shared)
                 transaction.connection.pass_on()  # the server works while we go on with the next
         return bool(self._waiting)
 
-    def _run(self, change: _Change, transaction: PostgresTransaction) -> None:
+    def _run(self, change: _Change, transaction: PostgresTransaction, *, may_defer: bool) -> None:
         """Run a change.
 
         Raises:
@@ -276,7 +282,7 @@ class _Work:
         is_stale = any(self._locked.get(name, 0) > transaction.seen for name in transaction.locked)
         transaction.seen = len(self.done)
         transaction.runs += 1
-        may_defer = bool(change.key) and not self._is_alone and transaction.runs < RUNS
+        may_defer &= bool(change.key) and not self._is_alone and transaction.runs < RUNS
         try:
             transaction.begin(may_defer=may_defer, is_stale=is_stale)
             change.value = change.run(transaction)

@@ -49,6 +49,8 @@ _FEW: Final = 16
 _FIRST_WINDOW: Final = 64
 _WINDOWS: Final = 3
 """Rows of the queue that are looked at together, at least, and how often before each thread is looked at."""
+_SOON_MS: Final = 10_000
+"""A run that is retried within this time counts as one that executes: after an interruption each one is."""
 _QUEUED, _CLAIMED = RunDispatchStatus.QUEUED, RunDispatchStatus.CLAIMED
 
 
@@ -319,6 +321,16 @@ class Dispatches(Tables, DispatchTables):
         return sorted(self._sql.all("dispatches.due_by_thread", asked), key=_turn)
 
     @override
+    def begun_by_limit(self) -> tuple[tuple[str, str, int], ...]:
+        found = self._sql.all("dispatches.begun_by_limit", {"soon": self._now() + _SOON_MS})
+        return tuple((row[0], row[1], row[2]) for row in found)
+
+    @override
+    def begun_of_agent(self, agent_id: str) -> int:
+        found = self._sql.all("dispatches.begun_runs", {"soon": self._now() + _SOON_MS})
+        return sum(rows.run(row).agent_id == agent_id for row in found)
+
+    @override
     def claimed_by_limit(self) -> tuple[tuple[str, str, int], ...]:
         return tuple((row[0], row[1], row[2]) for row in self._sql.all("dispatches.claimed_by_limit"))
 
@@ -351,6 +363,15 @@ class Dispatches(Tables, DispatchTables):
     def held_until(self) -> int | None:
         row = self._sql.one("dispatches.held_until", {"now": self._now()})
         return None if row is None or row[0] in (None, _FOR_EVER) else row[0]
+
+    @override
+    def set_back(self, back_ms: int) -> int:
+        values = {"back": back_ms, "now": self._now()}
+        self._sql.run("dispatches.set_back_leases", values)
+        changed = self._sql.changed("dispatches.set_back", values)
+        if changed:
+            self._tell(WORK)
+        return changed
 
     @override
     def due_tenants(self, limit: int) -> tuple[str, ...]:

@@ -282,6 +282,13 @@ SELECT min(held_until) FROM run_dispatches WHERE held_until > :now AND held_unti
 SELECT DISTINCT thread_id FROM run_dispatches
  WHERE status IN ('Queued', 'Claimed') AND thread_id IN {texts :thread_ids};
 
+-- set_back
+UPDATE run_dispatches SET available_at = CASE WHEN available_at - :back > 1 THEN available_at - :back ELSE 1 END, updated_at = :now
+ WHERE status = 'Queued' AND is_open = 1 AND available_at > :now AND updated_at > :now;
+
+-- set_back_leases
+UPDATE run_dispatches SET lease_until = lease_until - :back, updated_at = :now WHERE status = 'Claimed' AND updated_at > :now;
+
 -- queued_threads
 WITH RECURSIVE found (thread_id) AS (
   SELECT (SELECT min(thread_id) FROM run_dispatches WHERE status = 'Queued' AND thread_id > :after)
@@ -348,6 +355,21 @@ DELETE FROM unreadable_rows
 
 -- claimed_by_limit
 SELECT tenant, limit_key, count(*) FROM run_dispatches WHERE status = 'Claimed' GROUP BY tenant, limit_key;
+
+-- begun_by_limit
+SELECT tenant, limit_key, count(*) FROM run_dispatches WHERE status = 'Claimed' GROUP BY tenant, limit_key
+ UNION ALL
+SELECT tenant, limit_key, count(*) FROM run_dispatches
+ WHERE status = 'Queued' AND attempt_count + interruption_count > 0 AND available_at <= :soon
+ GROUP BY tenant, limit_key;
+
+-- begun_runs
+SELECT r.run_id, r.body
+  FROM (SELECT run_id FROM run_dispatches WHERE status = 'Claimed'
+         UNION ALL
+        SELECT run_id FROM run_dispatches
+         WHERE status = 'Queued' AND attempt_count + interruption_count > 0 AND available_at <= :soon) d
+  {cross} runs r ON r.run_id = d.run_id;
 
 -- starts
 SELECT coalesce(max(number), 0),

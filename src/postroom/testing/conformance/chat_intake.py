@@ -332,6 +332,22 @@ async def an_edit_of_a_line_that_is_not_open_is_refused(stores: ChatStores, cloc
         assert await stores.intake_log.find(message.key) == message
 
 
+async def an_answer_is_forgotten_in_its_message_whatever_has_become_of_it(
+    stores: ChatStores, clock: ManualClock
+) -> None:
+    """The rest of the message stays; a message never received is refused."""
+    for status in InboundStatus:
+        message = await brought_to(stores, status, status)
+        for _ in range(2):
+            await stores.intake_log.forget_answer(message.key)
+        found = await stores.intake_log.find(message.key)
+        assert found is not None
+        assert found.body == {**message.body, "metadata": {"forgotten": True}}
+        assert (found.status, found.revision) == (message.status, message.revision)
+    with refused(UnknownMessage):
+        await stores.intake_log.forget_answer(key("other"))
+
+
 async def edits_at_the_same_time_all_count(stores: ChatStores, clock: ManualClock) -> None:
     """Each is a revision of its own, and the last one stands."""
     message = await received(stores)
@@ -378,6 +394,7 @@ PROMISES: tuple[ChatPromise, ...] = (
     an_edit_with_the_same_body_changes_nothing,
     an_edit_of_a_line_never_received_is_refused,
     an_edit_of_a_line_that_is_not_open_is_refused,
+    an_answer_is_forgotten_in_its_message_whatever_has_become_of_it,
     edits_at_the_same_time_all_count,
     an_edit_and_a_move_at_the_same_time_have_one_order,
 )

@@ -30,6 +30,7 @@ let isStopping = false;
 let lastId = null;
 let editing = null;
 let uploads = []; // files to send: {file, told, sent, reason, request}
+let sendsUploads = false; // whether the person has sent the message before its files were uploaded
 let queue = Promise.resolve();
 
 function element(tag, className, content) {
@@ -397,6 +398,10 @@ function upload(one) {
     one.reason = reason;
     one.request = null;
     showUploads();
+    if (!sendsUploads || uploads.some((other) => other.request)) return;
+    sendsUploads = false;
+    if (uploads.some((other) => other.reason)) note("Not sent: not every file was taken.");
+    else part("composer").requestSubmit();
   };
   one.request = request;
   request.open("POST", `${base}/files?name=${encodeURIComponent(one.file.name)}`);
@@ -466,9 +471,12 @@ part("composer").addEventListener("submit", (event) => {
   event.preventDefault();
   const said = text.value.trim();
   const files = uploads.filter((one) => one.told).map((one) => one.told);
-  if (!said && (editing || !files.length)) return;
   const id = editing;
-  if (!id && uploads.some((one) => one.request)) return note("The files are still being uploaded.");
+  if (!id && uploads.some((one) => one.request)) {
+    sendsUploads = true;
+    return note("The message is sent when its files are uploaded.");
+  }
+  if (!said && (id || !files.length)) return;
   note("");
   leaveEditing();
   if (id) return change(id, said);

@@ -1,0 +1,150 @@
+"""A corpus of arguments as models write them: each is read as a person reads it, or refused, for every tool with it.
+
+The kinds are those of public reports about clients and models; every row was made anew. A row of `fields` gives one
+argument another form, for the tools that it names or for every tool with it. A row of `shapes` changes all arguments: `$` stands for them.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+from fastmcp import Client
+
+from postroom.contracts.errors import InvalidArgument
+from postroom.mail.commands import Command, read_command
+from postroom.mail.operations import ALL_OPERATIONS, Operation
+from rest_room import Edge, arguments_of
+
+CORPUS: Final = json.loads(Path(__file__).with_name("arguments_of_models.json").read_text())
+SPELLINGS: Final[dict[str, Callable[[str], str]]] = {
+    "$": lambda name: name,
+    "$camelCase": lambda name: re.sub(r"_(\w)", lambda found: found[1].upper(), name),
+    "$PascalCase": lambda name: "".join(word.capitalize() for word in name.split("_")),
+    "$kebab-case": lambda name: name.replace("_", "-"),
+    "$UPPER_CASE": str.upper,
+    "$Title Case": lambda name: name.replace("_", " ").title(),
+    "$ spaced ": lambda name: f" {name} ",
+}
+
+
+def shaped(template: Any, arguments: dict[str, Any]) -> Any:
+    """Return a template with the arguments in the place of its `$`."""
+    if isinstance(template, dict):
+        made: dict[str, Any] = {}
+        for name, value in template.items():
+            made |= arguments if name == "$" else {name: shaped(value, arguments)}
+        return made
+    if isinstance(template, list):
+        return [shaped(one, arguments) for one in template]
+    if template == "$json":
+        return json.dumps(arguments)
+    if template == "$broken":
+        return json.dumps(arguments)[:-1]
+    if template in SPELLINGS:
+        return {SPELLINGS[template](name): value for name, value in arguments.items()}
+    return template
+
+
+def tools_with(field: str) -> list[Operation]:
+    return [one for one in ALL_OPERATIONS if field in one.command.__struct_fields__]
+
+
+def read(operation: Operation, arguments: dict[str, Any]) -> Command:
+    return read_command(operation.command, arguments)
+
+
+def expected_of(row: dict[str, Any], operation: Operation, good: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments that a row means for a tool, in the form of the reference."""
+    meant = row["reads"]
+    if isinstance(meant, dict) and operation.name in meant:
+        meant = meant[operation.name]
+    rest = {name: value for name, value in good.items() if name != row["field"]}
+    is_default = meant == "default" or (meant is None and row["field"] not in _required(operation))
+    return rest if is_default else {**rest, row["field"]: meant}
+
+
+def _required(operation: Operation) -> set[str]:
+    return {one.name for one in msgspec.structs.fields(operation.command) if one.required}
+
+
+def needs_a_value(row: dict[str, Any], operation: Operation) -> bool:
+    """Return whether a row means that nothing is given, and the tool cannot do without."""
+    return row.get("reads") in (None, "default", []) and row["field"] in _required(operation)
+
+
+def test_the_corpus_has_two_hundred_rows_and_more() -> None:
+    rows = [json.dumps(row) for part in CORPUS.values() for row in part]
+    assert len(rows) == len(set(rows)) >= 200
+    assert all(tools_with(row["field"]) for row in CORPUS["fields"])
+
+
+@pytest.mark.parametrize("operation", ALL_OPERATIONS, ids=lambda one: one.name)
+def test_each_argument_is_read_as_a_person_reads_it_or_refused(operation: Operation) -> None:
+    good, wrong = arguments_of(operation.name), []
+    for row in CORPUS["fields"]:
+        if operation not in tools_with(row["field"]) or operation.name not in row.get(
+            "tools", [operation.name]
+        ):
+            continue
+        written = {**good, row["field"]: row["given"]}
+        try:
+            found: Command | str = read(operation, written)
+        except InvalidArgument as error:
+            found = "refused" if error.remedy else "refused without a remedy"
+        if row["field"] == "since" and row.get(
+            "refused"
+        ):  # the inbox reads the moment, and a test below asks it
+            continue
+        if row.get("refused") or needs_a_value(row, operation):
+            is_right = found == "refused" or is_optional_null(row, operation)
+        else:
+            is_right = found == read(operation, expected_of(row, operation, good))
+        if not is_right:
+            wrong.append((row["kind"], row["field"], row["given"], found))
+    assert wrong == []
+
+
+async def test_a_moment_that_is_not_plain_is_refused_by_the_inbox() -> None:
+    edge = Edge()
+    await edge.furnish()
+    rows = [row for row in CORPUS["fields"] if row["field"] == "since" and row.get("refused")]
+    for row in rows:
+        arguments = {**arguments_of("fetch_inbox"), "since": row["given"]}
+        async with Client(edge.mcp) as client:
+            answer = await client.call_tool("fetch_inbox", arguments, raise_on_error=False)
+        assert answer.is_error, row
+        assert answer.structured_content["error"]["code"] == "invalid_argument", row
+    assert len(rows) >= 8
+    edge.close()
+
+
+def is_optional_null(row: dict[str, Any], operation: Operation) -> bool:
+    """Return whether a row gives nothing for an argument that the tool does not need."""
+    return row["given"] in (None, "") and row["field"] not in _required(operation)
+
+
+@pytest.mark.parametrize("operation", ALL_OPERATIONS, ids=lambda one: one.name)
+def test_each_shape_of_all_arguments_is_read_as_a_person_reads_it_or_refused(operation: Operation) -> None:
+    good, wrong = arguments_of(operation.name), []
+    if not good:
+        return
+    for row in CORPUS["shapes"]:
+        try:
+            found: Command | str = read(operation, shaped(row["given"], good))
+        except InvalidArgument:
+            found = "refused"
+        if found != ("refused" if row.get("refused") else read(operation, good)):
+            wrong.append((row["kind"], found))
+    assert wrong == []
+
+
+def test_one_argument_under_two_names_is_refused_if_the_values_differ() -> None:
+    operation = next(one for one in ALL_OPERATIONS if one.name == "whois")
+    good = arguments_of("whois")
+    assert read(operation, {**good, "agentName": good["agent_name"]}) == read(operation, good)
+    with pytest.raises(InvalidArgument, match="agent_name is given twice, with two values"):
+        read(operation, {**good, "agentName": "Zoe"})
