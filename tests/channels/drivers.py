@@ -356,9 +356,11 @@ class SlackDriver(Driver):
                 await self._send(envelope)
 
     async def _send(self, envelope: dict[str, Any]) -> None:
-        self._envelopes.append(envelope)
         if self.fake.live:
+            self._envelopes.append(envelope)
             await self.fake.live[-1].say(envelope)
+        else:
+            self.fake.held.append(envelope)
 
     async def _event(self, **words: Any) -> dict[str, Any]:
         self.number += 1
@@ -832,7 +834,7 @@ class WebDriver(Driver):
         "parts": "the page shows a text of any length",
         "failing edits": "the server itself holds what the page shows",
         "credentials": "the adapter logs in to no other server",
-        "drafts of a process that died": "the page's log is in memory and ends with the process",
+        "drafts of a process that died": "the page shows a draft only while the process that writes the answer runs",
         "other people's cards": "each person sees only their own chat",
         "dead letters": "the page gets an error at once, and the person still has the text",
         "shared bots": "each server answers its own pages",

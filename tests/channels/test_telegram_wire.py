@@ -280,14 +280,6 @@ def test_what_is_no_text_is_told_as_text(told: dict[str, Any], kind: MessageType
         update(1, message={**message(1, "x"), "message_id": "1"}),
         update(1, message={**message(1, "x"), "chat": {"id": 1, "type": "secret"}}),
         update(1, message={**message(1, "x"), "chat": {"id": 1, "type": ["private"]}}),
-        update(1, message=message(1, None, photo=[])),
-        update(1, message=message(1, None, photo=["x"])),
-        update(1, message=message(1, None, document={"file_id": ""})),
-        update(1, message=message(1, None, voice="x")),
-        update(1, message=message(1, None, location={"latitude": float("nan"), "longitude": 1})),
-        update(1, message=message(1, None, location={"latitude": 10**400, "longitude": 1})),
-        update(1, message=message(1, None, location={})),
-        update(1, message=message(1, None, venue={"title": "x"})),
         update(1, callback_query={"data": "x", "message": message(1), "from": ADA}),
         update(1, callback_query={"id": "1", "data": "x", "message": message(1)}),
         update(1, callback_query="x"),
@@ -296,6 +288,26 @@ def test_what_is_no_text_is_told_as_text(told: dict[str, Any], kind: MessageType
 def test_what_cannot_be_read_is_refused(told: Any) -> None:
     with pytest.raises(InvalidArgument):
         read_update(told, ME)
+
+
+@each_row(
+    "name, part",
+    [
+        ("photo", []),
+        ("photo", ["x"]),
+        ("document", {"file_id": ""}),
+        ("voice", "x"),
+        ("location", {"latitude": float("nan"), "longitude": 1}),
+        ("location", {"latitude": 10**400, "longitude": 1}),
+        ("location", {}),
+        ("venue", {"title": "x"}),
+    ],
+)
+def test_a_part_in_an_unknown_form_is_named_and_the_words_are_read(name: str, part: Any) -> None:
+    event = inbound(chat=PRIVATE, caption="see", **{name: part})
+    assert (event.text, event.media, event.unread) == ("see", (), (f"a {name}",))
+    answering = inbound(chat=PRIVATE, text="why?", reply_to_message=message(3, None, **{name: part}))
+    assert (answering.text, answering.unread) == ("why?", (f"a {name} of the message that is answered",))
 
 
 PARTS = st.recursive(

@@ -1,6 +1,6 @@
 import pytest
 
-from postroom.cli.exit_codes import CODES, CONFIGURATION, FAILED, REFUSED, TEMPORARY, exit_code
+from postroom.cli.exit_codes import CODES, CONFIGURATION, REFUSED, TEMPORARY, exit_code
 from postroom.contracts import errors
 from postroom.contracts.errors import PostroomError, all_errors
 
@@ -29,7 +29,7 @@ def test_the_codes_are_those_that_supervisors_know(subtests: pytest.Subtests) ->
         (errors.StoreHeld, CONFIGURATION),
         (errors.SchemaTooNew, CONFIGURATION),
         (errors.ConfigError, CONFIGURATION),
-        (errors.StoreCorrupt, FAILED),
+        (errors.StoreCorrupt, CONFIGURATION),
     ]:
         with subtests.test(kind=kind, code=code):
             assert exit_code(kind("x")) == code

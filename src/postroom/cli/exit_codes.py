@@ -33,6 +33,7 @@ CODES: Final[dict[type[errors.PostroomError], int]] = {
     errors.InternalError: FAILED,
     errors.StoreError: FAILED,
     errors.StoreHeld: CONFIGURATION,
+    errors.StoreCorrupt: CONFIGURATION,
     errors.StoreReadOnly: CONFIGURATION,
     errors.SchemaTooNew: CONFIGURATION,
     errors.WrongStore: CONFIGURATION,

@@ -278,7 +278,7 @@ class Delivery:
     async def _sent(self, row: OutboxMessage, reply: Reply, address: ReplyAddress) -> SendResult:
         try:
             if reply.kind is ReplyKind.CARD:
-                return await self._update_card(row, reply, address)
+                return await self._update_card(row, reply)
             adapter = self._adapter(row, address.source)
             return _NO_CHANNEL if adapter is None else await self._send(adapter, row, reply, address)
         except PostroomError:
@@ -432,20 +432,20 @@ class Delivery:
                 await self._remember_card(reply.thread_id, question.number, card_id)
         return result
 
-    async def _update_card(self, row: OutboxMessage, reply: Reply, address: ReplyAddress) -> SendResult:
+    async def _update_card(self, row: OutboxMessage, reply: Reply) -> SendResult:
         """Show on a question's card that it has its answer; without a card there is nothing to show."""
         found = await self._sessions.address(reply.thread_id)
         session = None if found is None else await self._sessions.load(found[0])
         cards = {} if session is None else session.settings.get("cards", {})
         if reply.question not in cards:
             return SendResult.sent()
-        asked, source = cards[reply.question], address.source
+        asked = cards[reply.question]
+        source = SessionSource.from_dict(asked["source"])
         adapter = self._adapter(row, source)
         if adapter is None:
             return _NO_CHANNEL
-        result = await adapter.update_card(
-            source.chat_id, asked, Card(text=reply.text), send_metadata(source)
-        )
+        card = Card(text=reply.text)
+        result = await adapter.update_card(source.chat_id, asked["id"], card, send_metadata(source))
         return SendResult.sent() if result.error_kind in NO_SUCH_CARD else result
 
     async def _remember_card(self, thread_id: str, number: str, card_id: Json) -> None:

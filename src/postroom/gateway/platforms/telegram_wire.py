@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from postroom.contracts.errors import InvalidArgument, ServerUnavailable
 from postroom.contracts.files import FileContent
@@ -212,120 +212,32 @@ CHAT_TYPES: Final = {"private": "dm", "group": "group", "supergroup": "group", "
 _LATEST: Final = 253_402_300_799
 """The last second of the year 9999."""
 _COMMAND: Final = re.compile(r"/([A-Za-z0-9_]+)@([A-Za-z0-9_]+)(?=\s|$)")
-_FILES: Final = (
-    ("animation", MessageType.VIDEO, "video/mp4"),  # comes together with `document`, and first
-    ("document", MessageType.DOCUMENT, None),
-    ("video", MessageType.VIDEO, None),
-    ("video_note", MessageType.VIDEO, "video/mp4"),
-    ("voice", MessageType.VOICE, "audio/ogg"),
-    ("audio", MessageType.AUDIO, None),
-)
 _ENVELOPE: Final = frozenset(
-    [
-        "message_id",
-        "message_thread_id",
-        "direct_messages_topic",
-        "from",
-        "sender_chat",
-        "sender_boost_count",
-        "sender_tag",
-        "sender_business_bot",
-        "date",
-        "business_connection_id",
-        "chat",
-        "is_topic_message",
-        "is_automatic_forward",
-        "reply_to_message",
-        "external_reply",
-        "quote",
-        "reply_to_story",
-        "reply_to_checklist_task_id",
-        "via_bot",
-        "edit_date",
-        "has_protected_content",
-        "is_from_offline",
-        "is_paid_post",
-        "media_group_id",
-        "author_signature",
-        "paid_star_count",
-        "link_preview_options",
-        "suggested_post_info",
-        "effect_id",
-        "show_caption_above_media",
-        "has_media_spoiler",
-        "forward_origin",
-        "forward_from",
-        "forward_from_chat",
-        "forward_from_message_id",
-        "forward_signature",
-        "forward_sender_name",
-        "forward_date",
-        "reply_markup",
-        "text",
-        "entities",
-        "caption",
-        "caption_entities",
-        "animation",
-        "document",
-        "photo",
-        "video",
-        "video_note",
-        "voice",
-        "audio",
-        "sticker",
-        "venue",
-        "location",
-    ]
+    """
+    message_id message_thread_id direct_messages_topic from sender_chat sender_boost_count sender_tag
+    sender_business_bot date business_connection_id chat is_topic_message is_automatic_forward
+    reply_to_message external_reply quote reply_to_story reply_to_checklist_task_id via_bot edit_date
+    has_protected_content is_from_offline is_paid_post media_group_id author_signature paid_star_count
+    link_preview_options suggested_post_info effect_id show_caption_above_media has_media_spoiler
+    forward_origin forward_from forward_from_chat forward_from_message_id forward_signature
+    forward_sender_name forward_date reply_markup text entities caption caption_entities
+    """.split()  # noqa: SIM905 - as a list they are a hundred lines
 )
-"""Fields of a message that hold no content, or content that is read besides `_WORDS`."""
+"""Fields of a message that hold no content of its own, and its words."""
 _EVENTS: Final = frozenset(
-    [
-        "new_chat_members",
-        "new_chat_member",
-        "new_chat_participant",
-        "left_chat_member",
-        "left_chat_participant",
-        "new_chat_title",
-        "new_chat_photo",
-        "delete_chat_photo",
-        "group_chat_created",
-        "supergroup_chat_created",
-        "channel_chat_created",
-        "message_auto_delete_timer_changed",
-        "migrate_to_chat_id",
-        "migrate_from_chat_id",
-        "pinned_message",
-        "successful_payment",
-        "refunded_payment",
-        "connected_website",
-        "write_access_allowed",
-        "proximity_alert_triggered",
-        "boost_added",
-        "chat_background_set",
-        "checklist_tasks_done",
-        "checklist_tasks_added",
-        "direct_message_price_changed",
-        "forum_topic_created",
-        "forum_topic_edited",
-        "forum_topic_closed",
-        "forum_topic_reopened",
-        "general_forum_topic_hidden",
-        "general_forum_topic_unhidden",
-        "giveaway_created",
-        "giveaway_completed",
-        "paid_message_price_changed",
-        "suggested_post_approved",
-        "suggested_post_approval_failed",
-        "suggested_post_declined",
-        "suggested_post_paid",
-        "suggested_post_refunded",
-        "video_chat_scheduled",
-        "video_chat_started",
-        "video_chat_ended",
-        "video_chat_participants_invited",
-        "chat_owner_left",
-        "chat_owner_changed",
-    ]
+    """
+    new_chat_members new_chat_member new_chat_participant left_chat_member left_chat_participant
+    new_chat_title new_chat_photo delete_chat_photo group_chat_created supergroup_chat_created
+    channel_chat_created message_auto_delete_timer_changed migrate_to_chat_id migrate_from_chat_id
+    pinned_message successful_payment refunded_payment connected_website write_access_allowed
+    proximity_alert_triggered boost_added chat_background_set checklist_tasks_done checklist_tasks_added
+    direct_message_price_changed forum_topic_created forum_topic_edited forum_topic_closed
+    forum_topic_reopened general_forum_topic_hidden general_forum_topic_unhidden giveaway_created
+    giveaway_completed paid_message_price_changed suggested_post_approved suggested_post_approval_failed
+    suggested_post_declined suggested_post_paid suggested_post_refunded video_chat_scheduled
+    video_chat_started video_chat_ended video_chat_participants_invited chat_owner_left
+    chat_owner_changed
+    """.split()  # noqa: SIM905 - as above
 )
 """Fields that tell of an event in the chat: nobody said anything."""
 
@@ -538,29 +450,31 @@ class _Said:
 
 
 def _content(message: dict[str, Json], me: Me) -> _Said | None:
-    """Return what was said; None for an event of the chat, such as somebody who joined."""
-    unread = tuple(
-        f"a {name.replace('_', ' ')}" for name in message if name not in _ENVELOPE | _EVENTS | _WORDS.keys()
-    )
+    """Return what was said; None for an event of the chat, such as somebody who joined.
+
+    A part of an unknown kind, or of a known kind in an unknown form, is named and not read.
+    """
+    parts: list[_Said] = []
+    unread: list[str] = []
+    for name in (*_CONTENT, *(one for one in message if one not in _CONTENT)):
+        if name not in message or name in _ENVELOPE | _EVENTS or _REPEATED.get(name) in message:
+            continue
+        try:
+            parts.append(_CONTENT[name](_object(message, name) if name != "photo" else message[name]))
+        except (KeyError, InvalidArgument):
+            unread.append(f"a {name.replace('_', ' ')}")
     name = "entities" if "text" in message else "caption_entities"
     words = _words(message, "text" if "text" in message else "caption") or ""
     text, mentioned = spelt_out(words, message.get(name), me)
-    kind = MessageType.TEXT
-    media: tuple[Attachment, ...] = ()
-    if "photo" in message:
-        kind, media = MessageType.PHOTO, (_photo(message["photo"]),)
-    for field, of_kind, mime in _FILES:
-        if field in message and not media:
-            kind, media = of_kind, (_attachment(of_kind, _object(message, field), mime),)
-    if "sticker" in message:
-        kind, text, media = _sticker(_object(message, "sticker"))
-    if "venue" in message or "location" in message:
-        kind, text = MessageType.LOCATION, _place(message)
-    told = [read(_object(message, field)) for field, read in _WORDS.items() if field in message]
-    if "text" not in message and not (media or told or unread or text):
+    if "text" not in message and not (parts or unread or text):
         return None
-    text = "\n\n".join(part for part in (text, *told) if part)
-    return _Said(kind=kind, text=text, media=media, mentioned=mentioned, unread=unread)
+    return _Said(
+        kind=next((one.kind for one in parts if one.kind is not MessageType.TEXT), MessageType.TEXT),
+        text="\n\n".join(one for one in (text, *(part.text for part in parts)) if one),
+        media=tuple(file for part in parts for file in part.media),
+        mentioned=mentioned,
+        unread=tuple(unread),
+    )
 
 
 def _contact(contact: dict[str, Json]) -> str:
@@ -600,16 +514,59 @@ def _checklist(checklist: dict[str, Json]) -> str:
     return "\n".join((f"Checklist: {_words(checklist, 'title') or ''}", *lines))
 
 
-_WORDS: Final[dict[str, Callable[[dict[str, Json]], str]]] = {
-    "contact": _contact,
-    "poll": _poll,
-    "dice": _dice,
-    "checklist": _checklist,
-    "game": _titled("Game"),
-    "invoice": _titled("Invoice"),
-    "web_app_data": _web_app_data,
+def _file(kind: MessageType, mime: str | None = None) -> "Callable[[dict[str, Json]], _Said]":
+    return lambda file: _Said(kind=kind, media=(_attachment(kind, file, mime),))
+
+
+def _said(read: Callable[[dict[str, Json]], str]) -> "Callable[[dict[str, Json]], _Said]":
+    return lambda part: _Said(text=read(part))
+
+
+def _venue(venue: dict[str, Json]) -> _Said:
+    return _place(_object(venue, "location"), _words(venue, "title"), _words(venue, "address"))
+
+
+def _sticker(sticker: dict[str, Json]) -> _Said:
+    mime = "image/webp"
+    if sticker.get("is_animated") is True:
+        mime = "application/x-tgsticker"
+    elif sticker.get("is_video") is True:
+        mime = "video/webm"
+    media = (_attachment(MessageType.STICKER, sticker, mime),)
+    return _Said(kind=MessageType.STICKER, text=_words(sticker, "emoji") or "", media=media)
+
+
+def _place(location: dict[str, Json], *named: str | None) -> _Said:
+    degrees = [location.get("latitude"), location.get("longitude")]
+    if not all(isinstance(one, int | float) and -180 <= one <= 180 for one in degrees):
+        raise InvalidArgument("a location of Telegram has no coordinates")
+    at = f"{degrees[0]:.6f}, {degrees[1]:.6f}"
+    words = ", ".join(part for part in named if part)
+    return _Said(kind=MessageType.LOCATION, text=f"Location: {words} ({at})" if words else f"Location: {at}")
+
+
+_CONTENT: Final[dict[str, Callable[[Any], _Said]]] = {
+    "photo": lambda sizes: _Said(kind=MessageType.PHOTO, media=(_photo(sizes),)),
+    "animation": _file(MessageType.VIDEO, "video/mp4"),
+    "document": _file(MessageType.DOCUMENT),
+    "video": _file(MessageType.VIDEO),
+    "video_note": _file(MessageType.VIDEO, "video/mp4"),
+    "voice": _file(MessageType.VOICE, "audio/ogg"),
+    "audio": _file(MessageType.AUDIO),
+    "sticker": _sticker,
+    "venue": _venue,
+    "location": _place,
+    "contact": _said(_contact),
+    "poll": _said(_poll),
+    "dice": _said(_dice),
+    "checklist": _said(_checklist),
+    "game": _said(_titled("Game")),
+    "invoice": _said(_titled("Invoice")),
+    "web_app_data": _said(_web_app_data),
 }
-"""Content that is given to the agent in words."""
+"""How each kind of content is read, by the field of a message that holds the content."""
+_REPEATED: Final = {"document": "animation", "location": "venue"}
+"""Fields that repeat the content of another field."""
 
 
 def _forwarded(message: dict[str, Json], text: str) -> tuple[Forwarded, ...]:
@@ -641,12 +598,10 @@ def _answered(message: dict[str, Json], reply: dict[str, Json] | None, me: Me) -
     )
     if reply is None:
         return _Said(text=quoted, unread=("a story",) if "reply_to_story" in message else ())
-    try:
-        said = _content({name: part for name, part in reply.items() if name not in _OF_REPLY}, me) or _Said()
-    except InvalidArgument:
-        return _Said(text=quoted, unread=("the file of the message that is answered",))
+    said = _content({name: part for name, part in reply.items() if name not in _OF_REPLY}, me) or _Said()
     files = () if _is_ours(reply, me) else said.media
-    return _Said(text=quoted or said.text or ("(a file)" if files else ""), media=files)
+    unread = tuple(f"{part} of the message that is answered" for part in said.unread)
+    return _Said(text=quoted or said.text or ("(a file)" if files else ""), media=files, unread=unread)
 
 
 _OF_REPLY: Final = ("origin", "giveaway", "giveaway_winners")
@@ -668,31 +623,6 @@ def _photo(sizes: Json) -> Attachment:
         raise InvalidArgument("a photo of Telegram has no sizes")
     largest = max(found, key=lambda one: (_number(one.get("width")) or 0) * (_number(one.get("height")) or 0))
     return _attachment(MessageType.PHOTO, largest, "image/jpeg")
-
-
-def _sticker(sticker: dict[str, Json]) -> tuple[MessageType, str, tuple[Attachment, ...]]:
-    mime = "image/webp"
-    if sticker.get("is_animated") is True:
-        mime = "application/x-tgsticker"
-    elif sticker.get("is_video") is True:
-        mime = "video/webm"
-    return (
-        MessageType.STICKER,
-        _words(sticker, "emoji") or "",
-        (_attachment(MessageType.STICKER, sticker, mime),),
-    )
-
-
-def _place(message: dict[str, Json]) -> str:
-    venue = message.get("venue")
-    named = [_words(venue, name) for name in ("title", "address")] if isinstance(venue, dict) else []
-    location = _object(message if venue is None else _object(message, "venue"), "location")
-    degrees = [location.get("latitude"), location.get("longitude")]
-    if not all(isinstance(one, int | float) and -180 <= one <= 180 for one in degrees):
-        raise InvalidArgument("a location of Telegram has no coordinates")
-    at = f"{degrees[0]:.6f}, {degrees[1]:.6f}"
-    words = ", ".join(part for part in named if part)
-    return f"Location: {words} ({at})" if words else f"Location: {at}"
 
 
 def _reply_of(message: dict[str, Json]) -> dict[str, Json]:
