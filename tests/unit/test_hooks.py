@@ -518,7 +518,7 @@ def _hostile_message(tx: MailWrites) -> None:
         ("emacs", "Stop", {}),
         ("claude", "Stop", {"unknown": 1}),
         ("claude", "Stop", {"session_id": {"id": 3}}),
-        ("claude", "PreToolUse", {"paths": [["x"]]}),
+        ("claude", "PreToolUse", {"paths": [["x"], ["y"]]}),
         ("claude", "PreToolUse", {"paths": ["x"] * 5_001}),
         ("claude", "PreToolUse", {"guard": "sometimes"}),
         ("claude", "PreToolUse", {"cwd": "/a\x00b"}),
