@@ -235,7 +235,7 @@ class WebAdapter(HttpAdapter):
         entries = [log.find(one.entry_id) or one for one in stored]
         if before is None:
             entries += log.drafts(conversation)
-        shown = [await self._rendered(one) for one in sorted(entries, key=lambda one: one.order)]
+        shown = await self._rendered(sorted(entries, key=lambda one: one.order))
         return json_response({"entries": shown, "more": len(found) > MOST_ENTRIES, "event": number})
 
     async def _rename(self, request: Request) -> Response:
@@ -315,10 +315,10 @@ class WebAdapter(HttpAdapter):
             log.put(one)
         return True
 
-    async def _rendered(self, entry: Entry) -> dict[str, Any]:
-        """Return what a page is told of an entry, with its text as HTML that can neither act nor fetch."""
-        bodies = await self._markdown.render({0: entry.text})
-        return {**entry.shown(), "html": str(bodies[0].html)}
+    async def _rendered(self, entries: Sequence[Entry]) -> list[dict[str, Any]]:
+        """Return what a page is told of entries, with their texts as HTML that can neither act nor fetch."""
+        bodies = await self._markdown.render({place: one.text for place, one in enumerate(entries)})
+        return [{**one.shown(), "html": str(bodies[place].html)} for place, one in enumerate(entries)]
 
     # What comes in.
 

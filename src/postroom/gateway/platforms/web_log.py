@@ -10,7 +10,7 @@ import asyncio
 import json
 import re
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -256,12 +256,12 @@ class ChatLog:
         last_id: str | None,
         *,
         may_watch: Callable[[], bool],
-        render: Callable[[Entry], Awaitable[dict[str, Any]]],
+        render: Callable[[Sequence[Entry]], Awaitable[list[dict[str, Any]]]],
         wait: Callable[[int], Awaitable[None]],
     ) -> AsyncGenerator[str]:
         """Yield what changed since `last_id`, then every change as it comes, until nobody may watch.
 
-        `render` returns what a page is told of an entry; `wait` waits for so many milliseconds.
+        `render` returns what a page is told of entries; `wait` waits for so many milliseconds.
         """
         yield sse.retry(RETRY_MS)
         seen, is_whole = self._seen(last_id)
@@ -269,13 +269,11 @@ class ChatLog:
             yield sse.entry("reset", "{}")
         while not watcher.ended and may_watch():
             watcher.news.clear()
-            drawn = 0
             changed = [one for one in self._entries.values() if one.version > seen]
-            for entry in sorted(changed, key=lambda one: one.version):
+            changed.sort(key=lambda one: one.version)
+            for entry, told in zip(changed, await render(changed), strict=True):
                 seen = entry.version
-                drawn += len(entry.text) if entry.draft else 0
-                shown = json.dumps(await render(entry))
-                yield sse.entry("entry", shown, number=f"{self._epoch}-{seen}")
+                yield sse.entry("entry", json.dumps(told), number=f"{self._epoch}-{seen}")
             while watcher.typing:
                 yield sse.entry("typing", json.dumps({"conversation": watcher.typing.pop()}))
             if watcher.lists_anew:
@@ -284,6 +282,7 @@ class ChatLog:
             if watcher.beats:
                 watcher.beats = False
                 yield sse.beat()
+            drawn = sum(len(one.text) for one in changed if one.draft)
             if pause := min(drawn // CHARACTERS_A_MS, LONGEST_WAIT_MS):
                 await wait(pause)
             await watcher.news.wait()
