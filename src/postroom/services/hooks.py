@@ -167,6 +167,9 @@ class Hooks:
     async def _decided(self, kind: str, client: str, call: HookCall, caller: Caller) -> HookAnswer:
         if kind in _CHECKS and self._mode(call) == "off":
             return _answer("allow")
+        since = call.waiting_since
+        if kind == "end" and since and self._idling.waits_newer(f"{client}/{call.session_id}", since):
+            return _answer("silent")  # the session was resumed, and another process waits for it
         event = await asyncio.to_thread(_prepared, kind, client, call)
         if kind == WAIT:
             return await self._awaited(event, caller)
