@@ -317,12 +317,12 @@ async def test_the_process_behind_codex_tells_the_end_of_its_session_unless_the_
         held = (await room.call("list_file_reservations"))["reservations"]
         return [one["path"] for one in held]
 
-    taken = await room.call("file_reservation_paths", agent_name="Ben", paths=["a"])
-    ids = [one["id"] for one in taken["granted"]]
-    await hooks.answer("codex", "PostToolUse", {**here, "reserved": ids})
     await room.send("Ada", "Ben")
     resumed = await hooks.answer("codex", "wait", {**here, "waiting_since": 2})
     assert resumed["outcome"] == "tell"
+    taken = await room.call("file_reservation_paths", agent_name="Ben", paths=["a"])
+    ids = [one["id"] for one in taken["granted"]]
+    await hooks.answer("codex", "PostToolUse", {**here, "reserved": ids})
     assert await end(since=1) == ["a"]
     assert await end(since=2) == []
 
@@ -518,7 +518,7 @@ def _hostile_message(tx: MailWrites) -> None:
         ("emacs", "Stop", {}),
         ("claude", "Stop", {"unknown": 1}),
         ("claude", "Stop", {"session_id": {"id": 3}}),
-        ("claude", "PreToolUse", {"paths": [["x"]]}),
+        ("claude", "PreToolUse", {"paths": [["x"], ["y"]]}),
         ("claude", "PreToolUse", {"paths": ["x"] * 5_001}),
         ("claude", "PreToolUse", {"guard": "sometimes"}),
         ("claude", "PreToolUse", {"cwd": "/a\x00b"}),
