@@ -192,7 +192,7 @@ class Guard:
         exchange.admit(admitted, limit, head.bearer, too_large)
         if head.content_length > limit:
             return too_large(limit)
-        _log_admin_change(head, admitted)
+        _note_admin_change(head, admitted)
         return None
 
     def _channel(self, path: str) -> OpenPath | None:
@@ -396,8 +396,8 @@ def _is_for_programs(path: str, mcp_path: str) -> bool:
     return _is_interface(path, mcp_path) or _within(path, REST)
 
 
-def _log_admin_change(head: Head, admitted: "_Admitted") -> None:
-    """Log who asks for a change of the administration."""
+def _note_admin_change(head: Head, admitted: _Admitted) -> None:
+    """Log which token asks for a change of administration."""
     if _within(head.path, "/admin") and head.method not in ("GET", "HEAD"):
         by = admitted.caller if admitted.grant is None else admitted.grant.name
         _LOG.info("http.admin_change_asked", by=by, method=head.method, path=head.path)
