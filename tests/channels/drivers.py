@@ -356,9 +356,11 @@ class SlackDriver(Driver):
                 await self._send(envelope)
 
     async def _send(self, envelope: dict[str, Any]) -> None:
-        self._envelopes.append(envelope)
         if self.fake.live:
+            self._envelopes.append(envelope)
             await self.fake.live[-1].say(envelope)
+        else:
+            self.fake.held.append(envelope)
 
     async def _event(self, **words: Any) -> dict[str, Any]:
         self.number += 1

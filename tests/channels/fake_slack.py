@@ -94,6 +94,8 @@ class FakeSlack:
     """By the `ts` of its first message: the messages of a thread, the oldest first."""
     thread_page: int = 1_000
     """How many messages of a thread one answer has at most, whatever was asked for."""
+    held: list[object] = field(default_factory=list)
+    """What the next socket is given at once: it came while none was open."""
     away: bool = False
     """Whether every request and every socket ends without an answer."""
     _keys: dict[str, str] = field(default_factory=dict)
@@ -261,6 +263,8 @@ class FakeSlack:
         self.wires.append(wire)
         try:
             await wire.say(self.hello)
+            while self.held:
+                await wire.say(self.held.pop(0))
             async for frame in peer:
                 wire.acked.append(json.loads(frame)["envelope_id"])
         except ConnectionClosed:

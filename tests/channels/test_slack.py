@@ -421,8 +421,6 @@ async def test_slack_sends_again_what_was_not_acked_and_it_is_handed_over_again(
         envelope("bad", callback(message(channel=7))),
         envelope("bad", callback(message(text=["x"]))),
         envelope("bad", callback(message(thread_ts={"a": 1}))),
-        envelope("bad", callback(message(files="all"))),
-        envelope("bad", callback(message(files=[7]))),
         envelope("bad", callback({"type": "message", "subtype": "message_changed", "channel": DM})),
         envelope("bad", callback({"type": "message", "subtype": "message_deleted", "channel": DM})),
         envelope("bad", {"command": "stop"}, "slash_commands"),
@@ -815,6 +813,14 @@ async def test_files_are_named_by_their_address_and_a_hostile_name_is_only_data(
     )
     assert got.media[-1].ref == f"{fake.url}/d"
     assert MessageEvent.from_body(json.loads(json.dumps(got.to_body()))).media == got.media
+
+
+@pytest.mark.parametrize("files", ["all", [7], [{"mode": "tombstone"}], [{"url_private": ["x"]}]])
+async def test_a_file_in_an_unknown_form_is_named_and_the_words_are_read(
+    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway, files: object
+) -> None:
+    (got,) = await received(fake, gateway, message("look", files=files))
+    assert (got.text, got.media, got.unread) == ("look", (), ("a file that Slack does not give",))
 
 
 def change(text: str, before: str = "old", **words: Any) -> dict[str, Any]:

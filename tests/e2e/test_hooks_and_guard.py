@@ -2,6 +2,8 @@
 
 import fcntl
 import json
+import os
+import resource
 import subprocess
 import sys
 import threading
@@ -291,3 +293,27 @@ def test_a_server_that_stops_waits_for_no_watcher(server: RunningServer, repo: P
             server.stop()
             assert time.monotonic() - began < 15  # the watcher waits for thirty seconds
     assert watcher.end(15) == 143
+
+
+def test_the_p95_of_a_hook_is_below_two_starts_of_the_interpreter(server: RunningServer, repo: Path) -> None:
+    """Both are counted in time of the processor, in turns, so that other work of the machine slows both alike."""
+    furnished(server, repo).close()
+    given = json.dumps(
+        {"session_id": "s1", "cwd": str(repo), "tool_name": "Write", "tool_input": {"file_path": "a"}}
+    )
+    surroundings = {**os.environ, "POSTROOM_DATA_DIR": str(server.data_dir), "POSTROOM_AGENT": "Ben"}
+    calling = (
+        "import sys; from postroom.cli.main import main; sys.exit(main(['hook', 'claude', 'PreToolUse']))"
+    )
+    taken: dict[str, list[float]] = {"pass": [], calling: []}
+    for _ in range(30):
+        for program, times in taken.items():
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run(
+                [sys.executable, "-c", program], input=given.encode(), env=surroundings, check=True
+            )
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    start, hook_call = (sorted(times)[int(0.95 * len(times))] for times in taken.values())
+    print(f"p95 of a start: {1000 * start:.0f} ms, of a hook: {1000 * hook_call:.0f} ms")
+    assert hook_call < 2 * start

@@ -188,7 +188,7 @@ CREATE TABLE agents (
   retired_at       INTEGER,
   token_hash       TEXT,
   inbox_seq        INTEGER NOT NULL DEFAULT 0,
-  inbox_floor      INTEGER NOT NULL DEFAULT 0,
+  inbox_floor      INTEGER NOT NULL DEFAULT 0, runs_at_once INTEGER NOT NULL DEFAULT 1 CHECK (runs_at_once >= 1),
   CHECK (inbox_floor <= inbox_seq),
   UNIQUE (project_id, name_key)
 );

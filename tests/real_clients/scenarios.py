@@ -15,8 +15,10 @@ from real_clients.terminal import at_a_terminal
 from real_clients.tokens import tokens_of
 
 Scenario = Callable[[Bench], str]
-LATEST_END = 10.0
-"""Seconds. On a quiet machine a client ends within 1 s; a hook that waits for mail would take 25 s and more."""
+LATEST_END = 1.0
+"""Seconds; a hook that waits for mail would take 25 and more."""
+TURNS = 5
+"""How many turns with postroom may be later, because the machine has other work; the quickest turn counts."""
 MOST_STEPS = 200
 """How many requests a run may make before what it waits for must have come."""
 
@@ -59,7 +61,7 @@ def tools_in_the_first_request(bench: Bench) -> str:
 
 
 def ends_with_its_answer(bench: Bench) -> str:
-    """A turn without a person ends about as soon after its answer as it does without postroom."""
+    """A turn without a person ends within 1 s of the time after its answer that it takes without postroom."""
 
     def seconds_to_the_end(*flags: str) -> float:
         asked: list[float] = []
@@ -71,12 +73,19 @@ def ends_with_its_answer(bench: Bench) -> str:
         bench.turn("Good evening.", script=script, flags=flags)
         return time.monotonic() - asked[-1]
 
-    without = seconds_to_the_end()
+    without = min(seconds_to_the_end() for _ in range(2))
     bench.set_up(*bench.client.waking)
     bench.team()
     bench.as_agent("Bo")
-    late = seconds_to_the_end(*bench.trusted) - without
-    assert late < LATEST_END, f"it ended {late:.1f} s later than without postroom"
+    late: list[float] = []
+    while len(late) < TURNS and min(late, default=LATEST_END) >= LATEST_END:
+        late.append(seconds_to_the_end(*bench.trusted) - without)
+    print(
+        f"{bench.client.name} ends {min(late):.2f} s later than without postroom, which takes {without:.2f} s"
+    )
+    assert min(late) < LATEST_END, (
+        f"it ended {late} s later than without postroom, which takes {without:.1f} s"
+    )
     return ""
 
 

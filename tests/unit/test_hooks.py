@@ -318,6 +318,29 @@ async def test_the_end_of_a_session_leaves_what_was_reserved_elsewhere(room: Roo
     assert [one["path"] for one in held] == ["by-hand", "theirs"]
 
 
+async def test_the_process_behind_codex_tells_the_end_of_its_session_unless_the_session_was_resumed(
+    room: Room,
+) -> None:
+    await room.open()
+    hooks, here = Hooks(room.mail), {"cwd": HARBOR, "session_id": "s", "agent": "Ben"}
+
+    async def end(since: int) -> list[str]:
+        assert (await hooks.answer("codex", "SessionEnd", {**here, "waiting_since": since}))[
+            "outcome"
+        ] == "silent"
+        held = (await room.call("list_file_reservations"))["reservations"]
+        return [one["path"] for one in held]
+
+    await room.send("Ada", "Ben")
+    resumed = await hooks.answer("codex", "wait", {**here, "waiting_since": 2})
+    assert resumed["outcome"] == "tell"
+    taken = await room.call("file_reservation_paths", agent_name="Ben", paths=["a"])
+    ids = [one["id"] for one in taken["granted"]]
+    await hooks.answer("codex", "PostToolUse", {**here, "reserved": ids})
+    assert await end(since=1) == ["a"]
+    assert await end(since=2) == []
+
+
 async def test_a_session_becomes_the_agent_as_which_it_calls_tools(room: Room) -> None:
     await room.open()
     await room.send("Ada", "Ben")
@@ -508,7 +531,7 @@ def _hostile_message(tx: MailWrites) -> None:
         ("emacs", "Stop", {}),
         ("claude", "Stop", {"unknown": 1}),
         ("claude", "Stop", {"session_id": {"id": 3}}),
-        ("claude", "PreToolUse", {"paths": [["x"]]}),
+        ("claude", "PreToolUse", {"paths": [["x"], ["y"]]}),
         ("claude", "PreToolUse", {"paths": ["x"] * 5_001}),
         ("claude", "PreToolUse", {"guard": "sometimes"}),
         ("claude", "PreToolUse", {"cwd": "/a\x00b"}),

@@ -152,3 +152,13 @@ def test_a_page_is_read_in_its_order(empty: sqlite3.Connection, name: str) -> No
 def test_a_message_is_marked_without_going_through_its_inbox(empty: sqlite3.Connection) -> None:
     for name in ("mark_read", "mark_acked", "mark_announced"):
         assert any("message_id=? AND agent_id=?" in step for step in plan(empty, name)), name
+
+
+@each_row("dialect", ["sqlite", "postgres"])
+def test_each_part_of_a_file_stands_in_its_statements(dialect: Dialect) -> None:
+    texts = [one.text for one in statements(dialect).values()]
+    assert not [text for text in texts if "{part" in text]
+    for file in resources.files("postroom.stores").joinpath("sql").iterdir():
+        source = file.read_text(encoding="utf-8")
+        parts = re.findall(r"^-- part (\w+)$", source, re.MULTILINE)
+        assert sorted(parts) == sorted(set(re.findall(r"\{part (\w+)\}", source))), file.name

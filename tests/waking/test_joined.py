@@ -111,7 +111,7 @@ async def test_a_change_that_wakes_readers_of_one_message_and_then_of_another_lo
         assert len(runs) < 9, "the change is run again for ever"
         project = tx.project(PROJECT)
         for name in ("Bo", "Cy"):
-            waking.expect([(project, tx.agent(project.id, name))], reply_to=None, sender_id=0)
+            waking.expect([(project, tx.agent(project.id, name))], thread_id=None, reply_to=None, sender_id=0)
         return True
 
     assert await room.waker.write(change, key=PROJECT)

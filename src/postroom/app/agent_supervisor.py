@@ -89,7 +89,14 @@ class AgentSupervisor:
             await self._mail.call("register_agent", asked, caller=_OPERATOR)
             written = written_runner(one.runner)
             place = place_of(one.runner)
-            await self._mail.set_runner(one.project, one.name, written, place=place, declared_by="file")
+            await self._mail.set_runner(
+                one.project,
+                one.name,
+                written,
+                place=place,
+                runs_at_once=one.runner.runs_at_once,
+                declared_by="file",
+            )
             kept.add((made["slug"], one.name.casefold()))
         for before in await self._mail.store.read(declared_runners):
             slug, name = before.project.slug, before.agent.name

@@ -147,6 +147,7 @@ def _facts_of_program(runner: Runner) -> dict[str, object]:
         "resume": runner.resume,
         "session_per": runner.session_per.value,
         "is_placed": bool(runner.runs_on),
+        "runs_at_once": runner.runs_at_once,
     }
 
 

@@ -52,7 +52,8 @@ def awaited(client: str, raw: bytes, environment: Mapping[str, str]) -> str:
     if _is_unattended(environment):
         return ""
     parent = os.getppid()
-    return _line(client, raw, environment, lambda seconds: _gone_within(seconds, parent), last=WAKE)
+    since = time.monotonic_ns()
+    return _line(client, raw, environment, lambda seconds: _gone_within(seconds, parent), since, last=WAKE)
 
 
 def _is_unattended(environment: Mapping[str, str]) -> bool:
@@ -66,7 +67,8 @@ def leave_waiter(raw: bytes, environment: Mapping[str, str]) -> None:
     """Leave a process behind a hook of Codex that queues a turn when mail comes; it returns at once.
 
     The process has a session of its own and nothing of the client's open. It delivers once: what begins with
-    the turn leaves the next. It ends with the client, after a week, or as `awaited` does. The messages are
+    the turn leaves the next. It ends with the client, and tells the server then that the session ended. It
+    ends after a week, or as `awaited` does. The messages are
     announced when the hook of the turn's prompt says so; what is queued and lost is told by the next hook.
 
     Raises:
@@ -88,9 +90,12 @@ def leave_waiter(raw: bytes, environment: Mapping[str, str]) -> None:
             os.dup2(nothing, descriptor)
         os.closerange(3, 256)
         until = time.monotonic() + WEEK
-        line = _line("codex", raw, environment, lambda seconds: _ended_within(seconds, codex, until))
+        since = time.monotonic_ns()
+        line = _line("codex", raw, environment, lambda seconds: _ended_within(seconds, codex, until), since)
         if line:
             _queue(codex, session, line)
+        elif _ended_within(0, codex, until):
+            _tell_end(raw, environment, since)
     finally:
         os._exit(0)
 
@@ -100,6 +105,7 @@ def _line(
     raw: bytes,
     environment: Mapping[str, str],
     is_gone: Callable[[float], bool],
+    since: int,
     *,
     last: str = "",
 ) -> str:
@@ -108,7 +114,7 @@ def _line(
     call = call_of(client, WAIT, sent)
     if call is None or not isinstance(sent, dict) or environment.get("POSTROOM_RUN"):
         return ""
-    call.update(agent=environment.get("POSTROOM_AGENT", "")[:400], waiting_since=time.monotonic_ns())
+    call.update(agent=environment.get("POSTROOM_AGENT", "")[:400], waiting_since=since)
     body = written(call).encode()
     pause = SHORTEST_PAUSE
     is_patient = sent.get("hook_event_name") == "SessionStart"
@@ -124,6 +130,17 @@ def _line(
             return ""
         is_patient = True
         pause = min(pause * 2, LONGEST_PAUSE) if outcome == "away" else SHORTEST_PAUSE
+
+
+def _tell_end(raw: bytes, environment: Mapping[str, str], since: int) -> None:
+    """Tell the server that the session ended with its Codex, which has no hook for it.
+
+    The server ignores it if a newer process waits for the session: then the session was resumed.
+    """
+    call = call_of("codex", "end", read(raw))
+    if call is not None:
+        call.update(agent=environment.get("POSTROOM_AGENT", "")[:400], waiting_since=since)
+        _asked(environment, "codex", "SessionEnd", written(call).encode())
 
 
 def _asked(environment: Mapping[str, str], client: str, event: str, body: bytes) -> tuple[str, str]:

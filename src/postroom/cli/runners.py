@@ -61,6 +61,13 @@ def set_runner(  # noqa: PLR0913 - the options of the command
         str | None,
         typer.Option(metavar="PLACE", help="Of several servers: the host, or the label, that runs it."),
     ] = None,
+    runs_at_once: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Execute up to N runs at once, each of another mail thread. Default: 1.",
+        ),
+    ] = None,
     base_url: Annotated[str | None, typer.Option(help="model: the endpoint, up to and with /v1.")] = None,
     model: Annotated[str | None, typer.Option(help="model: its name at the endpoint.")] = None,
     api_key_env: Annotated[
@@ -114,6 +121,7 @@ def set_runner(  # noqa: PLR0913 - the options of the command
         "resume": resume or None,
         "session_per": session_per,
         "runs_on": runs_on,
+        "runs_at_once": runs_at_once,
         "base_url": base_url,
         "model": model,
         "api_key_env": api_key_env,

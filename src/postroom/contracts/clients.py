@@ -15,6 +15,7 @@ EVENTS = {
         "PreToolUse": "edit",
         "PostToolUse": "tool",
         "Stop": "stop",
+        "SessionEnd": "end",
     },
     "gemini": {
         "SessionStart": "start",
@@ -55,7 +56,7 @@ EVENTS = {
     },
     "git": {"pre-commit": "commit", "pre-push": "push"},
 }
-"""By client and by the client's own name of the event."""
+"""By client and by the client's own name of the event; Codex has no SessionEnd: our waiter tells it."""
 
 WAKING = ("claude", "codex", "copilot")
 """The clients in which what waits behind an idle session can begin a turn."""

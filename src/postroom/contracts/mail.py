@@ -43,6 +43,8 @@ class Agent(Record, frozen=True, kw_only=True):
     """The newest sequence number of this agent's inbox; 0 while it is empty."""
     inbox_floor: int = 0
     """Entries up to this number were purged."""
+    runs_at_once: int = 1
+    """How many of its runs may execute at once, each of another mail thread."""
 
 
 class Message(Record, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from postroom.contracts.messages import Json
 from postroom.contracts.runner_fields import (
     DEFAULT_TIMEOUT,
     KIND,
+    MAX_RUNS_AT_ONCE,
     RunnerKind,
     can_be_given,
     refuse_number,
@@ -65,6 +66,7 @@ class ModelRunner:
     max_steps: int = DEFAULT_STEPS
     timeout: timedelta = DEFAULT_TIMEOUT
     tools: tuple[str, ...] = USUAL_TOOLS
+    runs_at_once: int = 1
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run.
@@ -84,6 +86,7 @@ class ModelRunner:
         if len(self.instructions) > LONGEST_INSTRUCTIONS:
             raise refused("instructions", None, f"they are longer than {LONGEST_INSTRUCTIONS} characters")
         refuse_number(self.max_steps, "max_steps", most=MOST_STEPS)
+        refuse_number(self.runs_at_once, "runs_at_once", most=MAX_RUNS_AT_ONCE)
         refuse_time(self.timeout, "timeout")
         object.__setattr__(self, "tools", words(self.tools, "tools"))
         if wrong := [one for one in self.tools if not _TOOL.fullmatch(one)]:
@@ -102,6 +105,7 @@ class ModelRunner:
             "max_steps": self.max_steps,
             "timeout": self.timeout.total_seconds(),
             "tools": list(self.tools),
+            **({"runs_at_once": self.runs_at_once} if self.runs_at_once > 1 else {}),
         }
 
     @classmethod
@@ -134,6 +138,7 @@ class HttpRunner:
     timeout: timedelta = DEFAULT_TIMEOUT
     allow_plain: bool = False
     callback_base: str | None = None
+    runs_at_once: int = 1
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run.
@@ -145,6 +150,7 @@ class HttpRunner:
         self._refuse_plain(_address(self.url, "url"), "url")
         self._refuse_secret()
         refuse_time(self.timeout, "timeout")
+        refuse_number(self.runs_at_once, "runs_at_once", most=MAX_RUNS_AT_ONCE)
         if self.callback_base is not None:
             parts = _address(self.callback_base, "callback_base")
             if parts.query:
@@ -189,6 +195,7 @@ class HttpRunner:
             "timeout": self.timeout.total_seconds(),
             "allow_plain": self.allow_plain,
             "callback_base": self.callback_base,
+            **({"runs_at_once": self.runs_at_once} if self.runs_at_once > 1 else {}),
         }
 
     @classmethod

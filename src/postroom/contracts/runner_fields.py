@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from postroom.contracts.errors import InvalidRunner
 from postroom.contracts.messages import Json
 
+MAX_RUNS_AT_ONCE: Final = 64
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 LONGEST_TIMEOUT = timedelta(days=7)
 KIND: Final = "kind"

@@ -18,6 +18,7 @@ from postroom.contracts.remote_runners import HttpRunner, ModelRunner
 from postroom.contracts.runner_fields import (
     DEFAULT_TIMEOUT,
     KIND,
+    MAX_RUNS_AT_ONCE,
     RunnerKind,
     can_be_given,
     one_of,
@@ -93,7 +94,8 @@ class Runner:
     given literally, `pass_env` names what is taken from the server's environment. Of its answer the last
     `max_output_bytes` are kept. With `resume` the program goes on with its own session, one for each mail
     thread or, where `session_per` says so, one for the agent. Of several servers on one database those start
-    it that are `runs_on`, a host's name or a label; without it each may.
+    it that are `runs_on`, a host's name or a label; without it each may. Up to `runs_at_once` runs execute at
+    once, each of another mail thread.
     A program of the kind `acp` speaks the Agent Client Protocol; its recipe is its command, and nothing more.
     """
 
@@ -110,6 +112,7 @@ class Runner:
     resume: bool = False
     session_per: SessionPer = SessionPer.THREAD
     runs_on: str = ""
+    runs_at_once: int = 1
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run, and keep an environment that nobody else can change.
@@ -186,6 +189,12 @@ class Runner:
             refuse_time(self.idle_timeout, "idle_timeout")
         refuse_number(self.max_output_bytes, "max_output_bytes", most=MOST_OUTPUT_BYTES)
         refuse_switch(self.resume, "resume")
+        refuse_number(self.runs_at_once, "runs_at_once", most=MAX_RUNS_AT_ONCE)
+        if self.runs_at_once > 1 and self.resume and self.session_per is SessionPer.AGENT:
+            remedy = "leave session_per out: each mail thread has a session of its own then"
+            raise refused(
+                "runs_at_once", self.runs_at_once, "one session cannot have two runs at once", remedy
+            )
 
     def to_dict(self) -> dict[str, Json]:
         """Return it as plain JSON data; durations in seconds. `env` is in it, secrets and all."""
@@ -204,6 +213,7 @@ class Runner:
             "resume": self.resume,
             "session_per": self.session_per.value,
             **({"runs_on": self.runs_on} if self.runs_on else {}),
+            **({"runs_at_once": self.runs_at_once} if self.runs_at_once > 1 else {}),
         }
 
     @classmethod

@@ -143,6 +143,10 @@ class WakingWrites(WakingReads, Protocol):
         """Say where runs of a thread may execute, '' for anywhere."""
         ...
 
+    def put_runs_at_once(self, agent_id: int, runs_at_once: int) -> None:
+        """Say how many runs of an agent may execute at once, each of another mail thread."""
+        ...
+
     def put_runner(self, agent_id: int, runner: str, *, declared_by: RunnerSource, now: int) -> None:
         """Say, or say anew, how an agent is run."""
         ...

@@ -15,17 +15,17 @@ class WebConversation(Record, frozen=True, kw_only=True):
     title: str
     created_at: int = 0
     active_at: int = 0
-    """The position of its newest entry; the time of its creation as long as it has none."""
+    """The position of its newest entry, or the time of its creation while it is empty."""
 
 
 class WebEntry(Record, frozen=True, kw_only=True):
-    """A message, an answer or a question that a conversation shows; `body` is what the page is told."""
+    """A message, an answer or a question that a conversation shows; `body` is its content for the page."""
 
     person: str
     conversation_id: str
     entry_id: str
     position: int
-    """Entries are shown by position; one person's positions grow with the time, and differ."""
+    """Entries are shown in the order of their positions. All positions of a person differ."""
     body: dict[str, Json] = field(default_factory=dict)
 
 
@@ -39,24 +39,24 @@ class WebChats(Protocol):
         ...
 
     async def conversation(self, person: str, conversation_id: str) -> WebConversation | None:
-        """Return one conversation; None if there is none."""
+        """Return one conversation; None if there is no such conversation."""
         ...
 
     async def open(self, person: str, conversation_id: str, *, title: str) -> None:
-        """Create an empty conversation; one that exists keeps its title.
+        """Create an empty conversation; an existing conversation keeps its title.
 
         Raises:
-            InvalidRecord: a part is blank, or holds half a character.
+            InvalidRecord: A part is blank, or holds half a character.
         """
         ...
 
     async def put(self, entries: Sequence[WebEntry]) -> bool:
-        """Store entries of one conversation; an entry that is known takes the new body in its old position.
+        """Store entries of one conversation; a known entry gets the new body and keeps its position.
 
         Return False, and store nothing, if the conversation does not exist: it was deleted.
 
         Raises:
-            InvalidRecord: an id is blank, or a text holds half a character.
+            InvalidRecord: An id is blank, or a text holds half a character.
         """
         ...
 
@@ -64,7 +64,7 @@ class WebChats(Protocol):
         """Give a conversation another title; return False if there is no such conversation.
 
         Raises:
-            InvalidRecord: the title is blank, or holds half a character.
+            InvalidRecord: The title is blank, or holds half a character.
         """
         ...
 
@@ -79,5 +79,5 @@ class WebChats(Protocol):
         ...
 
     async def entry(self, person: str, entry_id: str) -> WebEntry | None:
-        """Return one entry of a person, in whatever conversation it is; None if there is none."""
+        """Return one entry of a person, from any conversation; None if there is no such entry."""
         ...

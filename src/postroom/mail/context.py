@@ -74,9 +74,16 @@ class Waking(Protocol):
     """Has readers woken by messages within one open change: agents with a runner, people with a chat."""
 
     def expect(
-        self, readers: Sequence[tuple[Project, Agent]], *, reply_to: int | None, sender_id: int
+        self,
+        readers: Sequence[tuple[Project, Agent]],
+        *,
+        thread_id: str | None,
+        reply_to: int | None,
+        sender_id: int,
     ) -> None:
         """Take note of the readers that a message will wake, before anything is written.
+
+        `thread_id` is the mail thread; None if the message begins one.
 
         Raises:
             ThreadsNeeded: The change must run again with the threads of these readers.

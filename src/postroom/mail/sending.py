@@ -306,7 +306,8 @@ def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], sk
         woken = [(one.project, one.agent) for one in new.addressees if reach[one.agent.id].is_woken]
     if context.waking is not None and woken:
         reply_to = None if new.reply_to is None else new.reply_to.id
-        context.waking.expect(woken, reply_to=reply_to, sender_id=new.sender.id)
+        sender_id = new.sender.id
+        context.waking.expect(woken, thread_id=new.thread_id, reply_to=reply_to, sender_id=sender_id)
     message = tx.insert_message(
         project_id=new.project.id,
         sender=new.sender,

@@ -251,11 +251,13 @@ class Mail:
         runner: str | None,
         *,
         place: str = "",
+        runs_at_once: int = 1,
         declared_by: RunnerSource = "operator",
     ) -> RunnerChange:
         """Say how an agent is run when mail comes for it, None for not at all; for the operator alone.
 
-        Its runs are for servers that are the `place`, '' for all.
+        Its runs are for servers that are the `place`, '' for all. Of `runs_at_once` mail threads a run may
+        execute at once.
 
         Return whether it had a runner before, and what starts the new one at once.
 
@@ -267,7 +269,10 @@ class Mail:
             project = find_project(tx, project_key)
             tx.lock_projects([project.id])
             agent = find_agent(tx, project, agent_name)
-            tx.put_place(agent_thread(project.slug, agent.name), place)
+            for lane in range(max(agent.runs_at_once, runs_at_once)):
+                tx.put_place(agent_thread(project.slug, agent.name, lane), place)
+            if runs_at_once != agent.runs_at_once:
+                tx.put_runs_at_once(agent.id, runs_at_once)
             if runner is None:
                 return RunnerChange(had_one=tx.drop_runner(agent.id, now=tx.now()))
             known, waking = tx.runner(agent.id) is not None, tx.unwoken_count(agent.id)

@@ -145,6 +145,9 @@ class Hooks:
                 remedy=f"the clients are {', '.join(EVENTS)}; see `postroom hook --help`",
             )
         call = read_command(HookCall, dict(body))
+        session, since = f"{client}/{call.session_id}", call.waiting_since
+        if kind == "end" and since and self._idling.waits_newer(session, since):
+            return _answer("silent")  # the session was resumed, and another process waits for it
         try:
             caller = Caller(
                 agent_token=agent_token,
@@ -159,7 +162,7 @@ class Hooks:
             _LOG.error("hook.check_failed", client=client, hook_event=event, code=error.code)
             text = unchecked("the server's store failed")
             return _answer("error", text, mode=self._mode(call))
-        self._idling.note(f"{client}/{call.session_id}", kind, answer["outcome"])
+        self._idling.note(session, kind, answer["outcome"])
         if kind == "end":
             self._mail.changes.ring()  # the hook that waits behind this session returns at once
         return answer

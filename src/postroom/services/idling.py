@@ -48,6 +48,10 @@ class Idling:
         """Return whether who began to wait at that time is to go on: none took its place."""
         return self._of(session).waiting_since == since
 
+    def waits_newer(self, session: str, since: int) -> bool:
+        """Return whether a process that began to wait later waits for the session."""
+        return self._of(session).waiting_since > since
+
     def is_at_work(self, session: str) -> bool:
         """Return whether the session is in a turn, and is told there."""
         return self._of(session).at_work_until > time.monotonic()

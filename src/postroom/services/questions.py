@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from postroom.contracts.clock import Clock, Timer, iso
-from postroom.contracts.errors import PostroomError, StaleDecision
+from postroom.contracts.errors import InvalidArgument, PostroomError, StaleDecision
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import AnsweredTicket, OnTimeout, RunRecord, RunStatus, RunWaitingTicket
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
@@ -73,7 +73,7 @@ class QuestionService:
 
         Raises:
             StaleDecision: The question is not open; the error names the questions that are.
-            InvalidArgument: Several numbers begin like this.
+            InvalidArgument: Several numbers begin like this, or several open questions have this number.
         """
         number, asked = number.strip().lower(), await self._open(None)
         numbers = [one.number for _, one in asked]
@@ -82,6 +82,12 @@ class QuestionService:
         meant = whole_id(number, [*numbers, *given], what="questions", remedy=remedy)
         if meant not in numbers:
             raise _stale(meant or number, given.get(meant or ""), [question for _, question in asked])
+        if numbers.count(meant) > 1:  # a number has 24 bits, so that runs may share it
+            raise InvalidArgument(
+                f"{numbers.count(meant)} open questions have the number {meant}; none was answered",
+                value=meant,
+                remedy="answer each question on its page",
+            )
         run, question = asked[numbers.index(meant)]
         await self._hand_over(run, question, approved=approved, why=why, by="", at=COMMAND_LINE)
         return {"number": question.number, "answer": "yes" if approved else "no"}

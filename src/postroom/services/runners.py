@@ -34,7 +34,9 @@ class RunnerService:
         checked = runner_of(runner, home=home)
         self._check(checked)
         written, place = written_runner(checked), place_of(checked)
-        made = await self._mail.set_runner(project, agent, written, place=place)
+        made = await self._mail.set_runner(
+            project, agent, written, place=place, runs_at_once=checked.runs_at_once
+        )
         return {
             "agent": agent,
             "replaced": made.had_one,

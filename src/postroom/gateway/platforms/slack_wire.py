@@ -215,9 +215,9 @@ def _spoken(event: Mapping[str, Any], message: Mapping[str, Any], bot: Bot, rule
     if message.get("bot_id") or not words:  # a program's text is a summary of its blocks
         words = "\n\n".join(dict.fromkeys(part for part in (blocks or words, *_own(shared)) if part))
     text, mentioned = without_mention(words, bot.user_id)
-    media = _media(message.get("files")) + tuple(file for one in shared for file in one.media)
+    own, gone = _media(message)
+    media = own + tuple(file for one in shared for file in one.media)
     root = message.get("thread_ts")
-    gone = len(message.get("files") or ()) - len(_media(message.get("files")))
     made = MessageEvent(
         text=from_slack(text),
         message_type=media[0].kind if media else MessageType.TEXT,
@@ -226,7 +226,7 @@ def _spoken(event: Mapping[str, Any], message: Mapping[str, Any], bot: Bot, rule
         media=media,
         reply_to_message_id=root if root and root != ts else None,
         forwarded=tuple(one.forwarded for one in shared if one.forwarded is not None),
-        unread=(*unread, *(["a file that Slack does not give"] * gone)),
+        unread=(*unread, *gone, *(name for one in shared for name in one.gone)),
         timestamp=_milliseconds(ts),
         metadata={}
         if source.thread_id is None or source.chat_type == "dm"
@@ -245,6 +245,7 @@ class _Shared:
     text: str = ""
     forwarded: Forwarded | None = None
     media: tuple[Attachment, ...] = ()
+    gone: tuple[str, ...] = ()
 
 
 def _listed(message: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
@@ -260,12 +261,12 @@ def _shared(attachment: Mapping[str, Any]) -> _Shared:
     named = f"[{title}]({link})" if title and link else title
     told = [_words(attachment, "pretext"), named, _words(attachment, "text") or blocks, *fields]
     text = from_slack("\n".join(one for one in told if one) or _words(attachment, "fallback"))
-    media = _media(attachment.get("files"))
+    media, gone = _media(attachment)
     if not (attachment.get("is_share") or attachment.get("is_msg_unfurl") or attachment.get("from_url")):
-        return _Shared(text=text, media=media)
+        return _Shared(text=text, media=media, gone=gone)
     author = _words(attachment, "author_name") or _words(attachment, "author_subname")
     author = author or _words(attachment, "service_name") or _words(attachment, "author_id")
-    return _Shared(forwarded=Forwarded(text=text, author=author or None), media=media)
+    return _Shared(forwarded=Forwarded(text=text, author=author or None), media=media, gone=gone)
 
 
 def _inner_blocks(shared: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -291,15 +292,22 @@ def said_in_thread(message: Mapping[str, Any]) -> str:
     return f"{who}: {said}" if said else ""
 
 
-def _media(files: object) -> tuple[Attachment, ...]:
-    if files is None:
-        return ()
-    if not isinstance(files, Sequence) or not all(isinstance(one, Mapping) for one in files):
-        raise Malformed("files are no list of files")
-    return tuple(_attachment(one) for one in files if one.get("mode") not in _GONE and one.get("url_private"))
+def _media(message: Mapping[str, Any]) -> tuple[tuple[Attachment, ...], tuple[str, ...]]:
+    """Return the files of a message, and a name for each file that cannot be fetched or has another form."""
+    found: list[Attachment] = []
+    files = message.get("files") or ()
+    listed = files if isinstance(files, list | tuple) else [files]
+    for file in listed:
+        try:
+            found.append(_attachment(file))
+        except Malformed:
+            continue
+    return tuple(found), ("a file that Slack does not give",) * (len(listed) - len(found))
 
 
-def _attachment(file: Mapping[str, Any]) -> Attachment:
+def _attachment(file: object) -> Attachment:
+    if not isinstance(file, Mapping) or file.get("mode") in _GONE:
+        raise Malformed("no file")
     mime, size = _words(file, "mimetype"), file.get("size")
     kinds = {"image": MessageType.PHOTO, "video": MessageType.VIDEO, "audio": MessageType.AUDIO}
     kind = kinds.get(mime.partition("/")[0], MessageType.DOCUMENT)
@@ -307,7 +315,7 @@ def _attachment(file: Mapping[str, Any]) -> Attachment:
         kind = MessageType.VOICE
     return Attachment(
         kind=kind,
-        ref=_words(file, "url_private_download") or _words(file, "url_private"),
+        ref=_words(file, "url_private_download") or _word(file, "url_private"),
         mime=mime or None,
         name=_words(file, "name") or None,
         size=size if isinstance(size, int) else None,

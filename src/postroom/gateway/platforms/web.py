@@ -1,8 +1,8 @@
-"""A chat page of our own: plain HTML, one script, one style sheet, served by us and by nobody else.
+"""The chat page of postroom: plain HTML, one script and one style sheet, all from this server.
 
     page ──▶ POST /chat/messages {id, text, conversation} ──▶ stored ──▶ 202: the page shows "kept"
     page ◀── GET /chat/conversations: the list; GET /chat/conversations/<id>: the newest entries, then older
-    page ◀── GET /chat/events: changes as they come, numbered; a page that was cut off is told what it missed
+    page ◀── GET /chat/events: numbered changes; after a lost connection the page gets what it missed
 
 `config.token` is what the first person signs in with, 16 characters or more. In `config.extra`:
 
@@ -13,12 +13,12 @@
 | `title` | `postroom` | the heading of the page |
 
 A person's stable id is `web:<name>`, and the chat is `<name>`. Each conversation is a thread of that chat
-with a session of its own; the conversation `main` is the chat itself, with mail and reminders. A browser
+and has its own session. The conversation `main` is the chat itself, with mail and reminders. A browser
 that showed a token is signed in for twelve hours, by an HttpOnly, SameSite=Strict cookie. A change must come
 from our own page: it carries the header `X-Postroom: 1`, and its Origin and Sec-Fetch-Site are checked.
 
-The page makes a message's id, so that a message that is sent again is stored once. Every entry that is no
-draft is in the store, until its person deletes the conversation. The server renders the Markdown of entries.
+The page makes the id of a message, so that a message that is sent twice is stored once. The store keeps every
+entry except drafts until the person deletes the conversation. The server renders the Markdown of entries.
 """
 
 import asyncio
@@ -99,7 +99,7 @@ _VALUE: Final = re.compile(r"[\x20-\x7e]{1,60}")
 
 
 class WebOptions(Options, frozen=True):
-    """The names that stand in the table above."""
+    """The options of the table above."""
 
     name: str = "owner"
     people: dict[str, str] = {}  # noqa: RUF012 - made anew for each
@@ -112,7 +112,7 @@ class WebAdapter(HttpAdapter):
     """The chat page.
 
     Raises:
-        ConfigError: there is no token, one is too short, or a setting is not known or none.
+        ConfigError: There is no token, a token is too short, or an option is unknown or invalid.
     """
 
     platform: ClassVar = Platform.WEB
@@ -140,7 +140,7 @@ class WebAdapter(HttpAdapter):
         self._uploaded: dict[str, OrderedDict[str, ShownFile]] = {name: OrderedDict() for name in people}
         """Files that were uploaded and are not in a message yet, the newest of them."""
         self._without_main: set[str] = set()
-        """Who has deleted the conversation `main` in this process, and has not written there again."""
+        """The people who deleted the conversation `main` in this process, and wrote nothing there since."""
         self._markdown = Markdown(headings=AS_WRITTEN)
 
     def routes(self) -> Sequence[BaseRoute]:
@@ -215,7 +215,7 @@ class WebAdapter(HttpAdapter):
     # Conversations.
 
     async def _list(self, request: Request) -> Response:
-        """Return the newest conversations of the list, or those behind one that is shown already."""
+        """Return the 50 conversations that were active last, or the next 50 before a position."""
         name = self._who(request)
         found = await self._chats().conversations(name, before=_before(request), limit=MOST_CONVERSATIONS + 1)
         shown = [
@@ -225,7 +225,7 @@ class WebAdapter(HttpAdapter):
         return json_response({"conversations": shown, "more": len(found) > MOST_CONVERSATIONS})
 
     async def _conversation(self, request: Request) -> Response:
-        """Return the newest entries of a conversation, or those before one, and the number of this state."""
+        """Return the newest 40 entries, or the 40 before a position, and the number of the newest change."""
         name, before = self._who(request), _before(request)
         conversation = _conversation_id(request.path_params["id"])
         log = self._logs[name]
@@ -235,7 +235,7 @@ class WebAdapter(HttpAdapter):
         entries = [log.find(one.entry_id) or one for one in stored]
         if before is None:
             entries += log.drafts(conversation)
-        shown = [await self._rendered(one) for one in sorted(entries, key=lambda one: one.order)]
+        shown = await self._rendered(sorted(entries, key=lambda one: one.order))
         return json_response({"entries": shown, "more": len(found) > MOST_ENTRIES, "event": number})
 
     async def _rename(self, request: Request) -> Response:
@@ -264,7 +264,7 @@ class WebAdapter(HttpAdapter):
         return json_response({"id": conversation, "state": "deleted"})
 
     async def _stop(self, request: Request) -> Response:
-        """Stop the active run of a conversation; what is shown of its answer stays."""
+        """Stop the active run of a conversation; the part of its answer that is shown stays."""
         name, _ = await self._read(request)
         source = self._source(name, _conversation_id(request.path_params["id"]))
         note = await self._receiver().pressed(ButtonPress(source=source, value="stop"))
@@ -283,7 +283,7 @@ class WebAdapter(HttpAdapter):
         return None if stored is None else Entry.from_body(stored.body)
 
     async def _log(self, name: str) -> ChatLog:
-        """Return a person's log, whose positions go on behind those in the store."""
+        """Return a person's log, whose next position is greater than every position in the store."""
         log = self._logs[name]
         if not log.newest_order:
             newest = await self._chats().conversations(name, limit=1)
@@ -291,10 +291,12 @@ class WebAdapter(HttpAdapter):
         return log
 
     async def _show(self, name: str, *entries: Entry) -> bool:
-        """Store entries of one conversation, but no drafts, and show them; False: it was deleted.
+        """Store the entries of one conversation that are no drafts, and show all of them.
+
+        Return False, and show nothing, if the conversation was deleted.
 
         Raises:
-            StoreError: they could not be stored; nothing is shown.
+            StoreError: The entries could not be stored. Nothing is shown.
         """
         log = await self._log(name)
         placed = [log.placed(replace(one, text=storable(one.text))) for one in entries]
@@ -315,10 +317,10 @@ class WebAdapter(HttpAdapter):
             log.put(one)
         return True
 
-    async def _rendered(self, entry: Entry) -> dict[str, Any]:
-        """Return what a page is told of an entry, with its text as HTML that can neither act nor fetch."""
-        bodies = await self._markdown.render({0: entry.text})
-        return {**entry.shown(), "html": str(bodies[0].html)}
+    async def _rendered(self, entries: Sequence[Entry]) -> list[dict[str, Any]]:
+        """Return entries as the page gets them, with their texts as safe HTML."""
+        bodies = await self._markdown.render({place: one.text for place, one in enumerate(entries)})
+        return [{**one.shown(), "html": str(bodies[place].html)} for place, one in enumerate(entries)]
 
     # What comes in.
 
@@ -354,13 +356,13 @@ class WebAdapter(HttpAdapter):
         return json_response({"id": message_id, "state": "kept"}, 202)
 
     async def _open(self, name: str, conversation: str, text: str) -> None:
-        """Begin a conversation that does not exist, under a title made of a text."""
+        """Create a conversation if it does not exist; its title is the first line of a text."""
         if await self._chats().conversation(name, conversation) is None:
             await self._chats().open(name, conversation, title=_title(text) or "Untitled")
             self._logs[name].list_anew()
 
     async def _upload(self, request: Request) -> Response:
-        """Keep a file that is to be sent; the message that names it comes behind it."""
+        """Store a file; a later message names it by its hash."""
         require_own_page(request)
         name = self._who(request)
         told = request.query_params.get("name", "")
@@ -420,7 +422,7 @@ class WebAdapter(HttpAdapter):
         return tuple(file for file in known if file is not None)
 
     async def _known(self, name: str, sha256: str, entry_id: str | None = None) -> ShownFile | None:
-        """Return a file that a person has uploaded, or is shown by the entry, or by one of the newest."""
+        """Return a file that the person uploaded, or that the named entry or a recent entry shows."""
         found = self._uploaded[name].get(sha256) or self._logs[name].file(sha256)
         if found is None and entry_id is not None:
             entry = await self._entry(name, entry_id)
@@ -568,7 +570,7 @@ class WebAdapter(HttpAdapter):
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Show other words in a message's place."""
+        """Replace the text of a message."""
         told = metadata or {}
         fields: dict[str, Any] = {"text": content}
         if told.get("final"):
@@ -578,7 +580,7 @@ class WebAdapter(HttpAdapter):
     async def delete_message(
         self, chat_id: str, message_id: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Show a message no more."""
+        """Remove a message from the page."""
         return await self._changed(chat_id, message_id, {"text": "", "gone": True, "draft": False})
 
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:
@@ -610,9 +612,9 @@ class WebAdapter(HttpAdapter):
         return await self._changed(chat_id, message_id, {"text": card.text, "buttons": buttons})
 
     async def _told(self, name: str, *entries: Entry, title: str, read: Iterable[str] = ()) -> SendResult:
-        """Show something that is said to a person; `read` are the ids of the messages that it follows.
+        """Show entries to a person; `read` holds the ids of the messages that the agent had read before.
 
-        What follows a message of a conversation that was deleted meanwhile is not shown.
+        An answer to a message of a conversation that was deleted is not shown.
         """
         conversation, ids = entries[-1].conversation, tuple(read)
         if not ids or (conversation == MAIN and name not in self._without_main):
@@ -636,7 +638,7 @@ class WebAdapter(HttpAdapter):
         return SendResult.sent(entry_id)
 
     async def _read_by(self, name: str, entry: Entry, ids: tuple[str, ...]) -> list[Entry]:
-        """Return the messages that were read before an entry was said: they cannot be changed any more."""
+        """Return the messages that an agent has read, marked so that nobody can change them any more."""
         found = [await self._entry(name, message_id) for message_id in ids]
         return [
             replace(one, answered=True)
@@ -651,21 +653,21 @@ def _attachment(file: ShownFile) -> Attachment:
 
 
 async def _begun(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the first piece of a file, which was read already, and the rest."""
+    """Yield the first piece of a file, which the caller has read, and then the rest."""
     yield first
     async for piece in rest:
         yield piece
 
 
 def _title(text: str) -> str:
-    """Return a title made of the first line of a text that is not empty."""
+    """Return the first line of a text that is not empty, cut to 60 characters."""
     first = next((line for line in text.splitlines() if line.strip()), "")
     title = one_line(first.strip().lstrip("#>*` ") or first.strip())
     return title if len(title) <= LONGEST_TITLE else f"{title[: LONGEST_TITLE - 1].rstrip()}…"
 
 
 def _conversation_of(metadata: Metadata | None) -> str:
-    """Return the conversation to which something is said."""
+    """Return the id of the conversation that metadata name."""
     return str((metadata or {}).get("thread_id") or MAIN)
 
 
@@ -676,7 +678,7 @@ def _conversation_id(given: Json) -> str:
 
 
 def _before(request: Request) -> int | None:
-    """Return the position behind which a page goes on to read; None: from the newest."""
+    """Return the position before which the page reads entries; None for the newest entries."""
     given = request.query_params.get("before")
     if given is None:
         return None
@@ -690,7 +692,7 @@ def _nobody() -> SendResult:
 
 
 def _entry_id(metadata: Metadata | None) -> str:
-    """Return an id for what is said; a repetition of the same has the same."""
+    """Return the id of an outgoing entry; the same dedupe key gives the same id."""
     key = (metadata or {}).get("dedupe_key")
     if key is None:
         return f"out-{secrets.token_hex(12)}"

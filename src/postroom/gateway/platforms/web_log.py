@@ -1,16 +1,16 @@
-"""The entries of one person's conversations that changed lately, and the pages that watch them.
+"""The recent entries of one person's conversations, and the pages that watch them.
 
-Each change of an entry has a number of its own; a page that watched up to a number is told what changed
-since. An entry that changed often is told once, as it stands. The log is in memory, and holds the newest
-entries and the drafts; the store holds every entry that is no draft. A restart begins a new log, whose name
-(`epoch`) is part of each number, so that numbers of different logs are never mixed up.
+Each change of an entry has a number. A page that saw the changes up to a number gets the later ones. It gets
+an entry that changed several times once, in its latest state. The log is in memory and holds the newest
+entries and the drafts; the store holds every entry except drafts. A restart begins a new log, whose name
+(`epoch`) is part of each number, so that the numbers of two logs differ.
 """
 
 import asyncio
 import json
 import re
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -26,11 +26,12 @@ MOST_CHARACTERS: Final = 5_000_000
 MOST_WATCHERS: Final = 16
 RETRY_MS: Final = 2_000
 CHARACTERS_A_MS: Final = 32
-"""A page waits a millisecond for each so many characters of a draft before it is told more: a long answer is
-rendered less often while it grows."""
+"""Characters of a draft for which the server waits 1 ms before it sends the next state of the draft.
+
+The server renders the whole draft each time, so it renders a long draft less often."""
 LONGEST_WAIT_MS: Final = 1_000
 MAIN: Final = "main"
-"""The conversation in which a person is told what belongs to no other: mail, reminders, notices."""
+"""The conversation for mail, reminders and notices, which belong to no other conversation."""
 _EVENT_ID: Final = re.compile(r"([0-9a-f]{8})-([0-9]{1,15})")
 
 
@@ -53,23 +54,23 @@ class Entry(Record, frozen=True, kw_only=True):
     at: int
     conversation: str = MAIN
     order: int = 0
-    """The position: an entry stands above those with a greater one. It grows over restarts too."""
+    """The position. Entries are shown in this order, and a restart does not begin the positions again."""
     version: int = 0
     draft: bool = False
     gone: bool = False
     edited: bool = False
     failed: bool = False
-    """Whether an answer says that there is none; the person may have the message answered again."""
+    """Whether the answer reports a failure, so that the page offers to try again."""
     answered: bool = False
-    """Of a message: an answer to it has begun, or a question about it is asked."""
+    """Of a message: whether an agent has begun to answer it or has asked a question about it."""
     answers: tuple[str, ...] = ()
     said_as: str = ""
-    """Of an answer: the id it was given when it was said, whatever place it took."""
+    """Of an answer: the id with which the gateway sent it, even if it replaced a draft."""
     buttons: tuple[tuple[str, str], ...] = ()
     files: tuple[ShownFile, ...] = ()
 
     def shown(self) -> dict[str, Any]:
-        """Return what the page is told."""
+        """Return the entry as the page gets it, without HTML."""
         return {
             "id": self.entry_id,
             "conversation": self.conversation,
@@ -90,13 +91,13 @@ class Entry(Record, frozen=True, kw_only=True):
         }
 
     def to_body(self) -> dict[str, Json]:
-        """Return what the store keeps."""
+        """Return the entry as the store keeps it."""
         body: dict[str, Json] = msgspec.to_builtins(self)
         return body
 
     @classmethod
     def from_body(cls, body: dict[str, Json]) -> "Entry":
-        """Return the entry that `to_body` was given, without a number of any log."""
+        """Return the entry of which `to_body` made this body, with version 0."""
         return replace(msgspec.convert(body, cls), version=0)
 
 
@@ -121,9 +122,9 @@ class ChatLog:
         self._entries: OrderedDict[str, Entry] = OrderedDict()
         self._version = 0
         self.newest_order = 0
-        """The greatest position that was given so far; what the store holds is behind it."""
+        """The greatest position of any entry of this person, in the log or in the store."""
         self._forgotten = 0
-        """The greatest number of an entry that fell away."""
+        """The greatest number of an entry that the log dropped to make room."""
         self._characters = 0
         self._watchers: set[Watcher] = set()
 
@@ -135,7 +136,7 @@ class ChatLog:
         return f"{self._epoch}-{self._version}"
 
     def find(self, entry_id: str) -> Entry | None:
-        """Return an entry as it stands; None if it is not among the newest."""
+        """Return an entry; None if the log does not hold it."""
         return self._entries.get(entry_id)
 
     def drafts(self, conversation: str) -> list[Entry]:
@@ -152,19 +153,19 @@ class ChatLog:
         return next((file for file in shown if file.sha256 == sha256), None)
 
     def next_order(self, at: int) -> int:
-        """Return the position of a new entry, and take it."""
+        """Reserve the position of a new entry and return it."""
         self.newest_order = max(self.newest_order + 1, at)
         return self.newest_order
 
     def placed(self, entry: Entry) -> Entry:
-        """Return an entry in its position: that of the entry with its id, else behind all others."""
+        """Return an entry with its position: that of the known entry with its id, or a new one."""
         known = self._entries.get(entry.entry_id)
         if known is not None:
             return replace(entry, order=known.order)
         return entry if entry.order else replace(entry, order=self.next_order(entry.at))
 
     def put(self, entry: Entry) -> None:
-        """Show an entry to the pages that watch, in the place of the entry with its id."""
+        """Show an entry to the pages that watch; it replaces the entry with its id."""
         self._version += 1
         entry = self.placed(entry)
         old = self._entries.get(entry.entry_id)
@@ -179,16 +180,16 @@ class ChatLog:
         self._wake()
 
     def forget(self, conversation: str) -> None:
-        """Hold nothing more of a conversation that was deleted."""
+        """Remove the entries of a deleted conversation."""
         for entry_id in [key for key, one in self._entries.items() if one.conversation == conversation]:
             self._characters -= len(self._entries.pop(entry_id).text)
 
     def answer(
         self, entry_id: str, text: str, answers: Iterable[str], *, final: bool, at: int, **fields: Any
     ) -> list[Entry]:
-        """Return what a part of an answer changes: the drafts that end by it, and the answer itself, last.
+        """Return the entries that a part of an answer changes: the drafts that it ends, and last the answer.
 
-        The answer takes the place of the draft that it grew from. Nothing is shown yet.
+        The answer replaces the draft that it grew from. The caller shows the entries.
         """
         answered = tuple(answers)
         drafts = [one for one in self._entries.values() if one.draft and set(one.answers) & set(answered)]
@@ -217,7 +218,7 @@ class ChatLog:
         self._wake()
 
     def list_anew(self) -> None:
-        """Have the pages read the list of conversations again."""
+        """Tell the pages to read the list of conversations again."""
         for watcher in self._watchers:
             watcher.lists_anew = True
         self._wake()
@@ -256,12 +257,12 @@ class ChatLog:
         last_id: str | None,
         *,
         may_watch: Callable[[], bool],
-        render: Callable[[Entry], Awaitable[dict[str, Any]]],
+        render: Callable[[Sequence[Entry]], Awaitable[list[dict[str, Any]]]],
         wait: Callable[[int], Awaitable[None]],
     ) -> AsyncGenerator[str]:
         """Yield what changed since `last_id`, then every change as it comes, until nobody may watch.
 
-        `render` returns what a page is told of an entry; `wait` waits for so many milliseconds.
+        `render` returns entries as the page gets them; `wait` waits for a number of milliseconds.
         """
         yield sse.retry(RETRY_MS)
         seen, is_whole = self._seen(last_id)
@@ -269,13 +270,11 @@ class ChatLog:
             yield sse.entry("reset", "{}")
         while not watcher.ended and may_watch():
             watcher.news.clear()
-            drawn = 0
             changed = [one for one in self._entries.values() if one.version > seen]
-            for entry in sorted(changed, key=lambda one: one.version):
+            changed.sort(key=lambda one: one.version)
+            for entry, told in zip(changed, await render(changed), strict=True):
                 seen = entry.version
-                drawn += len(entry.text) if entry.draft else 0
-                shown = json.dumps(await render(entry))
-                yield sse.entry("entry", shown, number=f"{self._epoch}-{seen}")
+                yield sse.entry("entry", json.dumps(told), number=f"{self._epoch}-{seen}")
             while watcher.typing:
                 yield sse.entry("typing", json.dumps({"conversation": watcher.typing.pop()}))
             if watcher.lists_anew:
@@ -284,6 +283,7 @@ class ChatLog:
             if watcher.beats:
                 watcher.beats = False
                 yield sse.beat()
+            drawn = sum(len(one.text) for one in changed if one.draft)
             if pause := min(drawn // CHARACTERS_A_MS, LONGEST_WAIT_MS):
                 await wait(pause)
             await watcher.news.wait()

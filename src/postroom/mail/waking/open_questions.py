@@ -13,7 +13,7 @@ from postroom.contracts.runs import RunRecord
 from postroom.contracts.store import RecordReads
 from postroom.contracts.tools import ToolCallResume
 from postroom.mail.projects import PEOPLE_SLUG, VISITOR
-from postroom.mail.waking.prompts import agent_thread
+from postroom.mail.waking.prompts import agent_thread, lane_of
 
 ASK: Final = "ask_person"
 BY_MAIL: Final = "mail"
@@ -77,7 +77,13 @@ def held(tx: RecordReads, message: Message, readers: Sequence[Recipient]) -> dic
 
     What an agent asks is for those whom it asks, and for the operator.
     """
-    threads = {one.agent_id: agent_thread(one.project_slug, one.name) for one in readers}
+    agents = tx.agents_by_id([one.agent_id for one in readers]) if readers else {}
+    threads = {
+        one.agent_id: agent_thread(
+            one.project_slug, one.name, lane_of(message.thread_id, agents[one.agent_id].runs_at_once)
+        )
+        for one in readers
+    }
     waiting = tx.waiting_runs(sorted(threads.values())) if threads else {}
     found: dict[int, str] = {}
     for one in readers:

@@ -6,12 +6,16 @@ who wrote it, whether that was proved, and where it comes from. A message never 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
+from zlib import crc32
 
-from postroom.contracts.mail import Message
+from postroom.contracts.mail import Agent, Message
 from postroom.contracts.quoting import between, one_line, quoted, readable
 from postroom.contracts.tools import ToolCallResume
 
 AGENT_THREAD = "agent:"
+_LANE: Final = "#"
+"""Before the number of a lane: no name of an agent has it."""
 MESSAGE = "mail-"
 """Before the number of a mail message: the id under which it waits on its reader's thread."""
 DECISION = "decision-"
@@ -43,9 +47,19 @@ class Origin:
     """Whether it tells the end of a run, and nobody sat down to write it."""
 
 
-def agent_thread(slug: str, name: str) -> str:
-    """Return the thread of runs of an agent."""
-    return f"{AGENT_THREAD}{slug}/{name}"
+def agent_thread(slug: str, name: str, lane: int = 0) -> str:
+    """Return a thread of runs of an agent; runs of one lane take turns."""
+    return f"{AGENT_THREAD}{slug}/{name}" + (f"{_LANE}{lane}" if lane else "")
+
+
+def agent_threads(slug: str, agent: Agent) -> list[str]:
+    """Return the threads of runs of an agent: as many as may execute at once."""
+    return [agent_thread(slug, agent.name, lane) for lane in range(agent.runs_at_once)]
+
+
+def lane_of(mail_thread: str, runs_at_once: int) -> int:
+    """Return the lane in which the runs of a mail thread take turns: always the same one."""
+    return crc32(mail_thread.encode()) % runs_at_once
 
 
 def agent_of(thread_id: str) -> tuple[str, str] | None:
@@ -53,6 +67,7 @@ def agent_of(thread_id: str) -> tuple[str, str] | None:
     if not thread_id.startswith(AGENT_THREAD):
         return None
     slug, slash, name = thread_id.removeprefix(AGENT_THREAD).partition("/")
+    name = name.partition(_LANE)[0]
     return (slug, name) if slash and slug and name else None
 
 

@@ -27,7 +27,17 @@ from postroom.mail.context import Waking
 from postroom.mail.outgoing import wake_key
 from postroom.mail.projects import PEOPLE_SLUG, VISITOR, address_of
 from postroom.mail.waking.open_questions import answers, given_by_reply
-from postroom.mail.waking.prompts import Origin, agent_thread, as_answered, as_prompt, as_said, message_name
+from postroom.mail.waking.prompts import (
+    Origin,
+    agent_of,
+    agent_thread,
+    agent_threads,
+    as_answered,
+    as_prompt,
+    as_said,
+    lane_of,
+    message_name,
+)
 
 T = TypeVar("T")
 Reader = tuple[Project, Agent]
@@ -59,7 +69,9 @@ class OpenChange(Waking):
     expected: frozenset[str] = frozenset()
     """The threads that the readers of its messages need."""
 
-    def expect(self, readers: Sequence[Reader], *, reply_to: int | None, sender_id: int) -> None:
+    def expect(
+        self, readers: Sequence[Reader], *, thread_id: str | None, reply_to: int | None, sender_id: int
+    ) -> None:
         """Take note of the readers that a message is to wake, before anything is written.
 
         A reply that answers a reader's open question is taken however many messages wait for that reader.
@@ -68,19 +80,27 @@ class OpenChange(Waking):
             ThreadsNeeded: The change must run again with these threads.
             QueueFull: As many messages wait for a reader's runs as may, and the message is a caller's.
         """
-        needed = frozenset(sorted(thread_of(one) for one in readers if not is_person(one))[:MOST_AT_ONCE])
+        agents = [one for one in readers if not is_person(one)]
+        threads = {name for one in agents for name in self.threads_of(one, thread_id, reply_to)}
+        needed = frozenset(sorted(threads)[:MOST_AT_ONCE])
         self.expected |= needed
         if not needed <= self.accept.thread_ids:
             raise ThreadsNeeded(needed)
         if not self.refuses_full:
             return
-        woken = [one for one in readers if thread_of(one) in needed]
-        if full := [one for one in woken if not self.has_room(one, reply_to, sender_id)]:
+        woken = [one for one in agents if needed.issuperset(self.threads_of(one, thread_id, reply_to))]
+        if full := [one for one in woken if not self.has_room(one, thread_id, reply_to, sender_id)]:
             raise _too_much_mail(full)
 
-    def has_room(self, reader: Reader, reply_to: int | None, sender_id: int) -> bool:
+    def threads_of(self, reader: Reader, thread_id: str | None, reply_to: int | None) -> list[str]:
+        """Return the threads on which a message may be put for a reader."""
+        threads, asking = lanes_of(reader, thread_id), self._asking(reader, reply_to)
+        return threads if asking is None or asking.thread_id in threads else [*threads, asking.thread_id]
+
+    def has_room(self, reader: Reader, thread_id: str | None, reply_to: int | None, sender_id: int) -> bool:
         """Return whether a message may go to a reader's runs now: few wait there, or it is an answer."""
-        is_full = self.accept.is_full(thread_of(reader))
+        threads = lanes_of(reader, thread_id)
+        is_full = all(map(self.accept.is_full, threads))
         return not is_full or self._answered(reader, reply_to, sender_id) is not None
 
     def wake(self, message: Message, sender: Agent, readers: Sequence[Reader]) -> None:
@@ -96,9 +116,9 @@ class OpenChange(Waking):
             )
             if is_person(one):
                 self._carry(message, origin, one[1])
-            elif thread_of(one) not in self.accept.thread_ids:
+            elif thread_of(one, message.thread_id) not in self.accept.thread_ids:
                 self.leaves_some = True
-            elif self.has_room(one, message.reply_to, message.sender_id):
+            elif self.has_room(one, message.thread_id, message.reply_to, message.sender_id):
                 self._run(message, origin, one)  # else a round finds it when some were read
 
     def _run(self, message: Message, origin: Origin, reader: Reader) -> None:
@@ -115,13 +135,20 @@ class OpenChange(Waking):
         answers_given = () if asking is None else given_by_reply(asking, message, self.tx.now())
         self.tx.mail.mark_announced(reader[1].id, [message.id], by=BY, now=self.tx.now())
         run_message = RunMessage.user(text, id=message_name(message.id))
-        self.accept(thread_of(reader), run_message, mode, answers_given)
+        thread_id = thread_of(reader, message.thread_id) if asking is None else asking.thread_id
+        self.accept(thread_id, run_message, mode, answers_given)
+
+    def _asking(self, reader: Reader, reply_to: int | None) -> RunRecord | None:
+        """Return the run of a reader that is answered by a reply to this message."""
+        run_id = None if reply_to is None else self.tx.mail.answering_run(reply_to)
+        run = None if run_id is None else self.tx.runs.threads.load_run(run_id)
+        whose = None if run is None else agent_of(run.thread_id)
+        return run if whose == (reader[0].slug, reader[1].name) else None
 
     def _answered(self, reader: Reader, reply_to: int | None, sender_id: int) -> RunRecord | None:
         """Return the reader's run that waits for this reply; None if it is about to go on already."""
-        run_id = None if reply_to is None else self.tx.mail.answering_run(reply_to)
-        run = None if run_id is None else self.tx.runs.threads.load_run(run_id)
-        if run is None or run.thread_id != thread_of(reader):
+        run = self._asking(reader, reply_to)
+        if run is None or run.thread_id not in self.accept.thread_ids:
             return None
         if not answers(self.tx.mail, run, reply_to=reply_to, sender_id=sender_id):
             return None
@@ -156,7 +183,9 @@ class _Left:
     @property
     def thread_ids(self) -> frozenset[str]:
         """What is to be locked."""
-        return frozenset() if is_person(self.reader) else frozenset({thread_of(self.reader)})
+        if is_person(self.reader):
+            return frozenset()
+        return frozenset({thread_of(self.reader, self.message.thread_id)})
 
 
 class Waker:
@@ -277,7 +306,7 @@ class Waker:
             mail.lock_projects({seen.message.project_id, seen.reader[0].id})
             left, message = look(mail), seen.message
             if not is_person(seen.reader) and not open_change.has_room(
-                seen.reader, message.reply_to, message.sender_id
+                seen.reader, message.thread_id, message.reply_to, message.sender_id
             ):
                 full.add(agent_id)
                 return False
@@ -309,9 +338,17 @@ def is_person(reader: Reader) -> bool:
     return reader[0].slug == PEOPLE_SLUG
 
 
-def thread_of(reader: Reader) -> str:
-    """Return the thread of an agent's runs."""
-    return agent_thread(reader[0].slug, reader[1].name)
+def lanes_of(reader: Reader, mail_thread: str | None) -> list[str]:
+    """Return the threads of an agent's runs on a mail thread; None: of a new one, all of them."""
+    if mail_thread is None:
+        return agent_threads(reader[0].slug, reader[1])
+    return [thread_of(reader, mail_thread)]
+
+
+def thread_of(reader: Reader, mail_thread: str) -> str:
+    """Return the thread of an agent's runs on a mail thread."""
+    lane = lane_of(mail_thread, reader[1].runs_at_once)
+    return agent_thread(reader[0].slug, reader[1].name, lane)
 
 
 def _unwoken(tx: MailReads, *, after: tuple[int, int]) -> list[tuple[int, int]]:

@@ -103,6 +103,10 @@ class Waking(WakingWrites):
         put_place(self._tx, thread_id, place)
 
     @override
+    def put_runs_at_once(self, agent_id: int, runs_at_once: int) -> None:
+        self._tx.run("mail.put_runs_at_once", {"agent_id": agent_id, "runs_at_once": runs_at_once})
+
+    @override
     def put_runner(self, agent_id: int, runner: str, *, declared_by: RunnerSource, now: int) -> None:
         values = {"agent_id": agent_id, "runner": runner, "declared_by": declared_by, "now": now}
         self._tx.run("mail.put_runner", values)

@@ -327,8 +327,8 @@ class Dispatches(Tables, DispatchTables):
 
     @override
     def begun_of_agent(self, agent_id: str) -> int:
-        asked = {"agent_id": agent_id, "soon": self._now() + _SOON_MS}
-        return _number(self._sql.one("dispatches.begun_of_agent", asked))
+        found = self._sql.all("dispatches.begun_runs", {"soon": self._now() + _SOON_MS})
+        return sum(rows.run(row).agent_id == agent_id for row in found)
 
     @override
     def claimed_by_limit(self) -> tuple[tuple[str, str, int], ...]:

@@ -363,19 +363,13 @@ SELECT tenant, limit_key, count(*) FROM run_dispatches
  WHERE status = 'Queued' AND attempt_count + interruption_count > 0 AND available_at <= :soon
  GROUP BY tenant, limit_key;
 
--- begun_of_agent
-SELECT count(*) FROM (SELECT run_id FROM run_dispatches WHERE status = 'Claimed'
-                       UNION ALL
-                      SELECT run_id FROM run_dispatches
-                       WHERE status = 'Queued' AND attempt_count + interruption_count > 0 AND available_at <= :soon) d
-  {cross} runs r ON r.run_id = d.run_id WHERE json_extract(r.body, '$.agent_id') = :agent_id;
-
--- begun_of_agent @postgres
-SELECT count(*) FROM (SELECT run_id FROM run_dispatches WHERE status = 'Claimed'
-                       UNION ALL
-                      SELECT run_id FROM run_dispatches
-                       WHERE status = 'Queued' AND attempt_count + interruption_count > 0 AND available_at <= :soon) d
-  {cross} runs r ON r.run_id = d.run_id WHERE CAST(r.body AS jsonb) ->> 'agent_id' = :agent_id;
+-- begun_runs
+SELECT r.run_id, r.body
+  FROM (SELECT run_id FROM run_dispatches WHERE status = 'Claimed'
+         UNION ALL
+        SELECT run_id FROM run_dispatches
+         WHERE status = 'Queued' AND attempt_count + interruption_count > 0 AND available_at <= :soon) d
+  {cross} runs r ON r.run_id = d.run_id;
 
 -- starts
 SELECT coalesce(max(number), 0),

@@ -58,28 +58,28 @@ UPDATE projects SET human_key = :human_key, spelling = :spelling WHERE id = :id;
 SELECT id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
        retired_at, token_hash,
        {greatest}(inbox_seq, coalesce((SELECT max(seq) FROM recipients WHERE agent_id = agents.id), 0)),
-       inbox_floor
+       inbox_floor, runs_at_once
   FROM agents WHERE project_id = :project_id AND name_key = :name_key;
 
 -- agents_named
 SELECT id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
        retired_at, token_hash,
        {greatest}(inbox_seq, coalesce((SELECT max(seq) FROM recipients WHERE agent_id = agents.id), 0)),
-       inbox_floor
+       inbox_floor, runs_at_once
   FROM agents WHERE project_id = :project_id AND name_key IN {texts :name_keys} ORDER BY id;
 
 -- agents_by_id
 SELECT id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
        retired_at, token_hash,
        {greatest}(inbox_seq, coalesce((SELECT max(seq) FROM recipients WHERE agent_id = agents.id), 0)),
-       inbox_floor
+       inbox_floor, runs_at_once
   FROM agents WHERE id IN {ints :ids};
 
 -- agents
 SELECT id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
        retired_at, token_hash,
        {greatest}(inbox_seq, coalesce((SELECT max(seq) FROM recipients WHERE agent_id = agents.id), 0)),
-       inbox_floor
+       inbox_floor, runs_at_once
   FROM agents WHERE project_id = :project_id AND id > :after AND (CAST(:retired AS bigint) = 1 OR retired_at IS NULL)
  ORDER BY id LIMIT :limit;
 
@@ -87,21 +87,21 @@ SELECT id, project_id, name, program, model, task_description, created_at, last_
 SELECT id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
        retired_at, token_hash,
        {greatest}(inbox_seq, coalesce((SELECT max(seq) FROM recipients WHERE agent_id = agents.id), 0)),
-       inbox_floor
+       inbox_floor, runs_at_once
   FROM agents WHERE project_id = :project_id AND retired_at IS NULL ORDER BY last_active_at DESC, id LIMIT :limit;
 
 -- agent_by_token
 SELECT id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
        retired_at, token_hash,
        {greatest}(inbox_seq, coalesce((SELECT max(seq) FROM recipients WHERE agent_id = agents.id), 0)),
-       inbox_floor
+       inbox_floor, runs_at_once
   FROM agents WHERE token_hash = :token_hash;
 
 -- insert_agent
 INSERT INTO agents (project_id, name, name_key, program, model, task_description, created_at, last_active_at)
 VALUES (:project_id, :name, :name_key, :program, :model, :task_description, :now, :now)
 RETURNING id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
-          retired_at, token_hash, inbox_seq, inbox_floor;
+          retired_at, token_hash, inbox_seq, inbox_floor, runs_at_once;
 
 -- agent_differs
 SELECT 1 FROM agents WHERE id = :id
@@ -114,7 +114,10 @@ UPDATE agents SET program = :program, model = :model, task_description = :task_d
 RETURNING id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
           retired_at, token_hash,
           {greatest}(inbox_seq, coalesce((SELECT max(seq) FROM recipients WHERE agent_id = agents.id), 0)),
-          inbox_floor;
+          inbox_floor, runs_at_once;
+
+-- put_runs_at_once
+UPDATE agents SET runs_at_once = :runs_at_once WHERE id = :agent_id;
 
 -- set_agent_retired
 UPDATE agents SET retired_at = :retired_at WHERE id = :id;

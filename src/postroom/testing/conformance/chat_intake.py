@@ -246,6 +246,20 @@ async def a_move_that_one_line_forbids_moves_none(stores: ChatStores, clock: Man
     assert list(await stores.intake_log.messages(inbound_ids(messages))) == messages
 
 
+async def a_move_since_a_status_moves_no_message_that_has_another(
+    stores: ChatStores, clock: ManualClock
+) -> None:
+    """Refuse a move that was decided for another status; a repeated move is no error."""
+    waiting, over = await received(stores, "m0"), await brought_to(stores, "m1", HANDED_OVER)
+    taken_back = InboundMove(status=InboundStatus.RETRACTED, since=WAITING)
+    with refused(IllegalTransition):
+        await stores.intake_log.move(inbound_ids([waiting, over]), taken_back)
+    assert await stores.intake_log.counts() == {WAITING: 1, HANDED_OVER: 1}
+    for _ in range(2):
+        [moved] = await stores.intake_log.move([waiting.inbound_id], taken_back)
+        assert moved.status is InboundStatus.RETRACTED
+
+
 async def a_move_of_an_unknown_line_moves_none(stores: ChatStores, clock: ManualClock) -> None:
     """One that was never there, was removed, or cannot be."""
     message = await received(stores, "m1")
@@ -387,6 +401,7 @@ PROMISES: tuple[ChatPromise, ...] = (
     a_move_may_be_repeated,
     lines_move_together_and_are_told_by_id,
     a_move_that_one_line_forbids_moves_none,
+    a_move_since_a_status_moves_no_message_that_has_another,
     a_move_of_an_unknown_line_moves_none,
     of_moves_at_the_same_time_one_ends_a_line,
     moves_of_the_same_lines_do_not_stand_in_their_way,

@@ -6,3 +6,6 @@ ALTER TABLE run_dispatches ADD COLUMN max_interruptions INTEGER CHECK (max_inter
 -- Queued runs that have started before: a budget counts them beside those that execute.
 CREATE INDEX run_dispatches_again ON run_dispatches (available_at, tenant, limit_key)
   WHERE status = 'Queued' AND attempt_count + interruption_count > 0;
+
+-- How many runs of an agent may execute at once, each of another mail thread.
+ALTER TABLE agents ADD COLUMN runs_at_once INTEGER NOT NULL DEFAULT 1 CHECK (runs_at_once >= 1);
