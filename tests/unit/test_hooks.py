@@ -108,6 +108,20 @@ async def test_a_line_that_could_not_be_noted_is_not_given_and_comes_again(room:
     assert (await ask(room, "UserPromptSubmit", agent="Ben"))[0] == "tell"
 
 
+@pytest.mark.parametrize("cwd", [HARBOR, "/projects", SHORE, "/elsewhere"])
+async def test_an_edit_is_judged_by_the_project_of_its_file_wherever_the_client_was_started(
+    room: Room, cwd: str
+) -> None:
+    await room.open()
+    await room.open("Ben", project=SHORE)
+    await room.call("file_reservation_paths", agent_name="Ada", paths=["piers/**", "cafe\u0301.py"])
+    await room.call("file_reservation_paths", agent_name="Ben", paths=["docs/**"])
+    for path in (FILE, f"{HARBOR}/caf\u00e9.py", f"{HARBOR}/cafe\u0301.py"):
+        outcome, text = await ask(room, "PreToolUse", agent="Ben", cwd=cwd, paths=[path])
+        assert (outcome, '"Ada"' in text) == ("deny", True)
+    assert await ask(room, "PreToolUse", agent="Ben", cwd=cwd, paths=[f"{HARBOR}/docs/a"]) == ("allow", "")
+
+
 async def test_an_edit_whose_note_is_lost_is_an_error_and_loses_nothing(room: Room) -> None:
     await room.open()
     room.clock.advance(ms(60_000))
@@ -382,8 +396,7 @@ async def test_an_agent_of_another_project_is_named_with_it(room: Room) -> None:
         {},
         {"agent": "Nobody"},
         {"agent": "Ben@nowhere"},
-        {"agent": "Ben", "cwd": "/elsewhere"},
-        {"agent": "Ben", "cwd": ""},
+        {"agent": "Nobody", "cwd": "/elsewhere"},
         {"agent": "Ret"},
         {"session_id": "unknown"},
         {"session_id": "s", "acts_as": "Nobody"},
@@ -605,7 +618,7 @@ async def test_a_file_in_a_worktree_is_that_of_the_main_tree(room: Room, tmp_pat
     assert (await ask(room, "PreToolUse", cwd=str(tree), agent="Ben", paths=["src/app.py"]))[0] == "allow"
 
 
-async def test_a_file_of_another_project_is_not_looked_at(room: Room) -> None:
+async def test_a_file_of_a_project_that_does_not_know_the_agent_is_not_looked_at(room: Room) -> None:
     await room.open()
     await room.open("Dee", project=SHORE)
     await room.call("file_reservation_paths", project_key=SHORE, agent_name="Dee", paths=["a"])

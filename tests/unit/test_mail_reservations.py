@@ -8,7 +8,13 @@ import pytest
 
 from mail_room import Room, room_in_memory
 from postroom.contracts.clock import iso
-from postroom.contracts.errors import InvalidArgument, NotHolder, StateError, UnknownReservation
+from postroom.contracts.errors import (
+    InvalidArgument,
+    InvalidPattern,
+    NotHolder,
+    StateError,
+    UnknownReservation,
+)
 from postroom.mail.context import Rules
 
 room = room_in_memory
@@ -39,6 +45,51 @@ async def test_disjoint_paths_are_granted_without_a_conflict(room: Room) -> None
     assert (one["agent"], one["exclusive"], one["reason"]) == ("Ada", True, "work")
     assert one["expires_ts"] == iso(room.clock.now() + 3_600_000)
     assert (await _reserve(room, "Ben", "src/b.py"))["conflicts"] == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "granted"),
+    [
+        ("src/{a,b}.py", ["src/a.py", "src/b.py"]),
+        ("src/**/*.{ts,tsx}", ["src/**/*.ts", "src/**/*.tsx"]),
+        ("{a,b{c,d}}/{e,}f", ["a/ef", "a/f", "bc/ef", "bc/f", "bd/ef", "bd/f"]),
+        ("{a}", ["{a}"]),
+        ("[{]a,b}", ["[{]a,b}"]),
+        ("{a,b", ["{a,b"]),
+        ("{a,a}", ["a"]),
+        ("./!a", ["!a"]),
+        ("./src/a:10", ["src/a:10"]),
+        ("port:8080", ["port:8080"]),
+        ("cafe\u0301.py", ["caf\u00e9.py"]),
+    ],
+)
+async def test_a_callers_spelling_is_read_as_patterns(room: Room, asked: str, granted: list[str]) -> None:
+    await room.open()
+    answer = await _reserve(room, "Ada", asked)
+    assert [one["path"] for one in answer["granted"]] == granted
+    assert [one["path"] for one in (await _reserve(room, "Ben", asked))["conflicts"]] == granted
+    for name, paths in (("Ada", [asked]), ("Ben", granted)):
+        await room.call("release_file_reservations", agent_name=name, paths=paths)
+        assert [one for one in await _live(room) if one[0] == name] == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "remedy"),
+    [
+        ("!src/a.py", "./!name"),
+        ("src/a.py:10-20", "src/a.py"),
+        ("src/a.py:10", "src/a.py"),
+        ("src/a.py:10:5", "src/a.py"),
+        ("{a,b}" * 7, "wildcard"),
+        ("{a,b}" * 200, "wildcard"),
+    ],
+)
+async def test_a_spelling_that_no_pattern_has_is_refused_with_another(
+    room: Room, asked: str, remedy: str
+) -> None:
+    await room.open()
+    refused = await room.refused(InvalidPattern, "file_reservation_paths", agent_name="Ada", paths=[asked])
+    assert remedy in refused.remedy
 
 
 PAIRS = [

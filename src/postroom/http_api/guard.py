@@ -174,10 +174,6 @@ class Guard:
         limit = SMALL_BODY if public else self._rules.max_request_bytes
         limit = limit if channel is None else channel.limit
         too_large = (None if channel is None else channel.too_large) or _too_large
-        if public and head.content_length > limit:
-            if channel is not None:  # it knows its callers, who must be able to read the answer
-                exchange.admit(_Admitted(caller="anyone"), limit, head.bearer, too_large)
-            return too_large(limit)
         others, there = self._credentials.others, None
         if others is not None and head.bearer is not None and not public:
             there = await others.of_run(head.bearer)

@@ -12,13 +12,14 @@ A path is relative to the project root: names joined by single slashes. A patter
     a/**/b  **/b   ** as a whole name stands for any number of names, none included
     a/**           everything inside a, but not a itself
     a**b           two stars inside a name are one star
-    {a,b} !a #a    plain text: there are no alternatives, no negation and no comments
+    #a             plain text: there are no comments
     port:8080      a resource, no file: a scheme of two or more characters, a colon, then no slash.
                    It matches the same text only. A file of that name is written ./port:8080
 
-A wildcard pattern (a glob) matches what it says and no tree below it. Any text without a slash counts as a
-name. Where the file system ignores case, patterns and paths are compared folded, character by character (so
-that ? stays one character); all patterns of one comparison must be read with the same `case_sensitive`.
+A wildcard pattern (a glob) matches what it says and no tree below it. Any text without a slash counts as
+a name. `spelled` reads what callers write beside that, such as {a,b}. Where the file system ignores
+case, patterns and paths are compared folded, character by character (so that ? stays one character); all
+patterns of one comparison must be read with the same `case_sensitive`.
 
 Two globs overlap if some path is matched by both. A pattern without wildcards (a literal) does not say
 whether it names a file or a folder, so it has rules of its own:
@@ -45,9 +46,11 @@ folders once for all live patterns.
 """
 
 import re
-from collections.abc import Callable, Sequence
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
+from itertools import islice, pairwise
 from operator import or_
 from typing import TypeAlias, TypeVar
 
@@ -67,6 +70,10 @@ MAX_LENGTH = 1024
 # One comparison costs at most about the wildcards of one side times the length of the other: with these two
 # limits the slowest pair known (benchmarks/globs.py) takes 3 ms, the usual pair under 1 us.
 MAX_WILDCARDS = 32
+
+MAX_ALTERNATIVES = 100
+"""Patterns that one text with braces stands for."""
+_LINES = re.compile(r"(?P<path>.+):\d+(?:-\d+|:\d+)?")
 
 _SHORT = 16  # up to here plain trying is faster, and what nearly fits costs little
 _Unit = TypeVar("_Unit", bound="Character | Name")
@@ -116,6 +123,55 @@ def parse_pattern(raw: str, *, case_sensitive: bool = True) -> Pattern:
             project root, or is no well-formed pattern; the message says which.
     """
     return _parse(raw, case_sensitive)
+
+
+def spelled(raw: str) -> list[str]:
+    """Return the patterns that a caller's text stands for, in Unicode's NFC: `{a,b}` stands for two.
+
+    Braces without a comma, and a brace in a set (`[{]`), are plain text.
+
+    Raises:
+        InvalidPattern: The text begins with `!`, ends with line numbers, or stands for over 100 patterns.
+    """
+    text = unicodedata.normalize("NFC", raw)
+    if text.startswith("!"):
+        raise InvalidPattern(
+            f"the pattern {raw[:200]!r} begins with '!', and a pattern excludes nothing",
+            value=raw,
+            remedy="reserve the files that you edit; write './!name' for a file with this name",
+        )
+    if "/" in text and not text.startswith("./") and (lines := _LINES.fullmatch(text)):
+        raise InvalidPattern(
+            f"the pattern {raw[:200]!r} ends with line numbers, and a reservation holds whole files",
+            value=raw,
+            remedy=f"reserve {lines['path'][:200]!r}; write './path:1' for a file with such a name",
+        )
+    found = list(islice(_alternatives(text), MAX_ALTERNATIVES + 1))
+    if len(found) > MAX_ALTERNATIVES:
+        raise InvalidPattern(
+            f"the pattern {raw[:200]!r} stands for more than {MAX_ALTERNATIVES} patterns",
+            value=raw,
+            remedy="use a wildcard, such as src/**",
+        )
+    return found
+
+
+def _alternatives(text: str) -> Iterator[str]:
+    start = text.find("{")
+    while start >= 0:
+        depth, cuts = 0, [start]
+        for at in range(start, len(text)):
+            depth += (text[at] == "{") - (text[at] == "}")
+            if text[at] == "," and depth == 1:
+                cuts.append(at)
+            if depth == 0:
+                break
+        if depth == 0 and len(cuts) > 1 and text[start - 1 : start] != "[":
+            for before, behind in pairwise([*cuts, at]):
+                yield from _alternatives(text[:start] + text[before + 1 : behind] + text[at + 1 :])
+            return
+        start = text.find("{", start + 1)
+    yield text
 
 
 def prefixes_of(prefix: str) -> tuple[str, ...]:

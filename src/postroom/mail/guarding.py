@@ -1,5 +1,6 @@
 """Whether files may be changed: the one decision behind the edit hooks and the commit guard."""
 
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -23,7 +24,8 @@ def held_by_others(context: ReadContext, project: Project, agent: Agent, paths: 
     Paths are relative to the project. Own reservations and shared ones keep nobody out.
     """
     sensitive = context.rules.case_sensitive_paths
-    wanted = {path: path if sensitive else folded(path) for path in paths if path}
+    composed = {path: unicodedata.normalize("NFC", path) for path in paths if path}
+    wanted = {path: text if sensitive else folded(text) for path, text in composed.items()}
     near = next(iter(wanted.values())) if len(wanted) == 1 else ""
     by_prefix: dict[str, list[tuple[int, Pattern]]] = {}
     for number, text in context.tx.live_patterns(
@@ -32,7 +34,9 @@ def held_by_others(context: ReadContext, project: Project, agent: Agent, paths: 
         pattern = parse_pattern(text, case_sensitive=sensitive)
         if not pattern.is_resource:
             by_prefix.setdefault(pattern.prefix, []).append((number, pattern))
-    covering = {path: number for path in wanted for number in _covering(path, wanted[path], by_prefix)}
+    covering = {
+        path: number for path in wanted for number in _covering(composed[path], wanted[path], by_prefix)
+    }
     found = {one.id: one for one in context.tx.reservations_by_id(sorted(set(covering.values())))}
     return [Held(path=path, reservation=found[number]) for path, number in covering.items()]
 

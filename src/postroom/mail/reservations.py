@@ -18,7 +18,7 @@ from postroom.mail.commands import (
 from postroom.mail.conflicts import conflicts
 from postroom.mail.contacts import Addressee, refusals
 from postroom.mail.context import ReadContext, WriteContext
-from postroom.mail.globs import Pattern, overlapping, parse_pattern
+from postroom.mail.globs import Pattern, overlapping, parse_pattern, spelled
 from postroom.mail.identity import acting, acting_active, find_agent
 from postroom.mail.outgoing import to_archive
 from postroom.mail.projects import find_project
@@ -163,7 +163,8 @@ def check_file_reservations(context: ReadContext, asked: CheckReservations) -> C
 
 def _parsed(context: ReadContext, paths: Sequence[str]) -> list[Pattern]:
     """Read every pattern before anything changes; one named twice counts once."""
-    patterns = (parse_pattern(path, case_sensitive=context.rules.case_sensitive_paths) for path in paths)
+    sensitive = context.rules.case_sensitive_paths
+    patterns = (parse_pattern(text, case_sensitive=sensitive) for path in paths for text in spelled(path))
     return list({pattern.text: pattern for pattern in patterns}.values())
 
 
@@ -254,7 +255,10 @@ def _own(
     live = context.tx.live_reservations(project.id, now=context.now, agent_id=agent.id)
     if paths is None and ids is None:
         return live
-    texts = {pattern.text for pattern in _parsed(context, paths or ())}
+    texts = {one.pattern for one in live} & set(
+        paths or ()
+    )  # as the answer showed it, which is no new pattern
+    texts |= {pattern.text for pattern in _parsed(context, [one for one in paths or () if one not in texts])}
     return [one for one in live if one.pattern in texts or one.id in set(ids or ())]
 
 

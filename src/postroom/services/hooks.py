@@ -464,26 +464,38 @@ def _end(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision
 
 
 def _check(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Look whether others hold the files; when nobody does, the work keeps the actor's own reservations."""
-    if actor is None:
+    """Look whether others hold the files, in the project of each file, wherever the client was started.
+
+    In a project other than its own the actor is the agent with its name; without such an agent, the project's
+    files are not looked at. If nobody holds the files, the work keeps the actor's own reservations.
+    """
+    judged = list[tuple[Project, Agent, list[str]]]()
+    for project, paths in _files_by_project(context, event):
+        at_home = actor is not None and actor.project.id == project.id
+        name = event.call.agent or (actor.agent.name if actor is not None else "")
+        known = actor if at_home else _proved(context, _agent_in(context, event, name, project.slug))
+        if known is not None:
+            judged.append((project, known.agent, paths))
+    if actor is None and not judged:
         where = (
             "no project is here" if locate(context.projects, event.here) is None else "no agent is known here"
         )
         return _Decision(answer=_answer("unknown", unchecked(where)))
-    held = held_by_others(context, actor.project, actor.agent, _paths_in(context, actor.project, event))
+    held = [one for project, agent, paths in judged for one in held_by_others(context, project, agent, paths)]
     if held:
         return _Decision(answer=_answer("deny", notices.refusal(held)))
-    return _Decision(answer=_answer("allow"), notes=_activity(context, actor.agent))
+    return _Decision(answer=_answer("allow"), notes=() if actor is None else _activity(context, actor.agent))
 
 
-def _paths_in(context: ReadContext, project: Project, event: _Event) -> list[str]:
-    """Return those files of an event that lie in a project, as it names them."""
+def _files_by_project(context: ReadContext, event: _Event) -> list[tuple[Project, list[str]]]:
+    """Return the files of an event by the project that each lies in, as the project names them."""
     places = {known: locate(context.projects, known) for known, _ in event.files}
-    return [
-        f"{place[1]}/{name}".strip("/") if name else place[1]
-        for known, name in event.files
-        if (place := places[known]) and place[0].id == project.id
-    ]
+    found: dict[int, tuple[Project, list[str]]] = {}
+    for known, name in event.files:
+        if place := places[known]:
+            _, paths = found.setdefault(place[0].id, (place[0], []))
+            paths.append(f"{place[1]}/{name}".strip("/") if name else place[1])
+    return list(found.values())
 
 
 def _in_run(context: ReadContext) -> bool:
