@@ -1,6 +1,7 @@
 """What people ask for later in a chat comes when it is due, once, and only while they may write."""
 
-from datetime import timedelta
+import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -8,7 +9,7 @@ from gateway_room import CONFIG, Agent, all_answered, settled
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.records import replace
 from postroom.gateway import wording
-from postroom.gateway.reminders import CHAT, MOST_SCHEDULES
+from postroom.gateway.reminders import CHAT, MOST_SCHEDULES, next_time
 from postroom.gateway.session import Platform
 
 
@@ -27,7 +28,8 @@ async def test_a_reminder_comes_once_over_a_restart(room):
     gateway, channel = await room.open(agent)
     await channel.say("/every")
     await all_answered(room, gateway, 2)
-    await settled(lambda: "1. in 10m: Lock   the door." in channel.texts(), room.hurry(gateway))
+    listed = re.compile(r"1\. in 10m, next Tue 2023-11-14 22:2\d UTC: Lock   the door\.")
+    await settled(lambda: any(map(listed.fullmatch, channel.texts())), room.hurry(gateway))
     await later(room, gateway, timedelta(minutes=11))
     await settled(lambda: "Reminder: Lock   the door." in channel.texts(), room.hurry(gateway))
     assert await later(room, gateway, timedelta(hours=1)) == 0
@@ -71,6 +73,91 @@ async def test_words_come_to_the_agent_again_and_again_until_they_are_removed(ro
     await all_answered(room, gateway, 3)
     await settled(lambda: "Removed: every 1d: Say what is new." in channel.texts(), room.hurry(gateway))
     assert await later(room, gateway, timedelta(days=2)) == 0
+
+
+def at(year: int, month: int, day: int, hour: int) -> int:
+    """Return an hour in UTC as milliseconds since the epoch."""
+    return int(datetime(year, month, day, hour, tzinfo=UTC).timestamp() * 1_000)
+
+
+async def test_words_come_at_a_time_of_day_in_a_zone_also_when_the_clocks_change(room):
+    """The room begins on Tuesday, 14 November 2023; clocks in New York are set ahead on 10 March 2024."""
+    agent = Agent()
+    gateway, channel = await room.open(agent)
+    await channel.say("/every day at 9:00 America/New_York Say what is new.")
+    await all_answered(room, gateway, 1)
+    kept = "Kept: every day at 9:00 America/New_York; next Wed 2023-11-15 09:00 EST."
+    await settled(lambda: channel.texts() == [kept], room.hurry(gateway))
+    moments = (at(2023, 11, 15, 14), at(2024, 3, 9, 14), at(2024, 3, 10, 13), at(2024, 3, 11, 13))
+    for times, moment in enumerate(moments, start=1):
+        room.clock.set(moment)
+        assert await gateway._reminders.kept.submit_due() == 1
+        await settled(
+            lambda times=times: channel.texts().count("re: Say what is new.") == times, room.hurry(gateway)
+        )
+        assert await gateway._reminders.kept.submit_due() == 0
+    await channel.say("/every")
+    await settled(lambda: channel.texts()[-1].startswith("1. every"), room.hurry(gateway))
+    assert channel.texts()[-1] == (
+        "1. every day at 9:00 America/New_York, next Tue 2024-03-12 09:00 EDT: Say what is new."
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "next_times"),
+    [
+        ("mon,wed at 18:30", ["Wed 2023-11-15 18:30 UTC", "Mon 2023-11-20 18:30 UTC"]),
+        ("weekdays at 6pm", ["Wed 2023-11-15 18:00 UTC", "Thu 2023-11-16 18:00 UTC"]),
+        ("weekend at 0:05", ["Sat 2023-11-18 00:05 UTC", "Sun 2023-11-19 00:05 UTC"]),
+        ("Friday-Monday AT 12am", ["Fri 2023-11-17 00:00 UTC", "Sat 2023-11-18 00:00 UTC"]),
+        ("sun at 8.15 Asia/Tokyo", ["Sun 2023-11-19 08:15 JST", "Sun 2023-11-26 08:15 JST"]),
+    ],
+)
+async def test_days_are_named_as_people_name_them(room, words, next_times):
+    gateway, channel = await room.open(Agent())
+    await channel.say(f"/every {words} Look.")
+    await all_answered(room, gateway, 1)
+    await settled(lambda: len(channel.texts()) == 1, room.hurry(gateway))
+    assert channel.texts()[0].endswith(f"; next {next_times[0]}.")
+    [kept] = await gateway._reminders.kept.listed(CHAT)
+    moment = datetime.fromtimestamp(kept.next_at / 1_000, UTC)
+    await later(room, gateway, moment - datetime.fromtimestamp(room.clock.now() / 1_000, UTC))
+    [kept] = await gateway._reminders.kept.listed(CHAT)
+    assert next_time(kept) == next_times[1]
+
+
+async def test_a_time_without_a_zone_is_in_the_zone_of_the_quiet_hours_of_the_chat(room):
+    gateway, channel = await room.open(Agent())
+    await channel.say("/set quiet 22:00-07:00 Asia/Tokyo")
+    await channel.say("/every day at 9:00 Look.")
+    await all_answered(room, gateway, 2)
+    await settled(
+        lambda: any("every day at 9:00 Asia/Tokyo" in one for one in channel.texts()), room.hurry(gateway)
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("day at 25:00 x", "25:00 is no time of day: write 9:00, 18:30 or 6pm."),
+        ("day at 9 x", "9 is no time of day: write 9:00, 18:30 or 6pm."),
+        ("day at 13pm x", "13pm is no time of day: write 9:00, 18:30 or 6pm."),
+        ("someday at 9:00 x", wording.no_day("someday")),
+        ("mon,monkey at 9:00 x", wording.no_day("monkey")),
+        (
+            "day at 9:00 Europe/Atlantis x",
+            "'Europe/Atlantis' is no time zone: give a name such as Europe/Berlin, America/New_York or UTC.",
+        ),
+        ("day at 9:00", wording.WHEN_AND_WHAT),
+        ("day 9:00 x", wording.WHEN_AND_WHAT),
+    ],
+)
+async def test_a_time_of_day_that_is_none_is_refused_by_name(room, words, told):
+    gateway, channel = await room.open(Agent())
+    await channel.say(f"/every {words}")
+    await all_answered(room, gateway, 1)
+    await settled(lambda: channel.texts() == [told], room.hurry(gateway))
+    assert await gateway._reminders.kept.listed(CHAT) == []
 
 
 async def test_words_for_the_agent_bring_what_the_chat_asks_of_it_as_messages_do(room):

@@ -191,7 +191,7 @@ def test_a_spoiled_backup_is_refused_and_nothing_changes(
     make(data / "postroom.db", "former")
     spoiled(saved, how)
     code, document = run(capsys, "restore", str(saved), "--force")
-    assert (code, document["error"]["code"]) == (1, "store_corrupt")
+    assert (code, document["error"]["code"]) == (78, "store_corrupt")
     assert str(saved) in document["error"]["message"]
     assert mark_of(data / "postroom.db") == "former"
     assert names(data) == {"postroom.db"}
@@ -216,7 +216,7 @@ def test_a_backup_whose_pages_are_spoiled_is_told_and_nothing_changes(
     spoil_pages(pack)
     before = names(data)
     code, document = run(capsys, "restore", name, "--force")
-    assert (code, document["error"]["code"]) == (1, "store_corrupt")
+    assert (code, document["error"]["code"]) == (78, "store_corrupt")
     assert (mark_of(data / "postroom.db"), names(data)) == ("former", before)
     code, document = run(capsys, "backup", "list", "--check")
     assert (code, [one["name"] for one in document["backups"] if one["fault"]]) == (1, [name])
@@ -274,9 +274,9 @@ def test_what_is_no_file_and_what_looks_like_a_command_is_refused(
     ("change", "code", "name"),
     [
         ("INSERT INTO schema_migrations VALUES (9999, 'later', 'x', 0)", 78, "schema_too_new"),
-        ("UPDATE schema_migrations SET checksum = 'other'", 1, "store_corrupt"),
-        ("DELETE FROM schema_migrations", 1, "store_corrupt"),
-        ("DROP TABLE schema_migrations", 1, "store_corrupt"),
+        ("UPDATE schema_migrations SET checksum = 'other'", 78, "store_corrupt"),
+        ("DELETE FROM schema_migrations", 78, "store_corrupt"),
+        ("DROP TABLE schema_migrations", 78, "store_corrupt"),
     ],
 )
 def test_a_schema_that_is_not_ours_is_refused(

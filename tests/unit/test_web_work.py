@@ -1079,3 +1079,15 @@ async def test_pages_without_a_room_have_no_forms(room):
         page = (await browser.get(f"/p/{SLUG}")).text
         assert 'method="post"' not in page
         assert "Nothing can be changed here." in page
+
+
+async def test_the_pages_say_how_often_a_server_interrupted_a_run_beside_its_failed_attempts(room):
+    browser, _ = await dead(room)
+    [row] = await room.runs.mailbox.dead_letters()
+    for count, words in ((1, "interrupted once"), (3, "interrupted 3 times")):
+        moved = replace(row, interruption_count=count)
+        await room.stores.store.write(lambda tx, moved=moved: tx.runs.dispatches.put(moved))
+        assert words in (await browser.get(RUNS)).text
+        assert "1 failed attempt" in (await browser.get(RUNS)).text
+        page = (await browser.get(f"{RUNS}/{row.run_id}")).text
+        assert words in re.sub(r"</?b>", "", page)

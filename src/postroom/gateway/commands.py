@@ -16,6 +16,7 @@ from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import (
     DuplicateRecord,
     IllegalTransition,
+    InvalidSchedule,
     PostroomError,
     StoreError,
     UnknownAgent,
@@ -36,7 +37,7 @@ from postroom.gateway.handover import Handover
 from postroom.gateway.notices import Notices
 from postroom.gateway.people import People
 from postroom.gateway.questions import Questions
-from postroom.gateway.reminders import CHAT, Reminders, in_words, span_of, when_of
+from postroom.gateway.reminders import CHAT, Reminders, in_words, next_time, read_every, read_once
 from postroom.gateway.replies import thread_name
 from postroom.gateway.session import ANSWER_ONLY, SessionSource
 from postroom.gateway.sessions import MOST_HIDDEN, Sessions
@@ -101,8 +102,8 @@ COMMANDS = (
     Command(name="remind", usage="<span> <text>", help="be reminded after this time, for instance 10m"),
     Command(
         name="every",
-        usage="[span text | stop number]",
-        help="have the agent do this again and again; alone it lists what is kept for later",
+        usage="[span text | days at time [zone] text | stop number]",
+        help="have the agent do this each 1d, or on mon,wed at 18:30; alone it lists what is kept",
     ),
     Command(
         name="link",
@@ -512,7 +513,8 @@ class Commands:
             return await self._later(call, once=False)
         kept = [] if self._reminders is None else await self._reminders.listed(call.key)
         if not words:
-            lines = [f"{number}. {in_words(one)}" for number, one in enumerate(kept, start=1)]
+            told = await asyncio.to_thread(lambda: [in_words(one, shows_next=True) for one in kept])
+            lines = [f"{number}. {one}" for number, one in enumerate(told, start=1)]
             return "\n".join(lines) or "Nothing is kept for later."
         number = int(words[1]) if len(words) == 2 and words[1].isascii() and words[1].isdecimal() else 0
         if self._reminders is None or not 0 < number <= len(kept):
@@ -521,15 +523,20 @@ class Commands:
         return f"Removed: {in_words(kept[number - 1])}"
 
     async def _later(self, call: CommandCall, *, once: bool) -> str:
-        word, _, text = call.words.partition(" ")
-        span = span_of(word)
-        if self._reminders is None or span is None:
+        if self._reminders is None:
             return wording.WHEN_AND_WHAT
         if call.source.platform in ANSWER_ONLY:
             return wording.ANSWERS_ONLY
         key = str(call.event.inbound_id or call.event.message_id)
-        refusal = await self._reminders.add(call.key, call.source, span, text, once=once, key=key)
-        return refusal or f"Kept: {when_of(span, once=once)}."
+        quiet = None if once else await self._sessions.quiet_hours(call.source.address)
+        zone = quiet.zone.key if quiet is not None and quiet.zone is not None else "UTC"
+        try:
+            when, text = read_once(call.words) if once else read_every(call.words, zone)
+            kept = await self._reminders.add(call.key, call.source, when, text, once=once, key=key)
+        except InvalidSchedule as error:
+            return f"{error.message}: {error.remedy}." if error.remedy else error.message
+        coming = "" if when.cron is None else f"; next {await asyncio.to_thread(next_time, kept)}"
+        return f"Kept: {when.words}{coming}."
 
     # Who answers.
 

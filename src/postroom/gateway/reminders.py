@@ -9,11 +9,13 @@ The schedules of somebody who may not write any more are removed when they are d
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Final
+from zoneinfo import ZoneInfo
 
 from postroom.contracts.accepting import Accept
+from postroom.contracts.errors import InvalidSchedule
 from postroom.contracts.messages import (
     ContentBlock,
     DeliveryMode,
@@ -23,6 +25,7 @@ from postroom.contracts.messages import (
     Role,
     storable,
 )
+from postroom.contracts.records import Record
 from postroom.contracts.run_queue import RunQueue
 from postroom.contracts.schedules import Schedule
 from postroom.contracts.transactions import Store, Transaction
@@ -35,9 +38,28 @@ CHAT: Final = "chat"
 """The kind of these schedules."""
 MOST_SCHEDULES: Final = 20
 """So many may stand in one session."""
+_DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_GROUPS: Final = {"day": "*", "weekday": "1-5", "weekend": "0,6"}
+_NAME: Final = rf"({'|'.join(_DAYS)})(?:(?:s|nes|rs|ur)?day)?"
+_DAY: Final = re.compile(rf"{_NAME}(?:-{_NAME})?")
+_AT: Final = re.compile(
+    r"(?P<days>[^\s,]+(?:\s*,\s*[^\s,]+)*)\s+at\s+(?P<time>\S+)(?P<rest>.*)", re.DOTALL | re.IGNORECASE
+)
+_TIME: Final = re.compile(r"(\d{1,2})(?:[:.](\d\d))?(am|pm)?", re.ASCII)
+_ZONE: Final = re.compile(r"\s+(UTC|[A-Z][A-Za-z_]+(?:/[A-Za-z0-9_+-]+)+)(?=\s|$)(.*)", re.DOTALL)
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _LEAST_EVERY: Final = timedelta(minutes=1)
 _LONGEST: Final = timedelta(days=366)
+
+
+class When(Record, frozen=True, kw_only=True):
+    """When something is to be said: after a span, again after each span, or at a time of day."""
+
+    words: str
+    """The time as people are told it, for instance `every mon, wed at 18:30 Europe/Berlin`."""
+    every: timedelta | None = None
+    cron: str | None = None
+    zone: str = "UTC"
 
 
 class Reminders:
@@ -59,33 +81,37 @@ class Reminders:
         self.kept = Schedules(store, {CHAT: self})
 
     async def add(
-        self, session_key: str, source: SessionSource, span: timedelta, text: str, *, once: bool, key: str
-    ) -> str | None:
-        """Keep a reminder, or words for the agent; return what is wrong with them, None when nothing is.
-
-        The same `key` again changes nothing.
+        self, session_key: str, source: SessionSource, when: When, text: str, *, once: bool, key: str
+    ) -> Schedule:
+        """Keep a reminder, or words for the agent, and return the schedule. The same `key` changes nothing.
 
         Raises:
+            InvalidSchedule: The text is empty, the time cannot be kept, or the session has too many.
             StoreError: it could not be kept.
         """
-        if not text.strip() or span > _LONGEST or (not once and span < _LEAST_EVERY):
-            return wording.WHEN_AND_WHAT
+        span = when.every
+        if not text.strip() or (span and (span > _LONGEST or (not once and span < _LEAST_EVERY))):
+            raise InvalidSchedule(wording.WHEN_AND_WHAT)
         if len(await self.listed(session_key)) >= MOST_SCHEDULES:
-            return wording.too_many_schedules(MOST_SCHEDULES)
-        payload = {"source": source.to_dict(), "text": storable(text.strip()), "once": once}
+            raise InvalidSchedule(wording.too_many_schedules(MOST_SCHEDULES))
+        payload = {
+            "source": source.to_dict(),
+            "text": storable(text.strip()),
+            "once": once,
+            "when": when.words,
+        }
         schedule = new_schedule(
             CHAT,
             f"{_prefix(session_key)}{key}",
             payload,
-            cron=None,
+            cron=when.cron,
             every=span,
-            zone="UTC",
+            zone=when.zone,
             missed="once",
             overlap="queue",
             jitter=timedelta(0),
         )
-        await self.kept.add(schedule)
-        return None
+        return await self.kept.add(schedule)
 
     async def listed(self, session_key: str) -> Sequence[Schedule]:
         """Return what stands in a session, in the order in which it was asked for."""
@@ -135,15 +161,80 @@ def span_of(word: str) -> timedelta | None:
     return timedelta(**{_UNITS[found[2]]: int(found[1])}) if found and int(found[1]) else None
 
 
-def in_words(schedule: Schedule) -> str:
-    """Return what stands in a chat in one line."""
-    when = when_of(timedelta(milliseconds=schedule.every_ms or 0), once=schedule.payload["once"])
-    return f"{when}: {schedule.payload['text']}"
+def read_once(words: str) -> tuple[When, str]:
+    """Return when a reminder comes, and its text, for instance of `10m Lock the door`.
+
+    Raises:
+        InvalidSchedule: The words do not begin with a span.
+    """
+    word, _, text = words.partition(" ")
+    if (span := span_of(word)) is None:
+        raise InvalidSchedule(wording.WHEN_AND_WHAT, value=word[:80])
+    return When(every=span, words=f"in {span_in_words(span)}"), text
 
 
-def when_of(span: timedelta, *, once: bool) -> str:
-    """Return when something comes, as somebody would write it: `in 10m`, `every 1d 2h`."""
-    return f"{'in' if once else 'every'} {span_in_words(span)}"
+def read_every(words: str, zone: str) -> tuple[When, str]:
+    """Return when the agent is given words, and the words.
+
+    Examples: `1d Look`, `mon,wed at 18:30 Europe/Berlin Look`. `zone` counts for a time without a zone.
+
+    Raises:
+        InvalidSchedule: The words do not begin with a span, or with days and a time of day.
+    """
+    word, _, text = words.partition(" ")
+    if (span := span_of(word)) is not None:
+        return When(every=span, words=f"every {span_in_words(span)}"), text
+    found = _AT.fullmatch(words)
+    if found is None:
+        raise InvalidSchedule(wording.WHEN_AND_WHAT, value=word[:80])
+    days = [part.strip().casefold() for part in found["days"].split(",")]
+    hour, minute = _time_of(found["time"])
+    rest, named = found["rest"], _ZONE.fullmatch(found["rest"])
+    if named is not None:
+        zone, rest = named[1], named[2]
+    at = f"every {', '.join(days)} at {hour}:{minute:02} {zone}"
+    return When(cron=f"{minute} {hour} * * {_days_of(days)}", zone=zone, words=at), rest
+
+
+def _time_of(told: str) -> tuple[int, int]:
+    found = _TIME.fullmatch(told.casefold())
+    hour, minute = (int(found[1]), int(found[2] or 0)) if found else (24, 0)
+    if found and found[3]:
+        hour = 24 if not 1 <= hour <= 12 else hour % 12 + (12 if found[3] == "pm" else 0)
+    elif found and found[2] is None:
+        hour = 24
+    if hour > 23 or minute > 59:
+        raise InvalidSchedule(wording.no_time_of_day(told), value=told[:80])
+    return hour, minute
+
+
+def _days_of(days: Sequence[str]) -> str:
+    """Return days as the last field of a cron line: `1,3-5`."""
+    fields = []
+    for day in days:
+        group, found = _GROUPS.get(day.removesuffix("s")), _DAY.fullmatch(day)
+        if group is None and found is None:
+            raise InvalidSchedule(wording.no_day(day), value=day[:80])
+        if group is not None:
+            fields.append(group)
+        elif found is not None:
+            first, last = (_DAYS.index(one) for one in (found[1], found[2] or found[1]))
+            fields += [str(one % 7) for one in range(first, last + 1 if last >= first else last + 8)]
+    return "*" if "*" in fields else ",".join(dict.fromkeys(fields))
+
+
+def in_words(schedule: Schedule, *, shows_next: bool = False) -> str:
+    """Return a schedule in one line. `shows_next` adds the next time, and blocks to read the zone."""
+    span = span_in_words(timedelta(milliseconds=schedule.every_ms or 0))
+    when = schedule.payload.get("when") or f"{'in' if schedule.payload['once'] else 'every'} {span}"
+    coming = f", next {next_time(schedule)}" if shows_next and schedule.next_at is not None else ""
+    return f"{when}{coming}: {schedule.payload['text']}"
+
+
+def next_time(schedule: Schedule) -> str:
+    """Return the next time of a schedule, as `Mon 2026-11-30 18:30 CET`. Blocks: it reads the zone."""
+    moment = datetime.fromtimestamp((schedule.next_at or 0) / 1_000, ZoneInfo(schedule.zone))
+    return f"{_DAYS[moment.isoweekday() % 7].title()} {moment:%Y-%m-%d %H:%M %Z}"
 
 
 def span_in_words(span: timedelta) -> str:

@@ -51,7 +51,10 @@ def edited_into(command: str) -> str:
 DRAINING = "I am being restarted. Your message is kept and is answered when I am back."
 NOT_ALLOWED = "You may not do that here."
 A_PERSON_ANSWERS = "A person answers here, and no agent: write what you want to say."
-WHEN_AND_WHAT = "Say when and what, with a span from 1m (for /remind 1s) to 366d: /remind 10m Lock the door."
+WHEN_AND_WHAT = (
+    "Say when and what, with a span from 1m (for /remind 1s) to 366d, or for /every with days and a time:"
+    " /remind 10m Lock the door. /every mon,wed at 18:30 Europe/Berlin Say what is new."
+)
 ANSWERS_ONLY = "Not kept: nothing can be said here but the answer to a request."
 ONLY_LOOKS = "Not taken: you may look here, with /help and /status, and not write."
 READ_AT_NEXT_STEP = "The agent reads this at its next step."
@@ -286,6 +289,18 @@ def too_many_schedules(most: int) -> str:
 def too_much_forgotten(most: int) -> str:
     """Say that no more of a conversation can be forgotten."""
     return f"Not done: {most} exchanges of this conversation are forgotten already. /new begins a new one."
+
+
+def no_time_of_day(told: str) -> str:
+    """Say that a word names no time of day."""
+    return f"{_short(told, 40)} is no time of day: write 9:00, 18:30 or 6pm."
+
+
+def no_day(told: str) -> str:
+    """Say that a word names no days."""
+    return (
+        f"{_short(told, 40)} names no day: write day, weekday, weekend, or days such as mon,wed or mon-fri."
+    )
 
 
 BEGAN_ANEW = "A new conversation begins; /resume takes up an earlier one."

@@ -192,9 +192,7 @@ class Guard:
         exchange.admit(admitted, limit, head.bearer, too_large)
         if head.content_length > limit:
             return too_large(limit)
-        if _within(head.path, "/admin") and head.method not in ("GET", "HEAD"):
-            by = admitted.caller if admitted.grant is None else admitted.grant.name
-            _LOG.info("http.admin_change_asked", by=by, method=head.method, path=head.path)
+        _note_admin_change(head, admitted)
         return None
 
     def _channel(self, path: str) -> OpenPath | None:
@@ -396,6 +394,13 @@ def _is_interface(path: str, mcp_path: str) -> bool:
 def _is_for_programs(path: str, mcp_path: str) -> bool:
     """Return whether a log-in page would be no answer: REST, where a session opens looks, is one of these."""
     return _is_interface(path, mcp_path) or _within(path, REST)
+
+
+def _note_admin_change(head: Head, admitted: _Admitted) -> None:
+    """Log which token asks for a change of administration."""
+    if _within(head.path, "/admin") and head.method not in ("GET", "HEAD"):
+        by = admitted.caller if admitted.grant is None else admitted.grant.name
+        _LOG.info("http.admin_change_asked", by=by, method=head.method, path=head.path)
 
 
 def _within(path: str, known: str) -> bool:
