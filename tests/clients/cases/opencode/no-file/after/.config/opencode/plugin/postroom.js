@@ -1,6 +1,6 @@
 // Written by `postroom setup opencode`; `postroom setup remove opencode` takes it away.
 // It asks `postroom hook opencode EVENT`, which asks the server of this machine. Whatever goes wrong, it says nothing.
-import { spawn } from "node:child_process"
+import { spawn, spawnSync } from "node:child_process"
 
 const PATIENCE = 10_000 // milliseconds
 
@@ -72,6 +72,13 @@ export const Postroom = async ({ client, directory }) => {
   const seen = new Set()
   let parts = 0
   const session = (id) => ({ session_id: id, cwd: directory })
+  const end = () => {
+    for (const id of seen) {
+      spawnSync("postroom", ["hook", "opencode", "session.deleted"], { input: JSON.stringify(session(id)), timeout: 2_000 })
+    }
+    seen.clear()
+  }
+  process.on("exit", end) // its sessions end with opencode
   return {
     "chat.message": async (input, output) => {
       idle?.begins(output.message)
@@ -98,7 +105,9 @@ export const Postroom = async ({ client, directory }) => {
     },
     event: async ({ event }) => {
       idle?.happened(event)
-      if (event.type === "session.deleted") await ask(event.type, session(event.properties.info.id))
+      if (event.type !== "session.deleted") return
+      seen.delete(event.properties.info.id)
+      await ask(event.type, session(event.properties.info.id))
     },
   }
 }
