@@ -136,7 +136,14 @@ def test_a_write_that_was_refused_for_want_of_room_is_told_until_there_is_room(t
     assert seen["small"] == ["ok"] * 5, "else the probe's own row would not have fitted either"
     assert (seen["freed"], seen["files"]) == (
         ["ok"] * 3,
-        ["postroom.db", "postroom.db-shm", "postroom.db-wal", "postroom.db.lock", "postroom.db.owner.json"],
+        [
+            "postroom.db",
+            "postroom.db-shm",
+            "postroom.db-wal",
+            "postroom.db.generation",
+            "postroom.db.lock",
+            "postroom.db.owner.json",
+        ],
     ), "nothing is left of the looks"
 
 

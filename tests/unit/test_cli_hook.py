@@ -88,6 +88,7 @@ GOLDEN: list[tuple[str, str, dict[str, Any], dict[str, Any], str, object]] = [
     ),
     ("codex", "PostToolUse", {**SESSION, "tool_name": "shell"}, {}, "tell", context("PostToolUse")),
     ("codex", "Stop", SESSION, {"stop_active": False}, "hold", HELD),
+    ("codex", "SessionEnd", SESSION, {}, "silent", None),
     ("gemini", "SessionStart", SESSION, {}, "tell", context("SessionStart")),
     ("gemini", "BeforeAgent", SESSION, {}, "tell", context("BeforeAgent")),
     (

@@ -1,6 +1,7 @@
 """What `postroom doctor` says of archives: of one that is behind, one that is ahead, and one that is damaged."""
 
 import asyncio
+import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -56,7 +57,7 @@ async def _told(here: Place, *, full: bool = False) -> tuple[str, str]:
 
 
 async def test_a_flipped_bit_in_a_message_is_found_by_a_full_look(here: Place) -> None:
-    await _archived(here)
+    repository = await _archived(here)
     assert (await _told(here, full=True))[0] == "ok"
 
     def flip(sql: Any) -> None:
@@ -64,8 +65,16 @@ async def test_a_flipped_bit_in_a_message_is_found_by_a_full_look(here: Place) -
 
     await here.application.store.store.engine.write(flip)
     await here.application.store.store.engine.write(lambda sql: sql.connection.execute("DELETE FROM outbox"))
-    state, detail = await _told(here, full=True)
-    assert (state, "1 files" in detail, "2-second.md" in detail) == ("failed", True, True)
+    told = {one["name"]: one for one in (await here.operator.doctor(full=True))["checks"]}
+    damaged = told["messages"]
+    assert (damaged["state"], damaged["detail"]) == (
+        "failed",
+        "the texts of 1 messages changed on the disk: 2",
+    )
+    await here.application.archive.rebuild(await _project(here))
+    kept = ["git", "-C", str(repository), "grep", "-l", "The lamp is lit.", "main", "--", "messages"]
+    found = await asyncio.to_thread(subprocess.run, kept, capture_output=True, text=True, check=True)
+    assert "2-second.md" in found.stdout, "the archive keeps the text that was sent"
 
 
 async def test_a_lock_that_a_git_left_behind_is_told_at_the_first_look(here: Place) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from postroom.contracts.mail import Message, Project
+from postroom.contracts.mail import Message, Project, is_damaged
 from postroom.contracts.store import MailReads
 from postroom.mail.archive import layout
 
@@ -65,6 +65,8 @@ def _gather_messages(tx: MailReads, batch: Batch, ids: Sequence[int]) -> None:
         content = layout.message_file(message, batch.project, recipients[message.id], attachments[message.id])
         if message.recalled_at is not None:
             batch.recalled.append((message, content))
+            continue
+        if is_damaged(message):  # the archive may still have the text that was sent
             continue
         batch.messages.append(message)
         batch.files[layout.message_path(message)] = content

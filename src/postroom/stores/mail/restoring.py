@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final, cast
 
 from postroom.contracts.errors import StateError
-from postroom.stores.mail.check_values import check_value
+from postroom.contracts.mail import check_value
 
 _NEEDED: Final = None
 """What a column is when the row lacks it: the table refuses it where it must be given."""

@@ -39,6 +39,8 @@ from postroom.contracts.mail import (
     ThreadFilter,
     ThreadHead,
     ThreadParticipant,
+    check_value,
+    is_damaged,
 )
 from postroom.contracts.outbox import OutboxTables
 from postroom.contracts.project_log import EventKind, Happening, LogBounds, ProjectEvent
@@ -47,7 +49,7 @@ from postroom.contracts.tokens import KeptToken
 from postroom.contracts.transactions import Changes, Store
 from postroom.stores.codec import record
 from postroom.stores.mail import search_index
-from postroom.stores.mail.check_values import check_value, is_damaged, message_of
+from postroom.stores.mail.check_values import message_of
 from postroom.stores.mail.event_recorder import EventRecorder
 from postroom.stores.mail.merging import Merging
 from postroom.stores.mail.restoring import TABLES, whole
