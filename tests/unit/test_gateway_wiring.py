@@ -450,18 +450,14 @@ async def test_health_says_where_every_message_is(desk: Desk) -> None:
     await desk.channel.say("two")
     await settled(desk.agent.began(1), desk.room.hurry(desk.gateway))
     found = await desk.operator.health()
-    assert (
-        found["messages"]
-        == found["lines"]
-        == {
-            "accepted": 2,
-            "finished": 0,
-            "queued": 1,
-            "running": 1,
-            "rejected": 0,
-            "adds_up": True,
-        }
-    )
+    assert found["messages"] == {
+        "accepted": 2,
+        "finished": 0,
+        "queued": 1,
+        "running": 1,
+        "rejected": 0,
+        "adds_up": True,
+    }
     assert found["dispatches"]["claimed"] == 1
     assert found["channels"]["telegram"]["state"] == "connected"
     assert str(found["channels"]["telegram"]["inbound_at"]).endswith("Z")

@@ -247,7 +247,7 @@ async def test_two_pages_are_rendered_one_after_the_other(monkeypatch):
     running, most = 0, 0
     guard = threading.Lock()
 
-    def slow(text, pictures):
+    def slow(text, pictures, *, headings):
         nonlocal running, most
         with guard:
             running += 1

@@ -81,7 +81,7 @@ async def test_nothing_that_somebody_wrote_and_no_token_is_in_any_span(edge: Edg
     headers = {"Authorization": f"Bearer {secret}"}
     message = {**arguments_of("send_message"), "subject": WRITTEN, "body_md": WRITTEN}
     assert (await edge.ask("send_message", message, headers=headers)).status_code == 200
-    for wrong in ({"to": [WRITTEN]}, {"to": []}, {"thread_id": f" {WRITTEN}"}, {WRITTEN: 1}):
+    for wrong in ({"to": [WRITTEN]}, {"to": []}, {"thread_id": f"/{WRITTEN}"}, {WRITTEN: 1}):
         answer = await edge.ask("send_message", {**message, **wrong}, headers=headers)
         assert answer.status_code in (400, 404)
         assert code_of(watched.span("execute_tool send_message")) == answer.json()["code"]

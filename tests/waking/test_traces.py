@@ -98,7 +98,7 @@ async def test_an_answer_by_hand_is_in_the_trace_of_its_message(traced, watched)
     assert [link["context"]["span_id"] for link in below["links"]] == [id_of(sent)]
     await calls.perform("reply_message", {**reply, "message_id": str(message)}, caller=Caller())
     assert watched.span("execute_tool reply_message")["parent_id"] == id_of(sent)
-    for odd in (True, 10**30, -1, "¹", "9" * 5000, None, [message]):
+    for odd in (True, 10**30, -1, "¹", "9" * 5000, None, [message, message]):
         with pytest.raises(PostroomError):
             await calls.perform("reply_message", {**reply, "message_id": odd}, caller=Caller())
         assert watched.span("execute_tool reply_message")["parent_id"] is None
