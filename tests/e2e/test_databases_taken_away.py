@@ -165,6 +165,8 @@ def test_on_postgresql_damage_and_another_store_are_found_and_a_schema_that_is_g
         assert checked(server, "database")[1].endswith(("with checksums of pages", "as if it were whole"))
 
         session.execute("UPDATE messages SET body_md = 'forged' WHERE id = 2")
+        assert checked(server, "messages") == ("failed", "the texts of 1 messages changed on the disk: 2")
+        session.execute("UPDATE messages SET check_value = NULL WHERE id = 2")
         state, detail = checked(server, "archive")
         assert (state, "tell otherwise than the database" in detail) == ("failed", True)
         session.execute("UPDATE messages SET body_md = 'second' WHERE id = 2")

@@ -200,7 +200,7 @@ def test_chats_are_answered_and_go_on_after_a_restart(tmp_path: Path, model: Ech
             "web": "connected",
             "api_server": "connected",
         }
-        messages = found["lines"]
+        messages = found["messages"]
         assert (messages["accepted"], messages["rejected"], messages["adds_up"]) == (2, 0, True)
         with server.line() as line:
             numbers = line.request("GET", "/metrics").text
@@ -498,7 +498,7 @@ def test_told_twice_to_stop_it_waits_for_no_run_and_takes_it_up_again(
     model.release()
     with server, chat_page(server) as browser:
         shown(browser, is_answer("re: are you there? (1)"))
-        messages = told(data, "status")["lines"]
+        messages = told(data, "status")["messages"]
         assert (messages["accepted"], messages["adds_up"]) == (1, True)
 
 
