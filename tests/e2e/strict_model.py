@@ -48,7 +48,7 @@ class StrictModel(FakeEndpoint):
             if (answer := self._refusal(body)) is not None:
                 writer.write(answer)
             else:
-                await self._stream(writer, await self._answer(body))
+                await self._stream(reader, writer, await self._answer(body))
             await writer.drain()
         except ConnectionError:
             pass  # whoever asked was killed

@@ -205,6 +205,7 @@ def test_a_database_that_is_older_than_the_archive_is_refused_whatever_it_lacks(
     with RunningServer(folder) as server:
         changed(server, *_with(place, CHANGES.get(lacking, CHANGES["an agent"])))
     shutil.copy(folder / "monday.db", folder / "postroom.db")
+    (folder / "postroom.db.generation").unlink()  # it would tell that the database is an older copy
     before = former(folder)
     refused = up(folder)
     assert refused.returncode == CONFIGURATION, lacking
