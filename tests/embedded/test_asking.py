@@ -8,7 +8,10 @@ import pytest
 
 from embedded.test_mailbox import Open, answer_open_question, first, in_state
 from postroom.contracts.activation import RunActivation
+from postroom.contracts.agent_events import EventSink
 from postroom.contracts.errors import InvalidArgument, QueueFull, RunUnsuccessful, StaleDecision
+from postroom.contracts.executor import AgentRunResult, RunControl, RunDispatchExecutor
+from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.config import MailboxConfig
 from postroom.embedded.handle import State
@@ -288,3 +291,38 @@ async def test_a_question_without_a_name_is_a_step_that_people_can_read(opening:
         while (found := (await handle.status()).question_id) is None:
             await asyncio.sleep(0)
         assert found.startswith(f"{handle.id}/ask-may-i-delete-3-files-")
+
+
+class TwoApprovals(RunDispatchExecutor):
+    """Asks two questions at once, and ends when both are answered."""
+
+    async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
+        control = activation.control
+        assert isinstance(control, RunControl)
+        assert control.run is not None
+        answered = {one.ticket.tool_call_id for one in control.run.answered}
+        tickets = tuple(
+            RunWaitingTicket(ticket_id=call, tool_call_id=call, reason=f"{call}?")
+            for call in ("first", "second")
+            if call not in answered
+        )
+        if not tickets:
+            return AgentRunResult(run_id=control.run.run_id, response="both")
+        waiting = RunWaitingState(reason=WaitingReason.USER_INPUT, tickets=tickets)
+        return AgentRunResult(
+            run_id=control.run.run_id, termination=TerminationReason.suspended(), waiting=waiting
+        )
+
+
+async def test_the_first_of_two_questions_stays_open_when_the_second_is_answered_before(
+    opening: Open,
+) -> None:
+    async with opening(TwoApprovals()) as mailbox:
+        handle = await mailbox.enqueue("t", "go", attempts=1)
+        await in_state(handle, State.WAITING)
+        await handle.answer("yes", question_id="second")
+        await in_state(handle, State.WAITING)
+        await handle.answer("yes", question_id="first")
+        assert await handle.result(timeout=30) == "both"
+        told = [(event.type, event.text) async for event in handle.events()]
+        assert told == [("question", "first?"), ("end", "both")]

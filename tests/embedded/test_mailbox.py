@@ -679,14 +679,6 @@ async def test_what_a_run_has_used_counts_for_its_budget(opening: Open) -> None:
         await in_state(second, State.WAITING)
 
 
-async def test_a_run_whose_deadline_has_passed_says_so(opening: Open) -> None:
-    async with opening(echo) as mailbox:
-        late = await mailbox.enqueue("chat", "go", deadline=datetime.now(UTC) - timedelta(seconds=1))
-        with pytest.raises(RunUnsuccessful, match="run failed: the deadline passed"):
-            await late.result(timeout=30)
-        assert [one.attempts async for one in mailbox.dead_letters] == [1]
-
-
 async def test_what_is_collected_behind_a_run_that_has_begun_has_a_run_of_its_own(opening: Open) -> None:
     tries: list[str] = []
 

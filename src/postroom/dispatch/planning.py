@@ -16,7 +16,7 @@ from postroom.contracts.activation import (
     RunMode,
     RunOrigin,
 )
-from postroom.contracts.clock import Ids
+from postroom.contracts.clock import Ids, iso
 from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS, LOWEST_PRIORITY, RunDispatch
 from postroom.contracts.errors import (
     AlreadyConsumed,
@@ -163,6 +163,21 @@ def _refuse_odd_numbers(options: DeliveryOptions) -> None:
     if options.max_interruptions is not None and options.max_interruptions < 0:
         raise InvalidSubmission(
             "the number of interruptions must not be negative", value=options.max_interruptions
+        )
+
+
+def refuse_passed_deadline(options: DeliveryOptions, now: int) -> None:
+    """Refuse a deadline that has passed: its run could only fail, after the active run gave way to it.
+
+    Raises:
+        InvalidSubmission: The deadline is before `now`, an instant in milliseconds since the epoch.
+    """
+    if options.deadline_at is not None and options.deadline_at < now:
+        raise InvalidSubmission(
+            f"the deadline {iso(options.deadline_at)} has passed: the time is {iso(now)}",
+            value=options.deadline_at,
+            remedy="give a later deadline, or none",
+            details={"deadline_at": options.deadline_at, "now": now},
         )
 
 

@@ -62,7 +62,8 @@ class Ends:
         if (asked and asked[0].tool_name == SLEEP) or (not is_done and not asked):
             return
         kind = ENDED if is_done else WAITS
-        key = f"{kind}/{run.run_id}/{asked[0].ticket_id if asked else ''}"
+        # A run that is begun again may wait for the same question: each dispatch has an event of its own.
+        key = f"{kind}/{run.run_id}/" + (f"{asked[0].ticket_id}/{run.dispatch_id}" if asked else "")
         tx.events.append((_event(run, kind, key, _told_of(run)),), ended_run=run)
 
     def put_back(self, tx: Transaction, row: RunDispatch) -> None:

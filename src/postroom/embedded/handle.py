@@ -210,6 +210,7 @@ class RunHandle:
         after = _cursor(after)
         store, scope = self._mailbox.stores.events, EventScope.run(self.id)
         has_text, is_over = after > 0, False  # what was told before a cursor is not known
+        question: object = None
         while True:
             page = await self._retried(partial(store.list, scope, after=after, limit=_PAGE))
             for event in page.events:
@@ -217,6 +218,10 @@ class RunHandle:
                 told = _told(event, after)
                 if told is None or (told.type == "reset" and not has_text):
                     continue
+                if told.type == "question":
+                    if told.data == question:  # the run was begun again, and waits for the same answer
+                        continue
+                    question = told.data
                 has_text = told.type == "text" or (has_text and told.type != "reset")
                 yield told
                 if told.type == "end":

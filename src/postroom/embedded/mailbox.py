@@ -138,7 +138,8 @@ class Mailbox:
         The end of a server is no failure: it may interrupt the run 20 times, or `interruptions` times.
 
         Raises:
-            InvalidArgument, InvalidSubmission: it cannot be stored, or an option is out of range.
+            InvalidArgument, InvalidSubmission: it cannot be stored, or an option is out of range, or the
+                deadline has passed; nothing was written, and the active run goes on.
             IdempotencyConflict: A run of the thread has this key and other content; nothing was written.
             SubmissionRejected, QueueFull: the thread takes no more.
             MailboxClosed: the mailbox is closing.
