@@ -70,7 +70,7 @@ def test_a_message_that_the_model_refuses_is_set_aside_and_the_next_one_works(
             write("and now?", "re: and now?")
         seen = [one["content"] for one in model.bodies[-1]["messages"][1:]]
         assert seen == ["good morning", "re: good morning", "and now?"]
-        assert say(server, "POISON again").startswith("request refused: ")
+        assert say(server, "POISON again").startswith("the model refused this; ")
         assert say(server, "and here?") == "re: and here?"
     with RunningServer(data) as server:
         assert say(server, "still?") == "re: still?"
