@@ -114,7 +114,7 @@ def test_an_invalid_argument_in_a_run_that_blocks_ends_it_for_good(case: str) ->
         with pytest.raises(RunUnsuccessful, match=text):
             mailbox.enqueue("t", "go").result(timeout=30)
         with pytest.raises(InvalidArgument, match="progress must be a function"):
-            mailbox.enqueue_many([Item("t2", "a")], progress=5)  # type: ignore[arg-type]
+            mailbox.enqueue_many([Item("t2", "a")], progress=5)  # type: ignore[arg-type,call-arg]
     assert len(executions) == 1
 
 
