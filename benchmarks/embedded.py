@@ -71,11 +71,7 @@ def _nothing() -> int:
 
 async def a_resumed_stream(table: Table, open_mailbox: Callable[..., Any]) -> None:
     """Time the first event behind a cursor of a run that has told very much."""
-
-    async def work(run: Run) -> str:
-        return "done"
-
-    async with open_mailbox(work, MailboxConfig(max_concurrent_runs=0)) as mailbox:
+    async with open_mailbox(None) as mailbox:
         handle = await mailbox.enqueue("stream", "go")
         await fill(mailbox.stores.store, f"run:{handle.id}", EVENTS)
         for what, after in (("none", 0), (f"{EVENTS // 2:,}", EVENTS // 2), (f"{EVENTS - 1:,}", EVENTS - 1)):

@@ -10,15 +10,13 @@ from typing import TypeVar
 
 from benchmarks.figures import Table, ms, size
 from postroom.contracts.transactions import Transaction
-from postroom.dispatch.config import MailboxConfig
-from postroom.embedded import Mailbox, Run
+from postroom.embedded import Mailbox
 
 FEW, MANY = 10, size(10_000, 20)
 IDLE_SECONDS = size(35.0, 0.1)
 """Longer than a worker sleeps that has nothing to do."""
 AT_ONCE = size(1_000, 5)
 T = TypeVar("T")
-NO_WORK = MailboxConfig(max_concurrent_runs=0)
 
 
 async def main() -> None:
@@ -83,9 +81,5 @@ async def _added(
 
 async def _with_mailbox(measured: Callable[[Mailbox], Awaitable[T]]) -> T:
     with tempfile.TemporaryDirectory(prefix="postroom-bench-") as folder:
-        async with Mailbox.open(f"sqlite:///{folder}/runs.db", _nothing, config=NO_WORK) as mailbox:
+        async with Mailbox.open(f"sqlite:///{folder}/runs.db", None) as mailbox:
             return await measured(mailbox)
-
-
-async def _nothing(run: Run) -> None:
-    """Do nothing."""

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from functools import partial, wraps
 from queue import SimpleQueue
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, overload
@@ -183,13 +184,13 @@ class RunHandle(_Twin):
         return self._twin.thread_id
 
     @overload
-    def result(self, *, timeout: float | None = None) -> str: ...
+    def result(self, *, timeout: float | timedelta | None = None) -> str: ...
 
     @overload
-    def result(self, *, timeout: float | None = None, type: type[T]) -> T: ...
+    def result(self, *, timeout: float | timedelta | None = None, type: type[T]) -> T: ...
 
     @wraps(embedded.RunHandle.result)
-    def result(self, *, timeout: float | None = None, type: Any = None) -> Any:
+    def result(self, *, timeout: float | timedelta | None = None, type: Any = None) -> Any:
         """Return what the run answered."""
         return self._call(self._twin.result(timeout=timeout, type=type))
 
@@ -237,7 +238,7 @@ class Mailbox(_Twin):
         then waits for none of them.
 
         Raises:
-            ConfigError: the address is none.
+            ConfigError: As `postroom.Mailbox.open`; nothing was made or changed.
             StoreError: the database cannot be opened.
         """
         loop, opened, ended = _Loop(), Future[embedded.Mailbox](), Future[None]()
@@ -278,7 +279,8 @@ class Mailbox(_Twin):
             if progress is not None:
                 jobs.put(partial(progress, done, of))
 
-        handles = self._loop.call(self._twin.enqueue_many(items, progress=tell), jobs)
+        told = tell if callable(progress) else progress  # anything else is refused there
+        handles = self._loop.call(self._twin.enqueue_many(items, progress=told), jobs)
         return [RunHandle(self._loop, handle) for handle in handles]
 
     @property
@@ -347,7 +349,8 @@ class Run(_Twin):
             jobs.put(partial(_settled, self._loop, done, partial(function, *args, **kwargs)))
             return await done
 
-        called = function if inspect.iscoroutinefunction(function) else here
+        is_plain = callable(function) and not inspect.iscoroutinefunction(function)
+        called = here if is_plain else function
         return self._loop.call(self._twin.step(name, called, *args, **options), jobs)
 
     @wraps(embedded.Run.used)

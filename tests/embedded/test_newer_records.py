@@ -15,8 +15,8 @@ import pytest
 
 from embedded_room import echo
 from log_lines import capture_logs
-from postroom import Mailbox
-from postroom.contracts.errors import RecordTooNew, StoreCorrupt
+from postroom import BusyPolicy, Mailbox, PostroomError, RecordTooNew, Run, State
+from postroom.contracts.errors import StoreCorrupt
 from postroom.contracts.run_stores import RunQuery
 from postroom.testing import mailbox as manual
 
@@ -88,6 +88,38 @@ async def test_a_run_of_a_newer_release_is_passed_over_until_it_can_be_read(plac
         while await listed(mailbox) != {newer.id, other.id}:  # a start reads such rows again beside its work
             await asyncio.sleep(0)
         assert await mailbox.stores.store.unreadable(10) == []
+
+
+@pytest.mark.parametrize(
+    ("rewritten", "kind"),
+    [(with_status("paused_by_budget"), RecordTooNew), (lambda body: body[:-9], StoreCorrupt)],
+    ids=["of a newer release", "damaged"],
+)
+async def test_an_unreadable_run_blocks_its_own_thread_and_no_other(
+    place: Place, rewritten: Callable[[str], str], kind: type[PostroomError]
+) -> None:
+    async def work(run: Run) -> str:
+        if run.text == "ask":
+            await run.ask("may it go on?")
+        return run.text
+
+    async with Mailbox.open(place.url, work, schema=place.schema) as mailbox, asyncio.timeout(30):
+        asking = await mailbox.enqueue("t1", "ask", key="k")
+        assert (await anext(asking.events())).type == "question"
+    place.rewrite("runs", f"run_id = '{asking.id}'", rewritten)
+    async with Mailbox.open(place.url, work, schema=place.schema) as mailbox, asyncio.timeout(30):
+        for call in (
+            lambda: mailbox.cancel(asking.id),
+            lambda: mailbox.handle(asking.id),
+            lambda: mailbox.enqueue("t1", "ask", key="k"),
+            lambda: mailbox.enqueue("t1", "more", when_busy=BusyPolicy.INTERRUPT),
+            lambda: mailbox.enqueue("t1", "more", when_busy=BusyPolicy.ROLLBACK),
+        ):
+            with pytest.raises(kind):
+                await call()
+        behind = await mailbox.enqueue("t1", "behind")
+        assert await (await mailbox.enqueue("t2", "other")).result() == "other"
+        assert (await behind.status()).state is State.QUEUED
 
 
 async def test_a_release_lists_the_rows_that_another_one_cannot_read(place: Place) -> None:

@@ -167,3 +167,23 @@ async def test_a_traceback_shows_the_remedy() -> None:
     shown = "".join(traceback.format_exception(caught.value))
     assert caught.value.remedy
     assert f"Remedy: {caught.value.remedy}" in shown
+
+
+async def test_a_reader_gets_an_error_by_its_public_name_when_the_mailbox_closes(opening: Open) -> None:
+    begun = asyncio.Event()
+
+    async def work(run: Run) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def events(handle: postroom.RunHandle) -> None:
+        async for _ in handle.events():
+            pass
+
+    async with opening(work, MailboxConfig(drain_grace=timedelta(0))) as mailbox:
+        handle = await mailbox.enqueue("t", "go")
+        readers = [asyncio.ensure_future(handle.result()), asyncio.ensure_future(events(handle))]
+        await begun.wait()
+    async with asyncio.timeout(30):
+        for told in await asyncio.gather(*readers, return_exceptions=True):
+            assert isinstance(told, postroom.StoreClosed)

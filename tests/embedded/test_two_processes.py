@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
 
@@ -19,7 +18,6 @@ from postroom.embedded.running import Function, Run
 from postroom.stores.postgres.engine import PostgresEngine
 
 CONFIG = MailboxConfig(drain_grace=timedelta(seconds=5))
-ASKS = replace(CONFIG, max_concurrent_runs=0)
 
 
 class Two:
@@ -32,7 +30,7 @@ class Two:
     async def opened(self, work: Function) -> AsyncIterator[tuple[Mailbox, Mailbox]]:
         async with (
             Mailbox.open(self.dsn, work, config=CONFIG, schema=self.schema) as serving,
-            Mailbox.open(self.dsn, work, config=ASKS, schema=self.schema) as asking,
+            Mailbox.open(self.dsn, None, config=CONFIG, schema=self.schema) as asking,
         ):
             yield serving, asking
 

@@ -67,6 +67,7 @@ class MailboxConfig:
     lease_ms: int = 30_000
     suspended_lease_ms: int = 600_000
     lease_renewal_interval: timedelta = timedelta(seconds=10)
+    """A lease is renewed after this time, or after two thirds of `lease_ms` if that is less."""
     lease_retry_ms: int = 500
     """After which a renewal that the store failed is tried again, until the lease ends."""
     sweep_interval: timedelta = timedelta(seconds=30)

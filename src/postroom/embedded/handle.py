@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from functools import partial
+from math import isnan
 from typing import TYPE_CHECKING, Any, Final, overload
 from uuid import uuid4
 
@@ -24,7 +26,7 @@ from postroom.dispatch.sinks import RESET, TEXT
 from postroom.dispatch.worker import ATTEMPT_FAILED
 from postroom.embedded.effects import ENDED, WAITS, Watch
 from postroom.embedded.running import LOGGED, SLEEP, STEP
-from postroom.embedded.values import T, refuse_other_text
+from postroom.embedded.values import T, refuse_other_text, refuse_other_type
 
 if TYPE_CHECKING:
     from postroom.embedded.mailbox import Mailbox
@@ -102,24 +104,28 @@ class RunHandle:
         return f"RunHandle({self.thread_id!r}, {self.id!r})"
 
     @overload
-    async def result(self, *, timeout: float | None = None) -> str: ...
+    async def result(self, *, timeout: float | timedelta | None = None) -> str: ...
 
     @overload
-    async def result(self, *, timeout: float | None = None, type: type[T]) -> T: ...
+    async def result(self, *, timeout: float | timedelta | None = None, type: type[T]) -> T: ...
 
-    async def result(self, *, timeout: float | None = None, type: Any = None) -> Any:
+    async def result(self, *, timeout: float | timedelta | None = None, type: Any = None) -> Any:
         """Return what the run answered: text, or with `type` a value of that type.
 
-        `timeout` is in seconds. With 0 it returns the answer of a run that is over, and does not wait.
+        `timeout` is a number of seconds, or a timedelta. With 0 or less it returns the answer of a run that
+        is over, and does not wait. None waits without a limit.
 
         While the database is unavailable, this waits.
 
         Raises:
             TimeoutError: it was not over in time; it goes on.
             RunUnsuccessful: it failed, or was cancelled.
-            InvalidArgument: the answer is no value of that type.
+            InvalidArgument: `timeout` is no number, `type` is no type, or the answer is no value of it.
             UnknownRun: there is no such run any more.
         """
+        timeout = _seconds(timeout)
+        if type is not None:
+            refuse_other_type("type", type)
         run = self._told_end()
         if run is None and timeout is not None and timeout < _ONE_LOOK_S:
             run = await self._loaded()  # a look is not cut off: a run that is over is found
@@ -326,6 +332,22 @@ def _cursor(after: int | str | None) -> int:
         f"`after` must be the cursor of an event: a whole number up to {_MAX_CURSOR}, or None for all events",
         value=repr(after)[:80],
         remedy="pass `event.cursor` of the last event that you have",
+    )
+
+
+def _seconds(timeout: float | timedelta | None) -> float | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, timedelta):
+        return timeout.total_seconds()
+    if isinstance(timeout, int | float) and not isinstance(timeout, bool):
+        with suppress(OverflowError):  # of a whole number that no float can hold
+            if not isnan(seconds := float(timeout)):
+                return seconds
+    raise InvalidArgument(
+        f"timeout must be a number of seconds, a timedelta or None, not {type(timeout).__name__}",
+        value=repr(timeout)[:80],
+        remedy="pass None to wait without a limit",
     )
 
 

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.activation import BusyPolicy, RunActivation, RunHints
@@ -23,6 +23,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.live import LiveChannels
+from postroom.contracts.messages import storable
 from postroom.contracts.records import replace
 from postroom.contracts.run_ports import RunStores
 from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig, StartupRecoveryConfig
@@ -45,6 +46,16 @@ _REPAIRED_LATER: Final = MailboxLifecycleConfig(
     startup_recovery=StartupRecoveryConfig(max_attempts=10_000, retry_delay=timedelta(seconds=1))
 )
 """What a former process left is repaired in the background, however long the database is away."""
+_BOUNDS_OF_A_THREAD: Final = ("max_queued_per_thread", "max_pending_per_thread")
+_LEAST: Final = {
+    "max_concurrent_runs": 1,
+    "max_concurrent_runs_per_tenant": 1,
+    "lease_ms": 1_000,
+} | dict.fromkeys(_BOUNDS_OF_A_THREAD, 1)
+"""The smallest values with which a mailbox accepts and executes work.
+
+A third of a lease is the time for its renewal. If the database needs longer, the run is stopped.
+"""
 _AT_ONCE: Final = 100
 """Items that are looked at before others of the event loop have their turn: some milliseconds."""
 
@@ -91,10 +102,12 @@ class Mailbox:
         one `schema`, which is made when it is missing.
 
         Raises:
-            ConfigError: the address is none, or `work` is nothing that could be awaited.
+            ConfigError: An argument is invalid, the folder of the database does not exist, or no run could
+                execute with `config`. Nothing was made or changed.
             StoreError: the database cannot be opened.
         """
         _refuse_no_work(work)
+        _refuse_other_config(config, is_worker=work is not None)
         async with AsyncExitStack() as opened:
             stores = await asyncio.to_thread(opened_stores, url, schema)
             opened.push_async_callback(asyncio.to_thread, stores.close)
@@ -186,6 +199,7 @@ class Mailbox:
         those that are stored already keep their runs.
 
         Raises:
+            InvalidArgument: `items` is not iterable, or `progress` is not callable; nothing was written.
             InvalidArgument, InvalidSubmission: an item cannot be stored, as the text says, which begins with
                 its index; nothing was written.
             IdempotencyConflict: Another item has the same thread and key and other content; nothing was
@@ -193,6 +207,17 @@ class Mailbox:
             QueueFull: the thread of an item takes no more; the commits before stand.
             MailboxClosed: the mailbox is closing.
         """
+        if not isinstance(items, Iterable):
+            raise InvalidArgument(
+                f"items must be an iterable of Item, not {type(items).__name__}",
+                value=repr(items)[:80],
+                remedy="pass a list: [Item(thread, content)]",
+            )
+        if progress is not None and not callable(progress):
+            raise InvalidArgument(
+                f"progress must be a function of two numbers or None, not {type(progress).__name__}",
+                value=repr(progress)[:80],
+            )
         requests, named = list[RunActivation](), dict[str, RunActivation]()
         for index, item in enumerate(items):
             if index % _AT_ONCE == _AT_ONCE - 1:
@@ -304,6 +329,26 @@ def _refuse_no_work(work: object) -> None:
     )
 
 
+def _refuse_other_config(config: object, *, is_worker: bool) -> None:
+    """Refuse settings under which no run could be accepted or executed, before anything is opened."""
+    if config is None:
+        return
+    if not isinstance(config, MailboxConfig):
+        raise ConfigError(
+            f"config must be a MailboxConfig or None, not {type(config).__name__}",
+            value=repr(config)[:80],
+            remedy="write MailboxConfig(...)",
+        )
+    for name, least in _LEAST.items():
+        given = getattr(config, name)
+        if given is None or given >= least or not (is_worker or name in _BOUNDS_OF_A_THREAD):
+            continue
+        remedy = f"leave {name} out for its default"
+        if name == "max_concurrent_runs":
+            remedy = "pass None as `work` in a process that executes no runs"
+        raise ConfigError(f"{name} must be at least {least}, not {given}", value=str(given), remedy=remedy)
+
+
 def queue_over(  # noqa: PLR0913 - every part by name
     stores: Stores,
     work: Function | RunDispatchExecutor | None,
@@ -338,25 +383,58 @@ def opened_stores(url: str, schema: str, clock: Clock | None = None) -> Stores:
     """Open the database that an address names. Blocks.
 
     Raises:
-        ConfigError: the address is none.
+        ConfigError: the address or the schema is none, or the folder of the file does not exist.
         StoreError: the database cannot be opened.
     """
+    if not isinstance(schema, str):
+        raise ConfigError(f"schema must be text, not {type(schema).__name__}", value=repr(schema)[:80])
     if url == MEMORY:
         return SqliteStore.in_memory(clock)
-    parts = urlsplit(url)
+    parts = _parts(url)
     is_file = url.startswith("sqlite:///") and len(parts.path) > 1 and parts.path != "/:memory:"
     if is_file and not parts.query and not parts.fragment:
-        return SqliteStore.open(Path(parts.path[1:]), clock=clock, purpose="program")
+        path = Path(parts.path[1:])
+        _refuse_no_folder(path.resolve().parent)
+        return SqliteStore.open(path, clock=clock, purpose="program")
     if parts.scheme in ("postgresql", "postgres"):
         import postroom.stores.postgres.live  # noqa: F401 - it reads files, which this thread may
         from postroom.stores.postgres.store import PostgresStore
 
         return PostgresStore.open(url, schema=schema, clock=clock)
-    raise ConfigError(
+    raise _no_address(url)
+
+
+def _parts(url: object) -> SplitResult:
+    """Return the parts of an address; `urlsplit` alone drops line breaks from it."""
+    if not isinstance(url, str) or any(one < " " or "\ud800" <= one <= "\udfff" for one in url):
+        raise _no_address(url)
+    try:
+        return urlsplit(url)
+    except ValueError as error:
+        raise _no_address(url) from error
+
+
+def _no_address(url: object) -> ConfigError:
+    shown = (url.partition("@")[2] or url) if isinstance(url, str) else url
+    return ConfigError(
         "the address of the database is none",
-        value=url.partition("@")[2] or url,
+        value=storable(shown) if isinstance(shown, str) else repr(shown)[:80],
         remedy="sqlite:///runs.db, sqlite:////var/lib/runs.db, postgresql://… or memory",
     )
+
+
+def _refuse_no_folder(folder: Path) -> None:
+    """Refuse a folder that does not exist: its name may be misspelt."""
+    try:
+        folder.stat()
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"the folder {folder} of the database does not exist",
+            value=str(folder),
+            remedy="make the folder, or correct the address",
+        ) from error
+    except OSError:
+        return  # the store names what else is wrong with it
 
 
 def live_channels(stores: Stores, opened: AsyncExitStack) -> LiveChannels:

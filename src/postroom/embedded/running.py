@@ -52,7 +52,16 @@ from postroom.contracts.runs import (
 from postroom.contracts.tools import ToolCallResume, ToolCallResumeMode
 from postroom.contracts.transactions import Transaction
 from postroom.dispatch.sinks import TEXT
-from postroom.embedded.values import as_text, data_of, instant_of, plain, refuse_other_text, text_of, typed
+from postroom.embedded.values import (
+    as_text,
+    data_of,
+    instant_of,
+    plain,
+    refuse_other_text,
+    refuse_other_type,
+    text_of,
+    typed,
+)
 
 STEP: Final = "StepStored"
 LOGGED: Final = "Logged"
@@ -191,11 +200,11 @@ class Run:
 
         Raises:
             InvalidStep: the name is blank, or was used in this run before.
-            InvalidArgument: the result cannot be stored.
+            InvalidArgument: An argument has the wrong type or range, or the result cannot be stored.
+                The run fails with it and is not retried, unless the function of the run catches it.
             StaleClaim: the run is not this worker's any more.
         """
-        if attempts < 1:
-            raise InvalidArgument("a step has at least one attempt", value=attempts)
+        _refuse_other_options(name, function, attempts, delay, returns)
         if self._is_done(name):
             value = self._memory.steps[name]
         else:
@@ -293,16 +302,25 @@ class Run:
         )
 
     async def stream(self, text: str) -> None:
-        """Tell more of the answer to whoever follows, here or elsewhere; kept a moment later."""
+        """Tell more of the answer to whoever follows, here or elsewhere; kept a moment later.
+
+        Raises:
+            InvalidArgument: `text` is no text.
+        """
+        if not isinstance(text, str):  # half a character is kept as `?`, as in what a program prints
+            raise InvalidArgument(
+                f"the text to stream must be text, not {type(text).__name__}", value=repr(text)[:80]
+            )
         await self._sink.emit(TextDelta(delta=text))
 
     async def log(self, text: str, **facts: object) -> None:
         """Write a line into the log of the run; durable when this returns.
 
         Raises:
-            InvalidArgument: a fact cannot be stored.
+            InvalidArgument: `text` is no text, or a fact cannot be stored.
             StaleClaim: the run is not this worker's any more.
         """
+        refuse_other_text("the text to log", text)
         self._count += 1
         trace = self._activation.trace  # an execution that was given back counts as no attempt
         key = f"{trace.dispatch_id}/{trace.session_id}/{self._count}"
@@ -519,6 +537,24 @@ def _answers(activation: RunActivation, run: RunRecord | None) -> dict[str, Tool
 def _tickets(run: RunRecord | None) -> dict[str, RunWaitingTicket]:
     waiting = run.waiting if run is not None else None
     return {ticket.tool_call_id: ticket for ticket in waiting.tickets} if waiting is not None else {}
+
+
+def _refuse_other_options(
+    name: object, function: object, attempts: int, delay: timedelta, returns: Any
+) -> None:
+    """Refuse options of a step that do not fit, before its function is called."""
+    if not callable(function):
+        raise InvalidArgument(
+            f"the function of step {name!r} must be callable, not {type(function).__name__}",
+            value=repr(function)[:80],
+            remedy="pass the function, then its arguments: run.step(name, function, argument)",
+        )
+    if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
+        raise InvalidArgument("attempts must be a whole number from 1 up", value=repr(attempts)[:80])
+    if not isinstance(delay, timedelta) or delay < timedelta(0):
+        raise InvalidArgument("delay must be a timedelta from 0 up", value=repr(delay)[:80])
+    if returns is not None:
+        refuse_other_type("returns", returns)
 
 
 def _instant(until: timedelta | datetime, now: int) -> int:

@@ -79,6 +79,22 @@ def typed(value: Json, type: type[T], what: str) -> T:
         raise InvalidArgument(f"{what} is no {getattr(type, '__name__', type)}: {error}") from error
 
 
+def refuse_other_type(what: str, type: object) -> None:
+    """Refuse an argument that is no type of which a stored value can be.
+
+    Raises:
+        InvalidArgument: The argument is no type, or holds a name that is not defined.
+    """
+    try:
+        msgspec.json.Decoder(type)
+    except (TypeError, NameError) as error:
+        raise InvalidArgument(
+            f"{what} must be a type whose values JSON can hold: {error}",
+            value=repr(type)[:80],
+            remedy="pass a class, for example str, int, a dataclass or a msgspec struct",
+        ) from error
+
+
 def instant_of(moment: datetime, what: str) -> int:
     """Return a moment in milliseconds since the epoch; `what` names it when it cannot be told.
 
