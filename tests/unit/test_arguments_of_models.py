@@ -77,8 +77,8 @@ UNDERSTOOD: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("check_file_reservations", {"agent_name": "Ada", "paths": "p"}, {"agent_name": "Ada", "paths": ["p"]}),
     (
         "check_file_reservations",
-        {"agent_name": "Ada", "paths": "a, b"},
-        {"agent_name": "Ada", "paths": ["a, b"]},
+        {"agent_name": "Ada", "paths": "a,b c "},
+        {"agent_name": "Ada", "paths": ["a,b c"]},
     ),
     (
         "check_file_reservations",
@@ -165,6 +165,7 @@ async def test_an_id_with_a_comma_is_refused_with_both_ways_to_write_the_ids(
 ) -> None:
     arguments = {"project_key": HARBOR, "agent_name": "Ben", "message_ids": value}
     answer = await client.call_tool("acknowledge_message", arguments, raise_on_error=False)
+    assert answer.structured_content is not None
     error = answer.structured_content["error"]
     assert error["code"] == "invalid_argument"
     assert re.fullmatch(r"write \[1, 23\d\] for several ids, or 123\d for one", error["remedy"])
