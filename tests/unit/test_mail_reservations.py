@@ -114,6 +114,8 @@ async def test_a_callers_spelling_is_read_as_patterns(room: Room, asked: str, gr
         ("x1.py,", '["x1.py"]'),
         ("{a,b}" * 7, "wildcard"),
         ("{a,b}" * 200, "wildcard"),
+        ("{,}" * 1300, "wildcard"),
+        ("{" * 4000, "src/**"),
     ],
 )
 async def test_a_spelling_that_no_pattern_has_is_refused_with_another(

@@ -190,21 +190,29 @@ def _refuse_lines_and_lists(raw: str, text: str) -> None:
 
 
 def _alternatives(text: str) -> Iterator[str]:
-    start = text.find("{")
-    while start >= 0:
-        depth, cuts = 0, [start]
-        for at in range(start, len(text)):
-            depth += (text[at] == "{") - (text[at] == "}")
-            if text[at] == "," and depth == 1:
-                cuts.append(at)
-            if depth == 0:
-                break
-        if depth == 0 and len(cuts) > 1 and text[start - 1 : start] != "[":
-            for before, behind in pairwise([*cuts, at]):
-                yield from _alternatives(text[:start] + text[before + 1 : behind].strip() + text[at + 1 :])
-            return
-        start = text.find("{", start + 1)
-    yield text
+    """Yield the texts that braces stand for; over 100 groups give over 100 equal texts.
+
+    The steps grow with the length of the text, not with its square.
+    """
+    open_groups: list[list[int]] = []
+    groups: list[list[int]] = []
+    for found in re.finditer(r"[{},]", text):
+        if found[0] == "{":
+            open_groups.append([found.start()])
+        elif open_groups:
+            open_groups[-1].append(found.start())
+            if (
+                found[0] == "}"
+                and len(group := open_groups.pop()) > 2
+                and text[group[0] - 1 : group[0]] != "["
+            ):
+                groups.append(group)
+    if not groups or len(groups) > MAX_ALTERNATIVES:
+        yield from [text] * (len(groups) + 1)
+        return
+    start, *cuts, end = min(groups)
+    for before, behind in pairwise([start, *cuts, end]):
+        yield from _alternatives(text[:start] + text[before + 1 : behind].strip() + text[end + 1 :])
 
 
 def prefixes_of(prefix: str) -> tuple[str, ...]:
