@@ -144,7 +144,7 @@ def spelled(raw: str) -> list[str]:
         InvalidPattern: The text excludes files (`!a`), ends with line numbers, lists several paths with
             commas, or stands for over 100 patterns.
     """
-    text = unicodedata.normalize("NFC", raw).strip()
+    text = unicodedata.normalize("NFC", raw).strip() or raw
     while quoted := _QUOTED.fullmatch(text):
         text = quoted["text"].strip()
     found = list(islice(_alternatives(text), MAX_ALTERNATIVES + 1))
