@@ -1,6 +1,7 @@
 """Tools take arguments in the forms in which models write them, and describe their answers by a schema."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -76,8 +77,8 @@ UNDERSTOOD: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("check_file_reservations", {"agent_name": "Ada", "paths": "p"}, {"agent_name": "Ada", "paths": ["p"]}),
     (
         "check_file_reservations",
-        {"agent_name": "Ada", "paths": "a, b"},
-        {"agent_name": "Ada", "paths": ["a, b"]},
+        {"agent_name": "Ada", "paths": "a,b c "},
+        {"agent_name": "Ada", "paths": ["a,b c"]},
     ),
     (
         "check_file_reservations",
@@ -136,6 +137,38 @@ async def test_an_argument_whose_meaning_is_not_plain_is_refused(
     with pytest.raises(ToolError, match=r"invalid_argument|unknown_agent"):
         await client.call_tool(name, {"project_key": HARBOR, **arguments})
     assert await everything(edge.store) == before
+
+
+@each_row(
+    "name, value",
+    [
+        (name, value)
+        for name in ("release_file_reservations", "renew_file_reservations")
+        for value in ("none", "undefined", "null", [None], "[null]")
+    ],
+)
+@pytest.mark.parametrize("selection", ["paths", "ids"])
+async def test_a_selection_of_nulls_neither_releases_nor_renews_all_reservations(
+    client: Client[Any], edge: Edge, name: str, value: object, selection: str
+) -> None:
+    held = {"project_key": HARBOR, "agent_name": "Ada"}
+    await client.call_tool("file_reservation_paths", {**held, "paths": ["src/a.py"]})
+    before = await everything(edge.store)
+    with pytest.raises(ToolError, match="invalid_argument"):
+        await client.call_tool(name, {**held, selection: value})
+    assert await everything(edge.store) == before
+
+
+@each_row("value", ["1,234", ["1,235"], ["1,235", 3]])
+async def test_an_id_with_a_comma_is_refused_with_both_ways_to_write_the_ids(
+    client: Client[Any], value: object
+) -> None:
+    arguments = {"project_key": HARBOR, "agent_name": "Ben", "message_ids": value}
+    answer = await client.call_tool("acknowledge_message", arguments, raise_on_error=False)
+    assert answer.structured_content is not None
+    error = answer.structured_content["error"]
+    assert error["code"] == "invalid_argument"
+    assert re.fullmatch(r"write \[1, 23\d\] for several ids, or 123\d for one", error["remedy"])
 
 
 def test_each_choice_of_each_tool_has_a_type() -> None:

@@ -548,6 +548,8 @@ _WRAPPERS = frozenset({"args", "arguments", "input", "kwargs", "parameters", "pa
 _MOST_WRAPPERS = 2
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|\s+")
 _NULLS = frozenset({"null", "none", "nil", "undefined"})
+_SELECTIONS = frozenset({"paths", "ids", "kinds", "agent_name"})
+"""Arguments that select a part: a command without them applies to everything."""
 _NAME_KEYS = frozenset({"name", "agent", "agent_name"})
 _VALUE_KEYS = frozenset({"id", "value", "path"})
 _BETWEEN_NAMES = re.compile(r"[,;\n]")
@@ -566,13 +568,15 @@ def read_command(kind: type[C], arguments: dict[str, Any]) -> C:
         InvalidArgument: An argument is missing, unknown, of another type, out of range or not valid text.
     """
     _refuse_broken_text(arguments, "$")
-    arguments = _clean_arguments(kind, _named_arguments(kind, arguments))
+    given = _named_arguments(kind, arguments)
+    arguments = _clean_arguments(kind, given)
+    command: C | None = None
     try:
-        return msgspec.convert(arguments, kind, strict=False)
+        command = msgspec.convert(arguments, kind, strict=False)
     except msgspec.ValidationError:
         arguments = _normalize_arguments(kind, arguments)
     try:
-        return msgspec.convert(arguments, kind, strict=False)
+        command = command or msgspec.convert(arguments, kind, strict=False)
     except msgspec.ValidationError as error:
         reason, _, path = str(error).partition(" - at `")
         where = path.rstrip("`")
@@ -581,6 +585,29 @@ def read_command(kind: type[C], arguments: dict[str, Any]) -> C:
             value=_value_at(arguments, where) if where not in ("", "$") else None,
             remedy=f"the arguments are: {', '.join(_signature(kind)) or 'none'}",
         ) from error
+    _refuse_lost_selection(command, given)
+    return command
+
+
+def _refuse_lost_selection(command: Command, given: Mapping[str, Any]) -> None:
+    """Refuse a selection that contains only nulls, because a command without a selection applies to all.
+
+    Raises:
+        InvalidArgument: The text `none`, a list of nulls or a similar value is given for a selection.
+    """
+    defaults = {field.name: field.default for field in msgspec.structs.fields(command)}
+    for name in _SELECTIONS & given.keys() & defaults.keys():
+        value = given[name]
+        if value is None or value == [] or (isinstance(value, str) and value.strip() in ("", "[]")):
+            continue
+        is_null_text = isinstance(value, str) and _plain_text(value) is None and name != "agent_name"
+        if is_null_text or getattr(command, name) in (defaults[name], None):
+            raise InvalidArgument(
+                f"{name} is given and selects nothing",
+                value=_presentable(value),
+                remedy=f"give each of the {name} that you mean"
+                + ("" if name in _required(type(command)) else f"; omit {name} for all"),
+            )
 
 
 def _named_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
@@ -735,10 +762,11 @@ def _other_forms(value: object, kind: Any, name: str) -> Iterator[object]:
     """Yield the other forms in which a model may have meant a value, the most likely form first."""
     if isinstance(value, str):
         text = value.strip()
-        if text[:1] in ("[", "{"):
-            for form in _json_forms(text):
-                yield form
-                yield from _forms_of_list(form, kind, name) if isinstance(form, list) else ()
+        for form in _json_forms(text if text[:1] in ("[", "{") else ""):
+            if isinstance(form, list) and 0 < len(form) == form.count(None):
+                return
+            yield form
+            yield from _forms_of_list(form, kind, name) if isinstance(form, list) else ()
         for form in _forms_of_text(text, kind, name):
             yield form
             yield [form]
@@ -761,11 +789,16 @@ def _other_forms(value: object, kind: Any, name: str) -> Iterator[object]:
 
 
 def _forms_of_list(value: list[object], kind: Any, name: str) -> Iterator[object]:
-    """Yield the other forms of a list: one for its only item, without nulls, each item as it is meant."""
+    """Yield the other forms of a list: its only item, the list without nulls, each item as it is meant.
+
+    A list of nulls has no other form: it is never an argument that is left out.
+    """
+    items = [item for item in value if item is not None]
+    if value and not items:
+        return
     if len(value) == 1:
         yield value[0]
         yield from _forms_of_text(value[0], kind, name) if isinstance(value[0], str) else ()
-    items = [item for item in value if item is not None]
     yield items
     yield [
         next(_json_forms(item), item) if isinstance(item, str) and item[:1] == "{" else item for item in items
@@ -775,7 +808,11 @@ def _forms_of_list(value: list[object], kind: Any, name: str) -> Iterator[object
 
 
 def _forms_of_text(text: str, kind: Any, name: str) -> Iterator[object]:
-    """Yield what a text says that stands for a choice, a truth value, a number or a span of time."""
+    """Yield the choice, truth value, number or span of time that a text stands for.
+
+    Raises:
+        InvalidArgument: The text for an id has a comma: `1,234` may be one id or two.
+    """
     word, kinds = str(_plain_text(text) or text).strip().lower(), _kinds_in(kind)
     if word in _NULLS and type(None) in kinds:
         yield None
@@ -785,6 +822,14 @@ def _forms_of_text(text: str, kind: Any, name: str) -> Iterator[object]:
     if bool in kinds:
         yield from {"yes": [True], "no": [False], "on": [True], "off": [False]}.get(word, [word])
     if int in kinds and (number := _NUMBER.fullmatch(word)):
+        if "," in number[1] and name.endswith(("_id", "ids")):
+            parts = ", ".join(str(int(part)) for part in number[1].split(","))
+            one = number[1].replace(",", "")
+            raise InvalidArgument(
+                f"{name} {text[:_LONGEST_SHOWN]!r} may be one id or several",
+                value=text[:_LONGEST_SHOWN],
+                remedy=f"write [{parts}] for several ids, or {one} for one",
+            )
         yield int(number[1].replace(",", ""))
     if name.endswith("_seconds") and (span := _SPAN.fullmatch(word)):
         yield int(span[1]) * _SECONDS[span[2][0]]

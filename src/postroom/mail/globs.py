@@ -73,7 +73,16 @@ MAX_WILDCARDS = 32
 
 MAX_ALTERNATIVES = 100
 """Patterns that one text with braces stands for."""
-_LINES = re.compile(r"(?P<path>.+):\d+(?:-\d+|:\d+)?")
+_LINE = r"L?\d{1,7}(?:C\d{1,7})?"
+_SPAN = rf"{_LINE}(?: ?(?:[-\u2013:,]|\.\.) ?{_LINE}){{0,3}}"
+_LINES = re.compile(
+    rf"(?P<path>.+?)(?:: ?(?:lines? ?)?{_SPAN}|#L(?=\d){_SPAN}|,? {{0,3}}[( ](?:lines? ?|L(?=\d)){_SPAN}\)?)",
+    re.IGNORECASE,
+)
+"""A path with line numbers behind it: `a.py:10-20`, `a.py:10:5`, `a.py#L10-L20`, `a.py (lines 10-20)`."""
+_QUOTED = re.compile(r"([\"'`])(?P<text>(?:(?!\1).)*)\1", re.DOTALL)
+_AROUND = "\"'` "
+_EXCLUDES = re.compile(r"(?:\A|[{,])!")
 
 _SHORT = 16  # up to here plain trying is faster, and what nearly fits costs little
 _Unit = TypeVar("_Unit", bound="Character | Name")
@@ -128,24 +137,16 @@ def parse_pattern(raw: str, *, case_sensitive: bool = True) -> Pattern:
 def spelled(raw: str) -> list[str]:
     """Return the patterns that a caller's text stands for, in Unicode's NFC: `{a,b}` stands for two.
 
-    Braces without a comma, and a brace in a set (`[{]`), are plain text.
+    Blanks, quotes and backticks around the text are dropped. Braces without a comma, and a brace in a set
+    (`[{]`), are plain text.
 
     Raises:
-        InvalidPattern: The text begins with `!`, ends with line numbers, or stands for over 100 patterns.
+        InvalidPattern: The text excludes files (`!a`), ends with line numbers, lists several paths with
+            commas, or stands for over 100 patterns.
     """
-    text = unicodedata.normalize("NFC", raw)
-    if text.startswith("!"):
-        raise InvalidPattern(
-            f"the pattern {raw[:200]!r} begins with '!', and a pattern excludes nothing",
-            value=raw,
-            remedy="reserve the files that you edit; write './!name' for a file with this name",
-        )
-    if "/" in text and not text.startswith("./") and (lines := _LINES.fullmatch(text)):
-        raise InvalidPattern(
-            f"the pattern {raw[:200]!r} ends with line numbers, and a reservation holds whole files",
-            value=raw,
-            remedy=f"reserve {lines['path'][:200]!r}; write './path:1' for a file with such a name",
-        )
+    text = unicodedata.normalize("NFC", raw).strip() or raw
+    while quoted := _QUOTED.fullmatch(text):
+        text = quoted["text"].strip()
     found = list(islice(_alternatives(text), MAX_ALTERNATIVES + 1))
     if len(found) > MAX_ALTERNATIVES:
         raise InvalidPattern(
@@ -153,25 +154,65 @@ def spelled(raw: str) -> list[str]:
             value=raw,
             remedy="use a wildcard, such as src/**",
         )
+    if text.startswith("!") or (len(found) > 1 and _EXCLUDES.search(text)):
+        raise InvalidPattern(
+            f"the pattern {raw[:200]!r} has '!' before a name, and a pattern excludes nothing",
+            value=raw,
+            remedy="reserve the files that you edit; write './!name' for a file with this name",
+        )
+    for one in found:
+        _refuse_lines_and_lists(raw, one)
     return found
 
 
+def _refuse_lines_and_lists(raw: str, text: str) -> None:
+    """Refuse line numbers behind a path, and paths with commas and blanks between them.
+
+    Raises:
+        InvalidPattern: The text has one of these forms; the remedy names the paths.
+    """
+    is_resource = _SCHEME.match(text.removeprefix("./")) and "/" not in text.removeprefix("./")
+    if not is_resource and len(text) <= MAX_LENGTH and (lines := _LINES.fullmatch(text)):
+        path = lines["path"][:200].strip(_AROUND)
+        raise InvalidPattern(
+            f"the pattern {raw[:200]!r} ends with line numbers, and a reservation holds whole files",
+            value=raw,
+            remedy=f"reserve {path!r}; in the name of a file write ? instead of : or #",
+        )
+    paths = [part.strip(_AROUND) for part in re.split(r",(?:\s|\Z)", text)]
+    if len(paths) > 1:
+        listed = ", ".join(f'"{path}"' for path in paths if path)
+        raise InvalidPattern(
+            f"the pattern {raw[:200]!r} has a comma before a blank, and a pattern is one path",
+            value=raw,
+            remedy=f"send a list: [{listed[:400]}]; in the name of a file write ? instead of the blank",
+        )
+
+
 def _alternatives(text: str) -> Iterator[str]:
-    start = text.find("{")
-    while start >= 0:
-        depth, cuts = 0, [start]
-        for at in range(start, len(text)):
-            depth += (text[at] == "{") - (text[at] == "}")
-            if text[at] == "," and depth == 1:
-                cuts.append(at)
-            if depth == 0:
-                break
-        if depth == 0 and len(cuts) > 1 and text[start - 1 : start] != "[":
-            for before, behind in pairwise([*cuts, at]):
-                yield from _alternatives(text[:start] + text[before + 1 : behind] + text[at + 1 :])
-            return
-        start = text.find("{", start + 1)
-    yield text
+    """Yield the texts that braces stand for; over 100 groups give over 100 equal texts.
+
+    The steps grow with the length of the text, not with its square.
+    """
+    open_groups: list[list[int]] = []
+    groups: list[list[int]] = []
+    for found in re.finditer(r"[{},]", text):
+        if found[0] == "{":
+            open_groups.append([found.start()])
+        elif open_groups:
+            open_groups[-1].append(found.start())
+            if (
+                found[0] == "}"
+                and len(group := open_groups.pop()) > 2
+                and text[group[0] - 1 : group[0]] != "["
+            ):
+                groups.append(group)
+    if not groups or len(groups) > MAX_ALTERNATIVES:
+        yield from [text] * (len(groups) + 1)
+        return
+    start, *cuts, end = min(groups)
+    for before, behind in pairwise([start, *cuts, end]):
+        yield from _alternatives(text[:start] + text[before + 1 : behind].strip() + text[end + 1 :])
 
 
 def prefixes_of(prefix: str) -> tuple[str, ...]:
