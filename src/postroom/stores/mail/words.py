@@ -83,7 +83,7 @@ def indexed_text(text: str) -> str:
 
 
 def _coded_words(run: re.Match[str]) -> Iterator[Word]:
-    """Yield the coded words of a run without spaces; they share its place if normal form changes its length."""
+    """Yield the coded words of a run without spaces; all have its place if NFKC changes its length."""
     start, end = run.span()
     coded = _coded_run(run).split()
     if len(coded) != end - start:
@@ -124,7 +124,7 @@ def _is_symbol(piece: str) -> bool:
 
 @lru_cache(maxsize=4_096)
 def _piece(character: str) -> str:
-    """Return the letters that a character adds to its word; a space, or a coded word in spaces, ends the word."""
+    """Return the letters that a character adds to its word; a space or a coded word in spaces ends it."""
     category = unicodedata.category(character)
     if category == "Mn" and _FIRST_MARK <= character <= _LAST_MARK:
         return ""
