@@ -233,7 +233,7 @@ class Proxy:
         except (OSError, http.client.HTTPException) as error:
             raise unavailable(endpoint, error) from error
         if request.owed:
-            raise ServerUnavailable("the server ended the stream before its answer", value=endpoint.url)
+            raise unavailable(endpoint, ConnectionError("the server ended the stream before its answer"))
 
     def _whole(self, request: PendingRequest, endpoint: Endpoint, response: http.client.HTTPResponse) -> None:
         kind = content_type(response)
