@@ -528,7 +528,9 @@ async def test_the_sdk_s_client_works_through_it_in_both_eras(
 def test_a_server_that_cannot_start_leaves_the_reason_in_its_log(env: dict[str, str]) -> None:
     proxy = Proxy({**env, "POSTROOM_PROFILE": "enormous"})
     proxy.send(ask(1, "ping"))
-    assert proxy.line()["error"]["data"]["code"] == "server_unavailable"
+    error = proxy.line()["error"]
+    assert error["data"]["code"] == "server_unavailable"
+    assert "it ended with exit code 78: profile is 'enormous'" in error["message"]
     log = Path(env["POSTROOM_DATA_DIR"]) / "server.log"
     assert str(log) in proxy.logged()
     assert "enormous" in log.read_text()
