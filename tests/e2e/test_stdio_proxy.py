@@ -251,6 +251,22 @@ def test_a_stream_that_ends_without_its_answer_is_told_as_a_failure(
     found = proxy.line()
     assert (found["id"], found["error"]["code"]) == (7, -32000)
     assert found["error"]["data"]["code"] == "server_unavailable"
+    assert "not known whether a change was stored" in found["error"]["message"]
+
+
+def test_a_call_whose_answer_was_lost_is_told_as_unknown_and_sent_once(
+    fake: FakePostroom, proxy: Proxy
+) -> None:
+    def cut(seen: Seen) -> object:
+        raise ConnectionAbortedError("the server was killed")
+
+    fake.rpc["tools/call"] = cut
+    proxy.send(ask(7, "tools/call", name="send_message"))
+    error = proxy.line()["error"]
+    assert "not known whether a change was stored" in error["message"]
+    assert "same idempotency_key" in error["data"]["remedy"]
+    assert "postroom up" not in error["message"]
+    assert [one.body["id"] for one in fake.wait_for(1, "tools/call")] == [7]
 
 
 def test_a_cancelled_request_loses_its_stream_and_its_answer(fake: FakePostroom, proxy: Proxy) -> None:
@@ -512,7 +528,9 @@ async def test_the_sdk_s_client_works_through_it_in_both_eras(
 def test_a_server_that_cannot_start_leaves_the_reason_in_its_log(env: dict[str, str]) -> None:
     proxy = Proxy({**env, "POSTROOM_PROFILE": "enormous"})
     proxy.send(ask(1, "ping"))
-    assert proxy.line()["error"]["data"]["code"] == "server_unavailable"
+    error = proxy.line()["error"]
+    assert error["data"]["code"] == "server_unavailable"
+    assert "it ended with exit code 78: profile is 'enormous'" in error["message"]
     log = Path(env["POSTROOM_DATA_DIR"]) / "server.log"
     assert str(log) in proxy.logged()
     assert "enormous" in log.read_text()

@@ -1,8 +1,11 @@
 """What is in the way is said as what it is, and each remedy helps where it is shown."""
 
+import asyncio
 import os
 import socket
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from postroom.cli.main import main
 from postroom.contracts.errors import StoreFull
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.connection import file_error
+from postroom.testing.conformance.given import an_office, put_message
 
 
 @pytest.fixture
@@ -167,3 +171,29 @@ def test_what_a_killed_backup_left_in_the_folder_goes_with_the_next_one(data: Pa
     (folder / "mine.copy").write_bytes(b"theirs")
     assert main(["backup"]) == 0
     assert [path.name for path in folder.iterdir() if ".copy" in path.name] == ["mine.copy"]
+
+
+@pytest.mark.parametrize("words", [["doctor"], ["doctor", "--full"]])
+def test_doctor_without_a_server_tells_the_messages_whose_texts_changed_on_the_disk(
+    data: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    async def fill(store: SqliteStore) -> None:
+        here = await an_office(store)
+        await store.write(lambda tx: put_message(tx, here.ada, [here.ben]))
+
+    with closing(SqliteStore.open(data / "postroom.db")) as store:
+        asyncio.run(fill(store))
+    main(words)
+    assert "ok      messages: no text changed after it was stored" in capsys.readouterr().out
+    with closing(sqlite3.connect(data / "postroom.db")) as connection, connection:
+        connection.execute("DROP TRIGGER messages_reindexed")
+        connection.execute("UPDATE messages SET body_md = body_md || '!'")
+    assert main(words) == 1
+    assert "failed  messages: the texts of 1 messages changed on the disk: 1" in capsys.readouterr().out
+
+
+def test_doctor_does_not_know_the_messages_of_a_database_that_is_not_there(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor"]) == 1
+    assert "unknown messages: no message was compared with its check value" in capsys.readouterr().out

@@ -2,13 +2,15 @@
 
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from postroom.contracts.errors import PostroomError
 from postroom.http_api.operations import CheckState
+
+_SHOWN_MESSAGES: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,20 @@ def broken(part: str, error: PostroomError, *, about: str = "") -> CheckResult:
         remedy=error.remedy,
         about=about,
         facts={"code": error.code},
+    )
+
+
+def told_of_messages(damaged: Sequence[int]) -> CheckResult:
+    """Return the result of the comparison of messages with their check values."""
+    if not damaged:
+        return CheckResult(part="messages", state="ok", detail="no text changed after it was stored")
+    shown = ", ".join(map(str, damaged[:_SHOWN_MESSAGES]))
+    return CheckResult(
+        part="messages",
+        state="failed",
+        detail=f"the texts of {len(damaged)} messages changed on the disk: {shown}",
+        remedy="read them in the archive, or restore a backup that is older than the damage",
+        facts={"messages": len(damaged)},
     )
 
 

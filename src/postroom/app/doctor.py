@@ -17,6 +17,7 @@ from postroom.app.check_results import (
     span,
     told_of_descriptors,
     told_of_disk,
+    told_of_messages,
 )
 from postroom.app.logs import log_failure
 from postroom.app.privacy import told_of_folders
@@ -34,7 +35,7 @@ from postroom.contracts.errors import (
     WrongStore,
 )
 from postroom.contracts.mail import Project
-from postroom.contracts.store import MailReads
+from postroom.contracts.store import MailReads, MailStore
 from postroom.contracts.transactions import Transaction
 from postroom.dispatch.inspection import WhyNot
 from postroom.gateway.platforms.base import AdapterState
@@ -138,30 +139,7 @@ class Doctor:
 
     async def _messages(self) -> list[CheckResult]:
         """Compare the texts of all messages with their check values."""
-        damaged, after, count = list[int](), 0, 0
-        while True:
-
-            def look(tx: MailReads, after: int = after) -> tuple[list[int], int | None]:
-                return tx.damaged_messages(after=after, limit=PAGE)
-
-            found, last = await self._application.store.read(look)
-            damaged += found
-            if last is None:
-                break
-            after, count = last, count + 1
-            progress.tell("comparing messages with their check values: messages", count * PAGE)
-        if not damaged:
-            return [CheckResult(part="messages", state="ok", detail="no text changed after it was stored")]
-        shown = ", ".join(map(str, damaged[:_SHOWN_RECORDS]))
-        return [
-            CheckResult(
-                part="messages",
-                state="failed",
-                detail=f"the texts of {len(damaged)} messages changed on the disk: {shown}",
-                remedy="read them in the archive, or restore a backup that is older than the damage",
-                facts={"messages": len(damaged)},
-            )
-        ]
+        return [told_of_messages(await damaged_messages(self._application.store))]
 
     async def _log(self) -> list[CheckResult]:
         failure = log_failure()
@@ -344,6 +322,22 @@ async def _seen(part: str, look: Look, told: set[str]) -> list[CheckResult]:
         ]
     except PostroomError as error:
         return [broken(part, error)]
+
+
+async def damaged_messages(store: MailStore) -> list[int]:
+    """Compare the texts of all messages with their check values; return the ids of damaged messages."""
+    damaged, after, count = list[int](), 0, 0
+    while True:
+
+        def look(tx: MailReads, after: int = after) -> tuple[list[int], int | None]:
+            return tx.damaged_messages(after=after, limit=PAGE)
+
+        found, last = await store.read(look)
+        damaged += found
+        if last is None:
+            return damaged
+        after, count = last, count + 1
+        progress.tell("comparing messages with their check values: messages", count * PAGE)
 
 
 def all_projects(tx: MailReads) -> list[Project]:

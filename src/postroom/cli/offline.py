@@ -8,8 +8,16 @@ from pathlib import Path
 
 from postroom.app import places
 from postroom.app.backups import COPY, folder_of, newest_backup, remove_left, stamp
-from postroom.app.check_results import CheckResult, backed_up_elsewhere, broken, span, told_of_disk
+from postroom.app.check_results import (
+    CheckResult,
+    backed_up_elsewhere,
+    broken,
+    span,
+    told_of_disk,
+    told_of_messages,
+)
 from postroom.app.config import Settings, load_settings
+from postroom.app.doctor import damaged_messages
 from postroom.app.privacy import told_of_folders
 from postroom.app.store_identity import Kept, refuse_wrong
 from postroom.app.support import as_json, common_documents, outline_documents, told_findings
@@ -33,7 +41,12 @@ from postroom.stores.sqlite.engine import refuse_missing
 from postroom.stores.sqlite.generations import refuse_lost_commits
 from postroom.stores.sqlite.left_log import refuse_damaged_log
 from postroom.stores.sqlite.lock import OwnerLock
-from postroom.stores.sqlite.looking import identity_of_file, look_into_file, outline_of_file
+from postroom.stores.sqlite.looking import (
+    damaged_messages_of_file,
+    identity_of_file,
+    look_into_file,
+    outline_of_file,
+)
 
 
 def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> dict[str, object]:
@@ -100,7 +113,12 @@ def examine_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -
         checks.append(_finding("settings"))
         checks.append(_checked("token", lambda: _look_at_token(settings)))
         checks.append(_checked("store", lambda: _look_at_store(settings, now)))
-        seen = (_backups(settings, now), told_of_folders(settings), told_of_disk(settings.growing))
+        seen = (
+            _messages(settings, now),
+            _backups(settings, now),
+            told_of_folders(settings),
+            told_of_disk(settings.growing),
+        )
         checks += [one.as_dict() for one in seen]
     return {"ok": False, "checks": checks}
 
@@ -190,6 +208,26 @@ def _look_at_store(settings: Settings, now: int) -> None:
         found = identity_of_file(settings.database, kept.projects)
     if found is not None:
         refuse_wrong(found, kept, settings)
+
+
+def _messages(settings: Settings, now: int) -> CheckResult:
+    """Compare the messages with their check values; a store that cannot be read leaves the result unknown."""
+    try:
+        if settings.database_url:
+            with closing(_postgres(settings)) as store:
+                return told_of_messages(asyncio.run(damaged_messages(store)))
+        _require(settings.database)
+        with _owned(settings.database, now, "doctor"):
+            damaged = damaged_messages_of_file(settings.database)
+    except PostroomError as error:
+        detail = f"no message was compared with its check value: {error.message}"
+        return CheckResult(part="messages", state="unknown", detail=detail, remedy=error.remedy)
+    if damaged is None:
+        detail = "the schema of this database has no check values yet"
+        return CheckResult(
+            part="messages", state="unknown", detail=detail, remedy="start a server once with `postroom up`"
+        )
+    return told_of_messages(damaged)
 
 
 def _backups(settings: Settings, now: int) -> CheckResult:

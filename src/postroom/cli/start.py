@@ -21,6 +21,8 @@ START_TIMEOUT: Final = timedelta(seconds=10)
 LOSER_TIMEOUT: Final = timedelta(seconds=3)
 """How long a started server's end is taken for the loss of a race, and the winner is waited for."""
 _PROBE_TIMEOUT: Final = timedelta(seconds=2)
+_SHOWN_BYTES: Final = 1_000
+"""Bytes of the end of a failed start's log that its client is told."""
 _PAUSE: Final = timedelta(milliseconds=50)
 
 _DETACHED_PROCESS: Final = 0x8
@@ -30,23 +32,30 @@ _CREATE_NEW_PROCESS_GROUP: Final = 0x200
 Log = Callable[[str], None]
 
 
-def ensure_server(environment: Mapping[str, str], log: Log, *, data_dir: Path | None = None) -> None:
-    """Start a server unless one answers; return when one does, or when none came up in time.
+def ensure_server(environment: Mapping[str, str], log: Log, *, data_dir: Path | None = None) -> str:
+    """Start a server unless one answers; return an empty text when one does, else why none came up in time.
 
     A server that `POSTROOM_URL` names is somebody else's to start. The started one outlives this process.
     """
     if _answers(environment, data_dir) or environment.get("POSTROOM_URL"):
-        return
+        return ""
     folder = data_dir or places.data_dir(environment)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _opened_log(folder / "server.log") as output:
+            begin = output.seek(0, os.SEEK_END)
             server = _spawn(environment, folder, output)
     except OSError as error:
         log(f"the server could not be started: {error}")
-        return
-    if not _wait(lambda: _answers(environment, data_dir), server):
-        log(f"the server did not come up; its log is {folder / 'server.log'}")
+        return str(error)
+    if _wait(lambda: _answers(environment, data_dir), server):
+        return ""
+    log(f"the server did not come up; its log is {folder / 'server.log'}")
+    code = server.poll()
+    if code is None:
+        return f"it did not answer within {START_TIMEOUT.seconds} s"
+    said = (folder / "server.log").read_bytes()[begin:][-_SHOWN_BYTES:].decode(errors="replace")
+    return f"it ended with exit code {code}: {'; '.join(said.splitlines()[-3:])}"
 
 
 def _answers(environment: Mapping[str, str], data_dir: Path | None) -> bool:

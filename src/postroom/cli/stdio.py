@@ -73,7 +73,7 @@ class Proxy:
         write: Callable[[bytes], None],
         log: Callable[[str], None],
         *,
-        start: Callable[[], None] | None = None,
+        start: Callable[[], str] | None = None,
         limit: int = IN_FLIGHT,
     ) -> None:
         self._locate = locate
@@ -83,6 +83,7 @@ class Proxy:
         self._starting = threading.Lock()
         self._pause = FIRST_PAUSE
         self._start_refused_until = 0.0
+        self._start_failure = ""
         self._limit = limit
         self._changed = threading.Condition()
         self._waiting: deque[PendingRequest] = deque()
@@ -177,14 +178,17 @@ class Proxy:
         """
         with self._starting:
             if self._start is not None and time.monotonic() >= self._start_refused_until:
-                self._start()
+                self._start_failure = self._start()
             try:
                 found = self._connected(request)
-            except ServerUnavailable:
+            except ServerUnavailable as error:
                 if time.monotonic() >= self._start_refused_until:
                     self._start_refused_until = time.monotonic() + self._pause.total_seconds()
                     self._pause = min(self._pause * 2, LONGEST_PAUSE)
-                raise
+                if not self._start_failure:
+                    raise
+                told = f"{error.message}; the server could not be started: {self._start_failure}"
+                raise ServerUnavailable(told, value=error.value) from error
             self._pause = FIRST_PAUSE
             return found
 
@@ -233,7 +237,7 @@ class Proxy:
         except (OSError, http.client.HTTPException) as error:
             raise unavailable(endpoint, error) from error
         if request.owed:
-            raise ServerUnavailable("the server ended the stream before its answer", value=endpoint.url)
+            raise unavailable(endpoint, ConnectionError("the server ended the stream before its answer"))
 
     def _whole(self, request: PendingRequest, endpoint: Endpoint, response: http.client.HTTPResponse) -> None:
         kind = content_type(response)
@@ -305,7 +309,7 @@ class LineWriter:
                 )
 
 
-def carry(find: Callable[[], Endpoint], *, start: Callable[[], None] | None = None) -> int:
+def carry(find: Callable[[], Endpoint], *, start: Callable[[], str] | None = None) -> int:
     """Serve this process's stdin and stdout until stdin closes; return the exit code.
 
     `start` starts a server unless one answers: before the first line, and whenever the server is gone.
@@ -339,10 +343,10 @@ def serve_stdio(*, start: bool, data_dir: Path | None = None, tools: str | None 
     environment = places.environment()
     folder = None if data_dir is None else places.absolute(str(data_dir), environment)
 
-    def start_server() -> None:
+    def start_server() -> str:
         from postroom.cli.start import ensure_server
 
-        ensure_server(environment, _log, data_dir=folder)
+        return ensure_server(environment, _log, data_dir=folder)
 
     def find() -> Endpoint:
         found = locate(environment, data_dir=folder)

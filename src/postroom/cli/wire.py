@@ -171,14 +171,20 @@ def content_type(response: http.client.HTTPResponse) -> str:
 
 
 def unavailable(endpoint: Endpoint, error: Exception) -> PostroomError:
-    """Return the typed error for a failed exchange."""
+    """Return the typed error for a request that may have reached the server, and whose answer was lost."""
     if isinstance(error, TimeoutError):
         return ServerUnavailable(
             f"the server at {endpoint.url} did not answer in time; the call may have been done",
             value=endpoint.url,
             remedy="look with `postroom status`; a call with an idempotency key may be repeated as it is",
         )
-    return ServerUnavailable(f"no server answers at {endpoint.url}: {error}", value=endpoint.url)
+    return ServerUnavailable(
+        f"the server at {endpoint.url} took the request, and its answer was lost: {error}; "
+        "it is not known whether a change was stored",
+        value=endpoint.url,
+        remedy="repeat the call under the same idempotency_key; without a key, look first whether the change "
+        "was stored",
+    )
 
 
 def parts(url: str) -> SplitResult:

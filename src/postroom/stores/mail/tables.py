@@ -40,7 +40,6 @@ from postroom.contracts.mail import (
     ThreadHead,
     ThreadParticipant,
     check_value,
-    is_damaged,
 )
 from postroom.contracts.outbox import OutboxTables
 from postroom.contracts.project_log import EventKind, Happening, LogBounds, ProjectEvent
@@ -48,7 +47,7 @@ from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.contracts.tokens import KeptToken
 from postroom.contracts.transactions import Changes, Store
 from postroom.stores.codec import record
-from postroom.stores.mail import search_index
+from postroom.stores.mail import check_values, search_index
 from postroom.stores.mail.check_values import message_of
 from postroom.stores.mail.event_recorder import EventRecorder
 from postroom.stores.mail.merging import Merging
@@ -428,9 +427,7 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
 
     @override
     def damaged_messages(self, *, after: int, limit: int) -> tuple[list[int], int | None]:
-        rows = self._tx.all("mail.messages_to_check", {"after": after, "limit": limit})
-        damaged = [message.id for message in (record(Message, row) for row in rows) if is_damaged(message)]
-        return damaged, rows[-1][0] if rows else None
+        return check_values.damaged_messages(self._tx, after=after, limit=limit)
 
     @override
     def sent_messages(self, agent_id: int, *, limit: int, before: int | None = None) -> list[Message]:

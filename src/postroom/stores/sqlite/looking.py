@@ -3,15 +3,17 @@
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from postroom.contracts.transactions import Outline
 from postroom.stores import outline
 from postroom.stores.identity import StoreIdentity, identity_of
+from postroom.stores.mail.check_values import damaged_messages
 from postroom.stores.sqlite.connection import connect, translated
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 
 T = TypeVar("T")
+_PAGE: Final = 500
 
 
 def outline_of(connection: sqlite3.Connection) -> Outline:
@@ -42,6 +44,27 @@ def outline_of_file(file: Path) -> Outline:
         StoreError: it cannot be read.
     """
     return look_into_file(file, outline_of)
+
+
+def damaged_messages_of_file(file: Path) -> list[int] | None:
+    """Return the ids of messages whose texts changed on the disk; None if there are no check values. Blocks.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+
+    def look(connection: sqlite3.Connection) -> list[int] | None:
+        columns = connection.execute("SELECT name FROM pragma_table_info('messages')")
+        if ("check_value",) not in map(tuple, columns):
+            return None
+        damaged = list[int]()
+        last: int | None = 0
+        while last is not None:
+            found, last = damaged_messages(SqliteTransaction(connection), after=last, limit=_PAGE)
+            damaged += found
+        return damaged
+
+    return look_into_file(file, look)
 
 
 def identity_of_file(file: Path, slugs: Sequence[str]) -> StoreIdentity | None:
