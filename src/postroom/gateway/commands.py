@@ -531,11 +531,13 @@ class Commands:
         quiet = None if once else await self._sessions.quiet_hours(call.source.address)
         zone = quiet.zone.key if quiet is not None and quiet.zone is not None else "UTC"
         try:
-            when, text = read_once(call.words) if once else read_every(call.words, zone)
+            when, text = await asyncio.to_thread(
+                lambda: read_once(call.words) if once else read_every(call.words, zone)
+            )
             kept = await self._reminders.add(call.key, call.source, when, text, once=once, key=key)
         except InvalidSchedule as error:
             return f"{error.message}: {error.remedy}." if error.remedy else error.message
-        coming = "" if when.cron is None else f"; next {await asyncio.to_thread(next_time, kept)}"
+        coming = "" if once else f"; next {await asyncio.to_thread(next_time, kept)}"
         return f"Kept: {when.words}{coming}."
 
     # Who answers.
