@@ -179,7 +179,7 @@ def read_every(words: str, zone: str) -> tuple[When, str]:
     """Return when the agent is given words, and the words.
 
     Examples: `1d Look`, `mon,wed at 18:30 Europe/Berlin Look`. `zone` counts for a time without a zone.
-    A zone may be written in any case of letters. Blocks: it reads the names of the zones.
+    The case of a zone does not matter. Blocks: it reads the names of the zones.
 
     Raises:
         InvalidSchedule: The words do not begin with a span, or with days and a time of day.
@@ -202,7 +202,7 @@ def read_every(words: str, zone: str) -> tuple[When, str]:
 def _zone_named(told: str) -> str | None:
     """Return the name of a zone as its database writes it; None for words such as `and/or`.
 
-    An unknown place stays as it was given if it has a capital letter or a known area before it, such as
+    An unknown place stays as it was given if it begins with a capital or with a known area such as
     `europe/`: a schedule then refuses it by name.
     """
     zones = {name.casefold(): name for name in available_timezones()}
