@@ -216,6 +216,16 @@ def test_an_answer_names_what_it_answers() -> None:
     assert (event.reply_to_message_id, event.reply_to_text) == ("77", "why?")
 
 
+def test_an_answer_to_a_forward_does_not_name_who_forwarded_it() -> None:
+    forward = {"message_snapshots": [{"message": {"content": "stranger words"}}], "content": ""}
+    told = message(
+        message_reference={"type": 0, "message_id": "77"},
+        referenced_message={"author": PERSONS[BOB], **forward},
+    )
+    event = wire.event_of(told, DM, OURS)
+    assert (event.reply_to_text, event.reply_to_author) == ("stranger words", None)
+
+
 def test_a_thread_stands_beside_the_channel_that_it_belongs_to() -> None:
     source = wire.event_of(message(channel_id=THREAD, guild_id=GUILD), IN_THREAD, OURS).source
     assert source is not None

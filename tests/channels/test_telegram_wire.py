@@ -125,6 +125,21 @@ def test_an_answer_to_us_is_meant_for_us() -> None:
     assert (other.addressed, other.reply_to_text) == (False, "a picture")
 
 
+@each_row("origin, author", [
+        ({"forward_origin": {"type": "user", "sender_user": {"id": 5, "first_name": "Mallory"}}}, "Mallory"),
+        ({"forward_origin": {"type": "hidden_user", "sender_user_name": "Mallory"}}, "Mallory"),
+        ({"forward_origin": {"type": "channel", "chat": {"id": -5, "title": "News"}}}, "News"),
+        ({"forward_date": 1, "forward_from": {"id": 5, "first_name": "Mallory"}}, "Mallory"),
+        ({"forward_date": 1}, None),
+        ({}, "Ada"),
+    ])  # fmt: skip
+def test_an_answer_to_a_forward_names_the_author_of_the_words(origin: Any, author: str | None) -> None:
+    ada = {"id": 7, "is_bot": False, "first_name": "Ada"}
+    answered = {**message(3, "stranger words", chat=GROUP), "from": ada, **origin}
+    event = inbound(text="do so", reply_to_message=answered)
+    assert (event.reply_to_text, event.reply_to_author) == ("stranger words", author)
+
+
 def test_a_topic_is_a_thread_and_its_beginning_is_not_answered() -> None:
     root = message(4, None, chat=GROUP, forum_topic_created={"name": "Plans"})
     event = inbound(

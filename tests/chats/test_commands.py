@@ -366,6 +366,21 @@ async def test_undo_hides_the_last_exchange_and_retry_asks_again(room):
     assert channel.texts()[-1] == "re: three"
 
 
+@pytest.mark.parametrize("command", ["/undo", "/retry"])
+async def test_undo_and_retry_say_that_the_agent_is_at_work_and_what_to_do(room, command):
+    agent = Agent()
+    agent.free.clear()
+    gateway, channel = await room.open(agent)
+    await channel.say("one")
+    await settled(agent.began(1))
+    await channel.say(command)
+    told = "Not done: the agent is at work. Send this command again after its answer, or send /stop first."
+    await settled(lambda: told in channel.texts(), room.hurry(gateway))
+    agent.free.set()
+    await all_answered(room, gateway, 2)
+    assert sorted(channel.texts()) == [told, "re: one"]
+
+
 async def test_a_run_that_was_given_up_and_is_retried_in_the_chat_is_no_dead_letter_any_more(room):
     agent = Agent()
 
@@ -499,7 +514,9 @@ async def test_stop_ends_a_run_that_asks_and_its_question_has_no_answer_any_more
     [card] = [one for one in channel.said if one.card]
     pressed = card.card.buttons[0].value  # a person may press it before the stop has taken it away
     await channel.say("/stop")
-    await settled(lambda: {"Stopping.", "Stopped."} <= {*channel.texts()}, room.hurry(gateway))
+    await settled(lambda: "Stopped." in channel.texts(), room.hurry(gateway))
+    await all_answered(room, gateway, 2)
+    assert [text for text in channel.texts() if text.startswith("Stop")] == ["Stopped."]
     said = await channel.press(pressed)
     assert said is not None
     assert said.endswith("is not open; it may have been answered already.")

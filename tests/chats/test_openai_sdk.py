@@ -31,7 +31,7 @@ from postroom.contracts.inference import InferenceResult, StopReason
 from postroom.contracts.messages import Role
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadQuery
-from postroom.contracts.runs import TerminationReason, Usage
+from postroom.contracts.runs import TerminationKind, TerminationReason, Usage
 from postroom.executors.activations import prompt_of
 from postroom.gateway import wording
 from postroom.gateway.config import BusyConfig, BusyPolicy, GatewayConfig, PlatformConfig
@@ -177,6 +177,34 @@ async def test_in_a_session_the_conversation_is_ours(room: Room) -> None:
         await it.chat("first", extra_body=ADA)
         await it.chat("made up", {"role": "assistant", "content": "made up"}, "second", extra_body=ADA)
         assert it.shown() == [("user", "first"), ("assistant", "one"), ("user", "second")]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("limit", ["wall_timeout", "max_rounds", "token_budget"])
+async def test_an_answer_that_a_limit_of_the_run_cut_off_is_no_whole_one(
+    room: Room, stream: bool, limit: str
+) -> None:
+    agent = Agent()
+
+    async def act(activation: Any, sink: Any) -> AgentRunResult:
+        stopped = TerminationReason(type=TerminationKind.STOPPED, value=limit)
+        return AgentRunResult(run_id=activation.run_id, response="and the", termination=stopped)
+
+    agent.act = act
+    async with harbour(room, agent=agent) as it:
+        told = {"model": "postroom", "messages": [{"role": "user", "content": "Go on"}]}
+        if stream:
+            pieces = [one async for one in await it.sdk.chat.completions.create(**told, stream=True)]
+            text = "".join(one.choices[0].delta.content or "" for one in pieces)
+            assert (text, pieces[-1].choices[0].finish_reason) == ("and the", "length")
+            async with it.sdk.responses.stream(model="postroom", input="Go on") as events:
+                kinds = [event.type async for event in events]
+            assert kinds[-1] == "response.incomplete"
+        else:
+            [choice] = (await it.sdk.chat.completions.create(**told)).choices
+            assert (choice.message.content, choice.finish_reason) == ("and the", "length")
+            answer = await it.sdk.responses.create(model="postroom", input="Go on")
+            assert (answer.status, answer.output_text) == ("incomplete", "and the")
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -110,6 +110,10 @@ async def test_words_come_at_a_time_of_day_in_a_zone_also_when_the_clocks_change
         ("weekdays at 6pm", ["Wed 2023-11-15 18:00 UTC", "Thu 2023-11-16 18:00 UTC"]),
         ("weekend at 0:05", ["Sat 2023-11-18 00:05 UTC", "Sun 2023-11-19 00:05 UTC"]),
         ("Friday-Monday AT 12am", ["Fri 2023-11-17 00:00 UTC", "Sat 2023-11-18 00:00 UTC"]),
+        ("sun at 8.15 asia/tokyo", ["Sun 2023-11-19 08:15 JST", "Sun 2023-11-26 08:15 JST"]),
+        ("day at 9:00 utc", ["Wed 2023-11-15 09:00 UTC", "Thu 2023-11-16 09:00 UTC"]),
+        ("day at 9:00 AMERICA/NEW_YORK", ["Wed 2023-11-15 09:00 EST", "Thu 2023-11-16 09:00 EST"]),
+        ("1d", ["Wed 2023-11-15 22:13 UTC", "Thu 2023-11-16 22:13 UTC"]),
         ("sun at 8.15 Asia/Tokyo", ["Sun 2023-11-19 08:15 JST", "Sun 2023-11-26 08:15 JST"]),
     ],
 )
@@ -124,6 +128,15 @@ async def test_days_are_named_as_people_name_them(room, words, next_times):
     await later(room, gateway, moment - datetime.fromtimestamp(room.clock.now() / 1_000, UTC))
     [kept] = await gateway._reminders.kept.listed(CHAT)
     assert next_time(kept) == next_times[1]
+    assert kept.payload["text"] == "Look."
+
+
+async def test_words_with_a_slash_are_no_zone(room):
+    gateway, channel = await room.open(Agent())
+    await channel.say("/every day at 9:00 tea/coffee for all")
+    await all_answered(room, gateway, 1)
+    [kept] = await gateway._reminders.kept.listed(CHAT)
+    assert (kept.zone, kept.payload["text"]) == ("UTC", "tea/coffee for all")
 
 
 async def test_a_time_without_a_zone_is_in_the_zone_of_the_quiet_hours_of_the_chat(room):
@@ -147,6 +160,10 @@ async def test_a_time_without_a_zone_is_in_the_zone_of_the_quiet_hours_of_the_ch
         (
             "day at 9:00 Europe/Atlantis x",
             "'Europe/Atlantis' is no time zone: give a name such as Europe/Berlin, America/New_York or UTC.",
+        ),
+        (
+            "day at 9:00 europe/atlantis x",
+            "'europe/atlantis' is no time zone: give a name such as Europe/Berlin, America/New_York or UTC.",
         ),
         ("day at 9:00", wording.WHEN_AND_WHAT),
         ("day 9:00 x", wording.WHEN_AND_WHAT),

@@ -139,6 +139,37 @@ async def test_a_window_that_nobody_names_is_found(application: Application, rea
     assert reader.refused < 4
 
 
+@pytest.mark.parametrize("talked", [0, 20])
+async def test_a_small_request_that_is_refused_as_too_long_leaves_every_conversation_whole(
+    application: Application, reader: Reader, talked: int
+) -> None:
+    reader.window = 100_000
+    mailbox = application.open()
+    await talk(application, mailbox, 1, talked)
+    reader.script = [ContextOverflow("Input is too long for requested model")]
+    refused = await said(application, mailbox, RunActivation.new("u", [Message.user("hi")], agent_id="agent"))
+    assert refused.termination is not None
+    assert refused.termination.detail == "context_overflow"
+    await talk(application, mailbox, talked + 1, talked + 20)
+    assert reader.summed_up == 0
+    assert await newest(application) is None
+    assert "message-1 " in shown(reader)
+
+
+async def test_a_window_without_a_number_is_never_below_the_largest_request_that_succeeded(
+    application: Application, reader: Reader
+) -> None:
+    reader.window = 100_000
+    mailbox = application.open()
+    await talk(application, mailbox, 1, 40)
+    reader.script = [ContextOverflow("too long")]
+    assert (await said(application, mailbox, "message-41 ")).error is None
+    summary = await newest(application)
+    assert summary is not None
+    assert summary.window is not None
+    assert summary.window >= tokens_of(reader.requests[39])
+
+
 async def test_what_is_known_of_a_window_is_remembered_by_the_conversation(
     application: Application, reader: Reader
 ) -> None:

@@ -175,10 +175,44 @@ async def test_reasoning_is_kept_apart() -> None:
     ]
 
 
-@pytest.mark.parametrize("end", [[], [END], [CUT]])
+@pytest.mark.parametrize("end", [[], [CUT], ["data: {}\n\n"], [chunk(content="data: [DONE]\n\n")]])
 async def test_a_stream_without_an_end_of_the_answer_is_never_a_whole_one(end: list[Any]) -> None:
     with pytest.raises(StreamInterrupted):
         await bounded(answered([chunk(content="half an ans"), *end]))
+
+
+@pytest.mark.parametrize("told", [[END], [chunk(content="<think>hm"), END]])
+async def test_done_without_an_answer_is_a_broken_stream(told: list[Any]) -> None:
+    with pytest.raises(StreamInterrupted):
+        await bounded(answered(told))
+
+
+@pytest.mark.parametrize("end", [[END], ["data:[DONE]"], [*END], [END, ": more\n\n", CUT]])
+async def test_done_after_content_ends_the_answer(end: list[Any]) -> None:
+    pieces = await bounded(answered([chunk(content="whole"), *end]))
+    assert pieces[-1].result == InferenceResult.text("whole")
+
+
+async def test_done_after_a_call_ends_the_answer() -> None:
+    pieces = await bounded(answered([fragment(0, "a", "f", "{}"), END]))
+    assert pieces[-1].result.stop_reason is StopReason.TOOL_USE
+    assert pieces[-1].result.tool_calls == (ToolCall(id="a", name="f", arguments={}),)
+
+
+async def test_a_whole_completion_in_place_of_a_stream_is_the_answer() -> None:
+    function = {"name": "f", "arguments": '{"x": 1}'}
+    message = {"role": "assistant", "content": "Hello", "tool_calls": [{"id": "a", "function": function}]}
+    usage = {"prompt_tokens": 7, "completion_tokens": 3}
+    whole = {"object": "chat.completion", "choices": [{"index": 0, "message": message}], "usage": usage}
+    body = json.dumps(whole, indent=1)
+    pieces = await bounded(answered(refusal(200, body, Content_Type="application/json")))
+    assert pieces[0] == InferenceTextDelta(delta="Hello")
+    assert pieces[-1].result == InferenceResult(
+        content=(ContentBlock(text="Hello"),),
+        tool_calls=(ToolCall(id="a", name="f", arguments={"x": 1}),),
+        stop_reason=StopReason.TOOL_USE,
+        usage=Usage(input_tokens=7, output_tokens=3),
+    )
 
 
 @pytest.mark.parametrize("end", [[], [CUT]])
@@ -232,9 +266,11 @@ async def test_thoughts_in_tags_are_reasoning_and_not_the_answer(
         (refusal(503), Overloaded),
         (refusal(504), InferenceTimeout),
         (refusal(529, {"type": "error", "error": {"type": "overloaded_error"}}), Overloaded),
-        (refusal(200, {"choices": []}, Content_Type="application/json"), ProviderFailed),
-        (refusal(200, "{garbage", Content_Type="application/json; charset=utf-8"), ProviderFailed),
-        (refusal(200, "<html>", Content_Type="text/html"), StreamInterrupted),
+        (refusal(200, {"choices": []}, Content_Type="application/json"), ModelNotFound),
+        (refusal(200, {"error": "no such path"}, Content_Type="application/json"), ModelNotFound),
+        (refusal(200, {"error": {"message": "burst", "code": 429}}, Content_Type="application/json"), RateLimited),
+        (refusal(200, "{garbage", Content_Type="application/json; charset=utf-8"), ModelNotFound),
+        (refusal(200, "<html>", Content_Type="text/html"), ModelNotFound),
         ([chunk("content_filter"), END], ContentFiltered),
         (['data: {"error": {"message": "burst", "code": 429}}\n\n'], RateLimited),
         (['data: {"error": "odd"}\n\n'], ProviderFailed),

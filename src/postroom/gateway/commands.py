@@ -294,19 +294,24 @@ class Commands:
 
     # The run at work, and what waits.
 
-    async def _stop(self, call: CommandCall) -> str:
+    async def _stop(self, call: CommandCall) -> str | None:
+        """End the run here; a run that waits for a person ends at once, and its own end says so."""
         dropped: list[Message] = []
-        stopped, waiting = False, 0
+        stopping, ended, waiting = False, False, 0
         for session in await self._sessions_here(call):
             if call.words.lower() == "all":
                 dropped += await self._handover.dropped(session.thread_id)
-            stopped |= await self._handover.stop(session.thread_id)
+            is_at_work = await self._handover.active(session.thread_id) is not None
+            if await self._handover.stop(session.thread_id):
+                stopping, ended = stopping or is_at_work, ended or not is_at_work
             waiting += len(await self._run_queue.pending(session.thread_id))
-        said = [wording.STOPPING if stopped else wording.NOTHING_TO_STOP]
+        said = [wording.STOPPING] if stopping else [] if ended else [wording.NOTHING_TO_STOP]
+        if not said and call.source.platform in ANSWER_ONLY:  # the end answers another request
+            said = [wording.STOPPED]
         said += _listed("Dropped", [message.text() for message in dropped])
         if waiting:
             said.append(f"{waiting} waiting, and answered next; /stop all drops them.")
-        return "\n".join(said)
+        return "\n".join(said) or None
 
     async def _queue(self, call: CommandCall) -> str | None:
         return await self._handed_over(call, BusyPolicy.QUEUE)
@@ -417,7 +422,7 @@ class Commands:
         number = int(call.words) if call.words.isdigit() and int(call.words) > 0 else 1
         session, state = await self._with_state(call)
         if state.active is not None:
-            return wording.BUSY
+            return wording.AT_WORK
         shown = await self._shown_runs(session)
         gone = shown[-number:]
         if not gone:
@@ -433,7 +438,7 @@ class Commands:
     async def _retry(self, call: CommandCall) -> str | None:
         session, state = await self._with_state(call)
         if state.active is not None:
-            return wording.BUSY
+            return wording.AT_WORK
         shown = await self._shown_runs(session)
         if not shown:
             return "There is nothing to answer again."
@@ -531,11 +536,13 @@ class Commands:
         quiet = None if once else await self._sessions.quiet_hours(call.source.address)
         zone = quiet.zone.key if quiet is not None and quiet.zone is not None else "UTC"
         try:
-            when, text = read_once(call.words) if once else read_every(call.words, zone)
+            when, text = await asyncio.to_thread(
+                lambda: read_once(call.words) if once else read_every(call.words, zone)
+            )
             kept = await self._reminders.add(call.key, call.source, when, text, once=once, key=key)
         except InvalidSchedule as error:
             return f"{error.message}: {error.remedy}." if error.remedy else error.message
-        coming = "" if when.cron is None else f"; next {await asyncio.to_thread(next_time, kept)}"
+        coming = "" if once else f"; next {await asyncio.to_thread(next_time, kept)}"
         return f"Kept: {when.words}{coming}."
 
     # Who answers.

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Final
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 from postroom.contracts.accepting import Accept
 from postroom.contracts.errors import InvalidSchedule
@@ -46,7 +46,9 @@ _AT: Final = re.compile(
     r"(?P<days>[^\s,]+(?:\s*,\s*[^\s,]+)*)\s+at\s+(?P<time>\S+)(?P<rest>.*)", re.DOTALL | re.IGNORECASE
 )
 _TIME: Final = re.compile(r"(\d{1,2})(?:[:.](\d\d))?(am|pm)?", re.ASCII)
-_ZONE: Final = re.compile(r"\s+(UTC|[A-Z][A-Za-z_]+(?:/[A-Za-z0-9_+-]+)+)(?=\s|$)(.*)", re.DOTALL)
+_ZONE: Final = re.compile(
+    r"\s+(UTC|[A-Z][A-Z_]+(?:/[A-Z0-9_+-]+)+)(?=\s|$)(.*)", re.DOTALL | re.IGNORECASE | re.ASCII
+)
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _LEAST_EVERY: Final = timedelta(minutes=1)
 _LONGEST: Final = timedelta(days=366)
@@ -177,6 +179,7 @@ def read_every(words: str, zone: str) -> tuple[When, str]:
     """Return when the agent is given words, and the words.
 
     Examples: `1d Look`, `mon,wed at 18:30 Europe/Berlin Look`. `zone` counts for a time without a zone.
+    The case of a zone does not matter. Blocks: it reads the names of the zones.
 
     Raises:
         InvalidSchedule: The words do not begin with a span, or with days and a time of day.
@@ -190,10 +193,23 @@ def read_every(words: str, zone: str) -> tuple[When, str]:
     days = [part.strip().casefold() for part in found["days"].split(",")]
     hour, minute = _time_of(found["time"])
     rest, named = found["rest"], _ZONE.fullmatch(found["rest"])
-    if named is not None:
-        zone, rest = named[1], named[2]
+    if named is not None and (told := _zone_named(named[1])) is not None:
+        zone, rest = told, named[2]
     at = f"every {', '.join(days)} at {hour}:{minute:02} {zone}"
     return When(cron=f"{minute} {hour} * * {_days_of(days)}", zone=zone, words=at), rest
+
+
+def _zone_named(told: str) -> str | None:
+    """Return the name of a zone as its database writes it; None for words such as `and/or`.
+
+    An unknown place stays as it was given if it begins with a capital or with a known area such as
+    `europe/`: a schedule then refuses it by name.
+    """
+    zones = {name.casefold(): name for name in available_timezones()}
+    areas = {name.partition("/")[0] for name in zones if "/" in name}
+    folded = told.casefold()
+    is_place = told[0].isupper() or folded.partition("/")[0] in areas
+    return zones.get(folded, told if is_place else None)
 
 
 def _time_of(told: str) -> tuple[int, int]:

@@ -231,7 +231,7 @@ def answer_of(run: RunRecord) -> Reply:
         tool_calls=calls,
         usage=(run.usage.input_tokens, run.usage.output_tokens),
         output=None if failed or says_nothing or run.final_output == text else run.final_output or "",
-        is_cut=reason is not None and reason.value == CUT_OFF,
+        is_cut=reason is not None and (reason.value == CUT_OFF or reason.type is TerminationKind.STOPPED),
     )
 
 

@@ -38,6 +38,7 @@ BUSY = (
     "Not taken: the agent is at work. Send it again later. I take no message until then, and repeat this only"
     " every half a minute."
 )
+AT_WORK = "Not done: the agent is at work. Send this command again after its answer, or send /stop first."
 NOTHING_TO_STOP = "Nothing is at work here."
 EDITED_TOO_LATE = "I had read this before you changed it. Send what is different as a new message."
 EDITED_UNREAD = "I do not read this, for it was taken back or refused before. Send it as a new message."

@@ -54,10 +54,14 @@ class OpenAICompatibleModel:
         body = request_body(request, token_limit_field=self._token_limit_field)
         answer = Assembly()
         try:
-            async with self._endpoint.chunks(body, now=self._clock.now()) as chunks:
-                async for chunk in chunks:
-                    for piece in answer.add(chunk):
-                        yield piece
+            async with self._endpoint.chunks(body, now=self._clock.now()) as (chunks, is_done):
+                try:
+                    async for chunk in chunks:
+                        for piece in answer.add(chunk):
+                            yield piece
+                finally:
+                    if is_done():
+                        answer.end()
         except (StreamInterrupted, InferenceTimeout):
             if not answer.finished:
                 raise

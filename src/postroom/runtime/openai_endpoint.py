@@ -5,9 +5,10 @@ leaves open: nothing is retried twice, an endless line does not fill the memory,
 process adds no key, and every failure is one of our kinds without the key in its text.
 """
 
+import json
 import re
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -150,6 +151,9 @@ except ImportError as error:
         remedy='pip install "postroom[openai]"',
     ) from error
 
+_DONE = re.compile(rb"[\r\n]data: ?\[DONE\]")
+_LONGEST_DONE = 13
+"""The bytes of the longest match, without its last."""
 LARGEST_LINE = 8 * 1024 * 1024
 LARGEST_REFUSAL = 64 * 1024
 CONNECT_SECONDS = 10.0
@@ -196,10 +200,13 @@ class Endpoint:
     @asynccontextmanager
     async def chunks(
         self, body: dict[str, Any], *, now: int
-    ) -> AsyncIterator[AsyncIterator[ChatCompletionChunk]]:
-        """Send a request and yield the chunks of the answer as they come.
+    ) -> AsyncIterator[tuple[AsyncIterator[ChatCompletionChunk], Callable[[], bool]]]:
+        """Send a request and yield the chunks of the answer, and whether `[DONE]` has ended the stream.
+
+        A whole chat completion that comes in place of a stream becomes one chunk.
 
         Raises:
+            ModelNotFound: the endpoint answered with another JSON or with a web page.
             InferenceError: the endpoint refused, could not be reached, or broke off.
         """
         begun = False
@@ -207,10 +214,12 @@ class Endpoint:
             stream: openai.AsyncStream[ChatCompletionChunk]
             stream = await self._client.chat.completions.create(**body, extra_headers=self._headers)
             async with stream:
-                if stream.response.headers.get("content-type", "").startswith("application/json"):
-                    raise ProviderFailed("the model's endpoint answered with JSON and not with a stream")
+                events, kind = stream.response.stream, stream.response.headers.get("content-type", "")
                 begun = True
-                yield aiter(stream)
+                if kind.startswith(("application/json", "text/html")):
+                    yield _one(_completion(await stream.response.aread())), lambda: False
+                else:
+                    yield aiter(stream), lambda: isinstance(events, _Events) and events.is_done
         except openai.APITimeoutError as error:
             raise InferenceTimeout("the model's endpoint was silent for too long") from error
         except openai.APIConnectionError as error:
@@ -224,6 +233,8 @@ class Endpoint:
             ) from None
         except openai.APIError as error:
             raise self._told(failure_in_stream(error.body)) from None
+        except InferenceError as error:
+            raise self._told(error) from None
         except (ValueError, RecursionError) as error:
             raise ProviderFailed("the model's endpoint sent what is no JSON") from error
 
@@ -264,6 +275,34 @@ class Endpoint:
         return str(text).replace(self._key, "***") if self._key else str(text)
 
 
+def _completion(body: bytes) -> ChatCompletionChunk:
+    """Return a whole chat completion as the one chunk of a stream.
+
+    Raises:
+        InferenceError: the body is an error of the provider, or no chat completion.
+    """
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError):
+        said = None
+    said = said if isinstance(said, dict) else {}
+    if isinstance(said.get("error"), dict):
+        raise failure_in_stream(said)
+    match said.get("choices"):
+        case [{"message": {} as message} as choice, *_]:
+            ended = choice.get("finish_reason") or ("tool_calls" if message.get("tool_calls") else "stop")
+            whole = {"index": 0, "delta": message, "finish_reason": ended}
+            return ChatCompletionChunk.construct(**{**said, "choices": [whole]})
+    text = body.decode(errors="replace")[:LONGEST_EXCERPT]
+    raise ModelNotFound(
+        f"the model's endpoint answered 200 without a stream or a chat completion; check base_url: {text}"
+    )
+
+
+async def _one(chunk: ChatCompletionChunk) -> AsyncIterator[ChatCompletionChunk]:
+    yield chunk
+
+
 def _address(base_url: str) -> httpx2.URL:
     try:
         url = httpx2.URL(base_url.rstrip("/"))
@@ -300,9 +339,14 @@ class _Bounded(httpx2.AsyncByteStream):
 class _Events(_Bounded):
     """The events of an answer; the last one counts although no blank line ends it."""
 
+    is_done = False
+    """Whether `[DONE]` came, which the SDK does not tell."""
+
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        length = 0
+        length, before = 0, b"\n"
         async for piece in self._pieces:
+            self.is_done = self.is_done or _DONE.search(before + piece) is not None
+            before = (before + piece)[-_LONGEST_DONE:]
             end = piece.rfind(b"\n")
             length = len(piece) - end - 1 if end >= 0 else length + len(piece)
             if length > LARGEST_LINE:

@@ -173,6 +173,11 @@ class _Thoughts:
         """Whether the answer is not within its reasoning."""
         return self._mark != _END_OF_THOUGHT
 
+    @property
+    def is_held(self) -> bool:
+        """Whether text is held that may be the beginning of a tag."""
+        return self.is_text and bool(self._held.strip())
+
     def rest(self) -> str:
         """Return the text that is held; only text follows."""
         held, self._held, self._mark = self._held, "", None
@@ -213,7 +218,7 @@ class Assembly:
 
     @property
     def finished(self) -> bool:
-        """Whether the model said why it stopped: only then is the answer whole."""
+        """Whether the model said why it stopped, or `[DONE]` came: only then is the answer whole."""
         return self._finish is not None
 
     def add(self, chunk: "ChatCompletionChunk") -> list[InferencePiece]:
@@ -276,6 +281,13 @@ class Assembly:
             if known is None and not id and not name and self._calls:
                 known = self._calls[-1]
         return None if known is not None and id and known.id != id else known
+
+    def end(self) -> None:
+        """End the answer by `[DONE]`: its text or its calls are whole although no reason to stop came."""
+        if self._finish is None and self._calls:
+            self._finish = "tool_calls"
+        elif self._finish is None and (self._text.whole().strip() or self._thoughts.is_held):
+            self._finish = "stop"
 
     def result(self) -> InferenceResult:
         """Return the whole answer.

@@ -24,6 +24,8 @@ _KEPT = 0.5
 """So much of what messages may take stays whole when the others are summed up."""
 _LEAST_RATIO, _MOST_RATIO = 0.25, 4.0
 _LEAST_WINDOW = 256
+_LEAST_WINDOW_GUESSED = 4_000
+"""The least tokens of a window that no refusal has given as a number."""
 
 
 class Windows:
@@ -32,6 +34,8 @@ class Windows:
     def __init__(self) -> None:
         self._said: dict[tuple[str, str], int] = {}
         self._ratios: dict[tuple[str, str], float] = {}
+        self._largest: dict[tuple[str, str], int] = {}
+        """The tokens of the largest request that succeeded."""
 
     def of(self, spec: AgentSpec, summary: Summary | None) -> int | None:
         """Return how many tokens the model takes: what was configured, or what its endpoint said, if less."""
@@ -49,16 +53,27 @@ class Windows:
         return int(tokens / self._ratios.get(_key(spec), 1.0))
 
     def count(self, spec: AgentSpec, request: InferenceRequest, usage: Usage | None) -> None:
-        """Learn from an answer how many tokens the endpoint has counted for its request."""
+        """Learn from a successful request: its tokens fit, and the endpoint may have counted them."""
         if usage is not None and usage.input_tokens > 0:
             self._correct(spec, request, usage.input_tokens)
+        taken = self.tokens(spec, tokens_of(request))
+        self._largest[_key(spec)] = max(taken, self._largest.get(_key(spec), 0))
 
-    def refused(self, spec: AgentSpec, request: InferenceRequest, error: ContextOverflow) -> int:
-        """Learn from a refusal how many tokens the model takes, and return that; said or estimated."""
+    def refused(self, spec: AgentSpec, request: InferenceRequest, error: ContextOverflow) -> int | None:
+        """Learn the window from a refusal, and return its tokens.
+
+        Without a number in the refusal, the window is estimated from the request. It is never estimated
+        below the largest request that succeeded; 4,000 tokens count where no request succeeded. Return
+        None and learn nothing if the request is no larger: its length cannot be the reason.
+        """
         asked, window = error.details.get("asked"), error.details.get("window")
         taken = self.tokens(spec, tokens_of(request))
         if not isinstance(window, int):
-            window = int((asked if isinstance(asked, int) else taken) * 0.9)
+            size = asked if isinstance(asked, int) else taken
+            least = self._largest.get(_key(spec), _LEAST_WINDOW_GUESSED)
+            if size <= least:
+                return None
+            window = max(int(size * 0.9), least)
         if isinstance(asked, int):
             self._correct(spec, request, asked)
         elif taken <= window:

@@ -71,7 +71,7 @@ class Answer:
     calls: tuple[ToolCall, ...] = ()
     usage: tuple[int, int] = (0, 0)
     is_cut: bool = False
-    """Whether the model's limit of tokens cut it off."""
+    """Whether a limit of the model or of the run cut it off."""
     is_cancelled: bool = False
     """Whether its caller cancelled it; its text is what there was by then."""
     failure: Refused | None = None

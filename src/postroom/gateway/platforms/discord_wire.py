@@ -308,7 +308,7 @@ def event_of(data: object, channel: Channel, me: Me) -> MessageEvent:
         media=media + _answered_files(answered, me),
         reply_to_message_id=str(answers) if answers else None,
         reply_to_text=_answered(answered) or None if isinstance(answered, dict) else None,
-        reply_to_author=_name(_mapping(answered, "author")) if isinstance(answered, dict) else None,
+        reply_to_author=_author(answered) if isinstance(answered, dict) else None,
         forwarded=tuple(forwarded),
         timestamp=instant_of(message_id),
         addressed=channel.chat_type == "dm" or me.named_in(found),
@@ -441,6 +441,11 @@ def _answered(answered: Mapping[str, Any]) -> str:
     forwarded = (one.text for one in _snapshots(answered))
     said = "\n\n".join(part for part in (_words(answered), *_parts(answered), *embeds, *forwarded) if part)
     return said or ("(a file)" if _files(answered) else "")
+
+
+def _author(answered: Mapping[str, Any]) -> str | None:
+    """Return the author of a message's words; None for a forward, whose author Discord does not name."""
+    return None if any(True for _ in _snapshots(answered)) else _name(_mapping(answered, "author"))
 
 
 def _answered_files(answered: object, me: Me) -> tuple[Attachment, ...]:

@@ -571,13 +571,16 @@ _REPEATED: Final = {"document": "animation", "location": "venue"}
 
 def _forwarded(message: dict[str, Json], text: str) -> tuple[Forwarded, ...]:
     """Return the words of a forwarded message, which its sender did not write; () for any other message."""
-    if not any(name in message for name in ("forward_origin", "forward_date", "forward_sender_name")):
-        return ()
-    return (Forwarded(text=text, author=_author(message, of_forward=True)),)
+    return (Forwarded(text=text, author=_author(message)),) if _is_forward(message) else ()
 
 
-def _author(message: dict[str, Json], *, of_forward: bool = False) -> str | None:
-    """Return who wrote a message that is forwarded or answered, for show."""
+def _is_forward(message: dict[str, Json]) -> bool:
+    return any(name in message for name in ("forward_origin", "forward_date", "forward_sender_name"))
+
+
+def _author(message: dict[str, Json]) -> str | None:
+    """Return the author of a message's words, for show: of a forward, never the person who forwarded it."""
+    of_forward = _is_forward(message)
     told = message.get("forward_origin") if of_forward else message.get("origin")
     origin = told if isinstance(told, dict) else {}
     people = [origin.get(name) for name in ("sender_user", "sender_chat", "chat")]
