@@ -108,7 +108,7 @@ class Compaction:
 
         A refusal for another reason teaches nothing about the model's window, and only a long conversation is
         summed up because of it: the endpoint may have found no words for "too long" that are known here.
-        Return None if there is nothing to sum up, or if the request is too small to be too long.
+        Return None if there is nothing to sum up.
 
         Raises:
             InferenceError: as of `when_full`.
@@ -118,8 +118,8 @@ class Compaction:
             is_long = len(self._log.messages) >= _LONG_MESSAGES or size >= _LONG_TOKENS
             return await self._sum_up(size // 4, _WINDOW_UNKNOWN) if is_long else None
         window = windows.refused(spec, request, error)
-        if window is None:
-            return None
+        if window is None:  # as large a request has succeeded: only this conversation is shortened
+            return await self._sum_up(size // 4, _WINDOW_UNKNOWN)
         besides = windows.tokens(spec, tokens_of(request) - size)
         most = windows.estimated(spec, kept_whole(room_for_messages(window, besides)))
         return await self._sum_up(min(most, size // 2), window)

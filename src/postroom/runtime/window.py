@@ -64,7 +64,7 @@ class Windows:
 
         Without a number in the refusal, the window is estimated from the request. It is never estimated
         below the largest request that succeeded; 4,000 tokens count where no request succeeded. Return
-        None and learn nothing if the request is no larger: its length cannot be the reason.
+        None and learn nothing if the request is no larger: other conversations keep their messages.
         """
         asked, window = error.details.get("asked"), error.details.get("window")
         taken = self.tokens(spec, tokens_of(request))
