@@ -1033,7 +1033,7 @@ async def rebuild(
         trace=replace(kept.trace, dispatch_id=dispatch.dispatch_id, session_id=instance_id),
         delivery=kept.delivery,
         hints=RunHints(run_id=run.run_id, dispatch_id=dispatch.dispatch_id, resolution_id=run.resolution_id),
-        attempt=dispatch.attempt_count + 1,
+        attempt=dispatch.attempt_count + dispatch.interruption_count + 1,
     )
 
 
