@@ -443,7 +443,7 @@ def test_doctor_examines_what_it_can_without_a_server(data: Path, capsys: pytest
     code, document = run(capsys, "doctor")
     assert (code, document["ok"]) == (1, False)
     states = {one["name"]: one["state"] for one in document["checks"]}
-    well = dict.fromkeys(("settings", "token", "store", "folders", "disk"), "ok")
+    well = dict.fromkeys(("settings", "token", "store", "messages", "folders", "disk"), "ok")
     assert states == {"server": "failed", **well, "backups": "unknown"}
     assert main(["backup"]) == 0
     capsys.readouterr()

@@ -124,7 +124,7 @@ def _is_symbol(piece: str) -> bool:
 
 @lru_cache(maxsize=4_096)
 def _piece(character: str) -> str:
-    """Return the letters that a character adds to its word; a space or a coded word in spaces ends it."""
+    """Return the text that a character adds to its word; a space or a coded word in spaces ends it."""
     category = unicodedata.category(character)
     if category == "Mn" and _FIRST_MARK <= character <= _LAST_MARK:
         return ""
