@@ -453,7 +453,7 @@ def test_doctor_examines_what_it_can_without_a_server(data: Path, capsys: pytest
     (data / "token").write_text("nonsense")
     code, document = run(capsys, "doctor")
     found = {one["name"]: one["detail"] for one in document["checks"] if one["state"] != "ok"}
-    assert set(found) == {"server", "token", "store"}
+    assert set(found) == {"server", "token", "store", "messages"}
     assert all(set(one) == {"name", "state", "detail", "remedy"} for one in document["checks"])
     assert main(["doctor"]) == 1
     shown = capsys.readouterr().out.splitlines()
