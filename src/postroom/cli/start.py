@@ -22,7 +22,7 @@ LOSER_TIMEOUT: Final = timedelta(seconds=3)
 """How long a started server's end is taken for the loss of a race, and the winner is waited for."""
 _PROBE_TIMEOUT: Final = timedelta(seconds=2)
 _SHOWN_BYTES: Final = 1_000
-"""Bytes of the end of a failed start's log that its client is told."""
+"""How many bytes at the end of the log of a failed start the client is shown."""
 _PAUSE: Final = timedelta(milliseconds=50)
 
 _DETACHED_PROCESS: Final = 0x8

@@ -280,7 +280,7 @@ class Rounds:
         self._is_held_up = False
         """Whether what was due could not be started: to ask again at once would not help."""
         self._clock_ahead: int | None = None
-        """How far the store's clock was ahead of one that nobody sets, when it was last looked at."""
+        """How far the clock of the store was ahead of the monotonic clock at the last poll (ms)."""
 
     async def poll(self) -> int:
         """Start what is due on any thread, as far as there are slots; return how many were started.

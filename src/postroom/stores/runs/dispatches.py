@@ -50,7 +50,7 @@ _FIRST_WINDOW: Final = 64
 _WINDOWS: Final = 3
 """Rows of the queue that are looked at together, at least, and how often before each thread is looked at."""
 _SOON_MS: Final = 10_000
-"""A run that is retried within this time counts as one that executes: after an interruption each one is."""
+"""Milliseconds: a queued run that is due within this time counts as an executing run for budgets."""
 _QUEUED, _CLAIMED = RunDispatchStatus.QUEUED, RunDispatchStatus.CLAIMED
 
 
