@@ -587,10 +587,10 @@ function rename(one, item) {
 
 async function remove(one) {
   part("ask-text").textContent = `“${one.title}” and its messages are deleted for ever. An answer that is being written is stopped.`;
-  part("ask").returnValue = "";
   part("ask").showModal();
-  await new Promise((closed) => part("ask").addEventListener("close", closed, { once: true }));
-  if (part("ask").returnValue !== "yes") return;
+  // The "close" event comes a task after the dialog is closed, when the next dialog may be open: its form answers at once.
+  const answer = await new Promise((answered) => (part("ask").firstElementChild.onsubmit = ({ submitter }) => answered(submitter.value)));
+  if (answer !== "yes") return;
   const { ok, reason } = await call("DELETE", `/conversations/${one.id}`);
   if (!ok) return note(`Not deleted: ${reason}`);
   if (one.id === current) begin();
