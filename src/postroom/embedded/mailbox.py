@@ -37,6 +37,7 @@ from postroom.embedded.operators import DeadLetters, Pending, Questions
 from postroom.embedded.running import Function, FunctionExecutor, Run, is_awaited
 from postroom.embedded.schedules import RunSchedules
 from postroom.embedded.values import refuse_other_text
+from postroom.stores.addresses import is_postgres_address, refuse_malformed_address
 from postroom.stores.live import LocalLiveChannels
 from postroom.stores.sqlite.store import SqliteStore
 from postroom.stores.store import Stores
@@ -396,7 +397,11 @@ def opened_stores(url: str, schema: str, clock: Clock | None = None) -> Stores:
         path = Path(parts.path[1:])
         _refuse_no_folder(path.resolve().parent)
         return SqliteStore.open(path, clock=clock, purpose="program")
-    if parts.scheme in ("postgresql", "postgres"):
+    if is_postgres_address(url):
+        try:
+            refuse_malformed_address(url)
+        except ValueError as error:
+            raise ConfigError("the address of PostgreSQL cannot be read", remedy=str(error)) from error
         import postroom.stores.postgres.live  # noqa: F401 - it reads files, which this thread may
         from postroom.stores.postgres.store import PostgresStore
 
