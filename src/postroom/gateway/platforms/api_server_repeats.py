@@ -1,4 +1,4 @@
-"""Repeated requests: found by their key, their count of retries or their position, in memory and in the store."""
+"""Repeated requests: found by key, count of retries or position, in memory and in the store."""
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -71,10 +71,10 @@ class Repeats:
     async def key_of(self, session: str | None, asked: Asked, *, is_retry: bool) -> str:
         """Return the key of a request that brings none.
 
-        A request that counts itself as a retry gets the key of an equal request without an answer, else of the
-        newest equal request. Another request gets the key of an equal request whose caller has no answer, if its
-        history says that both have the same position in their conversation. Each other request gets a new key.
-        Only the newest six equal requests of the last hour are compared.
+        A request that counts itself as a retry gets the key of an equal request whose caller has no answer,
+        otherwise of the newest equal request. Another request gets the key of an equal request whose caller
+        has no answer, if the history in both says that they have the same position in their conversation.
+        Each other request gets a new key. Only the newest six equal requests of the last hour are compared.
         """
         told = digest(f"{session}\0{asked.fingerprint}")
         now = self._clock.now()
@@ -147,7 +147,8 @@ class Repeats:
     ) -> bool:
         """Return whether the caller of a request got no answer and no longer waits for it.
 
-        Of a request from before this process began nobody knows that: a retry takes the newest, another request this one.
+        For a request from before this process began nobody knows that. A retry then takes the newest request,
+        and another request takes this one.
         """
         if exchange is None or exchange.fingerprint is None:  # nobody of this process asked it
             is_background = known is not None and "background" in known.event.metadata
