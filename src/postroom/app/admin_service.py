@@ -153,7 +153,7 @@ class AdminService:
                 raise StateError(
                     f"{shown(home)} is the folder of another project, {holder.slug}",
                     value=folder,
-                    remedy=f"`postroom projects merge {holder.slug} {known.slug} --dry-run` says what a merge does",
+                    remedy=f"see `postroom projects merge {holder.slug} {known.slug} --dry-run`",
                 )
             move_project(tx, known, home)
             if read.identity:
