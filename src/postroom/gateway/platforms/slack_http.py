@@ -70,22 +70,22 @@ class SlackReceiver:
             return PlainTextResponse(str(payload.get("challenge", ""))[:1_000])
         return await self._kept(self._take(kind, payload))
 
-    async def _kept(self, taking: Coroutine[Any, Any, None]) -> Response:
+    async def _kept(self, work: Coroutine[Any, Any, None]) -> Response:
         """Take it within the adapter's tasks, so that nothing is acknowledged once they are closed."""
         tasks = self._tasks()
         if tasks is None:
-            taking.close()
+            work.close()
             return _later()
-        work = tasks.start(self._taken(taking), name="request")
-        await asyncio.wait({work})
-        if work.cancelled() or work.exception() is not None or not work.result():
+        task = tasks.start(self._taken(work), name="request")
+        await asyncio.wait({task})
+        if task.cancelled() or task.exception() is not None or not task.result():
             return _later()
         return Response()
 
-    async def _taken(self, taking: Coroutine[Any, Any, None]) -> bool:
+    async def _taken(self, work: Coroutine[Any, Any, None]) -> bool:
         async with self._in_order:
             try:
-                await taking
+                await work
             except PostroomError as error:
                 _LOG.warning("slack.not_kept", code=error.code)
                 return False
