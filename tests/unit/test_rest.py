@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from fastmcp import Client
 from mcp.server.subscriptions import ResourceUpdated
 from starlette.routing import Route
 
@@ -376,3 +377,30 @@ def test_every_refusal_of_the_mail_room_is_told() -> None:
     stored = {errors.InternalError, *(kind for kind in MAIL if issubclass(kind, errors.StoreError))}
     assert {kind.__name__ for kind in MAIL if kind not in stored} <= named
     assert 409 in codes_by_status()
+
+
+async def test_a_stranger_in_a_thread_is_reached_over_no_surface_until_she_is_answered() -> None:
+    """The rule itself, in all its cases: `tests/waking/test_people.py`."""
+    for surface in ("rest", "mcp"):
+        for edge in opened():
+            await edge.furnish()
+
+            async def sent(
+                *to: str, edge: Edge = edge, surface: str = surface, sender: str = "Ada"
+            ) -> list[str]:
+                asked = {"project_key": HARBOR, "sender_name": sender, "to": list(to), "thread_id": "plan"}
+                asked |= {"subject": "s", "body_md": "b"}
+                if surface == "rest":
+                    answer = (await edge.ask("send_message", asked)).json()
+                else:
+                    async with Client(edge.mcp) as client:
+                        told = await client.call_tool("send_message", asked)
+                    answer = told.structured_content or {}
+                return list(answer["deliveries"][0]["payload"]["to"])
+
+            await edge.room.open("Mallory", project=HARBOR)
+            await sent("Ben")
+            await sent("Ben", "Ada", sender="Mallory")
+            assert await sent("thread:plan") == ["Ben"], surface
+            await sent("Mallory")
+            assert set(await sent("thread:plan")) == {"Ben", "Mallory"}, surface
