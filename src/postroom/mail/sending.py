@@ -258,9 +258,9 @@ def _participants(
 ) -> list[Addressee]:
     """Return the other participants of a thread, from its messages that the sender wrote or received.
 
-    Participants are the opener of the thread, the sender, and the open recipients of what a participant wrote. A
-    stranger who writes into the thread becomes a participant when a participant writes to her. A sender who shares
-    no message with these has those participants whom the first message that reached him leads to.
+    Participants are the opener of the thread, the sender, and everyone to whom a participant openly wrote.
+    A stranger who writes into the thread becomes a participant when a participant writes to her. For a sender
+    who shares no message with a participant, the first message that reached him opens the thread.
 
     Raises:
         UnknownThread: The project has no such thread.
@@ -310,7 +310,7 @@ class _Entry:
 
 
 def _met(entries: Iterable[_Entry], participants: set[int]) -> set[int]:
-    """Return whom shared messages of participants name; whoever receives one of theirs is one from then on."""
+    """Return the agents in shared messages of participants; their recipients become participants too."""
     met = set[int]()
     for entry in entries:
         if entry.sender in participants:
