@@ -285,10 +285,10 @@ def _participants(
     ]
     opening = entries if len(entries) < MAX_THREAD else []  # nobody knows the opener of a thread that is cut
     opener = next((one.sender for one in opening if one.open_readers - {one.sender}), sender.id)
-    others = _met(entries, {opener, sender.id}) - {sender.id}
-    if not others and (first := next((one.sender for one in entries if one.is_shared), None)) is not None:
-        others = _met(entries, {first, sender.id}) - {sender.id}
-    others = _at_home(context, dict.fromkeys(sorted(others), kind))
+    met = _met(entries, {opener, sender.id}) - {sender.id}
+    if not met and (first := next((one.sender for one in entries if one.is_shared), None)) is not None:
+        met = _met(entries, {first, sender.id}) - {sender.id}
+    others = _at_home(context, dict.fromkeys(sorted(met), kind))
     active = [one for one in others if one.agent.retired_at is None]
     if not active:
         raise InvalidRecipients(
