@@ -53,9 +53,9 @@ async def all_of_a_merged_project_is_the_others_under_its_ids(store: MailStore, 
     here, other, dan = await _two(store)
     inbox = await store.read(lambda tx: tx.inbox(dan.id, limit=9))
     late = await store.write(lambda tx: put_message(tx, dan, [dan], body="plum late", thread="mine"))
-    await never_made(store, lambda tx: tx.merge_projects(other, here.project, now=9))
+    await never_made(store, lambda tx: tx.merge_projects(other, here.project, renames={}, now=9))
     assert await store.read(lambda tx: tx.project_by_id(other.id)) == other
-    await store.write(lambda tx: tx.merge_projects(other, here.project, now=9))
+    await store.write(lambda tx: tx.merge_projects(other, here.project, renames={}, now=9))
     await store.settle()
     after = await store.write(lambda tx: put_message(tx, here.ben, [dan], body="plum after", thread="mine"))
     await store.settle()
@@ -100,7 +100,7 @@ async def _follows(store: MailStore, slug: str, *, agents: int, keep: int) -> No
     other = await store.write(made)
     await store.write(lambda tx: tx.trim_log(other.id, keep=keep, limit=99))
     logs = [await _log(store, number) for number in (here.project.id, other.id)]
-    await store.write(lambda tx: tx.merge_projects(other, here.project, now=9))
+    await store.write(lambda tx: tx.merge_projects(other, here.project, renames={}, now=9))
     merged = await _log(store, here.project.id)
     numbers = [one.seq for one in merged]
     assert numbers == list(range(numbers[0], numbers[0] + len(merged)))
@@ -115,6 +115,31 @@ async def _follows(store: MailStore, slug: str, *, agents: int, keep: int) -> No
 
 async def _log(store: MailStore, project_id: int) -> list[ProjectEvent]:
     return await store.read(lambda tx: tx.project_events(project_id, after=0, limit=99))
+
+
+async def an_agent_that_is_renamed_by_a_merge_is_found_by_its_new_name(
+    store: MailStore, clock: ManualClock
+) -> None:
+    """Its profile, its messages and their words; the agent whose name it had keeps its own."""
+    here, other, dan = await _two(store)
+    twin = await store.write(lambda tx: agent(tx, other.id, "ADA"))
+    sent = await store.write(lambda tx: put_message(tx, twin, [dan], body="plum of the twin", thread="mine"))
+    await store.settle()
+    await store.write(lambda tx: tx.merge_projects(other, here.project, renames={twin.id: "Adamant"}, now=9))
+    await store.settle()
+
+    def look(tx: MailReads) -> None:
+        for name, number in (("ada", here.ada.id), ("adamant", twin.id)):
+            found = tx.agent(here.project.id, name)
+            assert found is not None, name
+            assert found.id == number
+        assert tx.messages([sent.id])[sent.id].sender_name == "Adamant"
+        hits = tx.search(here.project.id, Term("adamant"), order="newest", limit=9)
+        assert [hit.message.id for hit in hits] == [sent.id]
+        hits = tx.search(here.project.id, Term("twin"), order="newest", limit=9)
+        assert [hit.message.sender_name for hit in hits] == ["Adamant"]
+
+    await store.read(look)
 
 
 async def what_stands_against_a_merge_is_found(store: MailStore, clock: ManualClock) -> None:
@@ -140,5 +165,6 @@ _ONE = ["reservation:1"]
 PROMISES = (
     all_of_a_merged_project_is_the_others_under_its_ids,
     whoever_follows_a_log_that_was_merged_misses_nothing,
+    an_agent_that_is_renamed_by_a_merge_is_found_by_its_new_name,
     what_stands_against_a_merge_is_found,
 )

@@ -89,6 +89,16 @@ async def a_deleted_conversation_has_no_entries_and_takes_no_late_answer(
     assert [one.position for one in await stores.web_chats.entries("ada", "c")] == [5]
 
 
+async def a_session_stays_ended_until_it_would_end_by_itself(stores: ChatStores, clock: ManualClock) -> None:
+    """It may be ended twice."""
+    chats, ends_at = stores.web_chats, clock.now() + 1_000
+    assert not await chats.is_session_ended("of ada")
+    for _ in range(2):
+        await chats.end_session("of ada", ends_at=ends_at)
+    assert await chats.is_session_ended("of ada")
+    assert not await chats.is_session_ended("of ben")
+
+
 async def what_cannot_name_an_entry_or_be_its_text_is_refused(stores: ChatStores, clock: ManualClock) -> None:
     """And nothing is stored."""
     chats = stores.web_chats
@@ -115,5 +125,6 @@ PROMISES: tuple[ChatPromise, ...] = (
     a_known_entry_takes_a_new_body_in_its_position,
     conversations_are_listed_by_their_newest_entry,
     a_deleted_conversation_has_no_entries_and_takes_no_late_answer,
+    a_session_stays_ended_until_it_would_end_by_itself,
     what_cannot_name_an_entry_or_be_its_text_is_refused,
 )
