@@ -300,7 +300,7 @@ class TelegramDriver(Driver):
 
     async def malformed(self) -> None:
         self.number += 1
-        self.fake.feed({"update_id": self.number, "message": {"message_id": "seven"}})
+        self.fake.feed({"update_id": self.number, "message": {"message_id": "sevenfold"}})
 
     def tries(self) -> int:
         return len(self.fake.sent("sendMessage"))
@@ -474,7 +474,7 @@ class SlackDriver(Driver):
         return list(zip(names, contents, strict=False))
 
     async def malformed(self) -> None:
-        await self._event(ts="no instant", user=self.people[ANN], text="hello")
+        await self._event(ts="sevenfold", user=self.people[ANN], text="hello")
 
     def tries(self) -> int:
         return len(self.fake.called("chat.postMessage"))
@@ -580,7 +580,7 @@ class DiscordDriver(Driver):
         return [(one.file[0], one.file[2]) for one in self.fake.seen if one.file is not None]
 
     async def malformed(self) -> None:
-        await self.fake.tell("MESSAGE_CREATE", {"id": "seven", "channel_id": self.chat})
+        await self.fake.tell("MESSAGE_CREATE", {"id": "sevenfold", "channel_id": self.chat})
 
     def _path(self) -> str:
         return f"/channels/{self.chat}/messages"
@@ -697,7 +697,9 @@ class MatrixDriver(Driver):
         return list(zip(names, [one.body for one in self.fake.requests("/upload")], strict=False))
 
     async def malformed(self) -> None:
-        await self.fake.push(self.chat, {"type": "m.room.message", "event_id": 7, "content": {"body": "x"}})
+        await self.fake.push(
+            self.chat, {"type": "m.room.message", "event_id": 7, "content": {"body": "sevenfold"}}
+        )
 
     def tries(self) -> int:
         return len(self.fake.requests("/send/m.room.message"))
@@ -785,7 +787,7 @@ class EmailDriver(Driver):
         return [(str(part.get_filename()), part.get_payload(decode=True)) for part in parts]  # type: ignore[misc]
 
     async def malformed(self) -> None:
-        self.fake.imap.put(b"From: ann@example.com\r\nFrom: eve@example.com\r\n\r\nhello\r\n")
+        self.fake.imap.put(b"From: ann@example.com\r\nFrom: eve@example.com\r\n\r\nsevenfold\r\n")
 
     def tries(self) -> int:
         return len(self.fake.smtp.got) + self.fake.smtp.refused

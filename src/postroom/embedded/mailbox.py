@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, closing
 from datetime import datetime, timedelta
@@ -37,9 +38,10 @@ from postroom.embedded.operators import DeadLetters, Pending, Questions
 from postroom.embedded.running import Function, FunctionExecutor, Run, is_awaited
 from postroom.embedded.schedules import RunSchedules
 from postroom.embedded.values import refuse_other_text
+from postroom.stores.addresses import is_postgres_address, refuse_malformed_address
 from postroom.stores.live import LocalLiveChannels
 from postroom.stores.sqlite.store import SqliteStore
-from postroom.stores.store import Stores
+from postroom.stores.store import Stores, refuse_forked
 
 MEMORY: Final = "memory"
 _REPAIRED_LATER: Final = MailboxLifecycleConfig(
@@ -71,6 +73,8 @@ class Mailbox:
         `is_exclusive` says that no other process executes runs of these stores.
         """
         self.is_exclusive = is_exclusive
+        self.process = os.getpid()
+        """The process that may use this mailbox; one that is forked from it may not."""
         self._ends = ends
         self.admin = queue
         """The queue itself, with all that adapters need."""
@@ -206,6 +210,7 @@ class Mailbox:
             QueueFull: the thread of an item takes no more; the commits before stand.
             MailboxClosed: the mailbox is closing.
         """
+        refuse_forked(self.process)
         if not isinstance(items, Iterable):
             raise InvalidArgument(
                 f"items must be an iterable of Item, not {type(items).__name__}",
@@ -412,7 +417,11 @@ def opened_stores(url: str, schema: str, clock: Clock | None = None) -> Stores:
         path = Path(parts.path[1:])
         _refuse_no_folder(path.resolve().parent)
         return SqliteStore.open(path, clock=clock, purpose="program")
-    if parts.scheme in ("postgresql", "postgres"):
+    if is_postgres_address(url):
+        try:
+            refuse_malformed_address(url)
+        except ValueError as error:
+            raise ConfigError("the address of PostgreSQL cannot be read", remedy=str(error)) from error
         import postroom.stores.postgres.live  # noqa: F401 - it reads files, which this thread may
         from postroom.stores.postgres.store import PostgresStore
 

@@ -240,7 +240,7 @@ class Delivery:
             return await self._given_up(row, None, _Closes(), f"it cannot be read: {type(error).__name__}")
         if reply.kind is ReplyKind.UPDATE:
             self._metrics.gave_up()
-            return NotPerformed(error=reply.error or "an update met a defect", final=True)
+            return NotPerformed(error=reply.error or "an update could not be processed", final=True)
         address, closes = await self._answered(row, reply)
         if closes.is_done and row.may_have_arrived:
             return Performed()  # an earlier version died between its messages and its acknowledgement

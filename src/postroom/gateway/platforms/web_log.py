@@ -256,20 +256,26 @@ class ChatLog:
         watcher: Watcher,
         last_id: str | None,
         *,
-        may_watch: Callable[[], bool],
+        may_watch: Callable[[], Awaitable[bool]],
         render: Callable[[Sequence[Entry]], Awaitable[list[dict[str, Any]]]],
         wait: Callable[[int], Awaitable[None]],
     ) -> AsyncGenerator[str]:
         """Yield what changed since `last_id`, then every change as it comes, until nobody may watch.
 
-        `render` returns entries as the page gets them; `wait` waits for a number of milliseconds.
+        `may_watch` is asked at each beat; `render` returns entries as the page gets them; `wait` waits for a
+        number of milliseconds.
         """
         yield sse.retry(RETRY_MS)
         seen, is_whole = self._seen(last_id)
         if not is_whole:
             yield sse.entry("reset", "{}")
-        while not watcher.ended and may_watch():
+        while not watcher.ended:
             watcher.news.clear()
+            if watcher.beats:
+                watcher.beats = False
+                if not await may_watch():
+                    return
+                yield sse.beat()
             changed = [one for one in self._entries.values() if one.version > seen]
             changed.sort(key=lambda one: one.version)
             for entry, told in zip(changed, await render(changed), strict=True):
@@ -280,9 +286,6 @@ class ChatLog:
             if watcher.lists_anew:
                 watcher.lists_anew = False
                 yield sse.entry("conversations", "{}")
-            if watcher.beats:
-                watcher.beats = False
-                yield sse.beat()
             drawn = sum(len(one.text) for one in changed if one.draft)
             if pause := min(drawn // CHARACTERS_A_MS, LONGEST_WAIT_MS):
                 await wait(pause)
