@@ -1,6 +1,6 @@
 """Cuts text into the words that a search compares, the same on both engines.
 
-A word is a run of letters and digits. Case, accents, vowel points and the forms of one letter are
+A word is a run of letters and digits. Case, accents, vowel points and variants of a character are
 folded: `Ł`, `ß`, `İ` and `٣` are compared as `l`, `ss`, `i` and `3`. Two kinds of text become coded words:
 
 - A run of a script without spaces (Chinese, Japanese, Korean, Thai, Lao, Burmese, Khmer) becomes its pairs of
@@ -31,14 +31,14 @@ _UNSPACED: Final = re.compile(
     "\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc\U00020000-\U0003ffff]+"
 )
 _VIRAMA: Final = 9
-"""The combining class of a mark that joins two letters; without it the word is another one."""
+"""The combining class of a mark that joins two characters; without it the word is another one."""
 _SPLITS: Final = "\u200b\u200c\ufeff"
 """Invisible characters between two words; others of their kind stand within a word."""
 _TATWEEL: Final = "\u0640"
 _PLAIN: Final = str.maketrans(
     {"ø": "o", "ł": "l", "đ": "d", "ħ": "h", "ŧ": "t", "ı": "i", "æ": "ae", "œ": "oe", "þ": "th", "ð": "d"}
 )
-"""Letters that Unicode does not take apart, as people write them without their stroke."""
+"""Characters that Unicode does not take apart, as people write them without their stroke."""
 
 
 class Word(NamedTuple):
