@@ -23,7 +23,7 @@ settings.register_profile(
 )
 settings.load_profile("steady")
 
-pytest.register_assert_rewrite("postroom.testing.conformance")
+pytest.register_assert_rewrite("conformance.promises")
 
 from blockbuster import blockbuster_ctx  # noqa: E402 - the rewriting of assertions comes first
 

@@ -27,7 +27,6 @@ STARTED_WITHIN = 30
 STOPPED_WITHIN = 30
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
-    "unix_socket_directories": "",
     "max_connections": "200",
     "shared_buffers": "128MB",
     "wal_level": "minimal",
@@ -105,6 +104,11 @@ class PostgresServer:
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
 
     @property
+    def sockets(self) -> Path:
+        """The folder of its Unix socket."""
+        return self._folder
+
+    @property
     def data(self) -> Path:
         """The folder of its files."""
         return self._data
@@ -119,6 +123,7 @@ class PostgresServer:
         if not self._data.exists():
             self._make()
         words = [str(self.programs / "postgres"), "-D", str(self._data), "-p", str(self.port)]
+        words += ["-c", f"unix_socket_directories={self._folder}"]
         for name, value in self._settings.items():
             words += ["-c", f"{name}={value}"]
         self._process = subprocess.Popen(

@@ -74,7 +74,11 @@ ROUTE_WORDS: Final = {
     "/admin/prune": "Deletes the messages that no `[[keep]]` rule keeps any more. Body: "
     '`{"dry_run": true}` only counts them. See [operating](../operating.md#retention).',
     "/admin/projects/merge": "Makes one project of two. Body: "
-    '`{"source": "...", "target": "...", "dry_run": false}`. See [mail](../mail.md#merging-two-projects).',
+    '`{"source": "...", "target": "...", "renames": {"Ada": "Ada-2"}, "rename_equal": false, '
+    '"dry_run": false}`. '
+    "See [mail](../mail.md#merging-two-projects).",
+    "/admin/projects/move": 'Gives a project another folder. Body: `{"project": "...", "folder": "/path"}`. '
+    "See [mail](../mail.md#a-folder-that-was-renamed).",
     "/admin/rebuild-archive": "Writes the archive anew from the database. Body: "
     '`{"project": "..."}`, or `{}` for every project.',
     "/health/detailed": "Readiness, and the gateway: its channels, where the lines are that were accepted, "

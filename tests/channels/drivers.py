@@ -69,6 +69,7 @@ class Extra:
     reply: tuple[str, str] | None = None
     """The author and the words of the message that is answered."""
     file: tuple[str, bytes] | None = None
+    """A file of the message, or of what it passes on."""
     unknown: bool = False
     """Whether it has a part of a kind that nobody knows."""
 
@@ -300,7 +301,7 @@ class TelegramDriver(Driver):
 
     async def malformed(self) -> None:
         self.number += 1
-        self.fake.feed({"update_id": self.number, "message": {"message_id": "seven"}})
+        self.fake.feed({"update_id": self.number, "message": {"message_id": "sevenfold"}})
 
     def tries(self) -> int:
         return len(self.fake.sent("sendMessage"))
@@ -388,7 +389,11 @@ class SlackDriver(Driver):
             self.fake.files[f"/files/{name}"] = fake_slack.Fault(200, content, {"Content-Type": "text/plain"})
             address = self.fake.url.removesuffix("/api") + f"/files/{name}"
             file = {"id": f"F{name}", "name": name, "mimetype": "text/plain", "url_private": address}
-            told |= {"files": [{**file, "size": len(content)}], "subtype": "file_share"}
+            files = {"files": [{**file, "size": len(content)}]}
+            if extra.forward:
+                told["attachments"][0] |= files
+            else:
+                told |= {**files, "subtype": "file_share"}
         if extra.unknown:
             told["blocks"] = [{"type": "hologram"}]
         envelope = await self._event(**told)
@@ -474,7 +479,7 @@ class SlackDriver(Driver):
         return list(zip(names, contents, strict=False))
 
     async def malformed(self) -> None:
-        await self._event(ts="no instant", user=self.people[ANN], text="hello")
+        await self._event(ts="sevenfold", user=self.people[ANN], text="hello")
 
     def tries(self) -> int:
         return len(self.fake.called("chat.postMessage"))
@@ -549,7 +554,8 @@ class DiscordDriver(Driver):
             name, content = extra.file
             self.fake.files[f"/attachments/{name}"] = content
             where = {"id": "1", "filename": name, "url": f"{self.fake.cdn}/attachments/{name}"}
-            more["attachments"] = [{**where, "size": len(content), "content_type": "text/plain"}]
+            holder = more["message_snapshots"][0]["message"] if extra.forward else more
+            holder["attachments"] = [{**where, "size": len(content), "content_type": "text/plain"}]
         said = "" if extra.forward else text
         made = await self.fake.say(said, author=self.people[person], **more)
         return Sent(text, person, made["id"], made)
@@ -580,7 +586,7 @@ class DiscordDriver(Driver):
         return [(one.file[0], one.file[2]) for one in self.fake.seen if one.file is not None]
 
     async def malformed(self) -> None:
-        await self.fake.tell("MESSAGE_CREATE", {"id": "seven", "channel_id": self.chat})
+        await self.fake.tell("MESSAGE_CREATE", {"id": "sevenfold", "channel_id": self.chat})
 
     def _path(self) -> str:
         return f"/channels/{self.chat}/messages"
@@ -697,7 +703,9 @@ class MatrixDriver(Driver):
         return list(zip(names, [one.body for one in self.fake.requests("/upload")], strict=False))
 
     async def malformed(self) -> None:
-        await self.fake.push(self.chat, {"type": "m.room.message", "event_id": 7, "content": {"body": "x"}})
+        await self.fake.push(
+            self.chat, {"type": "m.room.message", "event_id": 7, "content": {"body": "sevenfold"}}
+        )
 
     def tries(self) -> int:
         return len(self.fake.requests("/send/m.room.message"))
@@ -785,7 +793,7 @@ class EmailDriver(Driver):
         return [(str(part.get_filename()), part.get_payload(decode=True)) for part in parts]  # type: ignore[misc]
 
     async def malformed(self) -> None:
-        self.fake.imap.put(b"From: ann@example.com\r\nFrom: eve@example.com\r\n\r\nhello\r\n")
+        self.fake.imap.put(b"From: ann@example.com\r\nFrom: eve@example.com\r\n\r\nsevenfold\r\n")
 
     def tries(self) -> int:
         return len(self.fake.smtp.got) + self.fake.smtp.refused

@@ -2,6 +2,7 @@
 
 import asyncio
 import builtins
+import json
 import logging
 import sys
 import threading
@@ -358,6 +359,38 @@ async def test_the_menu_of_the_bot_shows_the_commands(
         {"command": "start", "description": "say hello"},
         {"command": "help", "description": "list the commands"},
     ]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"text": 7},
+        {"text": None, "caption": ["hello"]},
+        {"entities": {"0": {}}},
+        {"from": "Ann"},
+        {"sender_chat": 7},
+        {"forward_origin": "Eve"},
+        {"reply_to_message": 51},
+        {"date": "today"},
+        {"chat": [2]},
+    ],
+    ids=lambda odd: next(iter(odd)),
+)
+async def test_a_field_of_another_type_makes_the_update_a_dead_letter(
+    fake: FakeTelegram, kept: Kept, adapter: TelegramAdapter, odd: dict[str, Any]
+) -> None:
+    dead: list[tuple[str, ...]] = []
+
+    async def keep_dead(*told: str) -> None:
+        dead.append(told)
+
+    adapter.keep_dead = keep_dead
+    fake.feed(update(1, message={**message(1, "hush-hush"), **odd}), update(2))
+    await until(lambda: fake.acknowledged == [1, 2])
+    assert [one.text for one in kept.inbound] == ["message 2"]
+    [(_, _, raw, why)] = dead
+    assert json.loads(raw)["update_id"] == 1
+    assert why.startswith("an update cannot be used: ")
 
 
 async def test_malformed_updates_are_counted_passed_over_and_never_shown(

@@ -167,6 +167,52 @@ async def test_signing_out_ends_the_session_and_its_open_pages(adapter, gateway,
         assert (await client.get("/chat/events")).status_code == 401
 
 
+async def test_a_session_outlives_a_restart_until_its_person_signs_out(ada, adapter, gateway, clock) -> None:
+    cookies = dict(ada.cookies)
+    new = await restarted(adapter, clock, gateway)
+    async with calling(new) as client:
+        client.cookies.update(cookies)
+        assert (await client.get("/chat/conversations")).status_code == 200
+        assert (await client.post("/chat/sign-out", headers=FORM)).status_code == 303
+    third = await restarted(new, clock, gateway)
+    async with calling(third) as client:
+        client.cookies.update(cookies)
+        assert (await client.get("/chat/conversations")).status_code == 401
+        assert 'name="token"' in (await client.get("/chat")).text
+    await third.disconnect()
+
+
+@pytest.mark.parametrize("people", [{"name": "Ada"}, {"name": "Eve"}])
+async def test_a_session_ends_when_the_token_or_the_name_of_its_person_changes(
+    ada, adapter, gateway, clock, people
+) -> None:
+    token = BENS if people["name"] == "Ada" else TOKEN
+    new = await restarted(adapter, clock, gateway, PlatformConfig(enabled=True, token=token, extra=people))
+    async with calling(new) as client:
+        client.cookies.update(dict(ada.cookies))
+        assert (await client.get("/chat/conversations")).status_code == 401
+    await new.disconnect()
+
+
+async def test_a_cookie_that_was_changed_is_no_session(ada, clock) -> None:
+    [(name, session)] = ada.cookies.items()
+    ends_at, nonce, signed = session.split(".")
+    forged = [
+        f"{int(ends_at) + 1}.{nonce}.{signed}",
+        f"{ends_at}.{nonce[::-1]}.{signed}",
+        f"{ends_at}.{nonce}.{signed[::-1]}",
+        f"{ends_at}.{nonce}.",
+        f"{ends_at}.{nonce}",
+        "",
+    ]
+    ada.cookies.clear()
+    for one in forged:
+        answer = await ada.get("/chat/conversations", headers={"Cookie": f"{name}={one}"})
+        assert answer.status_code == 401, one
+    real = await ada.get("/chat/conversations", headers={"Cookie": f"{name}={session}"})
+    assert real.status_code == 200
+
+
 async def test_two_people_have_chats_of_their_own(adapter, gateway, ada) -> None:
     async with calling(adapter) as ben:
         await signed_in(ben, BENS)
@@ -507,11 +553,13 @@ async def shown(client: httpx2.AsyncClient, conversation: str = "main", **asked:
     return [one["text"] for one in found]
 
 
-async def restarted(adapter: WebAdapter, clock: ManualClock, gateway: FakeGateway) -> WebAdapter:
+async def restarted(
+    adapter: WebAdapter, clock: ManualClock, gateway: FakeGateway, config: PlatformConfig | None = None
+) -> WebAdapter:
     """Return another process over the same store."""
     await adapter.disconnect()
     clock.advance(timedelta(seconds=1))
-    new = WebAdapter(adapter.config, clock=clock, timer=clock)
+    new = WebAdapter(config or adapter.config, clock=clock, timer=clock)
     new.set_message_handler(gateway)
     new.web_chats, new.files = adapter.web_chats, adapter.files
     await new.connect()
@@ -550,7 +598,6 @@ async def test_after_a_restart_everything_stands_as_it_was_and_a_card_can_still_
     ]
     new = await restarted(adapter, clock, gateway)
     async with calling(new) as client:
-        assert (await client.get("/chat/conversations")).status_code == 401
         await signed_in(client)
         after = (await client.get("/chat/conversations/main")).json()["entries"]
         assert after == before[:2]

@@ -502,7 +502,10 @@ async def test_a_parameter_that_there_is_not_is_refused_by_name_and_one_without_
 ) -> None:
     harmless = {"metadata": {"a": "b"}, "service_tier": "auto", "prompt_cache_key": "k", "store": False}
     async with harbour(room) as it:
-        for name, value in (("top_k", 4), ("web_search_options", {"a": 1}), ("modalities", ["audio"])):
+        for name, value in (
+            *(("top_k", 4), ("web_search_options", {}), ("modalities", ["audio"])),
+            *(("functions", []), ("function_call", "none")),
+        ):
             for more in ({}, {"stream": True}):
                 with pytest.raises(openai.BadRequestError) as refused:
                     await it.chat("x", extra_body={name: value, **more})
@@ -510,7 +513,7 @@ async def test_a_parameter_that_there_is_not_is_refused_by_name_and_one_without_
         with pytest.raises(openai.BadRequestError) as refused:
             await it.sdk.responses.create(model="postroom", input="x", extra_body={"top_k": 4})
         assert refused.value.param == "top_k"
-        await it.chat("x", extra_body={**harmless, "modalities": ["text"], "top_k": None})
+        await it.chat("x", extra_body={**harmless, "modalities": ["text"], "top_k": None, "logprobs": False})
         more = {**harmless, "include": ["reasoning.encrypted_content"], "truncation": "auto"}
         await it.sdk.responses.create(model="postroom", input="x", extra_body=more)
 
@@ -631,6 +634,48 @@ async def test_a_request_repeated_after_its_recovered_run_has_ended_is_the_same_
         assert (again.choices[0].message.content, len(agent.read)) == ("re: x", 1)
         assert ((await it.chat("x", **more)).id == again.id) is keyed
         assert len(agent.read) == (1 if keyed else 2)
+
+
+async def test_the_same_words_twice_in_a_session_are_two_turns_also_after_a_restart(room: Room) -> None:
+    """A session's request without history has no position, so its words say nothing about a repeat."""
+    asked = {"extra_headers": {"X-Postroom-Session": "ada"}}
+    async with harbour(room, config=IMPATIENT) as it:
+        it.model.add(said("Shall I sail?"), said("Shall I sail to Hull?"))
+        await it.chat("Sail", **asked)
+        await it.chat("yes", **asked)
+        it.model.free.clear()
+        with pytest.raises(openai.InternalServerError, match="no answer within 1 seconds"):
+            await it.sdk.with_options(max_retries=0).chat.completions.create(
+                model="postroom", messages=[{"role": "user", "content": "no"}], **asked
+            )
+        it.model.free.set()
+        await all_answered(room, it.gateway, 3)
+        assert (await it.chat("no", **asked)).choices[0].message.content == "done"
+        assert len(it.asked) == 4
+    async with harbour(room) as it:
+        again = await it.chat("yes", **asked)
+        assert [text for role, text in it.shown() if role == "user"] == ["Sail", "yes", "no", "no", "yes"]
+        retry = {"x-stainless-retry-count": "1", **asked["extra_headers"]}
+        assert (await it.chat("yes", extra_headers=retry)).id == again.id
+    async with harbour(room) as it:  # the retry is of the newest, whose answer may not have arrived
+        assert (await it.chat("yes", extra_headers=retry)).id == again.id
+        assert it.asked == []
+
+
+async def test_a_request_of_a_session_that_brings_its_history_is_known_by_its_position(room: Room) -> None:
+    history = [
+        {"role": "user", "content": "Sail"},
+        {"role": "assistant", "content": "Shall I?"},
+        {"role": "user", "content": "yes"},
+    ]
+    longer = [*history, {"role": "assistant", "content": "To Hull?"}, {"role": "user", "content": "yes"}]
+    async with harbour(room) as it:
+        await it.chat(*history, extra_body=ADA)
+    async with harbour(room) as it:
+        await it.chat(*history, extra_body=ADA)
+        assert it.asked == []
+        await it.chat(*longer, extra_body=ADA)
+        assert len(it.asked) == 1
 
 
 async def test_responses_are_known_after_a_restart(room: Room) -> None:

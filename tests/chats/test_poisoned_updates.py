@@ -51,3 +51,20 @@ async def test_a_poisoned_update_can_be_discarded_and_is_not_tried_again(room):
         await service.revive(letter["outbox_id"])
     assert (await service.discard(letter["outbox_id"]))["discarded"]
     assert (await service.dead())["undelivered"] == []
+
+
+async def test_an_unreadable_update_is_one_dead_letter_however_often_it_comes(room):
+    gateway, channel = await room.open(Agent())
+    told = b'{"token": "a-secret", "text": "half a mess'
+
+    async def read():
+        raise InvalidArgument("no JSON")
+
+    for _ in range(2):
+        await channel.take_in(told, read)
+    [letter] = await until_listed(UndeliveredService(room.runs, [channel]))
+    assert letter["error"] == "an update cannot be used: no JSON"
+    assert (channel.liveness.dead_updates, channel.liveness.refused) == (1, 2)
+    assert "half a mess" in letter["text"]
+    assert "a-secret" not in letter["text"]
+    assert gateway.liveness()["telegram"]["state"] == "degraded"

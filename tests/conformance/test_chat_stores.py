@@ -16,6 +16,26 @@ from typing import Any
 import psycopg
 import pytest
 
+from conformance.promises import (
+    chat_files,
+    chat_intake,
+    chat_intake_listings,
+    chat_links,
+    chat_pairing,
+    chat_people,
+    chat_sessions,
+    web_chats,
+)
+from conformance.promises.chat_given import (
+    ChatPromise,
+    brought_to,
+    inbound_ids,
+    key,
+    person,
+    received,
+    session,
+)
+from conformance.promises.chat_stores import PROMISES
 from log_lines import capture_logs
 from postroom.contracts.chat import (
     ChatSession,
@@ -42,26 +62,6 @@ from postroom.stores.sqlite.migrate import split_statements
 from postroom.stores.statements import statements
 from postroom.stores.store import SqlStore
 from postroom.testing import ManualClock
-from postroom.testing.conformance import (
-    chat_files,
-    chat_intake,
-    chat_intake_listings,
-    chat_links,
-    chat_pairing,
-    chat_people,
-    chat_sessions,
-    web_chats,
-)
-from postroom.testing.conformance.chat_given import (
-    ChatPromise,
-    brought_to,
-    inbound_ids,
-    key,
-    person,
-    received,
-    session,
-)
-from postroom.testing.conformance.chat_stores import PROMISES
 from sqlite_files import open_new
 from store_kinds import SCHEMA, checked, opened
 from table_rows import each_row

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from conformance.promises.given import agent, an_office, never_made, put_message
+from conformance.promises.mail_store import PROMISES, Promise
 from postroom.contracts.store import MailStore
 from postroom.stores.mail import StoredMail
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
-from postroom.testing.conformance.given import agent, an_office, never_made, put_message
-from postroom.testing.conformance.mail_store import PROMISES, Promise
 from store_kinds import KINDS, POOLED, opened, refuse_missing
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from conformance.promises.given import an_office, put_message
+from conformance.promises.run_given import a_thread, enqueued, event, run, said, waiting
 from postroom.app.config import Settings
 from postroom.app.retention import Retention
 from postroom.contracts.errors import UnknownMessage
@@ -16,8 +18,6 @@ from postroom.contracts.runs import RunStatus
 from postroom.mail.tracing import run_trace
 from postroom.stores.store import Stores
 from postroom.testing import ManualClock
-from postroom.testing.conformance.given import an_office, put_message
-from postroom.testing.conformance.run_given import a_thread, enqueued, event, run, said, waiting
 from store_kinds import KINDS, opened, refuse_missing
 
 PLACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

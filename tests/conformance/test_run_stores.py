@@ -5,6 +5,8 @@ from collections import Counter
 
 import pytest
 
+from conformance.promises.run_given import Promise
+from conformance.promises.run_stores import PROMISES
 from conformance.run_backends import prepared_stores, run_place, run_stores
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.errors import CommitUnknown, StoreUnavailable, VersionConflict
@@ -13,8 +15,6 @@ from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.stores.memory import MemoryRunStores
 from postroom.testing import ManualClock
-from postroom.testing.conformance.run_given import Promise
-from postroom.testing.conformance.run_stores import PROMISES
 from postroom.testing.faults import writes
 from postroom.testing.run_faults import failing, with_parts
 from table_rows import each_row

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 
+from conformance.promises.given import an_office, file, put_message
 from postroom.contracts.store import MailWrites
 from postroom.stores.postgres.store import PostgresStore
 from postroom.testing import ManualClock
-from postroom.testing.conformance.given import an_office, file, put_message
 from store_kinds import SCHEMA, empty
 
 PATIENCE = 30

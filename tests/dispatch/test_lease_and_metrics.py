@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from conformance.promises.run_given import ended
 from dispatch.conftest import Room
 from dispatch_room import (
     Blocking,
@@ -30,7 +31,6 @@ from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.sinks import SuspensionAwareSink
 from postroom.testing import ManualClock
-from postroom.testing.conformance.run_given import ended
 from table_rows import each_row
 
 OPERATIONS = "postroom_mailbox_operations_total"

@@ -92,6 +92,30 @@ def test_what_clashes_is_said_and_refused(tmp_path: Path) -> None:
         assert said.returncode == 2
         assert "both have an agent 'ADA'" in said.stderr
         assert len(postroom(folder, "projects", "list")["projects"]) == 2
+        plan = postroom(folder, "projects", "merge", TREE, MAIN, "--dry-run", "--rename-equal")
+        assert plan["renamed"] == {"ADA": "ADA-2"}
+        told = run_here(
+            "projects", "merge", TREE, MAIN, "--rename", "ADA=Nova", environment=environment(folder)
+        )
+        assert told.returncode == 0, told.stderr
+        assert "ADA is Nova from now on" in told.stdout
+
+
+def test_a_project_moves_to_the_folder_that_is_named(tmp_path: Path) -> None:
+    folder, home = tmp_path / "data", tmp_path / "elsewhere"
+    home.mkdir()
+    with RunningServer(folder) as server:
+        furnished(server)
+        assert (
+            "no folder"
+            in postroom(folder, "projects", "move", TREE, str(home / "no"), code=2)["error"]["message"]
+        )
+        moved = postroom(folder, "projects", "move", TREE, str(home))
+        assert moved == {"slug": "yard-tree", "human_key": str(home)}
+        for key in (str(home), TREE):
+            assert len(postroom(folder, "mail", "inbox", "--as", "Dan", "-p", key)["messages"]) == 1
+        refused = postroom(folder, "projects", "move", MAIN, str(home), code=2)
+        assert "projects merge yard-tree yard-main" in refused["error"]["remedy"]
 
 
 def test_killed_in_the_middle_all_of_it_is_done_or_nothing(tmp_path: Path) -> None:

@@ -23,7 +23,9 @@ import pytest
 from e2e.commands import run_here
 from e2e.peer import CLIENTS
 from e2e.running import START_PATIENCE, Line, RunningServer, plain_environment
+from embedded_room import echo
 from postgres_server import PostgresServer, is_given, running_postgres
+from postroom.embedded.mailbox import Mailbox
 from store_kinds import refuse_missing
 
 pytestmark = pytest.mark.long
@@ -240,6 +242,33 @@ def test_a_server_is_not_ready_while_postgresql_is_away_and_goes_on_by_itself(tm
             asyncio.run(write_by_a_real_client(server, "2026", "candle"))
             seen = asyncio.run(read_by_a_real_client(server, "2026"))
             assert [one["subject"] for one in seen["inbox"]] == ["candle", "lamp"]
+
+
+def test_every_surface_takes_an_address_of_a_unix_socket(tmp_path: Path, here: Command) -> None:
+    refuse_missing("postgres")
+    if is_given():
+        pytest.skip("the server of TEST_DATABASE_URL may have no socket here")
+    with PostgresServer() as postgres:
+        postgres.start()
+        url = f"postgresql://postgres@/postgres?host={postgres.sockets}&port={postgres.port}"
+        words = f"user=postgres dbname=postgres host={postgres.sockets} port={postgres.port}"
+        with RunningServer(tmp_path / "data", "--database-url", url) as server:
+            asyncio.run(write_by_a_real_client(server, "2026", "lamp"))
+            assert readiness(server) == ("ok", None)
+        shown = f"postgresql:///postgres?host={postgres.sockets}&port={postgres.port}, schema postroom"
+        for address in (url, words):
+            target = f"sqlite:{tmp_path}/copy.db"
+            copied = here("database", "copy", "--from", address, "--to", target, "--dry-run", "--json")
+            assert json.loads(copied.stdout)["from"] == shown
+
+        async def answers() -> list[object]:
+            found = []
+            for address in (url, words):
+                async with Mailbox.open(address, echo, schema="library") as mailbox:
+                    found.append(await (await mailbox.enqueue("t", "go")).result(timeout=PATIENCE))
+            return found
+
+        assert asyncio.run(answers()) == ["you said go"] * 2
 
 
 def test_a_server_is_not_ready_while_the_database_has_no_room_for_rows(

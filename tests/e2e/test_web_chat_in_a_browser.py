@@ -465,14 +465,121 @@ def test_after_a_restart_and_in_another_tab_the_conversations_are_as_they_were(
     page.close_tab(page.tab)
     page.go_to(mine)
     harbour.restart()
-    soon(page, "document.querySelector('#token') !== null")
-    sign_in(page)
+    soon(page, "document.querySelector('#link.up') === null")
+    soon(page, "document.querySelector('#link.up') !== null")
     soon(page, "document.querySelectorAll('.card').length === 1")
     assert page.see("document.querySelector('#log').innerText") == before
     page.see("document.querySelector('.card .choices button').click()")
     soon(page, "document.querySelector('.card .note').textContent === 'Thank you, it goes on.'")
     harbour.run(harbour.adapter.update_card("Ada", sent.message_id, card.answered("Ada said yes")))
     soon(page, "document.querySelectorAll('.card .choices button').length === 0")
+
+
+def test_what_is_being_written_belongs_to_its_conversation_and_survives_a_restart(
+    page: Browser, harbour: Harbour
+) -> None:
+    write(page, "About the pier")
+    soon(page, f"{STATE} === 'kept'")
+    soon(page, "document.querySelector('#title').textContent === 'About the pier'")
+    page.ask("Input.insertText", text="half a thought about the pier")
+    page.see("document.querySelector('#new').click()")
+    soon(page, "document.querySelector('#title').textContent === 'New chat'")
+    assert page.see("document.querySelector('#text').value") == ""
+    page.ask("Input.insertText", text="a new thought")
+    soon(page, "document.querySelector('[title=\"About the pier\"]') !== null")
+    page.see("document.querySelector('[title=\"About the pier\"]').click()")
+    soon(page, "document.querySelector('#text').value === 'half a thought about the pier'")
+    page.see("document.querySelector('#new').click()")
+    soon(page, "document.querySelector('#text').value === 'a new thought'")
+    harbour.restart()
+    page.events.clear()
+    page.ask("Page.reload")
+    page.wait_for("Page.loadEventFired")
+    soon(page, "document.querySelector('#link.up') !== null")
+    assert page.see("document.querySelector('#text').value") == "a new thought"
+    page.ask("Network.clearBrowserCookies")
+    page.open(harbour.address)
+    sign_in(page)
+    assert page.see("document.querySelector('#text').value") == "a new thought"
+    page.see("document.querySelector('#text').focus()")
+    page.press("Enter", 13)
+    soon(page, f"{STATE} === 'kept'")
+    assert harbour.agent.accepted[-1].text == "a new thought"
+    soon(page, "document.querySelector('[title=\"About the pier\"]') !== null")
+    page.see("document.querySelector('[title=\"About the pier\"]').click()")
+    soon(page, "document.querySelector('#text').value === 'half a thought about the pier'")
+
+
+def test_a_change_of_a_message_leaves_the_text_that_is_being_written(page: Browser, harbour: Harbour) -> None:
+    write(page, "Is the lihgt on?")
+    soon(page, f"{STATE} === 'kept'")
+    page.ask("Input.insertText", text="And the pier?")
+    page.see("document.querySelector('#log .message .meta button').click()")
+    assert page.see("document.querySelector('#text').value") == "Is the lihgt on?"
+    harbour.agent.is_away = True
+    page.see("document.querySelector('#text').value = ''")
+    write(page, "Is the light on?")
+    soon(page, "document.querySelector('#log .note').textContent.startsWith('not changed')")
+    assert page.see("document.querySelector('#text').value") == "Is the light on?"
+    harbour.agent.is_away = False
+    page.see("document.querySelector('#text').focus()")
+    page.press("Enter", 13)
+    soon(page, "document.querySelector('#log .message .body').innerText === 'Is the light on?'")
+    assert page.see("document.querySelector('#text').value") == "And the pier?"
+
+
+def test_a_run_that_waits_for_an_answer_can_be_stopped(page: Browser, harbour: Harbour) -> None:
+    write(page, "Delete it")
+    soon(page, f"{STATE} === 'kept'")
+    assert page.see("document.querySelector('#stop').hidden") is True
+    card = Card(text="May I?", buttons=(Button(label="Approve", value="approve 1"),))
+    sent = harbour.run(harbour.adapter.send_card("Ada", card, {"read": [harbour.asked()]}))
+    soon(page, "!document.querySelector('#stop').hidden")
+    page.press("Escape", 27)
+    assert harbour.agent.presses == []
+    page.see("document.querySelector('#stop').click()")
+    soon(page, "document.querySelector('#status').textContent === 'Thank you, it goes on.'")
+    assert harbour.agent.presses == ["stop"]
+    harbour.run(harbour.adapter.update_card("Ada", sent.message_id, card.answered("No longer asked.")))
+    soon(page, "document.querySelector('#stop').hidden")
+
+
+def test_the_list_gives_way_when_a_narrow_window_becomes_wide(page: Browser, harbour: Harbour) -> None:
+    page.ask("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=False)
+    page.see("document.querySelector('#open-side').click()")
+    soon(page, "!document.querySelector('#shade').hidden")
+    page.ask("Emulation.setDeviceMetricsOverride", width=1440, height=800, deviceScaleFactor=1, mobile=False)
+    soon(page, "document.querySelector('#shade').hidden")
+    assert page.see("document.body.classList.contains('listed')") is False
+
+
+def test_reasoning_is_folded_and_no_part_of_the_answer(page: Browser, harbour: Harbour) -> None:
+    write(page, "Which light?")
+    soon(page, f"{STATE} === 'kept'")
+    to, first = harbour.asked(), "<b>North</b> is broken"
+    draft = harbour.answer("", to=to, final=False, reasoning=first)
+    soon(page, "document.querySelector('.reasoning summary')?.textContent === 'Reasoning…'")
+    words = "document.querySelector('.reasoning .words').textContent"
+    assert page.see(words) == first
+    assert page.see("document.querySelector('.reasoning').open") is False
+    assert said(page, "answer") == [""]
+    page.see("document.querySelector('.reasoning summary').click()")
+    told = {"answers": [to], "reasoning": f"{first}, so"}
+    harbour.run(harbour.adapter.edit_message("Ada", draft, "", told))
+    soon(page, f"{words}.endsWith('so')")
+    assert page.see("document.querySelector('.reasoning').open") is True
+    page.see("document.querySelector('.reasoning summary').click()")
+    harbour.answer("The **south** light.", to=to, reasoning=f"{first}, so south.")
+    soon(page, "document.querySelector('.reasoning summary')?.textContent === 'Reasoning'")
+    assert said(page, "answer") == ["The south light."]
+    root = page.ask("Accessibility.getFullAXTree")["nodes"]
+    heard = [str(one.get("name", {}).get("value", "")) for one in root if not one["ignored"]]
+    assert any("south" in one for one in heard)
+    assert not any("North" in one for one in heard)
+    page.open(harbour.address)
+    soon(page, f"document.querySelector('.reasoning') !== null && {words}.endsWith('so south.')")
+    assert page.see("document.querySelector('.reasoning').open") is False
+    assert page.see("document.querySelectorAll('.reasoning .words b').length") == 0
 
 
 def test_older_messages_are_read_when_one_scrolls_up_to_them(page: Browser, harbour: Harbour) -> None:

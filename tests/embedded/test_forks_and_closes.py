@@ -30,6 +30,11 @@ def calls(mailbox, handle):
     yield lambda: handle.status()
     yield lambda: list(handle.events())
     yield lambda: handle.answer("yes", question_id="q")
+    yield lambda: handle.cancel()
+    yield lambda: mailbox.enqueue_many([])
+    yield lambda: list(mailbox.stream("t", "child"))
+    yield lambda: mailbox.pending.list("t")
+    yield lambda: mailbox.schedules.remove("s")
 def refused(call):
     try:
         call()
@@ -37,6 +42,7 @@ def refused(call):
         return str(os.getppid()) in str(error) and "open a mailbox in the child" in error.remedy
 with sync.Mailbox.open(sys.argv[1], lambda run: "done", schema=sys.argv[2]) as mailbox:
     handle = mailbox.enqueue("t", "parent")
+    handle.result(timeout=30)
     child = os.fork()
     if not child:
         print("child", [refused(call) for call in calls(mailbox, handle)], flush=True)
@@ -58,16 +64,50 @@ async def refused(call):
 async def child(mailbox, handle):
     calls = (mailbox.enqueue("t", "child"), mailbox.handle(handle.id), mailbox.cancel("t"), handle.result(),
              handle.status(), anext(handle.events()), handle.answer("yes", question_id="q"), anext(aiter(mailbox.questions)),
-             mailbox.schedules.list(), mailbox.dead_letters.discard("x"))
+             mailbox.schedules.list(), mailbox.dead_letters.discard("x"), handle.cancel(), mailbox.enqueue_many([]),
+             anext(mailbox.stream("t", "child")), mailbox.pending.list("t"), mailbox.schedules.remove("s"))
     print("child", [await refused(call) for call in calls], flush=True)
 async def main():
     async with Mailbox.open(sys.argv[1], work, schema=sys.argv[2]) as mailbox:
         handle = await mailbox.enqueue("t", "parent")
+        await handle.result(timeout=30)
         if not (forked := os.fork()):
             asyncio.run(child(mailbox, handle))
             os._exit(0)
         print("ended with", (await asyncio.to_thread(os.waitpid, forked, 0))[1])
         print(await handle.result(timeout=30) and "again")
+asyncio.run(main())
+"""
+
+
+RUN = """
+import asyncio, os, sys
+from postroom import Mailbox, MailboxForked
+async def refused(call):
+    try:
+        await call()
+    except MailboxForked as error:
+        return True
+    except BaseException as error:
+        return repr(error)
+async def child(run):
+    async def used():
+        run.used(input_tokens=1)
+    calls = (lambda: run.step("child", lambda: print("called")), lambda: run.ask("Child?"), lambda: run.sleep(HOUR),
+             lambda: run.stream("child"), lambda: run.log("child"), run.history, used)
+    print("child", [await refused(call) for call in calls], flush=True)
+from datetime import timedelta
+HOUR = timedelta(hours=1)
+async def work(run):
+    if not (forked := os.fork()):
+        asyncio.set_event_loop(None)
+        asyncio.events._set_running_loop(None)
+        asyncio.run(child(run))
+        os._exit(0)
+    return f"ended with {(await asyncio.to_thread(os.waitpid, forked, 0))[1]}"
+async def main():
+    async with Mailbox.open(sys.argv[1], work, schema=sys.argv[2]) as mailbox:
+        print(await (await mailbox.enqueue("t", "parent")).result(timeout=30))
 asyncio.run(main())
 """
 
@@ -94,7 +134,19 @@ def test_each_call_of_a_forked_process_is_refused_by_name(address: list[str], co
         timeout=120,
         check=False,
     )
-    assert done.stdout.splitlines() == [f"child {[True] * 10}", "ended with 0", "again"], done.stderr
+    assert done.stdout.splitlines() == [f"child {[True] * 15}", "ended with 0", "again"], done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_each_call_of_a_run_is_refused_in_a_forked_process_and_calls_no_step(address: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", RUN, *address],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout.splitlines() == [f"child {[True] * 7}", "ended with 0"], done.stderr
 
 
 async def test_who_waits_for_a_run_hears_at_once_that_the_mailbox_was_closed(opening: Open) -> None:

@@ -4,8 +4,8 @@ import asyncio
 import sys
 from pathlib import Path
 
+from conformance.promises.given import an_office, put_message
 from postroom.stores.sqlite import SqliteStore
-from postroom.testing.conformance.given import an_office, put_message
 
 CALLERS = 8
 

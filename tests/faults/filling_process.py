@@ -5,9 +5,9 @@ import json
 import sys
 from pathlib import Path
 
+from conformance.promises.given import Office, an_office, put_message
 from postroom.contracts.errors import StoreFull
 from postroom.stores.sqlite import SqliteStore
-from postroom.testing.conformance.given import Office, an_office, put_message
 
 ENOUGH = 10_000
 

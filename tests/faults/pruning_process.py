@@ -7,6 +7,7 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
+from conformance.promises.given import Office, an_office, put_message
 from postroom.app.config import Settings
 from postroom.app.retention import Retention
 from postroom.contracts.errors import StoreFull
@@ -14,7 +15,6 @@ from postroom.contracts.retention import KeepRule
 from postroom.contracts.store import MailWrites
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
-from postroom.testing.conformance.given import Office, an_office, put_message
 
 OLD, NEW = 600, 5
 TOGETHER = 20

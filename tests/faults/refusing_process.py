@@ -6,9 +6,9 @@ import os
 import sys
 from pathlib import Path
 
+from conformance.promises.given import Office, an_office, put_message
 from postroom.contracts.errors import StoreFull
 from postroom.stores.sqlite import SqliteStore
-from postroom.testing.conformance.given import Office, an_office, put_message
 
 ENOUGH = 1_000
 LOOKS = 5

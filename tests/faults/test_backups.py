@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from conformance.promises.given import an_office, put_message
 from postroom.app.backup_findings import told_of_backups
 from postroom.app.backups import Backups
 from postroom.app.config import Settings
@@ -25,7 +26,6 @@ from postroom.stores.sqlite.apart import Apart
 from postroom.stores.sqlite.apart_process import NICENESS
 from postroom.stores.sqlite.connection import connect
 from postroom.testing import ManualClock
-from postroom.testing.conformance.given import an_office, put_message
 
 pytestmark = pytest.mark.long
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from conformance.promises.given import an_office, put_message
 from postroom.contracts.errors import StoreCorrupt, StoreUnavailable
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.apart import Apart
-from postroom.testing.conformance.given import an_office, put_message
 
 PATIENCE = 60
 READERS = 2

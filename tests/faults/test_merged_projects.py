@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mail_room import Room, a_room
-from postroom.contracts.errors import InvalidArgument, StateError, UnknownProject
+from postroom.contracts.errors import InvalidArgument, InvalidName, StateError, UnknownProject
 from postroom.mail.archive.archive import Archive, Author
 from postroom.mail.archive.rebuild import rebuild_database
 from postroom.mail.merging import MergePlan, merge, plan_of
@@ -115,6 +115,39 @@ async def test_one_that_was_merged_may_be_merged_again_before_the_archive_knows(
         for key in (TREE, "yard-tree", MAIN, "yard-main", AWAY):
             found = await again.call("list_agents", project_key=key)
             assert len(found["agents"]) == 5, key
+
+
+async def test_agents_of_equal_names_are_merged_under_new_names(
+    room: Room, tmp_path: Path, clock: ManualClock
+) -> None:
+    await room.open("ADA", "Ben", project=TREE)
+    await room.send("ADA", "Dan", project_key=TREE, body_md="from the other Ada")
+    archive = archive_of(room, tmp_path)
+    await drained(room, archive)
+    with pytest.raises(StateError, match=r"--rename ADA=ADA-2.*--rename-equal"):
+        await merged(room)
+    refused = {"ADA": "Ben"}, {"ADA": "Cyd"}, {"ADA": "Nova", "Ben": "nova"}, {"Nobody": "Nova"}
+    for renames in refused:
+        with pytest.raises(StateError):
+            await room.store.write(lambda tx, renames=renames: merge(tx, TREE, MAIN, renames=renames))
+    with pytest.raises(InvalidName, match="reserved"):
+        await room.store.write(lambda tx: merge(tx, TREE, MAIN, renames={"ADA": "System."}))
+    assert len(await room.store.read(lambda tx: tx.projects(limit=9))) == 3, "nothing was changed"
+    plan = await room.store.write(
+        lambda tx: merge(tx, TREE, MAIN, renames={"ada": "Nova"}, rename_equal=True)
+    )
+    assert {agent.name: name for agent, name in plan.renames} == {"ADA": "Nova", "Ben": "Ben-2"}
+    await drained(room, archive)
+    project = await room.store.read(lambda tx: tx.project(MAIN))
+    assert await archive.differing(project) == []
+    async with rebuilt(archive, clock) as (again, _):
+        for here in (room, again):
+            found = await here.call("list_agents", project_key=TREE)
+            assert [one["name"] for one in found["agents"]] == ["Ada", "Ben", "Cyd", "Dan", "Nova", "Ben-2"]
+            [newest, *_] = await here.inbox("Dan", project_key=MAIN)
+            assert newest["from"] == "Nova"
+            hits = await here.call("search_messages", project_key=MAIN, query="nova")
+            assert [hit["subject"] for hit in hits["hits"]] == [newest["subject"]]
 
 
 async def test_what_clashes_is_named_and_nothing_is_changed(room: Room) -> None:

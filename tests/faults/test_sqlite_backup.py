@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from conformance.promises.given import Office, an_office, put_message
 from postroom.contracts.errors import InvalidPath, StateError, StoreFull, StoreReadOnly
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.connection import connect
 from postroom.stores.sqlite.copying import back_up
-from postroom.testing.conformance.given import Office, an_office, put_message
 
 HERE = Path(__file__).parent
 PATIENCE = 20

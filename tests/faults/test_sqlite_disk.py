@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import random
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from postroom.contracts.errors import StoreReadOnly
 from postroom.stores.sqlite import SqliteStore
 
 HERE = Path(__file__).parent
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parent)}
 PATIENCE = 120
 ROUNDS = 10
 
@@ -25,6 +27,7 @@ def run(program: str, *arguments: str, before: tuple[str, ...] = ()) -> subproce
         text=True,
         timeout=PATIENCE,
         check=False,
+        env=ENVIRONMENT,
     )
 
 
@@ -189,6 +192,7 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
             [sys.executable, str(HERE / "acknowledging_process.py"), str(path), str(number)],
             stdout=subprocess.PIPE,
             text=True,
+            env=ENVIRONMENT,
         )
         assert child.stdout is not None
         with child:

@@ -9,6 +9,24 @@ from typing import Any, TypeVar
 
 import pytest
 
+from conformance.promises.run_given import (
+    KIND,
+    LEASE,
+    TARGET,
+    a_thread,
+    asked,
+    claimed,
+    ended,
+    enqueued,
+    event,
+    ids,
+    loaded,
+    run,
+    said,
+    snapshot,
+    taken,
+    waiting,
+)
 from log_lines import capture_logs
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
@@ -29,24 +47,6 @@ from postroom.contracts.runs import RunStatus
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
-from postroom.testing.conformance.run_given import (
-    KIND,
-    LEASE,
-    TARGET,
-    a_thread,
-    asked,
-    claimed,
-    ended,
-    enqueued,
-    event,
-    ids,
-    loaded,
-    run,
-    said,
-    snapshot,
-    taken,
-    waiting,
-)
 
 T = TypeVar("T")
 

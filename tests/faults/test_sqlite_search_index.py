@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from conformance.promises.given import Office, an_office, never_made, put_message
 from postroom.contracts.store import MailWrites
 from postroom.stores.sqlite import SqliteStore
-from postroom.testing.conformance.given import Office, an_office, never_made, put_message
 from sqlite_files import assert_index_agrees
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from conformance.promises.given import Office, an_office, put_message
 from postroom.contracts.errors import (
     StateError,
     StoreError,
@@ -23,7 +24,6 @@ from postroom.contracts.store import MailStore, MailWrites
 from postroom.contracts.transactions import Transaction
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
-from postroom.testing.conformance.given import Office, an_office, put_message
 
 T = TypeVar("T")
 Change = Callable[[MailWrites], object]

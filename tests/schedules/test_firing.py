@@ -124,19 +124,75 @@ async def test_a_crash_in_the_middle_loses_and_doubles_nothing(room, lost):
     assert (await worker.found()).last_error is None
 
 
-async def test_a_clock_that_goes_back_submits_no_tick_twice(room):
-    worker = Worker(room)
+@pytest.mark.parametrize("back", [timedelta(minutes=90), 3 * HOUR, timedelta(days=400)])
+async def test_an_interval_goes_on_when_the_clock_is_set_back(room, back):
+    worker, other = Worker(room), Worker(room, name="two")
     await worker.add()
+    await other.all_due()
     room.clock.advance(HOUR)
     await worker.all_due()
-    room.clock.advance(-3 * HOUR)
+    assert await worker.submitted() == ["go"]
+    room.clock.advance(-back)
+    counts = []
     for _ in range(6):
         await worker.all_due()
+        await other.all_due()
+        counts.append(len(await worker.submitted()))
         room.clock.advance(timedelta(minutes=30))
-    assert await worker.submitted() == ["go"]
+    assert counts == [1, 1, 2, 2, 3, 3]
+
+
+async def test_a_clock_that_was_set_back_while_nothing_ran_keeps_no_interval_silent(room):
+    worker = Worker(room)
+    await worker.add()
+    await worker.add("paused", thread="u")
     room.clock.advance(HOUR)
     await worker.all_due()
-    assert await worker.submitted() == ["go", "go"]
+    await worker.schedules.pause("paused")
+    room.clock.advance(-10 * HOUR)
+    heir = Worker(room, name="two")
+    await heir.all_due()
+    assert (await heir.found()).next_at == room.clock.now() + 3_600_000
+    assert (await heir.schedules.resume("paused")).next_at == room.clock.now() + 3_600_000
+    await heir.add(content="new", replaces=True)
+    assert (await heir.found()).next_at == room.clock.now() + 3_600_000
+
+
+async def test_a_fixed_time_is_not_repeated_when_the_clock_is_set_back_by_an_hour(room):
+    worker = Worker(room)
+    made = await worker.add(cron="30 9 * * *")
+    room.clock.set(made.next_at)
+    await worker.all_due()
+    after = await worker.found()
+    room.clock.advance(-HOUR)
+    for _ in range(3):
+        await worker.all_due()
+        room.clock.advance(timedelta(minutes=30))
+    assert await worker.found() == after
+    assert after.tick_at == made.tick_at + 24 * 3_600_000
+
+
+async def test_a_fixed_time_comes_again_when_the_clock_was_days_ahead(room):
+    worker = Worker(room)
+    made = await worker.add(cron="30 9 * * *")
+    room.clock.set(made.next_at)
+    await worker.all_due()
+    room.clock.advance(timedelta(days=-3))
+    await worker.all_due()
+    assert (await worker.found()).tick_at == made.tick_at - 2 * 24 * 3_600_000
+
+
+async def test_a_line_for_each_hour_goes_on_when_the_clock_is_set_back(room):
+    worker = Worker(room)
+    made = await worker.add(cron="0 * * * *")
+    for _ in range(2):
+        room.clock.set((await worker.found()).next_at)
+        await worker.all_due()
+    room.clock.set(made.tick_at - 1)
+    await worker.all_due()
+    room.clock.advance(timedelta(milliseconds=1))
+    await worker.all_due()
+    assert await worker.submitted() == ["go", "go", "go"], "the same instant is submitted again"
 
 
 @pytest.mark.parametrize(

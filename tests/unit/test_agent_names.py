@@ -213,3 +213,40 @@ async def test_the_same_name_in_two_projects_is_two_agents(room: Room) -> None:
     there = await room.call("whois", agent_name="Ada@projects-shore")
     assert here["id"] != there["id"]
     assert there["project"] == "projects-shore"
+
+
+async def test_names_that_look_like_a_reserved_name_are_refused(
+    room: Room, subtests: pytest.Subtests
+) -> None:
+    await room.call("ensure_project", human_key=(project := "/yard/main"))
+    looks = [
+        "System.",
+        "po.stroom",
+        "user-",
+        "a.s.s.i.s.t.a.n.t",
+        "5ystem",
+        "SYSTEM",
+        "hurnan",
+        "T00L",
+        "p0stro0m",
+    ]
+    looks += [
+        "\u0455ystem",
+        "\uff33\uff59\uff53\uff54\uff45\uff4d",
+        "sys\u200btem",
+        "user\u0307",
+        "Syst\u0435m",
+    ]
+    for name in looks:
+        with subtests.test(name):
+            with pytest.raises(InvalidName) as caught:
+                await room.call("register_agent", project_key=project, name=name, **WHO)
+            suggested = re.search(r"for example '([^']*)'", caught.value.remedy)
+            assert suggested
+            await room.call("register_agent", project_key=project, name=suggested[1], **WHO)
+            with pytest.raises(InvalidName):
+                await name_person(room.mail, name, None)
+    for name in ["system-tests", "user1", "toolbox", "Humane", "post.office"]:
+        with subtests.test(name):
+            made = await room.call("register_agent", project_key=project, name=name, **WHO)
+            assert made["name"] == name

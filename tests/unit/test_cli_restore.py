@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from conformance.promises.given import an_office, put_message
 from fake_postroom import FakePostroom
 from postroom.app.backups import Backups
 from postroom.app.config import Settings
@@ -25,7 +26,6 @@ from postroom.stores.sqlite.copying import back_up
 from postroom.stores.sqlite.lock import OwnerLock
 from postroom.stores.sqlite.migrate import migrate
 from postroom.testing import ManualClock
-from postroom.testing.conformance.given import an_office, put_message
 from sqlite_files import with_the_newest_schema
 
 NOW = 1_700_000_000_000

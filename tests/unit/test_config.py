@@ -402,10 +402,9 @@ def test_the_address_of_a_database_is_shown_without_user_password_and_options(ho
         "postgresql+asyncpg://ada:hunter2@db/mail",
         "postgresql://ada:hunter2@2@db/mail",
         "postgresql://ada:p/hunter2@db/mail",
-        "postgresql://ada:hunter2#@db/mail",
         "postgresql://ada:hunter2@db:port/mail",
-        "postgresql://ada:hunter2 @db/mail",
-        "postgresql:///hunter2",
+        "postgresql://ada:hunter2\n@db/mail",
+        "host=db password='hunter2",
     ],
 )
 def test_an_address_of_no_database_is_refused_and_nothing_of_it_is_shown(
@@ -414,6 +413,27 @@ def test_an_address_of_no_database_is_refused_and_nothing_of_it_is_shown(
     error = refusal(home | {"POSTROOM_DATABASE_URL": url})
     assert "database_url" in error.message
     assert "hunter2" not in str(error.as_dict())
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql:///mail", "postgresql:///mail"),
+        ("postgres://ada:hunter2@/mail?host=/tmp&port=5433", "postgresql:///mail?host=/tmp&port=5433"),
+        ("postgresql://ada:hunter2@%2Fvar%2Frun%2Fpg:5433/mail", "postgresql://%2Fvar%2Frun%2Fpg:5433/mail"),
+        ("host=/var/run/postgresql dbname=mail", "postgresql:///mail?host=/var/run/postgresql"),
+        (r"user=ada password='hunter2 \' x' host=db dbname=mail", "postgresql:///mail?host=db"),
+        ("postgresql://ada:hunter2#@db1,db2:5433/mail", "postgresql://db1,db2:5433/mail"),
+    ],
+)
+def test_an_address_that_the_postgresql_library_reads_is_accepted(
+    home: dict[str, str], url: str, shown: str
+) -> None:
+    settings = load_settings(environment=home | {"POSTROOM_DATABASE_URL": url})
+    assert settings.database_url == url
+    assert settings.shown_database == f"{shown}, schema postroom"
+    (line,) = [line for line in explain(settings) if line.name == "database_url"]
+    assert line.value == shown
 
 
 def test_of_a_file_and_an_address_the_one_said_later_counts(home: dict[str, str], tmp_path: Path) -> None:

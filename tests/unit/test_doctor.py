@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from application_room import Place, place
+from conformance.promises.run_given import run
 from postroom.app.check_results import LEAST_FREE, told_of_descriptors, told_of_disk
 from postroom.app.doctor import _channel
 from postroom.contracts.dispatch import RunDispatchStatus
@@ -22,7 +23,6 @@ from postroom.contracts.run_stores import RunQuery, ThreadCommit
 from postroom.services.runners import RunnerService
 from postroom.services.work import WorkService
 from postroom.testing import ManualClock
-from postroom.testing.conformance.run_given import run
 
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)

@@ -4,12 +4,12 @@ from datetime import timedelta
 
 import pytest
 
+from conformance.promises import given
+from conformance.promises.mail_store import PROMISES, Promise
 from postroom.contracts.errors import StoreUnavailable
 from postroom.contracts.store import MailStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
-from postroom.testing.conformance import given
-from postroom.testing.conformance.mail_store import PROMISES, Promise
 from postroom.testing.faults import LosingStore, RefusingStore, writes, writes_that
 from table_rows import each_row
 

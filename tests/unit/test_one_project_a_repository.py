@@ -329,3 +329,49 @@ def test_of_several_that_contradict_in_nothing_none_is_taken() -> None:
     known = [(1, "a#r"), (2, "b#r"), (3, "#s"), (4, "c#")]
     found = [same_repository(one, known) for one in ("a#r", "#r", "d#s", "c#t", "d#", "d#r", "#t")]
     assert found == [1, None, 3, 4, None, None, None]
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    if not read_folder(str(folder)).identity:
+        pytest.skip("this file system tells no birth time")
+    return folder
+
+
+async def test_a_renamed_folder_without_git_keeps_its_project(room: Room, plain: Path) -> None:
+    made = await ensured(room, plain)
+    moved = plain.rename(plain.parent / "moved")
+    found = await ensured(room, moved)
+    assert (found["id"], found["human_key"]) == (made["id"], str(moved))
+    assert (await room.call("show_project", project_key=str(plain)))["id"] == made["id"], (
+        "the former path too"
+    )
+
+
+async def test_a_folder_made_where_another_was_deleted_is_another_project(room: Room, plain: Path) -> None:
+    """File systems give the inode of a deleted folder to the next one."""
+    made = await ensured(room, plain)
+    plain.rmdir()
+    later = plain.parent / "later"
+    later.mkdir()
+    assert (await ensured(room, later))["id"] != made["id"]
+
+
+async def test_a_renamed_folder_is_another_project_while_its_former_path_has_a_folder(
+    room: Room, plain: Path
+) -> None:
+    made = await ensured(room, plain)
+    moved = plain.rename(plain.parent / "moved")
+    plain.mkdir()
+    assert (await ensured(room, moved))["id"] != made["id"]
+    assert (await ensured(room, plain))["id"] == made["id"]
+
+
+async def test_a_folder_that_becomes_a_repository_is_known_by_it(room: Room, plain: Path) -> None:
+    made = await ensured(room, plain)
+    a_repository(plain, remote="git@example.org:team/later.git")
+    again = await ensured(room, plain)
+    git(plain.parent, "clone", "-q", str(plain), str(plain.parent / "clone"))
+    assert (await ensured(room, plain.parent / "clone"))["id"] == again["id"] == made["id"]

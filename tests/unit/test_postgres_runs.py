@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from conformance.promises import run_given as given
 from log_lines import capture_logs
 from postgres_runs_room import OpenedRuns, Session
 from postroom.contracts.clock import SystemClock
@@ -29,7 +30,6 @@ from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import RunQuery, ThreadCommit
 from postroom.contracts.runs import RunStatus
 from postroom.testing import ManualClock
-from postroom.testing.conformance import run_given as given
 
 pytestmark = pytest.mark.usefixtures("postgres_dsn")
 LEASE = 30_000

@@ -8,15 +8,17 @@ from typing import Any
 
 import httpx2
 import pytest
+from fastmcp import Client
 from mcp.server.subscriptions import ResourceUpdated
+from mcp.shared.exceptions import MCPError
 from starlette.routing import Route
 
-from mail_room import HARBOR, everything
+from mail_room import HARBOR, THE_PLAN, everything
 from postroom.contracts import errors
 from postroom.http_api.guard import OpenPath
 from postroom.http_api.rest.routes import rest_paths
 from postroom.http_api.rest.schemas import MAIL, codes_by_status
-from postroom.mail.context import Rules
+from postroom.mail.context import Rules, token_hash
 from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS
 from postroom.stores.sqlite import SqliteStore
 from rest_room import LIMIT, OPERATOR, Edge, all_names, arguments_of, opened
@@ -376,3 +378,65 @@ def test_every_refusal_of_the_mail_room_is_told() -> None:
     stored = {errors.InternalError, *(kind for kind in MAIL if issubclass(kind, errors.StoreError))}
     assert {kind.__name__ for kind in MAIL if kind not in stored} <= named
     assert 409 in codes_by_status()
+
+
+async def test_a_file_is_read_by_whoever_may_read_the_message_with_it_on_every_surface(
+    verified: Edge, subtests: pytest.Subtests
+) -> None:
+    edge, away = verified, "/projects/away"
+    edge.mail.rules = Rules()
+    await edge.furnish()
+    await edge.room.open("Guest", "Nobody", project=away)
+    file = {"name": "plan.txt", "content_base64": "dGhlIHBsYW4="}
+    number = await edge.room.send("Ada", "Ben", "Guest@projects-away", attachments=[file])
+    edge.mail.rules = Rules(verified=True)
+    read = {"sender": ("Ada", HARBOR), "recipient": ("Ben", HARBOR), "colleague": ("Cyd", HARBOR)}
+    read |= {"recipient elsewhere": ("Guest", away), "agent elsewhere": ("Nobody", away)}
+    for who, (name, project) in read.items():
+        token = f"pra_{name}" + "a" * 40
+        await edge.mail.issue_token(project, name, token_hash(token))
+        asked = {"project_key": project, "agent_name": name, "message_id": number}
+        head = {"Authorization": f"Bearer {token}"}
+        body = await edge.ask("get_message", asked, headers=head)
+        whole = await edge.ask("get_attachment", {**asked, "sha256": THE_PLAN}, headers=head)
+        edge.mail.rules = Rules()
+        async with Client(edge.mcp) as client:
+            part = await client.call_tool(
+                "get_attachment", {**asked, "sha256": THE_PLAN}, raise_on_error=False
+            )
+            address = f"mail://attachment/{project.strip('/').replace('/', '-')}/{name}/{number}/{THE_PLAN}"
+            try:
+                resource = bool(await client.read_resource(address))
+            except MCPError:
+                resource = False
+        edge.mail.rules = Rules(verified=True)
+        with subtests.test(who):
+            verdicts = (body.status_code == 200, whole.status_code == 200, not part.is_error, resource)
+            assert verdicts == (who != "agent elsewhere",) * 4, whole.text
+
+
+async def test_a_stranger_in_a_thread_is_reached_over_no_surface_until_she_is_answered() -> None:
+    """The rule itself, in all its cases: `tests/waking/test_people.py`."""
+    for surface in ("rest", "mcp"):
+        for edge in opened():
+            await edge.furnish()
+
+            async def sent(
+                *to: str, edge: Edge = edge, surface: str = surface, sender: str = "Ada"
+            ) -> list[str]:
+                asked = {"project_key": HARBOR, "sender_name": sender, "to": list(to), "thread_id": "plan"}
+                asked |= {"subject": "s", "body_md": "b"}
+                if surface == "rest":
+                    answer = (await edge.ask("send_message", asked)).json()
+                else:
+                    async with Client(edge.mcp) as client:
+                        told = await client.call_tool("send_message", asked)
+                    answer = told.structured_content or {}
+                return list(answer["deliveries"][0]["payload"]["to"])
+
+            await edge.room.open("Mallory", project=HARBOR)
+            await sent("Ben")
+            await sent("Ben", "Ada", sender="Mallory")
+            assert await sent("thread:plan") == ["Ben"], surface
+            await sent("Mallory")
+            assert set(await sent("thread:plan")) == {"Ben", "Mallory"}, surface

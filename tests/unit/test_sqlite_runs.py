@@ -14,6 +14,24 @@ from typing import Any
 import pytest
 from msgspec.structs import force_setattr
 
+from conformance.promises.given import an_office, put_message
+from conformance.promises.run_given import (
+    KIND,
+    LEASE,
+    SECOND,
+    TARGET,
+    asked,
+    claimed,
+    ended,
+    enqueued,
+    event,
+    loaded,
+    reported,
+    run,
+    said,
+    snapshot,
+    waiting,
+)
 from postroom.contracts import run_ports as ports
 from postroom.contracts.budgets import Spending
 from postroom.contracts.dispatch import TERMINAL, RunDispatch, RunDispatchStatus
@@ -46,24 +64,6 @@ from postroom.stores.sqlite.migrate import split_statements
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 from postroom.stores.statements import statements
 from postroom.testing import ManualClock
-from postroom.testing.conformance.given import an_office, put_message
-from postroom.testing.conformance.run_given import (
-    KIND,
-    LEASE,
-    SECOND,
-    TARGET,
-    asked,
-    claimed,
-    ended,
-    enqueued,
-    event,
-    loaded,
-    reported,
-    run,
-    said,
-    snapshot,
-    waiting,
-)
 from table_rows import each_row
 
 FILES = ("dispatches", "threads", "events", "outbox")

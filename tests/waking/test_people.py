@@ -284,6 +284,7 @@ async def test_a_message_to_a_thread_goes_to_everybody_in_it(room):
     await room.people("Ada", "Bo", "Cy", "Di", "Ed")
     await room.send("Ada", "Bo", thread_id="plan", bcc=["Di"])
     await room.send("Cy", "Bo", thread_id="plan")
+    await room.send("Bo", "Cy", thread_id="plan")
     sent = await room.send("Bo", "thread:plan", "Ed")
     payload = sent["deliveries"][0]["payload"]
     assert (payload["thread_id"], payload["to"]) == ("plan", ["Ada", "Cy", "Ed"])
@@ -300,6 +301,32 @@ async def test_nobody_enters_a_conversation_by_mail_to_herself_with_its_thread_i
     assert sent["deliveries"][0]["payload"]["to"] == ["Bo"]
     with pytest.raises(InvalidRecipients, match="Mallory shares no message of thread"):
         await room.send("Mallory", "thread:plan")
+
+
+async def test_a_stranger_who_writes_into_a_thread_joins_it_when_a_participant_writes_to_her(room):
+    await room.people("Ada", "Bo", "Cy", "Mallory")
+
+    async def reached(sender):
+        return (await room.send(sender, "thread:plan"))["deliveries"][0]["payload"]["to"]
+
+    await room.send("Ada", "Bo", thread_id="plan")
+    into = await room.send("Mallory", "Bo", "Cy", "Ada", thread_id="plan")
+    assert (await reached("Ada"), await reached("Bo")) == (["Bo"], ["Ada"])
+    assert await reached("Mallory") == ["Ada", "Bo", "Cy"], "those to whom she wrote herself"
+    await room.send("Ada", "Cy", thread_id="plan")
+    assert await reached("Cy") == ["Ada"], "a stranger's message that came first makes her no participant"
+    await room.mail.call(
+        "reply_message",
+        {
+            "project_key": PROJECT,
+            "sender_name": "Bo",
+            "message_id": number(into),
+            "body_md": "Welcome.",
+            "reply_all": True,
+        },
+    )
+    assert await reached("Bo") == ["Ada", "Cy", "Mallory"]
+    assert "Mallory" in await reached("Ada")
 
 
 async def test_a_thread_id_that_an_outsider_used_first_keeps_her_out_of_the_conversation(room):

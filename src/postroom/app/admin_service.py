@@ -26,8 +26,9 @@ from postroom.app.tokens import new_agent_token
 from postroom.app.wiring import Application
 from postroom.contracts import progress
 from postroom.contracts.clock import iso
-from postroom.contracts.errors import InvalidPath, StoreError
+from postroom.contracts.errors import InvalidPath, StateError, StoreError
 from postroom.contracts.leases import SERVER, servers
+from postroom.contracts.mail import Project
 from postroom.contracts.store import MailWrites
 from postroom.http_api.operations import (
     Check,
@@ -40,9 +41,12 @@ from postroom.http_api.operations import (
     store_check,
 )
 from postroom.mail.context import token_hash
+from postroom.mail.git_identity import is_folder, read_folder
 from postroom.mail.merging import MergePlan, merge, plan_of
+from postroom.mail.names import shown
 from postroom.mail.outgoing import ARCHIVE
-from postroom.mail.projects import find_project
+from postroom.mail.projects import PEOPLE_KEY, checked_path, find_project
+from postroom.mail.repositories import move_project
 from postroom.services.runners import declared_runners
 from postroom.stores.postgres.errors import no_backup
 from postroom.version import __version__
@@ -129,17 +133,51 @@ class AdminService:
         found = await self._application.store.read(all_projects)
         return [{"slug": one.slug, "human_key": one.human_key} for one in found]
 
-    async def merge_projects(self, source: str, target: str, *, dry_run: bool) -> Mapping[str, object]:
+    async def move_project(self, project: str, folder: str) -> Mapping[str, object]:
+        """Give a project another folder; its runners work there from now on."""
+        read = await asyncio.to_thread(read_folder, checked_path(folder))
+        home = read.lasting
+        if not await asyncio.to_thread(is_folder, home):
+            raise InvalidPath(
+                f"there is no folder {shown(home)} on the server's machine",
+                value=folder,
+                remedy="name the folder where the project lies now",
+            )
+
+        def change(tx: MailWrites) -> Project:
+            known = find_project(tx, project)
+            if known.human_key == PEOPLE_KEY:
+                raise StateError("people have no folder", value=project, remedy="name a project of agents")
+            holder = tx.project(home)
+            if holder is not None and holder.id != known.id:
+                raise StateError(
+                    f"{shown(home)} is the folder of another project, {holder.slug}",
+                    value=folder,
+                    remedy=f"see `postroom projects merge {holder.slug} {known.slug} --dry-run`",
+                )
+            move_project(tx, known, home)
+            if read.identity:
+                tx.set_git_identity(known.id, read.identity)
+            return find_project(tx, known.slug)
+
+        moved = await self._application.store.write(change)
+        return {"slug": moved.slug, "human_key": moved.human_key}
+
+    async def merge_projects(
+        self, source: str, target: str, *, renames: Mapping[str, str], rename_equal: bool, dry_run: bool
+    ) -> Mapping[str, object]:
         """Make one project of two, or say what that would do."""
         application = self._application
         if dry_run:
-            plan = await application.store.read(lambda tx: plan_of(tx, source, target))
+            plan = await application.store.read(
+                lambda tx: plan_of(tx, source, target, renames=renames, rename_equal=rename_equal)
+            )
         else:
             watcher = progress.here()
 
             def change(tx: MailWrites) -> MergePlan:
                 with progress.watched(watcher):
-                    return merge(tx, source, target)
+                    return merge(tx, source, target, renames=renames, rename_equal=rename_equal)
 
             plan = await application.store.write(change)
         return {
@@ -147,6 +185,7 @@ class AdminService:
             "from": {"slug": plan.source.slug, "human_key": plan.source.human_key},
             "into": {"slug": plan.target.slug, "human_key": plan.target.human_key},
             **to_builtins(plan.size),
+            "renamed": {agent.name: name for agent, name in plan.renames},
             "threads_joined": list(plan.threads),
             "conflicts": [
                 [{"agent": side.holder, "pattern": side.pattern} for side in (one.first, one.second)]

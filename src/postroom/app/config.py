@@ -27,6 +27,7 @@ from postroom.app import places
 from postroom.app.tokens import redact
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.runners import is_place
+from postroom.stores.addresses import refuse_malformed_address, shown_address
 
 _MIB: Final = 1024 * 1024
 _UNITS: Final = {
@@ -40,7 +41,6 @@ _UNITS: Final = {
 _DURATION: Final = re.compile(r"([0-9]{1,12})\s*(ms|s|m|h|d|w)")
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,62})?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,62})?)*")
 _PASSWORD: Final = re.compile(r"://[^/\s]*@")
-_DATABASE_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 _MCP_PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _TAKEN_PATH: Final = re.compile(
     r"/(\.well-known|admin|attachments|authorize|callbacks|health|healthz|hooks|log(in|out)|metrics|oauth|p|previews|readyz|register"
@@ -144,18 +144,7 @@ def _endpoint(value: str) -> str:
 
 
 def _database_url(value: str) -> str:
-    """Take the address of a PostgreSQL database; errors repeat nothing of it, for it may hold a password."""
-    scheme, _, rest = value.partition("://")
-    if scheme not in ("postgresql", "postgres"):
-        raise ValueError("write postgresql://user:password@host:port/database")
-    place, _, path = rest.partition("/")
-    user, _, hosts = place.rpartition("@")
-    if "@" in user + path.partition("?")[0] or "#" in value or not value.isprintable() or " " in value:
-        raise ValueError("write @ as %40, / as %2F and # as %23 within user and password")
-    if not all(_DATABASE_HOST.fullmatch(host) for host in hosts.split(",")):
-        raise ValueError(
-            "name the host, and its port by a number: postgresql://user:password@host:port/database"
-        )
+    refuse_malformed_address(value)
     return value
 
 
@@ -201,7 +190,7 @@ class Settings(BaseSettings):
     database_url: Annotated[str, AfterValidator(_database_url)] | Literal[""] = Field(
         default="",
         description="A PostgreSQL database in place of the file: postgresql://user:password@host:port/name; "
-        "needs postroom[postgres].",
+        "through a Unix socket postgresql:///name?host=/var/run/postgresql. Needs postroom[postgres].",
     )
     database_direct_url: Annotated[str, AfterValidator(_database_url)] | Literal[""] = Field(
         default="",
@@ -445,15 +434,9 @@ def explain(settings: Settings) -> list[SettingLine]:
     ]
 
 
-def shown_address(url: str, schema: str) -> str:
-    """Return where a schema of PostgreSQL is, without user and password."""
-    place = url.partition("://")[2].partition("?")[0].rpartition("@")[2]
-    return f"postgresql://{place}, schema {schema}"
-
-
 def _shown_value(settings: Settings, name: str) -> str:
     if name in _WITH_PASSWORDS and (url := str(getattr(settings, name))):
-        return shown_address(url, settings.database_schema).partition(",")[0]
+        return shown_address(url, settings.database_schema).rpartition(", schema ")[0]
     return redact(_shown(getattr(settings, name)))
 
 

@@ -11,6 +11,7 @@ from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, DataDir
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import InvalidArgument
+from postroom.stores.addresses import is_postgres_address, refuse_malformed_address
 
 app = typer.Typer(
     help="Move the store to another database.",
@@ -19,7 +20,6 @@ app = typer.Typer(
     epilog=examples("database copy --to postgresql://postroom@db.example/mail"),
 )
 
-_POSTGRES: Final = ("postgresql://", "postgres://")
 _SQLITE: Final = "sqlite:"
 
 
@@ -68,7 +68,11 @@ def _named(text: str, schema: str) -> "Path | tuple[str, str]":
     Raises:
         InvalidArgument: it is neither.
     """
-    if text.startswith(_POSTGRES):
+    if is_postgres_address(text):
+        try:
+            refuse_malformed_address(text)
+        except ValueError as error:
+            raise InvalidArgument("the address of PostgreSQL cannot be read", remedy=str(error)) from error
         return text, schema
     path = places.absolute(text.removeprefix(_SQLITE), places.environment())
     if not text.startswith(_SQLITE) or text == _SQLITE or not path.name:

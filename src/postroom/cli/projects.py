@@ -1,7 +1,9 @@
-"""`postroom projects`: which there are, and one of two."""
+"""`postroom projects`: lists projects, moves their folders, and merges two of them."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -11,12 +13,17 @@ from postroom.cli.client import Server
 from postroom.cli.exit_codes import REFUSED
 from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, DataDir, completed, project_key
+from postroom.contracts.errors import InvalidArgument
 
 app = typer.Typer(
-    help="List projects, and make one of two. For the operator.",
+    help="List projects, move their folders, and merge two of them. For the operator.",
     no_args_is_help=True,
     rich_markup_mode=None,
-    epilog=examples("projects list", "projects merge ~/harbour-worktree ~/harbour --dry-run"),
+    epilog=examples(
+        "projects list",
+        "projects merge ~/harbour-worktree ~/harbour --dry-run",
+        "projects move harbour ~/work/harbour",
+    ),
 )
 
 LONGEST: Final = timedelta(hours=1)
@@ -40,9 +47,62 @@ def list_projects(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def merge(
+def move(
+    project: _Key,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder where the project lies now.")],
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a project another folder, after its own was moved. Agents, messages, ids and slug stay.
+
+    The former path still names the project. A folder that was only renamed needs no command: the next
+    registration or session there finds the project again.
+    """
+    asked = {"project": project_key(project), "folder": os.path.abspath(folder.expanduser())}  # noqa: PTH100 - keeps links
+    found = Server.find(data_dir=data_dir).admin("POST", "/admin/projects/move", asked)
+    show.answer(
+        found,
+        as_json=as_json,
+        text=lambda: f"Moved {show.line(found['slug'])} to {show.line(found['human_key'])}.",
+    )
+
+
+def _renames(given: Sequence[str]) -> dict[str, str]:
+    """Return the new names by the old ones.
+
+    Raises:
+        InvalidArgument: an option is not `OLD=NEW`, or names an agent twice.
+    """
+    found: dict[str, str] = {}
+    for one in given:
+        old, _, new = one.partition("=")
+        if not old or not new or old in found:
+            raise InvalidArgument(
+                f"--rename {one!r} " + ("names an agent twice" if old in found else "is not OLD=NEW"),
+                value=one,
+                remedy="give for example --rename Ada=Ada-2, once for each agent",
+            )
+        found[old] = new
+    return found
+
+
+@app.command()
+def merge(  # noqa: PLR0913 - options of one command
     source: _Key,
     into: _Key,
+    rename: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rename", metavar="OLD=NEW", help="Rename an agent of the first project. May be repeated."
+        ),
+    ] = None,
+    rename_equal: Annotated[
+        bool,
+        typer.Option(
+            "--rename-equal",
+            help="Rename each agent of the first project whose name the second has: Ada becomes Ada-2.",
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would happen, and change nothing.")
     ] = False,
@@ -54,7 +114,13 @@ def merge(
     Path and slug of the first name the second from then on, so that its agents go on without registering
     again. It is one change: all of it is done, or nothing. There is no way back but a backup.
     """
-    asked = {"source": project_key(source), "target": project_key(into), "dry_run": dry_run}
+    asked = {
+        "source": project_key(source),
+        "target": project_key(into),
+        "renames": _renames(rename or ()),
+        "rename_equal": rename_equal,
+        "dry_run": dry_run,
+    }
     with show.progress(as_json=as_json):
         server, doing = Server.find(data_dir=data_dir, timeout=LONGEST), "counting" if dry_run else "merging"
         found = server.admin_long(doing, "POST", "/admin/projects/merge", asked)
@@ -70,6 +136,11 @@ def _told(found: Mapping[str, Any]) -> str:
         return "\n".join([f"{source} cannot be merged into {target}:", *reasons])
     moved = ", ".join(f"{found[name]} {name if found[name] != 1 else name[:-1]}" for name in _MOVED)
     lines = [f"{source} {'would become' if found['dry_run'] else 'is now'} {target}: {moved}"]
+    lines += [f"  {show.line(old)} is {show.line(new)} from now on" for old, new in found["renamed"].items()]
+    if found["renamed"]:
+        lines.append(
+            f"  sessions of {source} that act under a former name need the new one: --as, POSTROOM_AGENT"
+        )
     if found["tokens"]:
         lines.append(f"  tokens that were bound to {source} reach all of {target}")
     if threads := found["threads_joined"]:

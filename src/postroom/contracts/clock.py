@@ -7,6 +7,8 @@ from functools import lru_cache
 from random import Random
 from typing import Final, Protocol
 
+SET_BACK_MS: Final = 2_000
+"""By how many milliseconds the clock must go back between two looks to count as set back."""
 Ids = Callable[[], str]
 """Makes a new identifier of 36 characters."""
 _TAIL_BITS: Final = 74
@@ -43,6 +45,27 @@ def elapsed_ms() -> int:
     """
     boot: int | None = getattr(time, "CLOCK_BOOTTIME", None)
     return (time.monotonic_ns() if boot is None else time.clock_gettime_ns(boot)) // 1_000_000
+
+
+class ClockWatch:
+    """Measures by how much the wall clock was set back, against a clock that nobody sets."""
+
+    def __init__(self) -> None:
+        self._ahead: int | None = None
+
+    def set_back_ms(self, now: int) -> int | None:
+        """Return by how many milliseconds the clock was set back since `remember`, 0 if it was not.
+
+        None before the first `remember`: nothing is known yet.
+        """
+        if self._ahead is None:
+            return None
+        back = self._ahead - (now - elapsed_ms())
+        return back if back >= SET_BACK_MS else 0
+
+    def remember(self, now: int) -> None:
+        """Measure from this instant on."""
+        self._ahead = now - elapsed_ms()
 
 
 def milliseconds(duration: timedelta) -> int:

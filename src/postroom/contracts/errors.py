@@ -159,7 +159,10 @@ class UnknownProject(InputError):
     """No project has this path or slug."""
 
     code = "unknown_project"
-    default_remedy = "call ensure_project with the project's absolute path first"
+    default_remedy = (
+        "call ensure_project with the project's absolute path first, which finds a renamed folder again; "
+        "for a folder that was copied elsewhere the operator runs `postroom projects move`"
+    )
 
 
 class UnknownAgent(InputError):

@@ -1,5 +1,6 @@
 """How two projects become one: what is asked before, and the one change."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from postroom.contracts.mail import Project
@@ -46,11 +47,16 @@ class MergingReads(Protocol):
 class MergingWrites(MergingReads, Protocol):
     """The change."""
 
-    def merge_projects(self, source: Project, target: Project, *, now: int) -> None:
+    def merge_projects(
+        self, source: Project, target: Project, *, renames: Mapping[int, str], now: int
+    ) -> None:
         """Give the target all that the source has, under the ids it has; of that only its names stay.
 
         Agents, messages, threads, reservations, tokens and aliases are the target's; a thread that both have
         is one. The log with the smaller newest number is put behind the other: who goes on
         after a number of either log misses no entry, and may read some again.
+
+        Agents of the source get new names first, by id in `renames`. Their messages show these; entries of
+        the log keep the former names.
         """
         ...

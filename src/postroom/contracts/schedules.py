@@ -4,7 +4,8 @@
                          └─▶ passed over: too late, or its last run is still open
 
 An instant that a schedule names is a *tick*. Whoever submits for it moves the schedule on in the same
-transaction: a tick is submitted once, however many workers look.
+transaction: a tick is submitted once, however many workers look. After the clock is set back, an interval or
+a line for each hour goes on by the new clock.
 """
 
 from collections.abc import Sequence

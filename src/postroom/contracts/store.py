@@ -56,7 +56,7 @@ class ProjectReads(Protocol):
         ...
 
     def projects_unidentified(self, *, limit: int) -> list[Project]:
-        """Return projects of whose repository nothing is known, the newest first."""
+        """Return projects whose repository is not known, the newest first."""
         ...
 
     def projects(self, *, limit: int, after: int = 0) -> list[Project]:

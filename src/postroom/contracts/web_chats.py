@@ -30,7 +30,15 @@ class WebEntry(Record, frozen=True, kw_only=True):
 
 
 class WebChats(Protocol):
-    """The conversations of all people on the chat page. No listing returns more than 200 rows."""
+    """The conversations and sign-ins of the chat page. No listing returns more than 200 rows."""
+
+    async def end_session(self, hashed: str, *, ends_at: int) -> None:
+        """Store the hash of a session that a person signed out of, until the session ends by itself."""
+        ...
+
+    async def is_session_ended(self, hashed: str) -> bool:
+        """Return whether a person signed out of the session with this hash."""
+        ...
 
     async def conversations(
         self, person: str, *, before: int | None = None, limit: int = 200

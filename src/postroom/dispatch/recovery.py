@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final
 
 from postroom.contracts.activation import AdapterKind, RunActivation, RunMode, RunOrigin
-from postroom.contracts.clock import elapsed_ms, milliseconds
+from postroom.contracts.clock import ClockWatch, milliseconds
 from postroom.contracts.dispatch import DEFAULT_PRIORITY, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
     DuplicateRecord,
@@ -60,8 +60,6 @@ CLAIM_ERROR_BASE_MS = 500
 CLAIM_ERROR_MOST_MS = 30_000
 _MOST_DOUBLINGS = 16
 _MOST_DUE = 1_000
-_SET_BACK_MS: Final = 2_000
-"""By how much the clock must have been set back between two looks for delays to be corrected."""
 _HELD_AT_ONCE = 100
 _OPEN_RUNS = (RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING)
 
@@ -279,8 +277,7 @@ class Rounds:
         self._recovery = recovery
         self._is_held_up = False
         """Whether what was due could not be started: to ask again at once would not help."""
-        self._clock_ahead: int | None = None
-        """How far the clock of the store was ahead of the monotonic clock at the last poll (ms)."""
+        self._clock = ClockWatch()
 
     async def poll(self) -> int:
         """Start what is due on any thread, as far as there are slots; return how many were started.
@@ -316,13 +313,12 @@ class Rounds:
 
         A run that is due in 5 s must not wait for hours.
         """
-        ahead = self._core.now() - elapsed_ms()
-        back = 0 if self._clock_ahead is None else self._clock_ahead - ahead
-        if back >= _SET_BACK_MS:
+        now = self._core.now()
+        if back := self._clock.set_back_ms(now):
             count = await self._core.store.write(lambda tx: tx.runs.dispatches.set_back(back))
             if count:
                 _LOG.warning("clock.set_back", milliseconds=back, delayed_runs=count)
-        self._clock_ahead = ahead
+        self._clock.remember(now)
 
     async def _hold_back(self, due: Sequence[DueThread]) -> tuple[int, frozenset[str]]:
         """Hold what budgets keep from beginning, many threads in a change; return how many were held.

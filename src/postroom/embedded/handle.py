@@ -27,6 +27,7 @@ from postroom.dispatch.worker import ATTEMPT_FAILED
 from postroom.embedded.effects import ENDED, WAITS, Watch
 from postroom.embedded.running import LOGGED, SLEEP, STEP
 from postroom.embedded.values import T, refuse_other_text, refuse_other_type
+from postroom.stores.store import refuse_forked
 
 if TYPE_CHECKING:
     from postroom.embedded.mailbox import Mailbox
@@ -123,6 +124,7 @@ class RunHandle:
             InvalidArgument: `timeout` is no number, `type` is no type, or the answer is no value of it.
             UnknownRun: there is no such run any more.
         """
+        refuse_forked(self._mailbox.process)
         timeout = _seconds(timeout)
         if type is not None:
             refuse_other_type("type", type)

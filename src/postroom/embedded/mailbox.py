@@ -2,14 +2,15 @@
 
 import asyncio
 import dataclasses
+import os
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, closing
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
-from postroom.concurrency import SystemTimer, Tasks
+from postroom.concurrency import SystemTimer, Tasks, in_thread
 from postroom.contracts.activation import BusyPolicy, RunActivation, RunHints
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import (
@@ -37,9 +38,10 @@ from postroom.embedded.operators import DeadLetters, Pending, Questions
 from postroom.embedded.running import Function, FunctionExecutor, Run, is_awaited
 from postroom.embedded.schedules import RunSchedules
 from postroom.embedded.values import refuse_other_text
+from postroom.stores.addresses import is_postgres_address, refuse_malformed_address
 from postroom.stores.live import LocalLiveChannels
 from postroom.stores.sqlite.store import SqliteStore
-from postroom.stores.store import Stores
+from postroom.stores.store import Stores, refuse_forked
 
 MEMORY: Final = "memory"
 _REPAIRED_LATER: Final = MailboxLifecycleConfig(
@@ -71,6 +73,8 @@ class Mailbox:
         `is_exclusive` says that no other process executes runs of these stores.
         """
         self.is_exclusive = is_exclusive
+        self.process = os.getpid()
+        """The process that may use this mailbox; one that is forked from it may not."""
         self._ends = ends
         self.admin = queue
         """The queue itself, with all that adapters need."""
@@ -109,8 +113,7 @@ class Mailbox:
         _refuse_no_work(work)
         _refuse_other_config(config, is_worker=work is not None)
         async with AsyncExitStack() as opened:
-            stores = await asyncio.to_thread(opened_stores, url, schema)
-            opened.push_async_callback(asyncio.to_thread, stores.close)
+            stores = await open_stores(opened, url, schema)
             steers = work is None or isinstance(work, RunDispatchExecutor)  # a function reads nothing more
             live = live_channels(stores, opened) if steers else None
             ends = Ends()
@@ -207,6 +210,7 @@ class Mailbox:
             QueueFull: the thread of an item takes no more; the commits before stand.
             MailboxClosed: the mailbox is closing.
         """
+        refuse_forked(self.process)
         if not isinstance(items, Iterable):
             raise InvalidArgument(
                 f"items must be an iterable of Item, not {type(items).__name__}",
@@ -379,6 +383,23 @@ def queue_over(  # noqa: PLR0913 - every part by name
     )
 
 
+async def open_stores(opened: AsyncExitStack, url: str, schema: str, clock: Clock | None = None) -> Stores:
+    """Return the opened database that an address names; the end of `opened` closes it.
+
+    A caller that is cancelled meanwhile leaves no open database behind.
+
+    Raises:
+        ConfigError, StoreError: As `opened_stores`.
+    """
+    held = ExitStack()
+    opened.push_async_callback(in_thread, held.close)
+
+    def open_here() -> Stores:
+        return held.enter_context(closing(opened_stores(url, schema, clock)))
+
+    return await in_thread(open_here)
+
+
 def opened_stores(url: str, schema: str, clock: Clock | None = None) -> Stores:
     """Open the database that an address names. Blocks.
 
@@ -396,7 +417,11 @@ def opened_stores(url: str, schema: str, clock: Clock | None = None) -> Stores:
         path = Path(parts.path[1:])
         _refuse_no_folder(path.resolve().parent)
         return SqliteStore.open(path, clock=clock, purpose="program")
-    if parts.scheme in ("postgresql", "postgres"):
+    if is_postgres_address(url):
+        try:
+            refuse_malformed_address(url)
+        except ValueError as error:
+            raise ConfigError("the address of PostgreSQL cannot be read", remedy=str(error)) from error
         import postroom.stores.postgres.live  # noqa: F401 - it reads files, which this thread may
         from postroom.stores.postgres.store import PostgresStore
 

@@ -7,6 +7,7 @@ The result of a step is an event in the log of its run, written with the proof t
 
 import asyncio
 import inspect
+import os
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -62,6 +63,7 @@ from postroom.embedded.values import (
     text_of,
     typed,
 )
+from postroom.stores.store import refuse_forked
 
 STEP: Final = "StepStored"
 LOGGED: Final = "Logged"
@@ -156,6 +158,7 @@ class Run:
         self._clock = clock
         self._timer = timer
         self._count = 0
+        self._process = os.getpid()
 
     @property
     def text(self) -> str:
@@ -307,6 +310,7 @@ class Run:
         Raises:
             InvalidArgument: `text` is no text.
         """
+        refuse_forked(self._process)
         if not isinstance(text, str):  # half a character is kept as `?`, as in what a program prints
             raise InvalidArgument(
                 f"the text to stream must be text, not {type(text).__name__}", value=repr(text)[:80]
@@ -334,6 +338,7 @@ class Run:
         Raises:
             InvalidArgument: a number is no whole one, or negative.
         """
+        refuse_forked(self._process)
         for name, used in (
             ("input_tokens", input_tokens),
             ("output_tokens", output_tokens),
@@ -358,6 +363,7 @@ class Run:
         return name in self._memory.steps
 
     def _claim_name(self, name: str) -> None:
+        refuse_forked(self._process)
         refuse_other_text("the name of a step", name)
         if not name.strip():
             raise InvalidStep("a step needs a name", value=name)

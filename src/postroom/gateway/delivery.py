@@ -240,7 +240,7 @@ class Delivery:
             return await self._given_up(row, None, _Closes(), f"it cannot be read: {type(error).__name__}")
         if reply.kind is ReplyKind.UPDATE:
             self._metrics.gave_up()
-            return NotPerformed(error=reply.error or "an update met a defect", final=True)
+            return NotPerformed(error=reply.error or "an update could not be processed", final=True)
         address, closes = await self._answered(row, reply)
         if closes.is_done and row.may_have_arrived:
             return Performed()  # an earlier version died between its messages and its acknowledgement
@@ -379,7 +379,10 @@ class Delivery:
         if row.may_have_arrived:
             text = f"{wording.POSSIBLE_DUPLICATE}\n{text}"
         parts = list(parts_of(text, adapter))
-        outgoing = OutgoingMessage(row.outbox_id, address, parts, details=reply.details)
+        details = reply.details
+        if adapter.capabilities.reasoning and reply.kind is ReplyKind.ANSWER and reply.run_id:
+            details["reasoning"] = await self._stores.reasoning(reply.thread_id, reply.run_id)
+        outgoing = OutgoingMessage(row.outbox_id, address, parts, details=details)
         shown = self._presenter.take_shown(reply.run_id) if reply.run_id else None
         if shown is not None:
             await shown.settled()

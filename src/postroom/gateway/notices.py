@@ -72,7 +72,7 @@ class Notices:
         await self._enqueue(reply, f"card/{number}")
 
     async def keep_dead(self, platform: Platform, account: str, key: str, raw: str, why: str) -> None:
-        """Keep a raw update of a platform, which met a defect of ours, as a dead letter; once a `key`.
+        """Keep a raw update of a platform that could not be processed as a dead letter, once for each `key`.
 
         Raises:
             StoreError: it could not be kept.

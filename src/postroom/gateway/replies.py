@@ -46,7 +46,7 @@ class ReplyKind(StrEnum):
     CARD = "card"
     """A question that was asked has its answer: its card is to show that."""
     UPDATE = "update"
-    """A raw update that met a defect of ours; it is said to nobody and becomes a dead letter."""
+    """A raw update that could not be processed. It is sent to nobody and becomes a dead letter."""
 
 
 class Question(Record, frozen=True, kw_only=True):

@@ -79,11 +79,26 @@ class Operations(Protocol):
         """Return every project: its slug and its path."""
         ...
 
-    async def merge_projects(self, source: str, target: str, *, dry_run: bool) -> Mapping[str, object]:
+    async def move_project(self, project: str, folder: str) -> Mapping[str, object]:
+        """Give a project another folder of the server's machine; the former one still names it.
+
+        Raises:
+            UnknownProject, InvalidPath: there is no such project, or no such folder.
+            StateError: the folder is another project's.
+        """
+        ...
+
+    async def merge_projects(
+        self, source: str, target: str, *, renames: Mapping[str, str], rename_equal: bool, dry_run: bool
+    ) -> Mapping[str, object]:
         """Make one project of two, or say what that would do; all in one change, which may take long.
+
+        `renames` gives agents of the source new names, by the old ones; `rename_equal` finds a name for each
+        other agent whose name the target has.
 
         Raises:
             UnknownProject, InvalidArgument: these are not two projects.
+            InvalidName: a new name breaks the rule, or is reserved.
             StateError: something stands against it; nothing was changed.
         """
         ...

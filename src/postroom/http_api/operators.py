@@ -108,7 +108,14 @@ class _Repair(Asked, frozen=True):
 class _Merge(Asked, frozen=True):
     source: str
     target: str
+    renames: dict[str, str] = {}
+    rename_equal: bool = False
     dry_run: bool = False
+
+
+class _Move(Asked, frozen=True):
+    project: str
+    folder: str
 
 
 class _Rebuild(Asked, frozen=True):
@@ -157,7 +164,13 @@ async def _prune(operations: Operations, request: Request) -> Response:
 
 async def _merge(operations: Operations, request: Request) -> Response:
     wanted = await read_body(request, _Merge)
-    done = operations.merge_projects(wanted.source, wanted.target, dry_run=wanted.dry_run)
+    done = operations.merge_projects(
+        wanted.source,
+        wanted.target,
+        renames=wanted.renames,
+        rename_equal=wanted.rename_equal,
+        dry_run=wanted.dry_run,
+    )
     return JSONResponse(dict(await done))
 
 
@@ -197,6 +210,10 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
         then = (await read_body(request, _Landing)).path
         return JSONResponse({"url": await _login_address(request, login, then)})
 
+    async def move_project(request: Request) -> Response:
+        wanted = await read_body(request, _Move)
+        return JSONResponse(dict(await operations.move_project(wanted.project, wanted.folder)))
+
     async def rebuild_archive(request: Request) -> Response:
         wanted = await read_body(request, _Rebuild)
         return JSONResponse(dict(await operations.rebuild_archive(wanted.project)))
@@ -212,6 +229,7 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
         operators("/admin/agent-token", {"POST": issue, "DELETE": revoke}),
         operators("/admin/login-code", {"POST": login_code}),
         long("/admin/projects/merge", {"POST": partial(_merge, operations)}),
+        operators("/admin/projects/move", {"POST": move_project}),
         long("/admin/prune", {"POST": partial(_prune, operations)}),
         long("/admin/rebuild-archive", {"POST": rebuild_archive}),
     ]

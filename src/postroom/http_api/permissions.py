@@ -137,6 +137,7 @@ _ADMINISTRATION: Final = (
         "GET /admin/cluster",
         "GET /admin/projects",
         "POST /admin/projects/merge",
+        "POST /admin/projects/move",
         "POST /admin/prune",
         "GET POST /admin/doctor",
         "GET /admin/support-bundle",

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TypedDict
 
-from postroom.contracts.errors import AgentRetired, InvalidName, NameTaken, NotPermitted, StateError
+from postroom.contracts.errors import AgentRetired, NameTaken, NotPermitted, StateError
 from postroom.contracts.mail import Agent, Project
 from postroom.mail.commands import (
     CreateAgentIdentity,
@@ -18,7 +18,7 @@ from postroom.mail.commands import (
     Whois,
 )
 from postroom.mail.context import ReadContext, WriteContext
-from postroom.mail.git_identity import completed
+from postroom.mail.git_identity import completed, is_of_git
 from postroom.mail.identity import (
     acting,
     check_token,
@@ -27,7 +27,7 @@ from postroom.mail.identity import (
     refuse_to_speak_for,
 )
 from postroom.mail.inbox import inbox_views
-from postroom.mail.names import RESERVED, check_name, generated
+from postroom.mail.names import check_name, check_new_name, generated
 from postroom.mail.outgoing import to_archive
 from postroom.mail.projects import PEOPLE_SLUG, checked_path, find_project, free_slug, spelling
 from postroom.mail.repositories import project_of
@@ -102,12 +102,18 @@ def _project_of(context: WriteContext, human_key: str, git_identity: str = "") -
     is_run = context.caller.agent_id is not None
     _note_identities(context, {} if is_run or read is None else read.identities)
     if project := context.projects.project(path):
-        _note_identities(context, {project.id: identity} if not (project.git_identity or is_run) else {})
+        is_known = is_of_git(project.git_identity) or project.git_identity == identity
+        _note_identities(context, {project.id: identity} if not (is_known or is_run) else {})
         return project
     home = path if git_identity or read is None else read.folder.lasting
     names = {path} if git_identity or read is None else {path, read.folder.top}
     known = project_of(
-        context.projects, None if read is None else read.folder, identity, is_said=bool(git_identity)
+        context.projects,
+        None if read is None else read.folder,
+        identity
+        if git_identity or is_of_git(identity)
+        else "",  # a renamed folder has moved its project before
+        is_said=bool(git_identity),
     )
     if known is not None:
         _note_names(context, known, names)
@@ -158,14 +164,8 @@ def _registered(context: WriteContext, project: Project, asked: RegisterAgent | 
         return _made(context, project, asked)
     name = check_name(asked.name, of="a person" if project.slug == PEOPLE_SLUG else "an agent")
     known = context.tx.agent(project.id, name)
-    if known is None and name.casefold() in RESERVED:
-        raise InvalidName(
-            f"the name {name!r} is reserved: a model could take it for the speaker of its prompt",
-            value=name,
-            remedy=f"use another name, such as '{name}-1'",
-        )
     if known is None:
-        return _made(context, project, asked, name=name)
+        return _made(context, project, asked, name=check_new_name(name))
     if known.name != name:
         raise NameTaken(
             f"{known.name!r} is registered and differs from {name!r} by case alone",

@@ -1,14 +1,18 @@
 """By what the repository of a folder is known wherever it lies: its remote and its first commit.
 
 A worktree, a clone, a link and a folder within say the same. What cannot be learned is left empty: a shallow
-clone does not have its first commit, and a copy need not have a remote.
+clone does not have its first commit, and a copy need not have a remote. A folder without a repository is
+known by its inode and birth time, which stay when somebody renames it.
 """
 
+import ctypes
 import hashlib
 import os
 import re
 import shutil
+import struct
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +32,13 @@ LONGEST_REMOTE: Final = 500
 """Characters of a remote that are kept as they are; a longer one is known by its hash."""
 _LOCAL_ORIGINS: Final = 3
 """Clones of clones on this machine that are followed to what the first was cloned from."""
+_FOLDER: Final = "#folder:"
+"""Begins the identity of a folder without a repository."""
+_STATX: Final = (32, 80, 256)
+"""Where Linux puts the inode and the birth time into what `statx` returns, and its size, in bytes."""
+_BIRTH: Final = 0x800
+"""The bit by which `statx` is asked for the birth time, and says that there is one."""
+_HERE: Final = -100
 _SCHEME: Final = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _SCP: Final = re.compile(r"^(?:[^@/:]+@)?([^/:]{2,}):(?!//)(.*)$")
 K = TypeVar("K")
@@ -44,7 +55,10 @@ class RepositoryFolder:
     others: tuple[str, ...] = ()
     """Other folders that hold the same: where links lead, and the main working tree."""
     identity: str = ""
-    """`<remote>#<first commit>`, either of them empty when it is not known; empty without a repository."""
+    """`<remote>#<first commit>`, either of them empty when it is not known.
+
+    Without a repository `#folder:<inode>-<birth time>`; empty if the file system knows no birth time.
+    """
 
     @property
     def lasting(self) -> str:
@@ -64,7 +78,11 @@ class Recognition:
 def recognise(path: str, unread: Sequence[Project]) -> Recognition:
     """Read a folder, and what the store does not know yet of the folders of projects. Blocks."""
     folder = read_folder(path)
-    known = ((one.id, read_folder(one.human_key).identity) for one in unread) if folder.identity else ()
+    known = (
+        ((one.id, read_folder(one.human_key).identity) for one in unread)
+        if is_of_git(folder.identity)
+        else ()
+    )
     return Recognition(folder=folder, identities={number: identity for number, identity in known if identity})
 
 
@@ -75,8 +93,13 @@ def read_folder(path: str) -> RepositoryFolder:
         return plain
     real = os.path.realpath(path)
     git = shutil.which("git")
-    if git is None or not _has_repository(Path(real)):
-        return RepositoryFolder(top=path, others=() if real == path else (real,))
+    is_plain = not _has_repository(Path(real))
+    if git is None or is_plain:
+        return RepositoryFolder(
+            top=path,
+            others=() if real == path else (real,),
+            identity=_folder_identity(real) if is_plain else "",
+        )
     asked = (
         "rev-parse",
         "--path-format=absolute",
@@ -119,6 +142,11 @@ def same_repository(identity: str, known: Iterable[tuple[K, str]]) -> K | None:
     return found[0] if len(found) == 1 else None
 
 
+def is_of_git(identity: str) -> bool:
+    """Return whether an identity names a repository; an empty one and that of a folder without Git do not."""
+    return bool(identity) and not identity.startswith(_FOLDER)
+
+
 def parts_of(identity: str) -> tuple[str, str]:
     """Return the remote and the first commit of an identity."""
     remote, _, root = identity.rpartition("#")
@@ -126,7 +154,12 @@ def parts_of(identity: str) -> tuple[str, str]:
 
 
 def completed(known: str, read: str) -> str:
-    """Return a known identity with what it lacked, as far as another one of the same repository tells it."""
+    """Return a known identity with what it lacked, as far as another one of the same repository tells it.
+
+    What is read replaces the identity of a folder without a repository.
+    """
+    if read and not is_of_git(known):
+        return read
     pairs = zip(parts_of(known), parts_of(read), strict=True)
     return "#".join(a or b for a, b in pairs) if _agree(known, read) else known
 
@@ -147,6 +180,23 @@ def _mode(path: str | Path) -> int:
         return Path(path).stat().st_mode
     except (OSError, ValueError):
         return 0
+
+
+def _folder_identity(folder: str) -> str:
+    """Return the inode and birth time of a folder: a rename keeps them, and no other folder has both."""
+    try:
+        found = Path(folder).stat()
+    except OSError:
+        return ""
+    inode, born = found.st_ino, int(getattr(found, "st_birthtime", 0) * 1e9)
+    statx = getattr(ctypes.CDLL(None), "statx", None) if sys.platform == "linux" else None
+    if statx is not None:
+        at_inode, at_birth, size = _STATX
+        told = ctypes.create_string_buffer(size)
+        if statx(_HERE, os.fsencode(folder), 0, _BIRTH, told) == 0 and told.raw[1] << 8 & _BIRTH:
+            seconds, nanoseconds = struct.unpack_from("=qI", told, at_birth)
+            inode, born = struct.unpack_from("=Q", told, at_inode)[0], seconds * 10**9 + nanoseconds
+    return f"{_FOLDER}{inode}-{born}" if born else ""
 
 
 def _without(path: str, inner: str) -> str:

@@ -4,18 +4,19 @@ All that the source has is the target's afterwards, under the ids it has. The so
 target, so that whoever worked there goes on, and addresses that were given out still reach their readers.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
 from postroom.contracts.errors import InvalidArgument, StateError
-from postroom.contracts.mail import Project
+from postroom.contracts.mail import Agent, Project
 from postroom.contracts.merging import ProjectSize
 from postroom.contracts.messages import Json
 from postroom.contracts.outbox import NO_END, OutboxDraft
 from postroom.contracts.store import MailReads, MailWrites
 from postroom.mail.conflicts import Conflict, conflicts
-from postroom.mail.names import shown
+from postroom.mail.names import LONGEST, check_new_name, shown
 from postroom.mail.outgoing import ARCHIVE, MOVED, RECORDS
 from postroom.mail.projects import PEOPLE_KEY, find_project
 from postroom.mail.waking.prompts import agent_thread
@@ -40,16 +41,28 @@ class MergePlan:
     """Threads that both have: each is one afterwards."""
     conflicts: tuple[Conflict, ...]
     """Reservations of both that overlap: nobody was told, for they were of two projects."""
+    renames: tuple[tuple[Agent, str], ...]
+    """Agents of the source that get another name, and that name."""
     refusals: tuple[str, ...]
     """Why it cannot be; empty where it can."""
 
 
-def plan_of(tx: MailReads, source_key: str, target_key: str) -> MergePlan:
-    """Return what a merge would do.
+def plan_of(
+    tx: MailReads,
+    source_key: str,
+    target_key: str,
+    *,
+    renames: Mapping[str, str] | None = None,
+    rename_equal: bool = False,
+) -> MergePlan:
+    """Return what a merge would do. `renames` gives agents of the source a new name, by the old one.
+
+    With `rename_equal` each other agent of the source whose name the target has gets a number: `Ada-2`.
 
     Raises:
         UnknownProject: there is none of these names.
         InvalidArgument: both names are one project's.
+        InvalidName: a new name breaks the rule for names, or is reserved.
     """
     source, target = find_project(tx, source_key), find_project(tx, target_key)
     if source.id == target.id:
@@ -58,13 +71,75 @@ def plan_of(tx: MailReads, source_key: str, target_key: str) -> MergePlan:
             value=source_key,
             remedy="name another project",
         )
+    asked, refusals = dict(renames or {}), list(_refusals(tx, source, target))
+    equal = [one for one in tx.shared_agents(source.id, target.id) if _named(asked, one) is None]
+    if rename_equal:
+        taken = {name.casefold() for name in asked.values()}
+        for name in equal:
+            asked[name] = _free_name(tx, source, target, name, taken)
+            taken.add(asked[name].casefold())
+    elif equal:
+        refusals.insert(0, _equal_names(tx, source, target, equal))
+    renamed = []
+    for old, new in asked.items():
+        agent = tx.agent(source.id, old)
+        refusal = _no_rename(tx, (source, target), agent, old, new)
+        if sum(new.casefold() == other.casefold() for other in asked.values()) > 1:
+            refusal = f"two agents cannot both be named {shown(new)}"
+        if agent is None or refusal:
+            refusals.append(refusal)
+        else:
+            renamed.append((agent, new))
     return MergePlan(
         source=source,
         target=target,
         size=tx.project_size(source.id),
         threads=tuple(tx.shared_threads(source.id, target.id)),
         conflicts=_conflicts(tx, source, target),
-        refusals=tuple(_refusals(tx, source, target)),
+        renames=tuple(renamed),
+        refusals=tuple(dict.fromkeys(refusals)),
+    )
+
+
+def _named(names: Mapping[str, str], name: str) -> str | None:
+    return next((new for old, new in names.items() if old.casefold() == name.casefold()), None)
+
+
+def _free_name(tx: MailReads, source: Project, target: Project, name: str, taken: Set[str]) -> str:
+    tried = (f"{name[: LONGEST - 8]}-{number}" for number in count(2))
+    return next(
+        one
+        for one in tried
+        if one.casefold() not in taken and not any(tx.agent(home.id, one) for home in (source, target))
+    )
+
+
+def _equal_names(tx: MailReads, source: Project, target: Project, names: Sequence[str]) -> str:
+    """Say which agents have equal names, and what to type."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    example = f"{names[0]}={_free_name(tx, source, target, names[0], set())}"
+    return (
+        f"both have an agent {', '.join(map(shown, names[:_NAMED]))}{more}, and a name is one agent's:"
+        f" rename those of {source.slug} with `--rename {example}`, one option for each,"
+        " or all of them with `--rename-equal`"
+    )
+
+
+def _no_rename(tx: MailReads, homes: Sequence[Project], agent: Agent | None, old: str, new: str) -> str:
+    """Return why an agent cannot get a name; empty if it can.
+
+    Raises:
+        InvalidName: the name breaks the rule, or is reserved.
+    """
+    if agent is None:
+        return f"{homes[0].slug} has no agent {shown(old)} to rename"
+    check_new_name(new)
+    holders = [(home, tx.agent(home.id, new)) for home in homes]
+    holder = next((home for home, one in holders if one is not None and one.id != agent.id), None)
+    return (
+        f"{shown(old)} cannot be named {shown(new)}: {holder.slug} has an agent of that name"
+        if holder
+        else ""
     )
 
 
@@ -75,15 +150,22 @@ def _conflicts(tx: MailReads, source: Project, target: Project) -> tuple[Conflic
     return tuple(one for one in conflicts(live) if one.first.project_id != one.second.project_id)
 
 
-def merge(tx: MailWrites, source_key: str, target_key: str) -> MergePlan:
+def merge(
+    tx: MailWrites,
+    source_key: str,
+    target_key: str,
+    *,
+    renames: Mapping[str, str] | None = None,
+    rename_equal: bool = False,
+) -> MergePlan:
     """Make one project of two and return what that was.
 
     Raises:
-        UnknownProject, InvalidArgument: as `plan_of` says.
+        UnknownProject, InvalidArgument, InvalidName: as `plan_of` says.
         StateError: something stands against it; nothing was changed.
     """
     tx.lock_projects({find_project(tx, key).id for key in (source_key, target_key)})
-    plan = plan_of(tx, source_key, target_key)
+    plan = plan_of(tx, source_key, target_key, renames=renames, rename_equal=rename_equal)
     if plan.refusals:
         raise StateError(
             f"{plan.source.slug} cannot be merged into {plan.target.slug}: {'; '.join(plan.refusals)}",
@@ -92,7 +174,8 @@ def merge(tx: MailWrites, source_key: str, target_key: str) -> MergePlan:
             details={"refusals": list(plan.refusals)},
         )
     records = tx.archived_records(plan.source.id)
-    tx.merge_projects(plan.source, plan.target, now=tx.now())
+    new_names = {agent.id: name for agent, name in plan.renames}
+    tx.merge_projects(plan.source, plan.target, renames=new_names, now=tx.now())
     _to_archive(tx, plan, records)
     return plan
 
@@ -100,12 +183,6 @@ def merge(tx: MailWrites, source_key: str, target_key: str) -> MergePlan:
 def _refusals(tx: MailReads, source: Project, target: Project) -> Iterator[str]:
     if PEOPLE_KEY in (source.human_key, target.human_key):
         yield "people are in a project of their own, which stays as it is"
-    if names := tx.shared_agents(source.id, target.id):
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        yield (
-            f"both have an agent {', '.join(map(shown, names[:_NAMED]))}{more}, and a name is one agent's:"
-            " each has messages and perhaps a token of its own"
-        )
     if source.owner != target.owner:
         yield f"their owners are {shown(source.owner)} and {shown(target.owner)}"
     if tx.has_threads_of_runs(agent_thread(source.slug, "")):

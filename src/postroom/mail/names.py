@@ -61,6 +61,8 @@ Wheat Willow Wind Wolf Wombat Wood Woodpecker Wren Yak Yarrow Yew Zebra Zephyr Z
 
 RESERVED = frozenset({"assistant", "developer", "human", "postroom", "system", "tool", "user"})
 """Names that a model could take for the speaker of its prompt; no new agent or person may have one."""
+_ALIKE = str.maketrans({"0": "o", "1": "l", "i": "l", "3": "e", "5": "s", ".": None, "_": None, "-": None})
+"""Characters that a name may have and that look alike; names differ by more than dots and hyphens."""
 ADJECTIVES = tuple(_ADJECTIVES.split())
 NOUNS = tuple(_NOUNS.split())
 
@@ -79,12 +81,35 @@ def check_name(name: str, *, of: str = "an agent") -> str:
     if RULE.fullmatch(name):
         return name
     mended = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:64]
-    hint = f"for example {mended!r}" if mended else "for example 'builder-1'"
+    hint = f"for example {mended!r}" if mended and _look(mended) not in _LOOKS else "for example 'builder-1'"
     raise InvalidName(
         f"{shown(name)} is no name for {of}",
         value=name,
         remedy="use 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit; " + hint,
     )
+
+
+def check_new_name(name: str) -> str:
+    """Return the name of somebody who is new, if no model could take it for the speaker of its prompt.
+
+    Raises:
+        InvalidName: it breaks the rule, is reserved, or looks so: `System.`, `po.stroom`, `5ystem`.
+    """
+    check_name(name)
+    if _look(name) in _LOOKS:
+        raise InvalidName(
+            f"the name {name!r} is reserved: a model could take it for the speaker of its prompt",
+            value=name,
+            remedy="use another name, for example 'builder-1'",
+        )
+    return name
+
+
+def _look(name: str) -> str:
+    return name.casefold().translate(_ALIKE).replace("rn", "m").replace("vv", "w")
+
+
+_LOOKS = frozenset(map(_look, RESERVED))
 
 
 def nearest(name: str, known: Iterable[str], *, count: int = 3) -> list[str]:

@@ -11,6 +11,7 @@ from postroom.mail.git_identity import (
     Recognition,
     RepositoryFolder,
     is_folder,
+    is_of_git,
     parts_of,
     recognise,
     same_repository,
@@ -40,7 +41,7 @@ class Repositories:
         A project whose own folder is gone moves to the one that is named, where it may.
         """
         path, known, unread = await self._store.read(lambda tx: self._look(tx, key))
-        if known is not None and known.git_identity:
+        if known is not None and is_of_git(known.git_identity):
             is_homeless = may_move and await self._is_homeless(known, path)
             if not is_homeless:
                 return None
@@ -57,7 +58,7 @@ class Repositories:
         path = checked_path(key) if known is None else key
         known = known or tx.project(path)
         if known is not None:
-            is_read = known.git_identity and key != known.slug
+            is_read = is_of_git(known.git_identity) and key != known.slug
             return (path if is_read else known.human_key), known, []
         unread = tx.projects_unidentified(limit=_UNREAD + len(self._read))
         return path, None, [one for one in unread if one.id not in self._read][:_UNREAD]
@@ -83,7 +84,8 @@ def project_of(
 ) -> Project | None:
     """Return the project of a folder, or of its repository; what a caller said of that has to be equal.
 
-    Of a folder is the project of the one around, and of what it is a link or a worktree of.
+    Of a folder is the project of the one around, and of what it is a link or a worktree of. A renamed folder
+    without a repository has the project that it had.
     """
     folders = () if folder is None else (folder.top, *folder.others)
     by_folder = next(filter(None, map(projects.project, folders)), None)

@@ -1,7 +1,7 @@
 """Operations that write messages: send, reply, recall. All recipients are valid, or nothing is sent."""
 
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -256,9 +256,11 @@ def _at_home(context: WriteContext, kinds: Mapping[int, RecipientKind]) -> list[
 def _participants(
     context: WriteContext, home: Project, sender: Agent, address: str, kind: RecipientKind
 ) -> list[Addressee]:
-    """Return the other agents of those messages of a thread that the sender wrote or received.
+    """Return the other participants of a thread, from its messages that the sender wrote or received.
 
-    Messages between others do not count, so that mail to oneself makes nobody a reader of the conversation.
+    Participants are the opener of the thread, the sender, and everyone to whom a participant openly wrote.
+    A stranger who writes into the thread becomes a participant when a participant writes to her. For a sender
+    who shares no message with a participant, the first message that reached him opens the thread.
 
     Raises:
         UnknownThread: The project has no such thread.
@@ -272,13 +274,21 @@ def _participants(
             value=address,
             remedy="`search_messages` finds threads; leave `thread:` out to begin one",
         )
-    there = set[int]()
-    recipients = context.tx.recipients([message.id for message in messages])
-    for message in messages:
-        readers = recipients[message.id]
-        if sender.id in (message.sender_id, *(reader.agent_id for reader in readers)):
-            there |= {message.sender_id, *(one.agent_id for one in readers if one.kind != "bcc")}
-    others = _at_home(context, dict.fromkeys(sorted(there - {sender.id}), kind))
+    readers = context.tx.recipients([message.id for message in messages])
+    entries = [
+        _Entry(
+            sender=message.sender_id,
+            open_readers={one.agent_id for one in readers[message.id] if one.kind != "bcc"},
+            is_shared=sender.id in (message.sender_id, *(one.agent_id for one in readers[message.id])),
+        )
+        for message in sorted(messages, key=lambda message: message.id)
+    ]
+    opening = entries if len(entries) < MAX_THREAD else []  # nobody knows the opener of a thread that is cut
+    opener = next((one.sender for one in opening if one.open_readers - {one.sender}), sender.id)
+    met = _met(entries, {opener, sender.id}) - {sender.id}
+    if not met and (first := next((one.sender for one in entries if one.is_shared), None)) is not None:
+        met = _met(entries, {first, sender.id}) - {sender.id}
+    others = _at_home(context, dict.fromkeys(sorted(met), kind))
     active = [one for one in others if one.agent.retired_at is None]
     if not active:
         raise InvalidRecipients(
@@ -287,6 +297,26 @@ def _participants(
             remedy="name the recipients; `fetch_thread` shows who wrote and received its messages",
         )
     return active
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """A message of a thread, as the look for participants needs it."""
+
+    sender: int
+    open_readers: set[int]
+    is_shared: bool
+    """Whether the agent that asks wrote or received it."""
+
+
+def _met(entries: Iterable[_Entry], participants: set[int]) -> set[int]:
+    """Return the agents in shared messages of participants; their recipients become participants too."""
+    met = set[int]()
+    for entry in entries:
+        if entry.sender in participants:
+            participants |= entry.open_readers
+            met |= {entry.sender, *entry.open_readers} if entry.is_shared else set()
+    return met
 
 
 def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], skipped: list[str]) -> Sent:

@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
 from itertools import groupby
 from typing import Final, Protocol, TypeVar
 from uuid import uuid4
 from zoneinfo import ZoneInfo
 
-from postroom.contracts.clock import milliseconds
+from postroom.contracts.clock import ClockWatch, milliseconds
 from postroom.contracts.errors import (
     DuplicateRecord,
     InvalidSchedule,
@@ -31,7 +32,7 @@ from postroom.contracts.messages import Json, storable
 from postroom.contracts.schedules import SCHEDULES, Missed, Overlap, Schedule, schedule_lock
 from postroom.contracts.transactions import Joined, Store, Transaction
 from postroom.log import get_logger
-from postroom.schedules.ticks import Plan, due_at, next_tick, planned, refuse_unfit
+from postroom.schedules.ticks import Plan, after_set_back, due_at, next_tick, planned, refuse_unfit
 
 _LOG = get_logger(__name__)
 
@@ -143,6 +144,7 @@ class Schedules:
         """Keep what it works with: `targets` submit what is due, by kind."""
         self._store = store
         self._targets = targets
+        self._clock = ClockWatch()
 
     async def add(self, schedule: Schedule, *, replaces: bool = False) -> Schedule:
         """Store a schedule under its name; one that is there and says the same stays as it is.
@@ -175,7 +177,8 @@ class Schedules:
                 return moved
             kept = {name: getattr(new, name) for name in (*_SAID, "starts_at")}
             tick = next_tick(new, max(tx.now(), known.last_at or 0))
-            moved = _at(replace(known, **kept), tick, paused=known.is_paused)
+            start, tick = after_set_back(replace(new, tick_at=tick), tx.now(), 0)
+            moved = replace(_at(replace(known, **kept), tick, paused=known.is_paused), starts_at=start)
             _put(tx, moved)
             return moved
 
@@ -212,8 +215,10 @@ class Schedules:
         def resumed(tx: Transaction, known: Schedule) -> Schedule:
             if not known.is_paused:
                 return known
-            tick = known.tick_at if known.tick_at > tx.now() else next_tick(known, tx.now())
-            return _at(known, tick)
+            if known.tick_at <= tx.now():
+                return _at(known, next_tick(known, tx.now()))
+            start, tick = after_set_back(known, tx.now(), 0)
+            return _started(known, start=start, tick=tick)
 
         return await self._changed(kind, name, resumed)
 
@@ -270,6 +275,10 @@ class Schedules:
             return tx.now(), [one for kind in kinds for one in tx.schedules.due(kind, limit=AT_ONCE)]
 
         now, due = await self._store.read(look)
+        back_ms = self._clock.set_back_ms(now)
+        if back_ms is None or back_ms:  # before the first look the clock may have been set back, too
+            await self._follow_clock(now, back_ms or 0)
+        self._clock.remember(now)
         plans = await asyncio.to_thread(lambda: [_planned(one, now) for one in due])
         moved, put_off = list[bool](), list[PostroomError]()
 
@@ -287,6 +296,30 @@ class Schedules:
         if put_off:
             raise put_off[0]
         return sum(moved)
+
+    async def _follow_clock(self, now: int, back_ms: int) -> None:
+        """Move the next ticks of schedules that would be silent because the clock was set back."""
+
+        def moved(page: list[Schedule]) -> list[tuple[Schedule, int, int]]:
+            changes = []
+            for schedule in page:
+                try:
+                    start, tick = after_set_back(schedule, now, back_ms)
+                except InvalidSchedule:  # its zone is gone: it is paused when it is due
+                    continue
+                if tick != schedule.tick_at:
+                    changes.append((schedule, start, tick))
+            return changes
+
+        for kind in self._targets:
+            page = await self.listed(kind)
+            while page:
+                due_later = [one for one in page if one.next_at is not None and one.next_at > now]
+                for schedule, start, tick in await asyncio.to_thread(moved, due_later):
+                    move = partial(_started, start=start, tick=tick)
+                    if await self._written(schedule, move):
+                        _LOG.warning("schedule.clock_set_back", kind=kind, schedule=schedule.name)
+                page = await self.listed(kind, after=page[-1].name)
 
     async def _until_due(self) -> timedelta:
         kinds = tuple(self._targets)
@@ -333,7 +366,8 @@ class Schedules:
         def done(tx: Transaction, made: str) -> None:
             tx.schedules.put(_submitted(tx, _at(_still_due(tx, due), then), made))
 
-        key = f"schedule-{due.schedule_id}-{tick}"
+        # A clock that was set back may bring the same instant again; it is another submission.
+        key = f"schedule-{due.schedule_id}-{due.submitted}-{tick}"
         return Firing(schedule=due, key=key, lock=due.lock, begin=begin, done=done)
 
     async def _written(self, due: Schedule, moved: Callable[[Schedule], Schedule]) -> bool:
@@ -388,6 +422,11 @@ def _planned(due: Schedule, now: int) -> Plan | InvalidSchedule:
 def _at(schedule: Schedule, tick: int, *, paused: bool = False) -> Schedule:
     """Return a schedule whose next tick is this one."""
     return replace(schedule, tick_at=tick, next_at=None if paused else due_at(schedule, tick))
+
+
+def _started(schedule: Schedule, *, start: int, tick: int) -> Schedule:
+    """Return a schedule that is counted from this start, and whose next tick is this one."""
+    return _at(replace(schedule, starts_at=start), tick)
 
 
 def _submitted(tx: Transaction, schedule: Schedule, made: str) -> Schedule:

@@ -25,6 +25,8 @@ MOST_MISSED: Final = 100
 """With `all`, at most so many ticks are made up for: the last ones."""
 SHORTEST: Final = timedelta(seconds=1)
 """The shortest interval."""
+KEPT_SILENT: Final = timedelta(hours=3)
+"""A fixed time of a cron line is not repeated if the clock was set back by at most this much."""
 _LONGEST: Final = timedelta(days=3660)
 _LONGEST_LINE: Final = 200
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - of a local time
@@ -80,6 +82,27 @@ def next_tick(schedule: Schedule, after: int) -> int:
     raise InvalidSchedule(
         f"{schedule.cron!r} never fires", value=schedule.cron, remedy="name a day that there is"
     )
+
+
+def after_set_back(schedule: Schedule, now: int, back_ms: int) -> tuple[int, int]:
+    """Return where a schedule starts and its next tick, both unchanged unless the clock was set back.
+
+    An interval goes on: its next tick is at most one interval away. Its ticks move by `back_ms`, or by as
+    much as that needs if it is 0 because nobody measured it. A cron line with `*` as its minute or hour goes
+    on with its first tick after `now`. Other cron lines do not repeat a tick of the next 3 hours.
+
+    Raises:
+        InvalidSchedule: The time zone is unknown.
+    """
+    start, tick = schedule.starts_at, schedule.tick_at
+    if schedule.every_ms is not None:
+        too_far = tick - now - schedule.every_ms
+        shift = max(back_ms, too_far) if too_far > 0 else 0
+        return start - shift, tick - shift
+    kept = 0 if _is_elapsed(schedule) else milliseconds(KEPT_SILENT)
+    if tick <= now + kept or next_tick(schedule, now + kept) >= tick:
+        return start, tick
+    return start, next_tick(schedule, now)
 
 
 def due_at(schedule: Schedule, tick: int) -> int:
@@ -156,9 +179,13 @@ def _cron(schedule: Schedule, start: int, *, reverse: bool = False) -> Iterator[
             value=line[:_LONGEST_LINE],
             remedy='write it like "0 9 * * MON"',
         )
-    is_elapsed = any(field.startswith("*") for field in line.split()[:2])
-    ticks = _by_offset if is_elapsed else _by_wall
+    ticks = _by_offset if _is_elapsed(schedule) else _by_wall
     return (moment * 1000 for moment in ticks(line, zone, start // 1000, reverse))
+
+
+def _is_elapsed(schedule: Schedule) -> bool:
+    """Return whether a cron line goes by the time that passes, not by what clocks show."""
+    return any(field.startswith("*") for field in (schedule.cron or "").split()[:2])
 
 
 def _by_wall(line: str, zone: ZoneInfo, start: int, reverse: bool) -> Iterator[int]:

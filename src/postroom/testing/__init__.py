@@ -1,8 +1,7 @@
 """The public test kit: a mailbox with a clock to move, work that fails as planned, a check of the history.
 
-Needs no test framework. `mailbox`, `check` and what goes with them are for programs that run on the mailbox;
-for those who write a store, a channel or a runner the promises are in `postroom.testing.conformance`, and
-`channel`, `changes`, `faults` and `run_faults` beside it.
+Needs no test framework. Programs that run on the mailbox use `mailbox` and `check`. Authors of a channel or a
+runner also use the modules `channel`, `changes`, `faults` and `run_faults`.
 """
 
 from postroom.testing.checking import check

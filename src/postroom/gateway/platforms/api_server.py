@@ -17,10 +17,11 @@ tells its whole conversation. Who has the key may speak in every session. Instru
 to agents that are models; others refuse `tools`, `tool_choice` and `response_format` by name.
 
 `Idempotency-Key` names the message: with the same key the same answer is given, or waited for, and nothing is
-asked twice. Without a key, a request like one of the last hour whose caller went away without the answer is
-that one again. Each answer and each time-out (504) tells the key to ask again with. What was asked and
-answered is looked up in the store where it is not in memory: the same holds after a restart, for as long as
-inbound messages are kept.
+asked twice. Without a key, a request that counts itself as a retry (`x-stainless-retry-count`) is a repeat of
+the newest equal request of the last hour. So is an equal request with the same history whose caller got no
+answer. Equal words alone are no repeat: in a session, a request without history is a new message. Each answer
+and each time-out (504) tells the key to ask again with. What was asked and answered is looked up in the store
+where it is not in memory: the same holds after a restart, for as long as inbound messages are kept.
 
 A caller that hangs up cancels the run, unless the request asked for `background`, or the run also answers
 somebody who still waits.
@@ -56,7 +57,7 @@ from postroom.gateway.platforms.api_server_answers import (
     response_events,
 )
 from postroom.gateway.platforms.api_server_conversation import check_results, decoded, wrong
-from postroom.gateway.platforms.api_server_repeats import Repeats, is_again
+from postroom.gateway.platforms.api_server_repeats import Repeats
 from postroom.gateway.platforms.api_server_shapes import (
     Answer,
     ChatShape,
@@ -291,10 +292,10 @@ class ApiServerAdapter(HttpAdapter):
         """Hand the message over and begin to wait for its answer."""
         if (session := await self._session_of(request, asked)) is None:
             check_results(asked.earlier)
-        told = f"{session}\0{asked.fingerprint}"
         key = idempotency_key(request.headers.get(KEY_HEADER))
         if key is None:
-            key = await self._repeats.key_of(session, ids.digest(told), is_again=is_again(request.headers))
+            is_retry = request.headers.get("X-Stainless-Retry-Count", "0") not in ("", "0")
+            key = await self._repeats.key_of(session, asked, is_retry=is_retry)
         else:
             key = await self._repeats.not_cancelled(session, key)
         chat_id = session or ids.own_session(key)

@@ -1,13 +1,14 @@
-"""Requests that are asked again: found by their key, or by what they say, in memory and in the store."""
+"""Repeated requests: found by key, count of retries or position, in memory and in the store."""
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import StoreError
 from postroom.gateway.platforms.api_server_answers import Exchange, Exchanges
 from postroom.gateway.platforms.api_server_ids import digest, own_session
+from postroom.gateway.platforms.api_server_wire import Asked
 from postroom.gateway.platforms.base import KnownMessage
 from postroom.gateway.platforms.refused import Refused
 from postroom.log import get_logger
@@ -22,11 +23,6 @@ _NEWEST: Final = 6
 """How many of the newest requests that are alike may be the one that is asked again."""
 _MOST_COUNTS: Final = 2_000
 _MOST_CANCELLED: Final = 20
-
-
-def is_again(headers: Mapping[str, str]) -> bool:
-    """Say whether a request counts itself as one that is asked again, as OpenAI's clients do."""
-    return headers.get("X-Stainless-Retry-Count", "0") not in ("", "0")
 
 
 class Repeats:
@@ -72,20 +68,25 @@ class Repeats:
             except StoreError as error:
                 _LOG.warning("answer.not_looked_for", reason=error.describe())
 
-    async def key_of(self, session: str | None, told: str, *, is_again: bool) -> str:
-        """Return the key of a request that brings none: that of one like it whose caller has no answer yet.
+    async def key_of(self, session: str | None, asked: Asked, *, is_retry: bool) -> str:
+        """Return the key of a request that brings none.
 
-        One that counts itself as a retry gets the latest like it where none is without its answer.
-        Requests that are alike are numbered within the hour in which they came, and so found again: the
-        newest six are looked at.
+        A request that counts itself as a retry gets the key of an equal request whose caller has no answer,
+        otherwise of the newest equal request. Another request gets the key of an equal request whose caller
+        has no answer, if the history in both says that they have the same position in their conversation.
+        Each other request gets a new key. Only the newest six equal requests of the last hour are compared.
         """
+        told = digest(f"{session}\0{asked.fingerprint}")
         now = self._clock.now()
         hour = now // RETRIED_WITHIN_MS
         before, here = await self._count(session, told, hour - 1), await self._count(session, told, hour)
-        earlier = [f"auto-{told}-{hour - 1}-{number}" for number in range(max(before - _NEWEST, 0), before)]
-        earlier += [f"auto-{told}-{hour}-{number}" for number in range(max(here - _NEWEST, 0), here)]
+        earlier = [f"auto-{told}-{hour}-{number}" for number in reversed(range(max(here - _NEWEST, 0), here))]
+        earlier += [
+            f"auto-{told}-{hour - 1}-{number}" for number in reversed(range(max(before - _NEWEST, 0), before))
+        ]
+        has_position = session is None or bool(asked.earlier) or asked.previous is not None
         latest = ""
-        for key in earlier[-_NEWEST:]:
+        for key in earlier[:_NEWEST] if is_retry or has_position else ():
             place = session or own_session(key), key
             exchange = self._exchanges.find(*place)
             known = await self._look_up(*place) if exchange is None or not exchange.since else None
@@ -94,10 +95,10 @@ class Repeats:
             is_cancelled = known.is_cancelled if known is not None else exchange and exchange.is_cancelled
             if is_cancelled or now - since >= RETRIED_WITHIN_MS:
                 continue
-            if self._is_missed(exchange, known, since, is_again=is_again):
+            if self._is_missed(exchange, known, since, is_retry=is_retry):
                 return key
-            latest = key
-        if is_again and latest:
+            latest = latest or key
+        if is_retry and latest:
             return latest
         while True:
             key = f"auto-{told}-{hour}-{here}"
@@ -142,13 +143,17 @@ class Repeats:
         raise Refused(409, "idempotency_conflict", told)
 
     def _is_missed(
-        self, exchange: Exchange | None, known: KnownMessage | None, since: int, *, is_again: bool
+        self, exchange: Exchange | None, known: KnownMessage | None, since: int, *, is_retry: bool
     ) -> bool:
-        """Say whether nobody waits any more for the answer to a request, and nobody was given it."""
+        """Return whether the caller of a request got no answer and no longer waits for it.
+
+        For a request from before this process began nobody knows that. A retry then takes the newest request,
+        and another request takes this one.
+        """
         if exchange is None or exchange.fingerprint is None:  # nobody of this process asked it
             is_background = known is not None and "background" in known.event.metadata
-            return since < self._began and not is_background
-        return not exchange.is_collected and (is_again or not exchange.waits)
+            return not is_retry and since < self._began and not is_background
+        return not exchange.is_collected and (is_retry or not exchange.waits)
 
 
 def _is_answered(exchange: Exchange, known: KnownMessage | None) -> bool:

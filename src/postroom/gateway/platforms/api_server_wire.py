@@ -196,7 +196,7 @@ def _check(data: Mapping[str, Json], model: str, known: frozenset[str], absent: 
     if metadata is not None and (not isinstance(metadata, Mapping) or len(metadata) > 16):
         raise wrong("`metadata` holds at most 16 entries", "metadata")
     for name, instead in absent.items():
-        if data.get(name) not in (None, False, [], {}):
+        if data.get(name) not in (None, False):
             raise wrong(f"`{name}` is not supported{instead}", name, UNSUPPORTED)
     for name in sorted(data.keys() - known - absent.keys()):
         if data[name] is not None:

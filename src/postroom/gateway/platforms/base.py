@@ -11,6 +11,7 @@ acknowledge, and the platform sends the message again. It knows nothing of sessi
 import asyncio
 import json
 import random
+import re
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -69,11 +70,15 @@ __all__ = [
 _LOG = get_logger(__name__)
 _LOOK_AGAIN_MS: Final = 1_000
 MOST_TRIES: Final = 3
-"""How often an update is taken in that meets a defect of ours, before it becomes a dead letter."""
+"""How often an update that meets a defect of ours is tried before it becomes a dead letter."""
 LONGEST_RAW: Final = 200_000
 """Characters of a raw update that its dead letter keeps."""
 _SECRETS: Final = ("token", "response_url", "trigger_id")
 """Fields of a raw update that let their reader act for a person or for us."""
+_SECRET_IN_TEXT: Final = re.compile(
+    rf"""("(?:{"|".join(_SECRETS)})"\s*:\s*"|\b(?:{"|".join(_SECRETS)})=)[^"&]*"""
+)
+"""Such a field in an update that is no JSON object or form."""
 _MOST_FAILING: Final = 1_000
 _DEFECT: Final = "receive_failed"
 """The code of a channel whose newest update met a defect and is tried again."""
@@ -95,6 +100,7 @@ Metadata = Mapping[str, Json]
 | code | the code of that error, where it is one of ours |
 | tool_calls | the tools that the caller is to use; `text` is then what was said with them |
 | usage | the tokens that the answer took: read, written |
+| reasoning | the reasoning of the model, for channels that show it apart |
 """
 
 
@@ -256,8 +262,8 @@ class Liveness:
         if state is AdapterState.CONNECTED and self.dead_updates:
             state, code = AdapterState.DEGRADED, "updates_set_aside"
             why = (
-                f"{self.dead_updates} updates of the platform met a defect and are dead letters: see"
-                " `postroom gateway dead`, then `postroom gateway reconnect`"
+                f"{self.dead_updates} updates of the platform could not be processed and are dead letters:"
+                " see `postroom gateway dead`, then `postroom gateway reconnect`"
             )
         return {
             "state": state.value,
@@ -478,28 +484,25 @@ class BasePlatformAdapter(ABC):
     async def take_in(self, update: Json | bytes, take: Callable[[], Awaitable[None]]) -> None:
         """Take one update in; when this returns, the platform may be told that we have it.
 
-        An update that can never be used is counted as refused. An update that meets a defect of ours is tried
-        three times; then it becomes a dead letter, and the channel goes on, degraded.
+        An update that cannot be read, or can never be stored, becomes a dead letter at once, because another
+        try would end alike. An update that meets a defect of ours is tried three times before. The channel
+        continues, degraded.
 
         Raises:
             PostroomError: The update was not taken: take it again after a pause, and do not acknowledge it.
         """
         try:
             await take()
-        except InputError as error:
-            self.liveness.refused += 1
-            kind = type(error).__name__
-            _LOG.warning("channel.refused", platform=self.platform.value, code=error.code, kind=kind)
         except Exception as error:  # whatever one update meets, those behind it are served
             is_passing = isinstance(error, (StoreError, *self.passing))
             if is_passing or (isinstance(error, PostroomError) and error.retryable):
                 raise
-            await self._defect_met(update, error)
+            await self._set_aside(update, error)
         if self.liveness.error_code == _DEFECT:
             self._connected()
 
-    async def _defect_met(self, update: Json | bytes, error: Exception) -> None:
-        """Count a try of an update; make it a dead letter after the third.
+    async def _set_aside(self, update: Json | bytes, error: Exception) -> None:
+        """Count a try of an update; make it a dead letter after its last, once however often it comes.
 
         Raises:
             ServerUnavailable: It is to be tried again.
@@ -507,21 +510,28 @@ class BasePlatformAdapter(ABC):
         """
         raw = _raw(update)
         key = sha256(raw.encode()).hexdigest()
-        tries = self._failing.pop(key, 0) + 1
-        self._failing[key] = tries
+        before = self._failing.pop(key, 0)
+        if isinstance(error, InputError):
+            tries, why = MOST_TRIES, f"an update cannot be used: {error.message}"
+            self.liveness.refused += 1
+            kind = type(error).__name__
+            _LOG.warning("channel.refused", platform=self.platform.value, code=error.code, kind=kind)
+        else:
+            tries, why = min(before + 1, MOST_TRIES), f"an update met a defect: {type(error).__name__}"
+            _LOG.error("channel.update_failed", platform=self.platform.value, tries=tries, exc_info=error)
+        self._failing[key] = tries if tries < MOST_TRIES else before
         if len(self._failing) > _MOST_FAILING:
             self._failing.popitem(last=False)
-        why = f"an update met a defect: {type(error).__name__}"
-        _LOG.error("channel.update_failed", platform=self.platform.value, tries=tries, exc_info=error)
         if tries < MOST_TRIES:
             if self.liveness.state is AdapterState.CONNECTED:
                 self.liveness.state = AdapterState.RECONNECTING
             self.liveness.error_code, self.liveness.error = _DEFECT, f"{why}; see the log"
             raise ServerUnavailable(why, remedy="look into the log; it is tried again") from error
-        if self.keep_dead is not None:
-            await self.keep_dead(self.account, key, raw[:LONGEST_RAW], why)
-        del self._failing[key]
-        self.liveness.dead_updates += 1
+        if before < MOST_TRIES:
+            if self.keep_dead is not None:
+                await self.keep_dead(self.account, key, raw[:LONGEST_RAW], why)
+            self.liveness.dead_updates += 1
+            self._failing[key] = MOST_TRIES
 
     def _turn(
         self,
@@ -570,7 +580,7 @@ class BasePlatformAdapter(ABC):
 def _raw(update: Json | bytes) -> str:
     """Return an update as text for its dead letter, without the secrets that platforms send with it."""
     if isinstance(update, bytes):
-        return storable(update.decode("utf-8", "replace"))
+        return storable(_SECRET_IN_TEXT.sub(r"\1", update.decode("utf-8", "replace")))
     if isinstance(update, dict):
         update = {name: value for name, value in update.items() if name not in _SECRETS}
     return storable(json.dumps(update, ensure_ascii=False, default=str))

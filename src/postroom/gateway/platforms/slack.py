@@ -33,7 +33,7 @@ from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import InvalidArgument, ServerUnavailable
 from postroom.contracts.files import FileContent
-from postroom.contracts.messages import storable
+from postroom.contracts.messages import Json, storable
 from postroom.gateway.capabilities import ChannelCapabilities, Rate, RateLimits
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
@@ -73,6 +73,7 @@ from postroom.gateway.platforms.slack_wire import (
     Bot,
     Deletion,
     Edit,
+    Malformed,
     NewMessage,
     is_ts,
     read,
@@ -214,6 +215,7 @@ class SlackAdapter(BasePlatformAdapter):
                 self._clock,
                 tasks=self._receiving_tasks,
                 take=self._take,
+                take_unreadable=self._take_unreadable,
                 refused=self._refused,
             )
 
@@ -285,7 +287,7 @@ class SlackAdapter(BasePlatformAdapter):
             address=self._socket_address,
             take=self._take,
             heard=self._heard,
-            refused=self._refused,
+            take_unreadable=self._take_unreadable,
             stands=self._stands,
             failed=self._failed,
         )
@@ -317,20 +319,33 @@ class SlackAdapter(BasePlatformAdapter):
         live = self.liveness.state in (AdapterState.CONNECTED, AdapterState.RECONNECTING)
         return self._tasks if live else None
 
-    def _refused(self, what: str, why: str) -> None:
+    def _refused(self, why: str) -> None:
         self.liveness.refused += 1
-        _LOG.warning("slack.refused", what=what, why=why)
+        _LOG.warning("slack.refused", what="request", why=why)
 
-    async def _take(self, kind: str, payload: Mapping[str, Any]) -> None:
+    async def _take_unreadable(self, raw: bytes, why: str) -> None:
+        """Make something that Slack sent a dead letter.
+
+        Raises:
+            StoreError: It was not kept.
+        """
+
+        async def read() -> None:
+            raise Malformed(why)
+
+        await self.take_in(raw, read)
+
+    async def _take(self, kind: str, payload: Json) -> None:
         """Take an envelope in; see `take_in`.
 
         Raises:
             PostroomError: It was not kept.
         """
         if self._bot is not None:
-            await self.take_in({"kind": kind, **payload}, partial(self._hand_over, kind, payload, self._bot))
+            told = payload if isinstance(payload, dict) else {"payload": payload}
+            await self.take_in({"kind": kind, **told}, partial(self._hand_over, kind, payload, self._bot))
 
-    async def _hand_over(self, kind: str, payload: Mapping[str, Any], bot: Bot) -> None:
+    async def _hand_over(self, kind: str, payload: Json, bot: Bot) -> None:
         update = read(kind, payload, bot, self._options)
         if update is None:
             return

@@ -6,9 +6,9 @@ taken, 503 when it could not be kept: Slack then sends events again.
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote_to_bytes
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import PostroomError
+from postroom.contracts.messages import Json
 from postroom.gateway.platforms.http_adapter import bounded_body
 from postroom.gateway.platforms.slack_wire import COMMANDS, EVENTS, INTERACTIVE, Malformed, is_signed
 from postroom.log import get_logger
@@ -35,14 +36,16 @@ class SlackReceiver:
         clock: Clock,
         *,
         tasks: Callable[[], Tasks | None],
-        take: Callable[[str, Mapping[str, Any]], Awaitable[None]],
-        refused: Callable[[str, str], None],
+        take: Callable[[str, Json], Coroutine[Any, Any, None]],
+        take_unreadable: Callable[[bytes, str], Coroutine[Any, Any, None]],
+        refused: Callable[[str], None],
     ) -> None:
         """`tasks` is None while nothing is received; `take` raises PostroomError when it kept nothing."""
         self._secret = secret
         self._clock = clock
         self._tasks = tasks
         self._take = take
+        self._take_unreadable = take_unreadable
         self._refused = refused
         self._in_order = asyncio.Lock()
 
@@ -53,35 +56,36 @@ class SlackReceiver:
         except ClientDisconnect:
             return Response(status_code=400)
         if body is None:
-            self._refused("request", "too large")
+            self._refused("too large")
             return Response(status_code=413)
         if not is_signed(self._secret, request.headers, body, now=self._clock.now()):
-            self._refused("request", "not signed, or long ago")
+            self._refused("not signed, or long ago")
             return Response(status_code=401)
         try:
             kind, payload = _parsed(request.headers.get("content-type", ""), body)
         except Malformed as error:
-            self._refused("request", str(error))
-            return Response()
+            # A form holds its secrets in another spelling.
+            return await self._kept(self._take_unreadable(unquote_to_bytes(body), error.message))
         if kind == EVENTS and payload.get("type") == "url_verification":
             return PlainTextResponse(str(payload.get("challenge", ""))[:1_000])
-        return await self._kept(kind, payload)
+        return await self._kept(self._take(kind, payload))
 
-    async def _kept(self, kind: str, payload: Mapping[str, Any]) -> Response:
+    async def _kept(self, work: Coroutine[Any, Any, None]) -> Response:
         """Take it within the adapter's tasks, so that nothing is acknowledged once they are closed."""
         tasks = self._tasks()
         if tasks is None:
+            work.close()
             return _later()
-        work = tasks.start(self._taken(kind, payload), name="request")
-        await asyncio.wait({work})
-        if work.cancelled() or work.exception() is not None or not work.result():
+        task = tasks.start(self._taken(work), name="request")
+        await asyncio.wait({task})
+        if task.cancelled() or task.exception() is not None or not task.result():
             return _later()
         return Response()
 
-    async def _taken(self, kind: str, payload: Mapping[str, Any]) -> bool:
+    async def _taken(self, work: Coroutine[Any, Any, None]) -> bool:
         async with self._in_order:
             try:
-                await self._take(kind, payload)
+                await work
             except PostroomError as error:
                 _LOG.warning("slack.not_kept", code=error.code)
                 return False

@@ -29,6 +29,7 @@ from postroom.contracts.errors import (
     PostroomError,
     ServerUnavailable,
 )
+from postroom.contracts.messages import Json
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.slack_wire import KINDS
 from postroom.log import get_logger
@@ -83,10 +84,11 @@ class Hooks:
 
     address: Callable[[], Awaitable[str]]
     """Returns where to connect to, good for once; raises ConfigError or ServerUnavailable."""
-    take: Callable[[str, Mapping[str, Any]], Awaitable[None]]
+    take: Callable[[str, Json], Awaitable[None]]
     """Takes an envelope; raises PostroomError when it could not be kept."""
+    take_unreadable: Callable[[bytes, str], Awaitable[None]]
+    """Takes a frame that is no envelope, and why; raises PostroomError when it could not be kept."""
     heard: Callable[[], None]
-    refused: Callable[[str, str], None]
     stands: Callable[[AdapterState, str], None]
     """Takes where the connection is, and why it is gone."""
     failed: Callable[[str, str, bool], None]
@@ -119,7 +121,9 @@ class SlackSocket:
         self._timer = timer
         self._dialing = dialing
         self._open: set[_Connection] = set()
-        self._arrived: asyncio.Queue[tuple[_Connection, Mapping[str, Any]]] = asyncio.Queue(MOST_WAITING)
+        self._arrived: asyncio.Queue[tuple[_Connection, Mapping[str, Any] | bytes]] = asyncio.Queue(
+            MOST_WAITING
+        )
 
     async def open(self) -> None:
         """Connect, and keep it so in the background; return when Slack has said hello.
@@ -268,16 +272,17 @@ class SlackSocket:
         try:
             async for frame in connection.peer:
                 self._hooks.heard()
-                await self._sort(connection, _decoded(frame))
+                await self._sort(connection, frame)
         except websockets.ConnectionClosed:
             _LOG.debug("slack.cut")
         finally:
             if not connection.ended.done():
                 connection.ended.set_result(Ending.LOST)
 
-    async def _sort(self, connection: _Connection, frame: Mapping[str, Any] | None) -> None:
+    async def _sort(self, connection: _Connection, raw: str | bytes) -> None:
+        frame = _decoded(raw)
         if frame is None:
-            self._hooks.refused("frame", "no JSON object")
+            await self._arrived.put((connection, raw.encode() if isinstance(raw, str) else raw))
         elif frame.get("type") == "disconnect":
             ending = _ENDINGS.get(str(frame.get("reason")), Ending.REPLACED)
             _LOG.info("slack.asked_to_move", why=ending.value)
@@ -286,7 +291,7 @@ class SlackSocket:
         elif isinstance(frame.get("envelope_id"), str):
             await self._arrived.put((connection, frame))
         elif frame.get("type") in KINDS:
-            self._hooks.refused("frame", "no envelope_id")
+            await self._arrived.put((connection, json.dumps(frame).encode()))
 
     async def _work(self) -> None:
         """Take one envelope after another; each is acked when it was taken, and not before."""
@@ -297,20 +302,19 @@ class SlackSocket:
                 await self._timer.sleep(self.pause_ms(attempt))
                 attempt += 1
             connection.proven = True
+            if isinstance(envelope, bytes):
+                continue  # it has no id by which it could be acknowledged
             try:
                 await connection.peer.send(json.dumps({"envelope_id": envelope["envelope_id"]}))
             except websockets.ConnectionClosed:
                 _LOG.debug("slack.ack_lost")  # it comes again
 
-    async def _taken(self, envelope: Mapping[str, Any]) -> bool:
-        kind, payload = envelope.get("type"), envelope.get("payload")
-        if kind not in KINDS:
-            return True
-        if not isinstance(payload, dict):
-            self._hooks.refused(str(kind), "no payload")
-            return True
+    async def _taken(self, envelope: Mapping[str, Any] | bytes) -> bool:
         try:
-            await self._hooks.take(str(kind), payload)
+            if isinstance(envelope, bytes):
+                await self._hooks.take_unreadable(envelope, "no envelope with an id")
+            elif envelope.get("type") in KINDS:
+                await self._hooks.take(str(envelope["type"]), envelope.get("payload"))
         except PostroomError as error:
             _LOG.warning("slack.not_kept", code=error.code)
             return False

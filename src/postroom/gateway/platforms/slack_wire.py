@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final
 from msgspec import Meta
 
 from postroom.contracts.errors import InvalidArgument
-from postroom.contracts.messages import storable
+from postroom.contracts.messages import Json, storable
 from postroom.gateway.events import Attachment, ButtonPress, Forwarded, MessageEvent, MessageType
 from postroom.gateway.platforms.options import Options
 from postroom.gateway.platforms.slack_text import blocks_text, escape, from_slack, without_mention
@@ -91,12 +91,14 @@ class Deletion:
 Update = NewMessage | Edit | Deletion | ButtonPress
 
 
-def read(kind: str, payload: Mapping[str, Any], bot: Bot, rules: Rules) -> Update | None:
+def read(kind: str, payload: Json, bot: Bot, rules: Rules) -> Update | None:
     """Return what came in, or None when it is none of our business.
 
     Raises:
         Malformed: it lacks what such a thing must have.
     """
+    if not isinstance(payload, Mapping):
+        raise Malformed("no payload")
     if kind == COMMANDS:
         return _command(payload, bot, rules)
     if kind == INTERACTIVE:
@@ -266,7 +268,8 @@ def _shared(attachment: Mapping[str, Any]) -> _Shared:
         return _Shared(text=text, media=media, gone=gone)
     author = _words(attachment, "author_name") or _words(attachment, "author_subname")
     author = author or _words(attachment, "service_name") or _words(attachment, "author_id")
-    return _Shared(forwarded=Forwarded(text=text, author=author or None), media=media, gone=gone)
+    words = Forwarded(text=text, author=author or None)
+    return _Shared(forwarded=words, media=Attachment.foreign(media), gone=gone)
 
 
 def _inner_blocks(shared: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -665,11 +665,11 @@ def _checked(answer: Answer) -> Json:
 
 
 def _update_of(body: bytes) -> Json:
-    """Return an update's JSON; None, which is no update, when it is none."""
+    """Return the JSON of a body; if it is no JSON, its text, which is no update."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
-        return None
+        return body.decode("utf-8", "replace")
 
 
 def _unusable(why: str) -> SendResult:

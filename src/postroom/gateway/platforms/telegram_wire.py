@@ -299,6 +299,16 @@ def read_update(update: Json, me: Me) -> Posted | ButtonPress | Moved | None:
     return _press(_object(update, "callback_query"), me) if "callback_query" in update else None
 
 
+_TYPES: Final[dict[str, type]] = {
+    **dict.fromkeys(("text", "caption", "media_group_id"), str),
+    **dict.fromkeys(("entities", "caption_entities"), list),
+    **dict.fromkeys(("from", "sender_chat", "reply_to_message", "external_reply", "quote"), dict),
+    "forward_origin": dict,
+    "date": int,
+}
+"""The types of the fields that say who speaks, when, and in which words."""
+
+
 def _moved(message: dict[str, Json], me: Me) -> Moved | None:
     """Return that a group moved, which Telegram tells in the old one and in the new."""
     chat, to = message.get("chat"), _id(message.get("migrate_to_chat_id"))
@@ -317,6 +327,9 @@ def read_message(message: dict[str, Json], me: Me) -> MessageEvent | None:
     Raises:
         InvalidArgument: it is no message.
     """
+    for name, expected in _TYPES.items():
+        if name in message and not isinstance(message[name], expected):
+            raise InvalidArgument(f"the field {name} of a message of Telegram has another type")
     source = _source(message, message.get("from"), me)
     if source.user_id == str(me.bot_id):
         return None
@@ -335,7 +348,9 @@ def read_message(message: dict[str, Json], me: Me) -> MessageEvent | None:
         text = f"/{command[1]}{text[command.end() :]}"
     reply = _reply(message)
     answered = _answered(message, reply, me)
-    answered_files = tuple(file for file in answered.media if file not in media)
+    answered_files = Attachment.foreign(file for file in answered.media if file not in media)
+    if forwarded:
+        media = Attachment.foreign(media)
     event = MessageEvent(
         text=text,
         message_type=kind,

@@ -14,8 +14,9 @@
 
 A person's stable id is `web:<name>`, and the chat is `<name>`. Each conversation is a thread of that chat
 and has its own session. The conversation `main` is the chat itself, with mail and reminders. A browser
-that showed a token is signed in for twelve hours, by an HttpOnly, SameSite=Strict cookie. A change must come
-from our own page: it carries the header `X-Postroom: 1`, and its Origin and Sec-Fetch-Site are checked.
+that showed a token is signed in for twelve hours, by a signed, HttpOnly, SameSite=Strict cookie. It outlives
+a restart. The store keeps the hash of each session that was signed out. A change must come from our own page:
+it carries the header `X-Postroom: 1`, and its Origin and Sec-Fetch-Site are checked.
 
 The page makes the id of a message, so that a message that is sent twice is stored once. The store keeps every
 entry except drafts until the person deletes the conversation. The server renders the Markdown of entries.
@@ -36,7 +37,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from postroom.contracts.clock import Clock, Timer, milliseconds
-from postroom.contracts.errors import TooLarge, UnknownMessage
+from postroom.contracts.errors import StoreError, TooLarge, UnknownMessage
 from postroom.contracts.files import FileContent, FileStore, media_type_of, safe_name
 from postroom.contracts.messages import Json, storable
 from postroom.contracts.records import replace
@@ -122,6 +123,7 @@ class WebAdapter(HttpAdapter):
         limit=NO_LIMIT,
         edits=True,
         streams=True,
+        reasoning=True,
         typing=True,
         media=ALL_MEDIA,
         min_edit_interval_ms=100,
@@ -173,7 +175,7 @@ class WebAdapter(HttpAdapter):
     # The page and who opens it.
 
     async def _page(self, request: Request) -> Response:
-        name = self._visitors.who(request.cookies.get(_cookie_name(request)))
+        name = await self._person(request)
         if name is None:
             return sign_in_page(self._title, _base(request))
         return chat_page(self._title, _base(request), name)
@@ -193,13 +195,32 @@ class WebAdapter(HttpAdapter):
         require_own_page(request, is_form=True)
         session = request.cookies.get(_cookie_name(request), "")
         name = self._visitors.who(session)
-        self._visitors.sign_out(session)
         if name is not None:
+            ends_at = self._clock.now() + milliseconds(SESSION_LIFE)  # at the latest
+            await self._chats().end_session(_hidden(session), ends_at=ends_at)
             self._logs[name].beat()
         return _with_session(request, "", 0)
 
-    def _who(self, request: Request) -> str:
-        name = self._visitors.who(request.cookies.get(_cookie_name(request)))
+    async def _person(self, request: Request) -> str | None:
+        """Return who has signed in with this browser; None if nobody has, or the person signed out.
+
+        Raises:
+            StoreError: Whether the person signed out is unknown.
+        """
+        session = request.cookies.get(_cookie_name(request), "")
+        name = self._visitors.who(session)
+        if name is None or await self._chats().is_session_ended(_hidden(session)):
+            return None
+        return name
+
+    async def _may_watch(self, request: Request) -> bool:
+        try:
+            return await self._person(request) is not None
+        except StoreError:
+            return False  # the page comes back and is told why
+
+    async def _who(self, request: Request) -> str:
+        name = await self._person(request)
         if name is None:
             raise Refused(401, "signed_out", "sign in first")
         self._heard()
@@ -208,7 +229,7 @@ class WebAdapter(HttpAdapter):
     async def _read(self, request: Request) -> tuple[str, dict[str, Json]]:
         """Return who sent a change, and what."""
         require_own_page(request)
-        name = self._who(request)
+        name = await self._who(request)
         require_json(request)
         return name, parse_object(await read_body(request, LARGEST_JSON))
 
@@ -216,7 +237,7 @@ class WebAdapter(HttpAdapter):
 
     async def _list(self, request: Request) -> Response:
         """Return the 50 conversations that were active last, or the next 50 before a position."""
-        name = self._who(request)
+        name = await self._who(request)
         found = await self._chats().conversations(name, before=_before(request), limit=MOST_CONVERSATIONS + 1)
         shown = [
             {"id": one.conversation_id, "title": one.title, "at": one.active_at}
@@ -226,7 +247,7 @@ class WebAdapter(HttpAdapter):
 
     async def _conversation(self, request: Request) -> Response:
         """Return the newest 40 entries, or the 40 before a position, and the number of the newest change."""
-        name, before = self._who(request), _before(request)
+        name, before = await self._who(request), _before(request)
         conversation = _conversation_id(request.path_params["id"])
         log = self._logs[name]
         number = log.number
@@ -251,7 +272,7 @@ class WebAdapter(HttpAdapter):
     async def _delete(self, request: Request) -> Response:
         """Stop the active runs of a conversation, drop what waits there, and delete its entries."""
         require_own_page(request)
-        name = self._who(request)
+        name = await self._who(request)
         conversation = _conversation_id(request.path_params["id"])
         source = self._source(name, conversation)
         for command in ("stop all", "new"):
@@ -364,7 +385,7 @@ class WebAdapter(HttpAdapter):
     async def _upload(self, request: Request) -> Response:
         """Store a file; a later message names it by its hash."""
         require_own_page(request)
-        name = self._who(request)
+        name = await self._who(request)
         told = request.query_params.get("name", "")
         most = LARGEST_BODY
         try:
@@ -391,7 +412,7 @@ class WebAdapter(HttpAdapter):
 
     async def _file(self, request: Request) -> Response:
         """Give a file that this person's chat shows; only pictures that cannot act are shown by a browser."""
-        name, sha256 = self._who(request), request.path_params["sha256"]
+        name, sha256 = await self._who(request), request.path_params["sha256"]
         file = await self._known(name, sha256, request.query_params.get("entry"))
         if file is None:
             raise Refused(404, "not_found", "this chat shows no such file")
@@ -479,7 +500,7 @@ class WebAdapter(HttpAdapter):
 
     async def _take_back(self, request: Request) -> Response:
         require_own_page(request)
-        name = self._who(request)
+        name = await self._who(request)
         message_id = _message_id(request.path_params["id"])
         shown = await self._entry(name, message_id)
         conversation = MAIN if shown is None else shown.conversation
@@ -502,14 +523,13 @@ class WebAdapter(HttpAdapter):
         return json_response({"note": note})
 
     async def _events(self, request: Request) -> Response:
-        name = self._who(request)
-        session = request.cookies.get(_cookie_name(request))
+        name = await self._who(request)
         log = self._logs[name]
         watcher = log.watch()
         events = log.events(
             watcher,
             request.headers.get("last-event-id") or request.query_params.get("after"),
-            may_watch=lambda: self._visitors.who(session) == name,
+            may_watch=lambda: self._may_watch(request),
             render=self._rendered,
             wait=self._timer.sleep,
         )
@@ -564,6 +584,7 @@ class WebAdapter(HttpAdapter):
             at=self._clock.now(),
             conversation=_conversation_of(metadata),
             failed="error" in told,
+            reasoning=_reasoning(told),
         )
         return await self._told(chat_id, *ended, answer, title=content, read=answer.answers)
 
@@ -573,6 +594,8 @@ class WebAdapter(HttpAdapter):
         """Replace the text of a message."""
         told = metadata or {}
         fields: dict[str, Any] = {"text": content}
+        if reasoning := _reasoning(told):
+            fields["reasoning"] = reasoning
         if told.get("final"):
             fields |= {"draft": False, "failed": "error" in told}
         return await self._changed(chat_id, message_id, fields, read=map(str, told.get("answers", ())))
@@ -581,7 +604,9 @@ class WebAdapter(HttpAdapter):
         self, chat_id: str, message_id: str, metadata: Metadata | None = None
     ) -> SendResult:
         """Remove a message from the page."""
-        return await self._changed(chat_id, message_id, {"text": "", "gone": True, "draft": False})
+        return await self._changed(
+            chat_id, message_id, {"text": "", "reasoning": "", "gone": True, "draft": False}
+        )
 
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:
         """Show for some seconds that an answer is being written."""
@@ -671,6 +696,11 @@ def _conversation_of(metadata: Metadata | None) -> str:
     return str((metadata or {}).get("thread_id") or MAIN)
 
 
+def _reasoning(metadata: Metadata) -> str:
+    """Return the reasoning that belongs to an answer or a draft, at most 100,000 characters of it."""
+    return storable(str(metadata.get("reasoning") or ""))[:LONGEST_MESSAGE]
+
+
 def _conversation_id(given: Json) -> str:
     if not isinstance(given, str) or not _CONVERSATION_ID.fullmatch(given):
         raise Refused(400, "malformed", "the id of a conversation is 4 to 64 letters, digits, - and _")
@@ -708,6 +738,10 @@ def _message_id(told: Json) -> str:
 def _base(request: Request) -> str:
     """Return the page's own path, wherever the routes are mounted."""
     return f"{request.scope.get('root_path', '')}/chat"
+
+
+def _hidden(session: str) -> str:
+    return hashlib.sha256(session.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _cookie_name(request: Request) -> str:

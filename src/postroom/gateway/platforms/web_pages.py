@@ -1,11 +1,14 @@
 """Who may chat on our own page, and its files, held in memory. No text of a chat is ever among them.
 
-Tokens stand for people. Sessions of browsers that showed one live in this process only: after a restart
-everybody signs in again.
+Each token belongs to a person. The cookie of a session is signed with a key that is derived from the token.
+Every server knows the session by it, also after a restart. A session ends after twelve hours, when the token
+changes, or when the person signs out.
 """
 
 import hashlib
+import hmac
 import html
+import re
 import secrets
 from collections import OrderedDict, deque
 from collections.abc import Mapping
@@ -104,11 +107,12 @@ def _filled(page: str, **values: str) -> str:
 
 
 SESSION_LIFE: Final = timedelta(hours=12)
-MOST_SESSIONS: Final = 1_000
 MOST_FAILURES: Final = 10
 FAILURE_WINDOW: Final = timedelta(minutes=1)
 LEAST_TOKEN: Final = 16
 _MOST_ADDRESSES: Final = 1_024
+_SESSION: Final = re.compile(r"([0-9]{13,15})\.[A-Za-z0-9_-]{22}")
+"""What a cookie holds before its signature: when the session ends, and 16 random bytes."""
 
 
 def read_people(token: str | None, name: str, others: Mapping[str, str]) -> dict[str, str]:
@@ -144,14 +148,13 @@ class Visitors:
     def __init__(self, people: Mapping[str, str], clock: Clock) -> None:
         self._people = people
         self._clock = clock
-        self._sessions: OrderedDict[bytes, tuple[str, int]] = OrderedDict()
         self._failures: OrderedDict[str, deque[int]] = OrderedDict()
 
     def sign_in(self, token: str, address: str) -> str:
-        """Return the id of a new session for whom the token stands for.
+        """Return the cookie of a new session of the person whose token this is.
 
         Raises:
-            Refused: it stands for nobody, or too many others came from this address before.
+            Refused: Nobody has this token, or this address failed ten times within a minute.
         """
         wait = self._wait(address)
         if wait:
@@ -161,20 +164,26 @@ class Visitors:
         if not found:
             self._failed(address)
             raise Refused(401, "wrong_token", "This token is not known.")
-        session = secrets.token_urlsafe(32)
-        self._sessions[_hidden(session)] = (found[0], self._clock.now() + milliseconds(SESSION_LIFE))
-        while len(self._sessions) > MOST_SESSIONS:
-            self._sessions.popitem(last=False)
-        return session
+        payload = f"{self._clock.now() + milliseconds(SESSION_LIFE)}.{secrets.token_urlsafe(16)}"
+        return f"{payload}.{self._signature(found[0], payload)}"
 
     def who(self, session: str | None) -> str | None:
-        """Return whose session this is; None when it is none, or has ended."""
-        name, until = self._sessions.get(_hidden(session or ""), ("", 0))
-        return name if until > self._clock.now() else None
+        """Return the person of a session; None if the cookie is not ours or its twelve hours are over.
 
-    def sign_out(self, session: str) -> None:
-        """End a session."""
-        self._sessions.pop(_hidden(session), None)
+        The caller asks the store whether the person has signed out.
+        """
+        payload, _, signed = (session or "").rpartition(".")
+        found = _SESSION.fullmatch(payload)
+        if found is None or int(found[1]) <= self._clock.now():
+            return None
+        return next(
+            (name for name in self._people if same_secret(signed, self._signature(name, payload))), None
+        )
+
+    def _signature(self, name: str, payload: str) -> str:
+        token = self._people[name].encode("utf-8", "surrogatepass")
+        key = hmac.digest(token, f"chat page session of {name}".encode("utf-8", "surrogatepass"), "sha256")
+        return hmac.digest(key, payload.encode(), "sha256").hex()
 
     def _failed(self, address: str) -> None:
         self._failures.setdefault(address, deque(maxlen=MOST_FAILURES)).append(self._clock.now())
@@ -213,7 +222,3 @@ def _is_own(origin: str, host: str) -> bool:
         return bool(host) and urlsplit(origin).netloc.lower() == host.lower()
     except ValueError:
         return False
-
-
-def _hidden(session: str) -> bytes:
-    return hashlib.sha256(session.encode("utf-8", "surrogatepass")).digest()

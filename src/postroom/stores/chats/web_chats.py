@@ -17,6 +17,14 @@ class StoredWebChats(WebChats):
         self._store = store
 
     @override
+    async def end_session(self, hashed: str, *, ends_at: int) -> None:
+        await self._store.write(lambda tx: tx.mail.end_session(hashed, ends_at=ends_at))
+
+    @override
+    async def is_session_ended(self, hashed: str) -> bool:
+        return await self._store.read(lambda tx: tx.mail.is_session_ended(hashed))
+
+    @override
     async def conversations(
         self, person: str, *, before: int | None = None, limit: int = 200
     ) -> tuple[WebConversation, ...]:

@@ -1,5 +1,6 @@
 """Moves all that one project has to another."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from typing_extensions import override
@@ -54,8 +55,14 @@ class Merging(MergingWrites):
         return found
 
     @override
-    def merge_projects(self, source: Project, target: Project, *, now: int) -> None:
+    def merge_projects(
+        self, source: Project, target: Project, *, renames: Mapping[int, str], now: int
+    ) -> None:
         self._events.lock([source.id, target.id])
+        for agent_id, name in renames.items():  # before the words of the messages move
+            values = {"agent_id": agent_id, "name": name, "name_key": name.casefold()}
+            self._tx.run("merging.rename_agent", values)
+            self._tx.run("merging.rename_sender", values)
         both = {"source": source.id, "target": target.id}
         search_index.move(self._tx, source.id, target.id)
         self._tx.run("merging.join_threads", both)

@@ -30,7 +30,7 @@ SELECT id, slug, human_key, created_at, spelling, git_identity, owner
 
 -- projects_unidentified
 SELECT id, slug, human_key, created_at, spelling, git_identity, owner
-  FROM projects WHERE git_identity = '' ORDER BY id DESC LIMIT :limit;
+  FROM projects WHERE git_identity = '' OR git_identity LIKE '#folder:%' ORDER BY id DESC LIMIT :limit;
 
 -- projects
 SELECT id, slug, human_key, created_at, spelling, git_identity, owner

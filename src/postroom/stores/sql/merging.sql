@@ -19,6 +19,12 @@ SELECT DISTINCT a.thread_id FROM messages a
 -- run_thread_between
 SELECT 1 FROM run_threads WHERE thread_id >= :first AND thread_id < :behind LIMIT 1;
 
+-- rename_agent
+UPDATE agents SET name = :name, name_key = :name_key WHERE id = :agent_id;
+
+-- rename_sender
+UPDATE messages SET sender_name = :name WHERE sender_id = :agent_id;
+
 -- archived_agent
 SELECT project_id, id FROM agents WHERE project_id = :project_id ORDER BY id;
 

@@ -14,6 +14,7 @@ const LARGEST_FILE = 20000000;
 const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 // By name: what one person could not send is not sent by who signs in next.
 const UNSENT = `postroom-unsent ${document.body.dataset.name}`;
+const WRITTEN = `postroom-written ${document.body.dataset.name}`;
 
 const entries = new Map(); // id -> {data, element, ...}: the entries of the conversation that is shown
 const unsent = new Map(JSON.parse(sessionStorage.getItem(UNSENT) || "[]").map((one) => [one.id, { ...one, state: "failed", reason: "not sent" }]));
@@ -29,9 +30,12 @@ let isReadingOlder = false;
 let isStopping = false;
 let lastId = null;
 let editing = null;
-let uploads = []; // files to send: {file, told, sent, reason, request}
-let sendsUploads = false; // whether the person has sent the message before its files were uploaded
+const uploads = new Map(); // conversation -> its files to send: {file, told, sent, reason, request}
+const sendsUploads = new Set(); // conversations whose message was sent before its files were uploaded
 let queue = Promise.resolve();
+// What survives a reload and a sign-in: the text that is being written in each conversation, which conversation is shown,
+// and the conversation that "New chat" opens.
+const written = { texts: {}, shown: "", fresh: "", ...JSON.parse(sessionStorage.getItem(WRITTEN) || "{}") };
 
 function element(tag, className, content) {
   const made = document.createElement(tag);
@@ -169,12 +173,30 @@ function show(data) {
   shown.element.className = classes.join(" ");
   shown.element.setAttribute("aria-busy", data.draft ? "true" : "false");
   place(shown);
+  showReasoning(shown);
   showFiles(shown);
   showMeta(shown);
   showChoices(shown);
   showNote(shown, shown.note.textContent);
   if (stays || data.state === "sending") toEnd();
   else if (data.kind !== "message" && !before) part("newest").hidden = false;
+}
+
+function showReasoning(shown) {
+  const { reasoning: said, draft } = shown.data;
+  if (!said && !shown.reasoning) return;
+  if (!shown.reasoning) {
+    shown.reasoning = element("details", "reasoning");
+    shown.reasoning.append(element("summary"), element("div", "words"));
+    shown.reasoning.setAttribute("aria-live", "off"); // no part of the answer
+    shown.body.before(shown.reasoning);
+  }
+  const [summary, words] = shown.reasoning.children;
+  const [title, before] = [draft && !shown.data.text ? "Reasoning…" : "Reasoning", words.textContent];
+  shown.reasoning.hidden = !said;
+  if (summary.textContent !== title) summary.textContent = title;
+  if (!said.startsWith(before)) words.textContent = said;
+  else if (said.length > before.length) words.append(said.slice(before.length)); // selected text stays selected
 }
 
 function settle() {
@@ -236,12 +258,12 @@ function showMeta(shown) {
       said.push(button("Send again", "quiet", () => deliver(data.id)));
       said.push(button("Discard", "quiet", () => discard(data.id)));
     } else if (state === "kept" && !data.answered) {
-      said.push(button("Change", "quiet", () => edit(data.id)));
+      said.push(button("Change", "quiet", () => edit(data.id, shown.data.text)));
       said.push(button("Take back", "quiet", () => takeBack(data.id)));
     }
   } else if (data.kind === "answer" && !data.gone && !data.draft) {
     if (data.text) said.push(copyButton(() => shown.data.text));
-    if (data.failed) said.push(button("Try again", "quiet again", () => say("/retry", [])));
+    if (data.failed) said.push(button("Try again", "quiet again", () => say("/retry", [], current)));
   }
   shown.meta.replaceChildren(...said);
 }
@@ -260,6 +282,20 @@ function showNote(shown, said) {
 }
 
 /* What the person does in a conversation */
+
+function keepWritten() {
+  try {
+    sessionStorage.setItem(WRITTEN, JSON.stringify(written));
+  } catch {
+    note("This text is too long to survive a reload of the page.");
+  }
+}
+
+function write(conversation, said) {
+  if (said) written.texts[conversation] = said;
+  else delete written.texts[conversation];
+  keepWritten();
+}
 
 function remember() {
   const kept = [...unsent.values()].map(({ id, text: said, at, files, conversation }) => ({ id, kind: "message", text: said, at, files, conversation, order: Infinity }));
@@ -288,9 +324,10 @@ function deliver(id) {
   });
 }
 
-function say(said, files) {
+function say(said, files, conversation) {
   const id = newId();
-  unsent.set(id, { id, kind: "message", text: said, files, at: Date.now(), order: Infinity, conversation: current });
+  if (conversation === written.fresh) written.fresh = newId();
+  unsent.set(id, { id, kind: "message", text: said, files, at: Date.now(), order: Infinity, conversation });
   deliver(id);
 }
 
@@ -303,9 +340,9 @@ function discard(id) {
   text.focus();
 }
 
-function edit(id) {
+function edit(id, said) {
   editing = id;
-  text.value = entries.get(id).data.text;
+  text.value = said;
   part("editing").hidden = false;
   grow();
   text.focus();
@@ -313,7 +350,7 @@ function edit(id) {
 
 function leaveEditing() {
   editing = null;
-  text.value = "";
+  text.value = written.texts[current] || "";
   part("editing").hidden = true;
   grow();
   text.focus();
@@ -322,7 +359,9 @@ function leaveEditing() {
 async function change(id, said) {
   const { ok, reason } = await call("PUT", `/messages/${id}`, { text: said });
   const shown = entries.get(id);
-  if (!ok && shown) shown.note.textContent = `not changed: ${reason}`;
+  if (ok || !shown) return;
+  shown.note.textContent = `not changed: ${reason}`;
+  if (!editing) edit(id, said);
 }
 
 async function takeBack(id) {
@@ -352,14 +391,17 @@ async function stop() {
   showBusy();
 }
 
+const isWriting = () => (writing.get(current) || 0) > Date.now() || [...entries.values()].some(({ data }) => data.draft);
+
 function showBusy() {
   const until = writing.get(current) || 0;
   const grows = [...entries.values()].some(({ data }) => data.draft);
+  const asks = [...entries.values()].some(({ data }) => data.kind === "card" && data.buttons.length > 0);
   const waits = until > Date.now();
   if (waits) setTimeout(showBusy, until - Date.now() + 50);
   const hidden = part("typing").hidden;
   part("typing").hidden = !waits || grows;
-  part("stop").hidden = !waits && !grows;
+  part("stop").hidden = !waits && !grows && !asks; // a run that waits for an answer can be stopped, too
   part("stop").disabled = isStopping;
   if (hidden && !part("typing").hidden && isAtEnd(120)) toEnd();
   for (const one of part("conversations").children) one.classList.toggle("writing", (writing.get(one.dataset.id) || 0) > Date.now());
@@ -368,7 +410,8 @@ function showBusy() {
 /* Files to send */
 
 function showUploads() {
-  const made = uploads.map((one) => {
+  const id = current;
+  const made = (uploads.get(id) || []).map((one) => {
     const item = element("li", one.reason ? "failed" : "");
     item.append(element("span", "file-name", one.file.name), element("span", "file-size", size(one.file.size)));
     if (one.reason) item.append(element("span", "reason", one.reason));
@@ -382,7 +425,7 @@ function showUploads() {
     }
     item.append(iconButton("close", `Remove ${one.file.name}`, () => {
       if (one.request) one.request.abort();
-      uploads = uploads.filter((other) => other !== one);
+      uploads.set(id, uploads.get(id).filter((other) => other !== one));
       showUploads();
       text.focus();
     }));
@@ -392,16 +435,16 @@ function showUploads() {
   part("chosen").hidden = !made.length;
 }
 
-function upload(one) {
+function upload(one, conversation) {
   const request = new XMLHttpRequest(); // fetch tells nothing of how much was sent
   const ends = (reason) => {
     one.reason = reason;
     one.request = null;
     showUploads();
-    if (!sendsUploads || uploads.some((other) => other.request)) return;
-    sendsUploads = false;
-    if (uploads.some((other) => other.reason)) note("Not sent: not every file was taken.");
-    else part("composer").requestSubmit();
+    if (!sendsUploads.has(conversation) || uploads.get(conversation).some((other) => other.request)) return;
+    sendsUploads.delete(conversation);
+    if (uploads.get(conversation).some((other) => other.reason)) note("Not sent: not every file was taken.");
+    else send(conversation);
   };
   one.request = request;
   request.open("POST", `${base}/files?name=${encodeURIComponent(one.file.name)}`);
@@ -423,15 +466,17 @@ function upload(one) {
 
 function attach(files) {
   note("");
+  const chosen = [...(uploads.get(current) || [])];
+  uploads.set(current, chosen);
   for (const file of files) {
-    if (uploads.length >= MOST_FILES) {
+    if (chosen.length >= MOST_FILES) {
       note(`A message has at most ${MOST_FILES} files.`);
       break;
     }
     const one = { file, sent: 0, reason: "" };
     if (file.size > LARGEST_FILE) one.reason = `not taken: a file has at most ${size(LARGEST_FILE)}`;
-    else upload(one);
-    uploads.push(one);
+    else upload(one, current);
+    chosen.push(one);
   }
   showUploads();
   text.focus();
@@ -467,22 +512,32 @@ function grow() {
   text.style.height = `${text.scrollHeight + 2}px`;
 }
 
-part("composer").addEventListener("submit", (event) => {
-  event.preventDefault();
-  const said = text.value.trim();
-  const files = uploads.filter((one) => one.told).map((one) => one.told);
-  const id = editing;
-  if (!id && uploads.some((one) => one.request)) {
-    sendsUploads = true;
+function send(conversation) {
+  const said = (written.texts[conversation] || "").trim();
+  const chosen = uploads.get(conversation) || [];
+  if (chosen.some((one) => one.request)) {
+    sendsUploads.add(conversation);
     return note("The message is sent when its files are uploaded.");
   }
-  if (!said && (id || !files.length)) return;
+  const files = chosen.filter((one) => one.told).map((one) => one.told);
+  if (!said && !files.length) return;
   note("");
+  uploads.delete(conversation);
+  write(conversation, "");
+  if (conversation === current) {
+    if (!editing) leaveEditing();
+    showUploads();
+  }
+  say(said, files, conversation);
+}
+
+part("composer").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const [id, said] = [editing, text.value.trim()];
+  if (!id) return send(current);
+  if (!said) return;
   leaveEditing();
-  if (id) return change(id, said);
-  uploads = [];
-  showUploads();
-  say(said, files);
+  change(id, said);
 });
 text.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
@@ -494,9 +549,12 @@ addEventListener("keydown", (event) => {
   if (event.key !== "Escape" || event.defaultPrevented || part("ask").open) return;
   if (document.body.classList.contains("listed")) showSide(false);
   else if (editing) leaveEditing();
-  else stop();
+  else if (isWriting()) stop(); // a question that waits is stopped by its button only
 });
-text.addEventListener("input", grow);
+text.addEventListener("input", () => {
+  grow();
+  if (!editing && current) write(current, text.value);
+});
 part("cancel").addEventListener("click", leaveEditing);
 part("stop").addEventListener("click", () => {
   stop();
@@ -520,6 +578,10 @@ function showSide(on) {
   part("open-side").setAttribute("aria-expanded", on ? "true" : "false");
   (on ? part("new") : text).focus();
 }
+
+matchMedia("(max-width: 50rem)").addEventListener("change", (narrow) => {
+  if (!narrow.matches && document.body.classList.contains("listed")) showSide(false); // the list has its own place now
+});
 
 function conversationItem(one) {
   const item = element("li");
@@ -593,12 +655,13 @@ async function remove(one) {
   if (answer !== "yes") return;
   const { ok, reason } = await call("DELETE", `/conversations/${one.id}`);
   if (!ok) return note(`Not deleted: ${reason}`);
+  write(one.id, "");
   if (one.id === current) begin();
   await readConversations();
 }
 
 function begin() {
-  go(newId());
+  go(written.fresh); // with the text that was begun there
   showSide(false);
 }
 
@@ -608,11 +671,17 @@ function go(id) {
 }
 
 async function open(id) {
-  current = id;
+  if (id !== current) {
+    if (current === null && text.value) write(id, [written.texts[id], text.value].filter(Boolean).join("\n")); // typed while the page loaded
+    current = id;
+    written.shown = id;
+    keepWritten();
+    leaveEditing();
+    showUploads();
+  }
   arriving = [];
   hasOlder = false;
   unread.delete(id);
-  if (editing) leaveEditing();
   entries.clear();
   log.replaceChildren();
   note("");
@@ -757,8 +826,9 @@ async function listen() {
 
 async function start() {
   grow();
+  written.fresh = written.fresh || newId();
   await readConversations();
-  const first = named() || (conversations.length ? conversations[0].id : "main");
+  const first = named() || written.shown || (conversations.length ? conversations[0].id : "main");
   history.replaceState(null, "", `#${first}`);
   await open(first);
   text.focus();

@@ -1,0 +1,65 @@
+"""Addresses of PostgreSQL, as a URL or as `host=/tmp dbname=mail`: the forms that its own library reads.
+
+Every surface that takes such an address reads it here, without the driver.
+"""
+
+import re
+from typing import Final
+from urllib.parse import quote, unquote
+
+_SCHEMES: Final = ("postgresql://", "postgres://")
+_WORD: Final = r"\s*([a-z_]+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)+|)(?=\s|$)"
+_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]*)(:[0-9]{0,5})?")
+
+
+def is_postgres_address(text: str) -> bool:
+    """Return whether a text is meant as an address of PostgreSQL. It may still be malformed."""
+    return text.startswith(_SCHEMES) or re.match(r"\s*[a-z_]+\s*=", text) is not None
+
+
+def refuse_malformed_address(text: str) -> None:
+    """Refuse an address that PostgreSQL's library could not read, or would read as another host.
+
+    Raises:
+        ValueError: The address is malformed. The message repeats nothing of it: it may hold a password.
+    """
+    if not is_postgres_address(text):
+        raise ValueError("write postgresql://user:password@host:port/database")
+    if not text.isprintable():
+        raise ValueError("write the address without line breaks and control characters")
+    if not text.startswith(_SCHEMES):
+        if re.fullmatch(rf"({_WORD})*\s*", text) is None:
+            raise ValueError("write host=/var/run/postgresql dbname=mail, and 'quotes' around spaces")
+        return
+    place, _, path = text.partition("://")[2].partition("?")[0].partition("/")
+    user, _, hosts = place.rpartition("@")
+    if "@" in user + path:
+        raise ValueError("write @ as %40 and / as %2F within user and password")
+    if not all(_HOST.fullmatch(host) or unquote(host).startswith("/") for host in hosts.split(",")):
+        raise ValueError(
+            "name the host, and its port by a number: postgresql://user:password@host:port/database"
+        )
+
+
+def shown_address(text: str, schema: str) -> str:
+    """Return where a schema of PostgreSQL is, without user, password and options."""
+    if text.startswith(_SCHEMES):
+        base, _, query = text.partition("://")[2].partition("?")
+        place = base.rpartition("@")[2]
+        pairs = [pair.partition("=") for pair in query.split("&")]
+        given = {name: unquote(value) for name, _, value in pairs}
+        given["dbname"] = given.get("dbname", unquote(place.partition("/")[2]))
+    else:
+        words = [(name, value) for name, value in re.findall(_WORD, text)]
+        given = {
+            name: re.sub(r"\\(.)", r"\1", value.removeprefix("'").removesuffix("'")) for name, value in words
+        }
+        place = ""
+    if not place or place.startswith("/"):
+        named = [
+            f"{name}={quote(given[name], safe='/,:@')}"
+            for name in ("host", "hostaddr", "port")
+            if given.get(name)
+        ]
+        place = f"/{quote(given.get('dbname', ''))}{'?' * bool(named)}{'&'.join(named)}"
+    return f"postgresql://{place}, schema {schema}"

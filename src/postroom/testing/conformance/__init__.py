@@ -1,1 +1,0 @@
-"""What every implementation of a port promises, one coroutine function a promise."""

@@ -1,0 +1,266 @@
+"""Promises of an outbox store: effects wait, are handed out at least once, and a key counts once."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+from conformance.promises import run_outbox_ended, run_outbox_order
+from conformance.promises.given import refused
+from conformance.promises.run_given import KIND, LEASE, SECOND, TARGET, TOGETHER, Promise
+from conformance.promises.run_outbox_given import claim_effects, claim_one, effect, numbers
+from postroom.contracts.errors import IdempotencyConflict
+from postroom.contracts.outbox import NackOutcome, OutboxMessage, OutboxStatus
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.run_stores import ThreadCommit
+from postroom.contracts.transactions import Transaction
+from postroom.testing.clock import ManualClock
+
+
+async def an_effect_is_stored_claimed_and_delivered(stores: RunStores, clock: ManualClock) -> None:
+    """As it was given, with an id, a token and a lease; what was delivered is not handed out again."""
+    draft = effect(payload={"a": [1, None, {"ü": 2.5}]}, dedupe_key="k: 'ü'", max_attempts=3)
+    stored = await stores.outbox.enqueue(draft)
+    assert stored == OutboxMessage(
+        outbox_id=stored.outbox_id,
+        kind=KIND,
+        target=TARGET,
+        payload=draft.payload,
+        status=OutboxStatus.PENDING,
+        available_at=0,
+        created_at=clock.now(),
+        dedupe_key=draft.dedupe_key,
+        max_attempts=3,
+    )
+    found, token = await claim_one(stores)
+    assert (found.outbox_id, found.payload, found.dedupe_key) == (
+        stored.outbox_id,
+        draft.payload,
+        draft.dedupe_key,
+    )
+    assert (found.status, found.attempt_count) == (OutboxStatus.CLAIMED, 1)
+    assert found.lease_until == clock.now() + LEASE
+    assert await claim_effects(stores) == ()
+    assert await stores.outbox.ack(found.outbox_id, token)
+    clock.advance(timedelta(days=9))
+    assert await claim_effects(stores) == ()
+
+
+async def effects_are_claimed_by_lane_and_target(stores: RunStores, clock: ManualClock) -> None:
+    """Each server of a target sees its own, no more than asked for."""
+    for number, where in enumerate(({}, {"kind": "other"}, {"target": "other"}, {})):
+        await stores.outbox.enqueue(effect(number, **where))
+    assert numbers(await claim_effects(stores, limit=1)) == [0]
+    assert numbers(await claim_effects(stores, kind="other")) == [1]
+    assert numbers(await claim_effects(stores, target="other")) == [2]
+    assert numbers(await claim_effects(stores)) == [3]
+    assert await claim_effects(stores, limit=0) == ()
+
+
+async def effects_are_claimed_when_due(stores: RunStores, clock: ManualClock) -> None:
+    """At that instant and not a millisecond before."""
+    due = clock.now() + SECOND
+    await stores.outbox.enqueue(effect(available_at=due))
+    clock.set(due - 1)
+    assert await claim_effects(stores) == ()
+    clock.set(due)
+    assert len(await claim_effects(stores)) == 1
+
+
+async def the_oldest_effect_comes_first(stores: RunStores, clock: ManualClock) -> None:
+    """In the order in which they were stored, page by page; those of one commit as they stand in it."""
+    for number in range(3):
+        await stores.outbox.enqueue(effect(number))
+    commit = ThreadCommit(thread_id="t", outbox=tuple(effect(number) for number in (3, 4, 5)))
+    await stores.coordinator.commit(commit)
+    clock.advance(timedelta(seconds=1))
+    await stores.outbox.enqueue(effect(6))
+    found = [numbers(await claim_effects(stores, limit=2)) for _ in range(4)]
+    assert found == [[0, 1], [2, 3], [4, 5], [6]]
+
+
+async def a_key_gives_the_first_effect_back(stores: RunStores, clock: ManualClock) -> None:
+    """On its lane and target, whatever became of the first one; it is performed once."""
+    first = await stores.outbox.enqueue(effect(dedupe_key="k", max_attempts=3))
+    clock.advance(timedelta(seconds=1))
+    again = await stores.outbox.enqueue(effect(dedupe_key="k", available_at=99))
+    assert again == first
+    (committed,) = (
+        await stores.coordinator.commit(ThreadCommit(thread_id="t", outbox=(effect(dedupe_key="k"),)))
+    ).outbox
+    assert committed.outbox_id == first.outbox_id
+    found, token = await claim_one(stores)
+    await stores.outbox.ack(found.outbox_id, token)
+    delivered = await stores.outbox.enqueue(effect(dedupe_key="k"))
+    assert (delivered.outbox_id, delivered.status) == (first.outbox_id, OutboxStatus.DELIVERED)
+    assert await claim_effects(stores) == ()
+    others = [
+        await stores.outbox.enqueue(effect(1, dedupe_key="k", kind="other")),
+        await stores.outbox.enqueue(effect(2, dedupe_key="k", target="other")),
+        await stores.outbox.enqueue(effect(3)),
+        await stores.outbox.enqueue(effect(3)),
+    ]
+    assert len({one.outbox_id for one in (first, *others)}) == 5
+
+
+async def a_key_used_with_another_payload_conflicts(stores: RunStores, clock: ManualClock) -> None:
+    """Alone, in a commit, and within one commit; the first one stays as it is."""
+    await stores.outbox.enqueue(effect(1, dedupe_key="k"))
+    with refused(IdempotencyConflict):
+        await stores.outbox.enqueue(effect(2, dedupe_key="k"))
+    for drafts in ((effect(2, dedupe_key="k"),), (effect(1, dedupe_key="n"), effect(2, dedupe_key="n"))):
+        with refused(IdempotencyConflict):
+            await stores.coordinator.commit(ThreadCommit(thread_id="t", outbox=drafts))
+    assert numbers(await claim_effects(stores)) == [1]
+
+
+async def an_effect_whose_lease_ended_is_claimed_again(stores: RunStores, clock: ManualClock) -> None:
+    """At that very instant, by anybody, under another token; the first owner's answer counts no more."""
+    await stores.outbox.enqueue(effect())
+    first, old = await claim_one(stores)
+    clock.set((first.lease_until or 0) - 1)
+    assert await claim_effects(stores) == ()
+    clock.set(first.lease_until or 0)
+    second, token = await claim_one(stores)
+    assert (second.outbox_id, second.attempt_count) == (first.outbox_id, 2)
+    assert token != old
+    assert not await stores.outbox.ack(first.outbox_id, old)
+    assert await stores.outbox.nack(first.outbox_id, old, error="late") is NackOutcome.LOST_CLAIM
+    assert await stores.outbox.ack(first.outbox_id, token)
+
+
+async def an_effect_that_failed_comes_again(stores: RunStores, clock: ManualClock) -> None:
+    """After the delay, with the error, until its attempts are used up; then it is a dead letter."""
+    await stores.outbox.enqueue(effect(max_attempts=3))
+    outcomes = []
+    for attempt in (1, 2, 3):
+        found, token = await claim_one(stores)
+        assert found.attempt_count == attempt
+        assert found.last_error == (None if attempt == 1 else f"failed {attempt - 1}")
+        outcome = await stores.outbox.nack(found.outbox_id, token, error=f"failed {attempt}", delay_ms=SECOND)
+        outcomes.append(outcome)
+        assert await claim_effects(stores) == ()
+        clock.advance(timedelta(seconds=1))
+    assert outcomes == [NackOutcome.REQUEUED, NackOutcome.REQUEUED, NackOutcome.DEAD_LETTERED]
+    clock.advance(timedelta(days=9))
+    assert await claim_effects(stores) == ()
+
+
+async def an_effect_that_nobody_answers_for_is_given_up(stores: RunStores, clock: ManualClock) -> None:
+    """When its attempts are used up by claims alone, it becomes a dead letter instead of a claim."""
+    await stores.outbox.enqueue(effect(1, max_attempts=2, dedupe_key="k"))
+    for _ in range(2):
+        await claim_one(stores)
+        clock.set(clock.now() + LEASE)
+    await stores.outbox.enqueue(effect(2))
+    assert numbers(await claim_effects(stores, limit=1)) == [2]
+    dead = await stores.outbox.enqueue(effect(1, dedupe_key="k"))
+    assert dead.status is OutboxStatus.DEAD_LETTER
+
+
+async def an_answer_counts_once(stores: RunStores, clock: ManualClock) -> None:
+    """A second ack or nack, a wrong token and an unknown id are told that the claim is lost."""
+    await stores.outbox.enqueue(effect(1))
+    await stores.outbox.enqueue(effect(2))
+    first, second = await claim_effects(stores)
+    outbox, token, other = stores.outbox, first.claim_token or "", second.claim_token or ""
+    assert not await outbox.ack(first.outbox_id, "wrong")
+    assert await outbox.nack(first.outbox_id, "wrong", error="x") is NackOutcome.LOST_CLAIM
+    assert not await outbox.ack("unknown", token)
+    assert await outbox.nack("unknown", token, error="x") is NackOutcome.LOST_CLAIM
+    assert await outbox.ack(first.outbox_id, token)
+    assert not await outbox.ack(first.outbox_id, token)
+    assert await outbox.nack(first.outbox_id, token, error="x") is NackOutcome.LOST_CLAIM
+    assert await outbox.nack(second.outbox_id, other, error="x", delay_ms=SECOND) is NackOutcome.REQUEUED
+    assert not await outbox.ack(second.outbox_id, other)
+
+
+async def a_claim_is_an_effect_with_its_own_token(stores: RunStores, clock: ManualClock) -> None:
+    """Of effects that are acked together, an effect with the token of another one stays claimed."""
+    for keyed in (False, True):
+        for number in range(3):
+            await stores.outbox.enqueue(effect(number, dedupe_key=f"k{number}" if keyed else None))
+        found = [one for _ in range(3) for one in await claim_effects(stores, limit=1)]
+        claims = [(one.outbox_id, one.claim_token or "") for one in found]
+        (first, second, third), (one, two, three) = zip(*claims, strict=True)
+
+        def acked(ids: Sequence[str], tokens: Sequence[str]) -> Callable[[Transaction], int]:
+            return lambda tx: tx.outbox.ack(ids, tokens)
+
+        assert await stores.store.write(acked((first, second, third), (two, one, three))) == 1
+        assert await stores.store.write(acked((first, second), (one, two))) == 2
+
+
+async def claims_at_the_same_time_share_the_work(stores: RunStores, clock: ManualClock) -> None:
+    """No effect is handed to two, and none is left behind."""
+    for number in range(TOGETHER):
+        await stores.outbox.enqueue(effect(number))
+    async with asyncio.TaskGroup() as group:
+        tries = [group.create_task(claim_effects(stores, limit=3)) for _ in range(TOGETHER)]
+    found = [number for one in tries for number in numbers(one.result())]
+    found += numbers(await claim_effects(stores))
+    assert sorted(found) == list(range(TOGETHER))
+
+
+async def storing_under_a_key_at_the_same_time_stores_once(stores: RunStores, clock: ManualClock) -> None:
+    """All callers get the one effect."""
+    async with asyncio.TaskGroup() as group:
+        tries = [group.create_task(stores.outbox.enqueue(effect(dedupe_key="k"))) for _ in range(TOGETHER)]
+    assert len({one.result().outbox_id for one in tries}) == 1
+    assert len(await claim_effects(stores)) == 1
+
+
+async def an_instant_may_be_given(stores: RunStores, clock: ManualClock) -> None:
+    """Then no clock is looked at."""
+    later = clock.now() + 9 * SECOND
+    stored = await stores.outbox.enqueue(effect(available_at=later), now=later - 5)
+    assert stored.created_at == later - 5
+    assert await stores.outbox.claim(KIND, TARGET, lease_ms=7, now=later - 1) == ()
+    (found,) = await stores.outbox.claim(KIND, TARGET, lease_ms=7, now=later)
+    assert found.lease_until == later + 7
+    outcome = await stores.outbox.nack(
+        found.outbox_id, found.claim_token or "", error="x", delay_ms=3, now=later + 1
+    )
+    assert outcome is NackOutcome.REQUEUED
+    assert await stores.outbox.claim(KIND, TARGET, lease_ms=7, now=later + 3) == ()
+    assert len(await stores.outbox.claim(KIND, TARGET, lease_ms=7, now=later + 4)) == 1
+
+
+async def the_payload_of_an_effect_is_the_stores_own(stores: RunStores, clock: ManualClock) -> None:
+    """What was given and what was read is the caller's; what is stored stays."""
+    payload: dict[str, list[int]] = {"n": [1]}
+    await stores.outbox.enqueue(effect(payload=payload))
+    payload["n"].append(2)
+    found, _ = await claim_one(stores)
+    assert found.payload == {"n": [1]}
+
+
+async def steps_of_an_effect_are_kept_and_never_fewer(stores: RunStores, clock: ManualClock) -> None:
+    """What has happened of an effect is told with its next claim."""
+    stored = await stores.outbox.enqueue(effect())
+    assert stored.steps_done == 0
+    await stores.store.write(lambda tx: tx.outbox.note_steps(stored.outbox_id, 2))
+    await stores.store.write(lambda tx: tx.outbox.note_steps(stored.outbox_id, 1))
+    found, _ = await claim_one(stores)
+    assert found.steps_done == 2
+
+
+PROMISES: tuple[Promise, ...] = (
+    *run_outbox_ended.PROMISES,
+    *run_outbox_order.PROMISES,
+    an_effect_is_stored_claimed_and_delivered,
+    effects_are_claimed_by_lane_and_target,
+    effects_are_claimed_when_due,
+    the_oldest_effect_comes_first,
+    a_key_gives_the_first_effect_back,
+    a_key_used_with_another_payload_conflicts,
+    an_effect_whose_lease_ended_is_claimed_again,
+    an_effect_that_failed_comes_again,
+    an_effect_that_nobody_answers_for_is_given_up,
+    an_answer_counts_once,
+    a_claim_is_an_effect_with_its_own_token,
+    claims_at_the_same_time_share_the_work,
+    storing_under_a_key_at_the_same_time_stores_once,
+    an_instant_may_be_given,
+    the_payload_of_an_effect_is_the_stores_own,
+    steps_of_an_effect_are_kept_and_never_fewer,
+)
