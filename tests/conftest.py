@@ -21,6 +21,8 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],  # a machine that has other work is no fault of an example
 )
+settings.register_profile("night", settings.get_profile("steady"), derandomize=False, print_blob=True)
+"""For `make nightly`: other examples each time. A failure prints how to repeat it."""
 settings.load_profile("steady")
 
 pytest.register_assert_rewrite("conformance.promises")

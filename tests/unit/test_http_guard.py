@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import httpx2
 import pytest
 import structlog
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse
@@ -694,7 +694,7 @@ async def test_start_and_end_of_the_server_pass_through() -> None:
     assert seen == ["lifespan"]
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300)
 @example(target=b"?\x80", host=b"localhost", name=b"cookie", value=b"", token=True)
 @given(
     target=st.binary(max_size=60),
