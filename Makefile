@@ -54,7 +54,7 @@ $(DEV): $(STAMP) requirements-dev.lock
 	@echo "Added: $(VENV) has $$(du -sm $(VENV) | cut -f1) MB now"
 	@touch $@
 
-.PHONY: install dev run test test-long test-nightly test-properties nightly unit seeds seeds-postgres check format static lock docs bench soak soak-servers peers clients libraries raise-clients test-clients test-clients-nightly clients-table audit sbom wheel screenshot clean help
+.PHONY: install dev run test test-long test-nightly test-properties nightly unit seeds seeds-postgres check format static lock docs bench soak soak-servers simulate peers clients libraries raise-clients test-clients test-clients-nightly clients-table audit sbom wheel screenshot clean help
 
 install: $(STAMP) ## make the environment in .venv with what the server needs; `PYTHON=python3.13` makes .venv-python3.13
 
@@ -129,6 +129,14 @@ soak: $(DEV) ## kill a server again and again under mail, runs, chats and progra
 SECONDS ?= 600
 soak-servers: $(DEV) ## the same with three servers on PostgreSQL behind Caddy and 100 agents, and with more faults; SECONDS=600
 	PYTHONPATH=tests $(BIN)/python -m soak --servers 3 --seconds $(SECONDS) --agents 100 --sessions 20 --think 20 $(OPTIONS)
+
+# A number of seeds, or a range (100-299); OPTIONS are those of `python -m simulation --help`.
+SEEDED ?= 1000
+ifeq ($(origin SEEDS),command line)
+SEEDED := $(SEEDS)
+endif
+simulate: $(DEV) ## live seeded worlds of several servers with faults; SEEDS=1000, SEED=7 replays one, STORY=name a kept one
+	@PYTHONPATH=tests:src $(BIN)/python -m simulation $(if $(STORY),--story $(STORY),$(if $(SEED),--seed $(SEED),--seeds $(SEEDED))) $(OPTIONS)
 
 bench: $(DEV) ## run the benchmarks; prints each figure with its ratio to a limit taken in the same run
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -480,11 +480,13 @@ def test_what_is_being_written_belongs_to_its_conversation_and_survives_a_restar
 ) -> None:
     write(page, "About the pier")
     soon(page, f"{STATE} === 'kept'")
+    soon(page, "document.querySelector('#title').textContent === 'About the pier'")
     page.ask("Input.insertText", text="half a thought about the pier")
     page.see("document.querySelector('#new').click()")
     soon(page, "document.querySelector('#title').textContent === 'New chat'")
     assert page.see("document.querySelector('#text').value") == ""
     page.ask("Input.insertText", text="a new thought")
+    soon(page, "document.querySelector('[title=\"About the pier\"]') !== null")
     page.see("document.querySelector('[title=\"About the pier\"]').click()")
     soon(page, "document.querySelector('#text').value === 'half a thought about the pier'")
     page.see("document.querySelector('#new').click()")
@@ -503,6 +505,7 @@ def test_what_is_being_written_belongs_to_its_conversation_and_survives_a_restar
     page.press("Enter", 13)
     soon(page, f"{STATE} === 'kept'")
     assert harbour.agent.accepted[-1].text == "a new thought"
+    soon(page, "document.querySelector('[title=\"About the pier\"]') !== null")
     page.see("document.querySelector('[title=\"About the pier\"]').click()")
     soon(page, "document.querySelector('#text').value === 'half a thought about the pier'")
 
@@ -548,6 +551,35 @@ def test_the_list_gives_way_when_a_narrow_window_becomes_wide(page: Browser, har
     page.ask("Emulation.setDeviceMetricsOverride", width=1440, height=800, deviceScaleFactor=1, mobile=False)
     soon(page, "document.querySelector('#shade').hidden")
     assert page.see("document.body.classList.contains('listed')") is False
+
+
+def test_reasoning_is_folded_and_no_part_of_the_answer(page: Browser, harbour: Harbour) -> None:
+    write(page, "Which light?")
+    soon(page, f"{STATE} === 'kept'")
+    to, first = harbour.asked(), "<b>North</b> is broken"
+    draft = harbour.answer("", to=to, final=False, reasoning=first)
+    soon(page, "document.querySelector('.reasoning summary')?.textContent === 'Reasoning…'")
+    words = "document.querySelector('.reasoning .words').textContent"
+    assert page.see(words) == first
+    assert page.see("document.querySelector('.reasoning').open") is False
+    assert said(page, "answer") == [""]
+    page.see("document.querySelector('.reasoning summary').click()")
+    told = {"answers": [to], "reasoning": f"{first}, so"}
+    harbour.run(harbour.adapter.edit_message("Ada", draft, "", told))
+    soon(page, f"{words}.endsWith('so')")
+    assert page.see("document.querySelector('.reasoning').open") is True
+    page.see("document.querySelector('.reasoning summary').click()")
+    harbour.answer("The **south** light.", to=to, reasoning=f"{first}, so south.")
+    soon(page, "document.querySelector('.reasoning summary')?.textContent === 'Reasoning'")
+    assert said(page, "answer") == ["The south light."]
+    root = page.ask("Accessibility.getFullAXTree")["nodes"]
+    heard = [str(one.get("name", {}).get("value", "")) for one in root if not one["ignored"]]
+    assert any("south" in one for one in heard)
+    assert not any("North" in one for one in heard)
+    page.open(harbour.address)
+    soon(page, f"document.querySelector('.reasoning') !== null && {words}.endsWith('so south.')")
+    assert page.see("document.querySelector('.reasoning').open") is False
+    assert page.see("document.querySelectorAll('.reasoning .words b').length") == 0
 
 
 def test_older_messages_are_read_when_one_scrolls_up_to_them(page: Browser, harbour: Harbour) -> None:

@@ -396,7 +396,10 @@ def _hits(found: Mapping[str, Any]) -> str:
     none = "nothing was found"
     if parse_query(str(found.get("query"))) is None:
         none = "nothing was looked for: the query holds no word"
-    return show.table(("ID", "FROM", "SUBJECT", "WHERE", "AT"), rows, none=none)
+    drawn = show.table(("ID", "FROM", "SUBJECT", "WHERE", "AT"), rows, none=none)
+    if partly := found.get("partly_searched"):
+        drawn += f"\nonly the beginning of these long messages was searched: {', '.join(map(str, partly))}"
+    return drawn
 
 
 def _summary(found: Mapping[str, Any]) -> str:

@@ -410,6 +410,10 @@ class ChatStores(Protocol):
         """Return in one look the messages that have their answer, as `messages` does, and its run's files."""
         ...
 
+    async def reasoning(self, thread_id: str, run_id: str) -> str:
+        """Return the reasoning of the model in the newest 100 messages of a run; empty if there is none."""
+        ...
+
     async def note_sent(self, outbox_id: str, steps: int) -> None:
         """Keep how many steps of a reply have arrived: after a crash they are not repeated."""
         ...

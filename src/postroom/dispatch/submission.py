@@ -84,7 +84,7 @@ from postroom.dispatch.planning import (
     normalized_mode,
     plan_submission,
     refuse_bad_delivery,
-    refuse_passed_deadline,
+    refuse_missed_deadline,
     validate_run_inputs,
 )
 from postroom.dispatch.shared_limits import note_start
@@ -237,7 +237,7 @@ class Submissions:
         request = normalized_mode(request, background=background)
         refuse_bad_delivery(request)
         if not background or request.hints.run_id is None:  # a stored run may be submitted again after it
-            refuse_passed_deadline(request.delivery, self._core.now())
+            refuse_missed_deadline(request.delivery, self._core.now())
         thread_id, messages = validate_run_inputs(
             request.thread_id,
             request.messages,
@@ -377,7 +377,7 @@ class Submissions:
 
     def _dispatch_of(self, tx: Transaction, plan: Plan) -> RunDispatch:
         core = self._core
-        refuse_passed_deadline(plan.activation.delivery, tx.now())
+        refuse_missed_deadline(plan.activation.delivery, tx.now())
         return build_dispatch(
             plan.activation, config=core.config, new_id=core.new_id, now=tx.now(), queued_at=plan.queued_at
         )

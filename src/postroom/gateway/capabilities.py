@@ -94,6 +94,8 @@ class ChannelCapabilities:
     """A draft can be shown while it is written; it is no message and goes away when the message comes."""
     threads: bool = False
     """A chat has threads, and an answer can be sent into one."""
+    reasoning: bool = False
+    """The reasoning of the model can be shown apart from its answer."""
     typing: bool = False
     """It can be shown that an answer is being written."""
     reactions: bool = False

@@ -379,7 +379,10 @@ class Delivery:
         if row.may_have_arrived:
             text = f"{wording.POSSIBLE_DUPLICATE}\n{text}"
         parts = list(parts_of(text, adapter))
-        outgoing = OutgoingMessage(row.outbox_id, address, parts, details=reply.details)
+        details = reply.details
+        if adapter.capabilities.reasoning and reply.kind is ReplyKind.ANSWER and reply.run_id:
+            details["reasoning"] = await self._stores.reasoning(reply.thread_id, reply.run_id)
+        outgoing = OutgoingMessage(row.outbox_id, address, parts, details=details)
         shown = self._presenter.take_shown(reply.run_id) if reply.run_id else None
         if shown is not None:
             await shown.settled()

@@ -14,7 +14,7 @@ at a better place than the draft was.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from postroom.contracts.errors import IllegalTransition
@@ -31,6 +31,8 @@ class Show:
     """Show this draft: nothing was shown yet."""
 
     text: str
+    reasoning: str = ""
+    """The reasoning of the model before and between the text so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,7 @@ class Edit:
     """Show this instead of the draft."""
 
     text: str
+    reasoning: str = ""
 
 
 Step: TypeAlias = Show | Edit | None
@@ -51,6 +54,7 @@ class _Look:
     text: str
     end: int
     is_full: bool
+    reasoning: str = ""
 
 
 class Draft:
@@ -62,6 +66,7 @@ class Draft:
         self._least_new = least_new
         self._interval_ms = interval_ms
         self._deltas: list[str] = []
+        self._thoughts: list[str] = []
         self._length = 0
         self._looked_at = 0
         """How much of the answer had come at the last look."""
@@ -76,6 +81,7 @@ class Draft:
         It is replaced when the new try has more text than the chat shows, or by the whole answer.
         """
         self._deltas.clear()
+        self._thoughts.clear()
         self._length = self._looked_at = 0
 
     def stands(self) -> None:
@@ -87,6 +93,11 @@ class Draft:
         self._deltas.append(delta)
         self._length += len(delta)
         return self.step(now)
+
+    def think(self, delta: str) -> None:
+        """Take the next piece of the reasoning; `step` shows it."""
+        self._thoughts.append(delta)
+        self._length += len(delta)
 
     def done(self, *, now: int) -> Step:
         """Take note that the draft is shown as the last step said, and say what to do.
@@ -146,17 +157,28 @@ class Draft:
         """Show what there is, if it is more than what is shown."""
         self._looked_at = self._length
         look, shown = self._draw(), self._shown
-        if look is None or (shown is not None and look.end <= shown.end and not look.is_full):
+        if look is None:
+            return None
+        if shown is not None and look.reasoning != shown.reasoning:
+            if look.end < shown.end:
+                look = replace(shown, reasoning=look.reasoning)
+            return self._begin_step(look, now)
+        if shown is not None and look.end <= shown.end and not look.is_full:
             return None
         if shown is not None and (look.end <= shown.end or look.text == shown.text):
-            self._shown = _Look(shown.text, max(look.end, shown.end), look.is_full)
+            self._shown = replace(shown, end=max(look.end, shown.end), is_full=look.is_full)
             return None
+        return self._begin_step(look, now)
+
+    def _begin_step(self, look: _Look, now: int) -> Step:
         self._under_way = look
         self._next_look = now + self._interval_ms
-        return Show(text=look.text) if shown is None else Edit(text=look.text)
+        if self._shown is None:
+            return Show(text=look.text, reasoning=look.reasoning)
+        return Edit(text=look.text, reasoning=look.reasoning)
 
     def _draw(self) -> _Look | None:
-        """Return the first part of what has come, or None when that is blank.
+        """Return the first part of what has come; None if it is blank and there is no reasoning.
 
         It reads no more of the answer than can matter for one part.
         """
@@ -168,9 +190,10 @@ class Draft:
         settled = text[:line] if _MAY_BE_FENCE.fullmatch(text, line) else text
         settled = settled.rstrip()
         pieces = cut(settled, limit=self._capabilities.limit, unit=self._capabilities.unit)
+        reasoning = "".join(self._thoughts).strip()
         if not pieces:
-            return None
-        return _Look(pieces[0].of(settled), start + pieces[0].end, len(pieces) > 1)
+            return _Look("", 0, is_full=False, reasoning=reasoning) if reasoning else None
+        return _Look(pieces[0].of(settled), start + pieces[0].end, len(pieces) > 1, reasoning)
 
 
 def settled(draft: str) -> str:

@@ -17,6 +17,7 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import (
     AgentEvent,
     EventSink,
+    ReasoningDelta,
     RunRetrying,
     StepEnd,
     StreamReset,
@@ -291,10 +292,13 @@ class StreamingPresenter:
                 label, between, is_begun = self.sessions.label(source), "", False
             elif isinstance(event, StepEnd):
                 between = "\n\n" if is_begun else ""
+                shown.draft.think("\n\n")
             elif isinstance(event, TextDelta):
                 step = shown.draft.add(label + between + event.delta, now=self._clock.now())
                 label, between, is_begun = "", "", True
             else:
+                if isinstance(event, ReasoningDelta) and adapter.capabilities.reasoning:
+                    shown.draft.think(event.delta)
                 step = shown.draft.step(self._clock.now())
             while step is not None:
                 self._remember(run.run_id, shown)
@@ -356,6 +360,8 @@ class StreamingPresenter:
         step: Show | Edit,
         metadata: dict[str, Json],
     ) -> Step:
+        if step.reasoning:
+            metadata["reasoning"] = step.reasoning
         if shown.message_id is None:
             reply_to = metadata["answers"][-1] if metadata["answers"] else None
             result = await adapter.send(chat_id, step.text, reply_to, metadata)
@@ -402,12 +408,12 @@ class _DeltaSink:
 
     async def emit(self, event: AgentEvent) -> None:
         """Take an event; never waits for a reader and never fails."""
-        if isinstance(event, TextDelta | StreamReset | StepEnd | RunRetrying):
+        if isinstance(event, TextDelta | ReasoningDelta | StreamReset | StepEnd | RunRetrying):
             if isinstance(event, TextDelta):
                 self._text.append(event.delta)
             elif isinstance(event, StepEnd):
                 self._text.append("\n\n")
-            else:
+            elif not isinstance(event, ReasoningDelta):
                 self._text.clear()
             if self._deltas is not None:
                 self._deltas.put_nowait(event)

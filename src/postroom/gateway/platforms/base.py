@@ -100,6 +100,7 @@ Metadata = Mapping[str, Json]
 | code | the code of that error, where it is one of ours |
 | tool_calls | the tools that the caller is to use; `text` is then what was said with them |
 | usage | the tokens that the answer took: read, written |
+| reasoning | the reasoning of the model, for channels that show it apart |
 """
 
 

@@ -123,6 +123,7 @@ class WebAdapter(HttpAdapter):
         limit=NO_LIMIT,
         edits=True,
         streams=True,
+        reasoning=True,
         typing=True,
         media=ALL_MEDIA,
         min_edit_interval_ms=100,
@@ -583,6 +584,7 @@ class WebAdapter(HttpAdapter):
             at=self._clock.now(),
             conversation=_conversation_of(metadata),
             failed="error" in told,
+            reasoning=_reasoning(told),
         )
         return await self._told(chat_id, *ended, answer, title=content, read=answer.answers)
 
@@ -592,6 +594,8 @@ class WebAdapter(HttpAdapter):
         """Replace the text of a message."""
         told = metadata or {}
         fields: dict[str, Any] = {"text": content}
+        if reasoning := _reasoning(told):
+            fields["reasoning"] = reasoning
         if told.get("final"):
             fields |= {"draft": False, "failed": "error" in told}
         return await self._changed(chat_id, message_id, fields, read=map(str, told.get("answers", ())))
@@ -600,7 +604,9 @@ class WebAdapter(HttpAdapter):
         self, chat_id: str, message_id: str, metadata: Metadata | None = None
     ) -> SendResult:
         """Remove a message from the page."""
-        return await self._changed(chat_id, message_id, {"text": "", "gone": True, "draft": False})
+        return await self._changed(
+            chat_id, message_id, {"text": "", "reasoning": "", "gone": True, "draft": False}
+        )
 
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:
         """Show for some seconds that an answer is being written."""
@@ -688,6 +694,11 @@ def _title(text: str) -> str:
 def _conversation_of(metadata: Metadata | None) -> str:
     """Return the id of the conversation that metadata name."""
     return str((metadata or {}).get("thread_id") or MAIN)
+
+
+def _reasoning(metadata: Metadata) -> str:
+    """Return the reasoning that belongs to an answer or a draft, at most 100,000 characters of it."""
+    return storable(str(metadata.get("reasoning") or ""))[:LONGEST_MESSAGE]
 
 
 def _conversation_id(given: Json) -> str:

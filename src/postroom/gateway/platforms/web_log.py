@@ -51,6 +51,8 @@ class Entry(Record, frozen=True, kw_only=True):
     kind: str
     """`message`: said by the person; `answer` and `card`: said to the person."""
     text: str
+    reasoning: str = ""
+    """Of an answer: the reasoning of the model, which is no part of the text."""
     at: int
     conversation: str = MAIN
     order: int = 0
@@ -69,6 +71,11 @@ class Entry(Record, frozen=True, kw_only=True):
     buttons: tuple[tuple[str, str], ...] = ()
     files: tuple[ShownFile, ...] = ()
 
+    @property
+    def length(self) -> int:
+        """The characters of its text and its reasoning."""
+        return len(self.text) + len(self.reasoning)
+
     def shown(self) -> dict[str, Any]:
         """Return the entry as the page gets it, without HTML."""
         return {
@@ -76,6 +83,7 @@ class Entry(Record, frozen=True, kw_only=True):
             "conversation": self.conversation,
             "kind": self.kind,
             "text": self.text,
+            "reasoning": self.reasoning,
             "at": self.at,
             "order": self.order,
             "draft": self.draft,
@@ -170,26 +178,35 @@ class ChatLog:
         entry = self.placed(entry)
         old = self._entries.get(entry.entry_id)
         self._entries[entry.entry_id] = replace(entry, version=self._version)
-        self._characters += len(entry.text) - (0 if old is None else len(old.text))
+        self._characters += entry.length - (0 if old is None else old.length)
         while len(self._entries) > MOST_ENTRIES or (
             self._characters > MOST_CHARACTERS and len(self._entries) > 1
         ):
             _, gone = self._entries.popitem(last=False)
-            self._characters -= len(gone.text)
+            self._characters -= gone.length
             self._forgotten = max(self._forgotten, gone.version)
         self._wake()
 
     def forget(self, conversation: str) -> None:
         """Remove the entries of a deleted conversation."""
         for entry_id in [key for key, one in self._entries.items() if one.conversation == conversation]:
-            self._characters -= len(self._entries.pop(entry_id).text)
+            self._characters -= self._entries.pop(entry_id).length
 
     def answer(
-        self, entry_id: str, text: str, answers: Iterable[str], *, final: bool, at: int, **fields: Any
+        self,
+        entry_id: str,
+        text: str,
+        answers: Iterable[str],
+        *,
+        final: bool,
+        at: int,
+        reasoning: str = "",
+        **fields: Any,
     ) -> list[Entry]:
         """Return the entries that a part of an answer changes: the drafts that it ends, and last the answer.
 
-        The answer replaces the draft that it grew from. The caller shows the entries.
+        The answer replaces the draft that it grew from, and keeps its reasoning if it brings none. The caller
+        shows the entries.
         """
         answered = tuple(answers)
         drafts = [one for one in self._entries.values() if one.draft and set(one.answers) & set(answered)]
@@ -201,6 +218,7 @@ class ChatLog:
             entry_id=entry_id if grown is None else grown.entry_id,
             kind="answer",
             text=text,
+            reasoning=reasoning or ("" if grown is None else grown.reasoning),
             at=at,
             draft=bool(answered) and not final,
             answers=answered,
@@ -286,7 +304,7 @@ class ChatLog:
             if watcher.lists_anew:
                 watcher.lists_anew = False
                 yield sse.entry("conversations", "{}")
-            drawn = sum(len(one.text) for one in changed if one.draft)
+            drawn = sum(one.length for one in changed if one.draft)
             if pause := min(drawn // CHARACTERS_A_MS, LONGEST_WAIT_MS):
                 await wait(pause)
             await watcher.news.wait()

@@ -1,11 +1,13 @@
 """What the chat gateway keeps, behind its ports."""
 
 from collections.abc import Collection
+from typing import Final
 
 from typing_extensions import override
 
 from postroom.contracts.chat import ChatStores, InboundMessage
 from postroom.contracts.files import ChatFile
+from postroom.contracts.run_stores import MessageQuery
 from postroom.contracts.transactions import Store
 from postroom.stores.chats.files import StoredFiles
 from postroom.stores.chats.intake_log import StoredIntakeLog, not_too_many
@@ -13,6 +15,8 @@ from postroom.stores.chats.links import StoredLinks
 from postroom.stores.chats.people import StoredPeople
 from postroom.stores.chats.sessions import StoredSessions
 from postroom.stores.chats.web_chats import StoredWebChats
+
+_MESSAGES_OF_RUN: Final = 100
 
 
 class StoredChats(ChatStores):
@@ -69,6 +73,13 @@ class StoredChats(ChatStores):
     ) -> tuple[tuple[InboundMessage, ...], tuple[ChatFile, ...]]:
         asked = not_too_many(inbound_ids)
         return await self._store.read(lambda tx: tx.chats.answered(asked, thread_id, run_id))
+
+    @override
+    async def reasoning(self, thread_id: str, run_id: str) -> str:
+        asked = MessageQuery(run_id=run_id, newest_first=True)
+        found = await self._store.read(lambda tx: tx.runs.messages.list(thread_id, asked, _MESSAGES_OF_RUN))
+        blocks = (block for one in reversed(found) for block in one.message.content)
+        return "\n\n".join(block.text.strip() for block in blocks if block.type == "thinking")
 
     @override
     async def note_sent(self, outbox_id: str, steps: int) -> None:

@@ -173,12 +173,30 @@ function show(data) {
   shown.element.className = classes.join(" ");
   shown.element.setAttribute("aria-busy", data.draft ? "true" : "false");
   place(shown);
+  showReasoning(shown);
   showFiles(shown);
   showMeta(shown);
   showChoices(shown);
   showNote(shown, shown.note.textContent);
   if (stays || data.state === "sending") toEnd();
   else if (data.kind !== "message" && !before) part("newest").hidden = false;
+}
+
+function showReasoning(shown) {
+  const { reasoning: said, draft } = shown.data;
+  if (!said && !shown.reasoning) return;
+  if (!shown.reasoning) {
+    shown.reasoning = element("details", "reasoning");
+    shown.reasoning.append(element("summary"), element("div", "words"));
+    shown.reasoning.setAttribute("aria-live", "off"); // no part of the answer
+    shown.body.before(shown.reasoning);
+  }
+  const [summary, words] = shown.reasoning.children;
+  const [title, before] = [draft && !shown.data.text ? "Reasoning…" : "Reasoning", words.textContent];
+  shown.reasoning.hidden = !said;
+  if (summary.textContent !== title) summary.textContent = title;
+  if (!said.startsWith(before)) words.textContent = said;
+  else if (said.length > before.length) words.append(said.slice(before.length)); // selected text stays selected
 }
 
 function settle() {
