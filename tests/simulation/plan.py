@@ -194,7 +194,7 @@ def _other_acts(draw: Random, settings: dict[str, Any], jobs: int, servers: int)
     def act(
         share: float, kind: str, at: tuple[int, ...], data: Callable[[], dict[str, Any]]
     ) -> Iterator[Act]:
-        if draw.random() < share:
+        if share == 1 or draw.random() < share:
             yield Act(draw.choice(at), kind, data(), draw.randrange(servers))
 
     for _ in range(draw.choice((0, 0, 0, 1, 1, 2))):

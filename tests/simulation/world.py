@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
 
+from postroom.contracts import clock
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.schedules import Schedule
-from postroom.dispatch import recovery
 from simulation.books import Commits, Outcome, Rounds, audit
 from simulation.callers import DELIVERED, Caller, Follower, HungUp, Job
 from simulation.database import Database, Network
@@ -93,8 +93,8 @@ class World:
     def run(self) -> Result:
         """Live, and tell what is wrong."""
         loop = self.loop
-        before = recovery.elapsed_ms
-        recovery.elapsed_ms = lambda: loop.ms
+        before = clock.elapsed_ms
+        clock.elapsed_ms = lambda: loop.ms
         try:
             loop.run_until_complete(self._live())
         except Stuck:
@@ -102,7 +102,7 @@ class World:
         except Exception:  # a world that cannot be judged is one that somebody must look at
             self.found.append(f"BROKEN: {traceback.format_exc()[-1500:]}")
         finally:
-            recovery.elapsed_ms = before
+            clock.elapsed_ms = before
             loop.is_over = True
             self.database.close()
         found = [*self.watch.found, *self.commits.found, *self.rounds.found, *self.found]
