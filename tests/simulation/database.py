@@ -22,7 +22,9 @@ from postroom.stores.changes import ChangeNotifier
 from postroom.stores.sqlite.connection import store_error
 from postroom.stores.sqlite.engine import _new_in_memory
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
+from postroom.stores.store import SqlStore, Stores
 from simulation.loop import Process, ProcessClock, SimulatedLoop
+from simulation.mail import furnish
 from simulation.plan import Fault
 
 WAYS = (0, 0, 1, 1, 2, 5, 0, 1)
@@ -54,9 +56,7 @@ class Database:
 
     def __init__(self, loop: SimulatedLoop, faults: Iterable[Fault], random: Random) -> None:
         """Begin an empty database. All worlds share one connection: the end of a world rolls its rows back."""
-        if Database._shared is None:
-            Database._shared = _new_in_memory()
-            Database._shared.execute("PRAGMA wal_autocheckpoint = 0")
+        assert Database._shared is not None
         self.loop = loop
         self.connection = Database._shared
         self.connection.execute("BEGIN")
@@ -107,6 +107,18 @@ class Database:
     def faults_now(self, n: int) -> list[Fault]:
         """Return the faults of the n-th change."""
         return [] if self.is_calm else self.faults.get(n, [])
+
+
+def prepare_rows() -> None:
+    """Store what every world begins with: a mail project and its agents."""
+    connection = Database._shared = _new_in_memory()
+    loop = SimulatedLoop(Random(0))
+    database = Database(loop, (), Random(0))
+    stores = Stores(
+        SqlStore(SimulatedEngine(database, loop.outside, Network(loop, database, ()))), is_exclusive=False
+    )
+    loop.run_until_complete(furnish(stores))
+    connection.execute("COMMIT")
 
 
 class Network:

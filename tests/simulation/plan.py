@@ -134,9 +134,16 @@ def plan_of(seed: int) -> Plan:
         "sweep_s": draw.choice((2, 5)),
     }
     jobs = draw.choice((1, 2, 2, 3, 3, 4, 5))
-    acts = [_job(draw, n) for n in range(jobs)]
+    settings["mail"] = draw.random() < 0.25
+    acts = [_sent(draw, n) if settings["mail"] else _job(draw, n) for n in range(jobs)]
     hangs = draw.random() < 0.4
-    acts += _other_acts(draw, settings, jobs, servers)
+    if settings["mail"]:
+        settings |= {"relay": False, "schedules": False}
+        acts += [
+            _accident(draw, kind, servers) for kind in ("kill", "freeze", "leave") if draw.random() < 0.12
+        ]
+    else:
+        acts += _other_acts(draw, settings, jobs, servers)
     if hangs:
         acts = [
             replace(act, hangs_up_at=draw.randint(1, 12))
@@ -154,7 +161,7 @@ def plan_of(seed: int) -> Plan:
     )
 
 
-_CALLS = {"enqueue", "many", "deliver", "now", "cancel"}
+_CALLS = {"send", "enqueue", "many", "deliver", "now", "cancel"}
 
 
 def _job(draw: Random, n: int) -> Act:
@@ -179,13 +186,29 @@ def _job(draw: Random, n: int) -> Act:
     if draw.random() < 0.05:
         script.append(["fail", 99])
     kind = draw.choice(("enqueue",) * 7 + ("many", "deliver", "deliver", "now"))
-    data: dict[str, Any] = {"job": n, "thread": f"t{draw.choice((0, 0, 0, 1, 1, 2))}", "script": script}
+    data: dict[str, Any] = {"job": n, "thread": f"t{draw.choice((0, 0, 0, 0, 1, 1, 2))}", "script": script}
     if kind == "enqueue":
-        data["policy"] = draw.choice(("queue",) * 8 + ("interrupt", "collect", "reject"))
+        data["policy"] = draw.choice(("queue",) * 6 + ("interrupt", "interrupt", "collect", "reject"))
         data["delay_ms"] = draw.choice((0, 0, 0, 700))
         data["attempts"] = draw.choice((None, None, None, None, 1, 2))
         data["deadline_ms"] = draw.choice((None,) * 7 + (1_500,))
     return Act(draw.choice((0, 0, 1, 2, 100, 1_000, 3_500)), kind, data, draw.randrange(8))
+
+
+def _sent(draw: Random, n: int) -> Act:
+    """Draw a message that wakes one agent or two."""
+    parts: list[list[Any]] = [
+        ["wait", draw.choice((0, 1, 10, 500, 3_000, 9_000))] for _ in range(draw.choice((0, 1, 1, 2)))
+    ]
+    if draw.random() < 0.25:
+        parts.insert(draw.randint(0, len(parts)), ["fail", draw.choice((1, 2, 99))])
+    data = {
+        "job": n,
+        "to": draw.choice((["Ben"], ["Ben"], ["Cyd"], ["Ben", "Cyd"])),
+        "mail_thread": draw.choice((None, "T-1", "T-1", "T-2")),
+        "script": parts,
+    }
+    return Act(draw.choice((0, 0, 1, 2, 100, 1_000, 3_500)), "send", data, draw.randrange(8))
 
 
 def _other_acts(draw: Random, settings: dict[str, Any], jobs: int, servers: int) -> Iterator[Act]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
@@ -18,13 +18,14 @@ from postroom.dispatch.mailbox import Mailbox as Queue
 from postroom.dispatch.sinks import OutputKept
 from postroom.embedded.effects import Ends
 from postroom.embedded.mailbox import Mailbox
-from postroom.embedded.running import Function, FunctionExecutor
+from postroom.embedded.running import FunctionExecutor
 from postroom.leases import Leases
 from postroom.relay import NotPerformed, Outcome, Performed, Relay
 from postroom.stores.changes import ChangeNotifier
 from postroom.stores.store import SqlStore, Stores
 from simulation.database import Database, Network, SimulatedEngine
 from simulation.loop import Process, SimulatedLoop
+from simulation.mail import MailServer
 from simulation.plan import Fault
 
 NOTICE = "notice"
@@ -123,7 +124,7 @@ class Server:
         database: Database,
         network: Network,
         post: Post,
-        work: "Callable[[Server], Function]",
+        watch: Any,
         settings: dict[str, Any],
         random: Random,
     ) -> None:
@@ -138,14 +139,18 @@ class Server:
         self.engine = SimulatedEngine(database, process, network)
         self.stores = Stores(SqlStore(self.engine, changes), is_exclusive=False)
         runs, timer = self.stores.runs, SystemTimer()
-        self.queue = Queue(
-            OutputKept(FunctionExecutor(work(self), runs, timer), runs.events, timer),
-            runs,
-            consumer_id=self.name,
-            effects=EndsWithNotices() if settings["relay"] else Ends(),
-            config=self.config,
-            random=random,
-        )
+        options = {"consumer_id": self.name, "config": self.config, "random": random}
+        self.mail: MailServer | None = None
+        if settings.get("mail"):
+            self.mail = MailServer(self.stores, watch.agents(self), options)
+            self.queue = self.mail.queue
+        else:
+            self.queue = Queue(
+                OutputKept(FunctionExecutor(watch.work(self), runs, timer), runs.events, timer),
+                runs,
+                effects=EndsWithNotices() if settings["relay"] else Ends(),
+                **options,
+            )
         self.mailbox = Mailbox(self.queue, runs)
         self.leases: Leases | None = None
         if settings["leases"]:
@@ -201,6 +206,8 @@ class Server:
         async with asyncio.TaskGroup() as group:
             if self._settings["schedules"]:
                 group.create_task(self.mailbox.schedules.kept.serve())
+            if self.mail is not None:
+                group.create_task(self.mail.waker.serve())
             if self._settings["relay"]:
                 group.create_task(self._relay.serve(self._stopping))
             if self.leases is not None:

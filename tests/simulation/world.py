@@ -19,9 +19,10 @@ from random import Random
 from postroom.contracts import clock
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.schedules import Schedule
+from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 from simulation.books import Commits, Outcome, Rounds, audit
 from simulation.callers import DELIVERED, Caller, Follower, HungUp, Job
-from simulation.database import Database, Network
+from simulation.database import Database, Network, prepare_rows
 from simulation.loop import Process, SimulatedLoop, Stuck
 from simulation.plan import HINT_FAULTS, Act, Fault, Plan
 from simulation.servers import Post, Server, effect_faults
@@ -83,6 +84,7 @@ class World:
         self.database.on_fault = self._struck
         self.jobs = [Job(act) for act in plan.acts if "script" in act.data and act.kind != "schedule"]
         self.watch.interrupted |= {job.thread for job in self.jobs if job.policy == "interrupt"}
+        self.watch.scripts = {job.n: job.script for job in self.jobs}
         self.followers: list[Follower] = []
         self.answered: Counter[str] = Counter()
         self.is_replayed = False
@@ -154,6 +156,8 @@ class World:
         while loop.ms < until and not self._is_idle():
             await loop.passes(250)
         await loop.passes(1_500)
+        if any(len(one.queue._dispatcher.slots) for one in self._up()):
+            await loop.passes(2_500)  # a poll clears the lines
         if any(not one.is_over for one in self.followers):
             await loop.passes(11_000)  # a reader whose hint was lost looks again after ten seconds
         self.found += [
@@ -183,7 +187,7 @@ class World:
         process = Process(f"s{len(self.servers) + 1}", skew_ms)
         random = Random(f"server {self.plan.seed} {process.name}")
         server = Server(
-            process, self.database, self.network, self.post, self.watch.work, self.plan.settings, random
+            process, self.database, self.network, self.post, self.watch, self.plan.settings, random
         )
         self.servers.append(server)
         server.start()
@@ -209,11 +213,18 @@ class World:
             return False
         if (
             self.plan.settings["relay"]
-            and rows("SELECT 1 FROM outbox WHERE status IN ('pending', 'claimed') LIMIT 1").fetchone()
+            and rows(
+                "SELECT 1 FROM outbox WHERE kind = 'notice' AND status IN ('pending', 'claimed') LIMIT 1"
+            ).fetchone()
         ):
             return False
         alive = [one for one in self.servers if not one.process.is_dead]
         return bool(alive) and all(one.is_awake and not one.queue._dispatcher._executing for one in alive)
+
+    def _has_unwoken(self) -> bool:
+        """Whether a message has not yet begun a run of an agent."""
+        asked = {"message_id": 0, "agent_id": 0, "limit": 1}
+        return SqliteTransaction(self.database.connection).one("mail.unwoken", asked) is not None
 
     async def _watch(self) -> None:
         while True:
@@ -422,6 +433,8 @@ def live(plan: Plan, *, is_traced: bool = False) -> Result:
         logger.propagate = False
         sys.unraisablehook = lambda _: None  # a dead server does not tidy up
         warnings.simplefilter("ignore", RuntimeWarning)  # a dead server does not begin what it was about to
+        with nothing_by_chance(-1):
+            prepare_rows()
         gc.collect()
         gc.freeze()
     logger.setLevel(logging.DEBUG if is_traced else logging.ERROR)

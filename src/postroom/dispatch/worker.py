@@ -184,7 +184,9 @@ class Dispatcher:
         if not self.reserve(thread_id, worker, has_turn=has_turn):
             is_open = self.accepting and not self._core.tasks.closed
             if not has_turn and is_open and self.slots.waits(thread_id) and self.slots.free:
-                self._core.tasks.start(self.next_in_line(), name="the line for slots")
+                self._executing += 1  # `idle` waits for the claims of the line
+                line = self._core.tasks.start(self.next_in_line(), name="the line for slots")
+                line.add_done_callback(lambda _: self._over())
             return DispatchAttempt.BUSY
         return await self._core.claiming.complete(self._claimed(thread_id, worker), name="a claim")
 
