@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from starlette.applications import Starlette
 
-from dispatch_room import Noop
+from dispatch_room import Noop, done
 from postroom.app.tokens import new_agent_token
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import StaleDecision
@@ -793,7 +793,10 @@ async def test_output_is_seen_while_a_run_is_at_work_and_afterwards(room):
 
 
 async def test_a_result_is_rendered_as_a_message_is(room):
-    room.agents.output = ["## Done\n\n- **two** bees\n- <img src=x>\n"]
+    async def answering(activation):
+        return done(activation, "## Done\n\n- **two** bees\n- <img src=x>")
+
+    room.agents.act = answering
     await room.send("Ada", "Bo")
     await room.turn()
     [work] = await room.operator.works(SLUG)

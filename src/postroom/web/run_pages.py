@@ -78,11 +78,12 @@ class RunPages:
         shown = {one.id for one in await self._here(project, messages)}
         story, told = _told_once(story, answers, shown)
         output = await runs.output(work.run_id)
-        said = [one.text if one.kind == "says" else "" for one in story.steps]
-        said = [
-            one.message.body_md if one.message and one.message.id in told else text
-            for one, text in zip(story.steps, said, strict=True)
-        ]
+        said = {place: lines(one.text) for place, one in enumerate(story.steps) if one.kind == "says"}
+        said |= {
+            place: one.message.body_md
+            for place, one in enumerate(story.steps)
+            if one.message and one.message.id in told
+        }
         return await self._with.html(
             request,
             "run",
@@ -95,7 +96,7 @@ class RunPages:
             shown=shown,
             answers=answers,
             told=told,
-            bodies=await self._markdown.render({place: text for place, text in enumerate(said) if text}),
+            bodies=await self._markdown.render(said),
             story=story,
             stretches=stretches(work, story.attempts, self._with.clock.now()),
             gates=gates(work),
