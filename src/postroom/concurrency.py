@@ -107,6 +107,18 @@ class Tasks:
             _LOG.error("task.failed", task=task.get_name(), exc_info=error)
 
 
+async def in_thread(function: Callable[[], T]) -> T:
+    """Return what `function` returns on a thread.
+
+    A caller that is cancelled hears of that when the function has ended: a thread cannot be stopped.
+    """
+    work = asyncio.create_task(asyncio.to_thread(function))
+    try:
+        return await asyncio.shield(work)
+    finally:
+        await asyncio.wait({work})
+
+
 async def within(wanted: Coroutine[Any, Any, Any], most_ms: int, timer: Timer) -> bool:
     """Do what is wanted, for so long at most; say whether it came to its end. Its failure is logged."""
     work = Tasks("bounded work")

@@ -69,6 +69,7 @@ class Extra:
     reply: tuple[str, str] | None = None
     """The author and the words of the message that is answered."""
     file: tuple[str, bytes] | None = None
+    """A file of the message, or of what it passes on."""
     unknown: bool = False
     """Whether it has a part of a kind that nobody knows."""
 
@@ -388,7 +389,11 @@ class SlackDriver(Driver):
             self.fake.files[f"/files/{name}"] = fake_slack.Fault(200, content, {"Content-Type": "text/plain"})
             address = self.fake.url.removesuffix("/api") + f"/files/{name}"
             file = {"id": f"F{name}", "name": name, "mimetype": "text/plain", "url_private": address}
-            told |= {"files": [{**file, "size": len(content)}], "subtype": "file_share"}
+            files = {"files": [{**file, "size": len(content)}]}
+            if extra.forward:
+                told["attachments"][0] |= files
+            else:
+                told |= {**files, "subtype": "file_share"}
         if extra.unknown:
             told["blocks"] = [{"type": "hologram"}]
         envelope = await self._event(**told)
@@ -549,7 +554,8 @@ class DiscordDriver(Driver):
             name, content = extra.file
             self.fake.files[f"/attachments/{name}"] = content
             where = {"id": "1", "filename": name, "url": f"{self.fake.cdn}/attachments/{name}"}
-            more["attachments"] = [{**where, "size": len(content), "content_type": "text/plain"}]
+            holder = more["message_snapshots"][0]["message"] if extra.forward else more
+            holder["attachments"] = [{**where, "size": len(content), "content_type": "text/plain"}]
         said = "" if extra.forward else text
         made = await self.fake.say(said, author=self.people[person], **more)
         return Sent(text, person, made["id"], made)

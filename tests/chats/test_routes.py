@@ -73,11 +73,22 @@ async def test_an_agent_is_chosen_for_a_chat_and_given_back(room):
         await all_answered(room, gateway, number)
     assert read_by(agent) == [("Bo@harbour", "hello"), (None, "bye")]
     said = channel.texts()
-    assert "default answers here. /agent chooses another: Bo@harbour, Cy@harbour." in said
-    assert "No agent is called 'eve' here; choose one of Bo@harbour, Cy@harbour, default." in said
-    assert "Bo@harbour answers here from now on; /agent default undoes that." in said
-    assert "No agent is called 'poet' here; choose one of Bo@harbour, Cy@harbour, default." in said
+    assert "default answers in this chat. Choose another with /agent: Bo, Cy." in said
+    assert "No agent is called 'eve' here. Choose one of these: Bo, Cy, default." in said
+    assert "Bo answers in this chat from now on. /agent default undoes this." in said
+    assert "No agent is called 'poet' here. Choose one of these: Bo, Cy, default." in said
     assert "re: hello" in said  # a direct message needs no name
+
+
+async def test_agents_of_two_projects_with_one_name_are_told_apart(room):
+    routes = (Route(agent="Bo@harbour", mention=("bo",)), Route(agent="Bo@sea", mention=("bo2",)))
+    gateway, channel = await room.open(Agent(), config=replace(CONFIG, routes=routes))
+    for number, words in enumerate(("/agent bo", "/agent bo@sea"), 1):
+        await channel.say(words)
+        await all_answered(room, gateway, number)
+    said = channel.texts()
+    assert "Several agents are called 'bo' here. Choose one of these: Bo@harbour, Bo@sea, default." in said
+    assert "Bo@sea answers in this chat from now on. /agent default undoes this." in said
 
 
 async def test_what_comes_right_behind_a_choice_is_about_the_agent_that_was_chosen(room):
@@ -126,7 +137,7 @@ async def test_who_chose_an_agent_that_is_gone_is_told_once_and_answered_by_the_
     await channel.say("hello")
     await channel.say("again")
     await all_answered(room, gateway, 3)
-    gone = "Bo@harbour, whom you chose, does not answer here any more; /agent lists who does."
+    gone = "Bo, which you chose, no longer answers in this chat. /agent lists the agents that do."
     await settled(lambda: gone in channel.texts(), room.hurry(gateway))
     assert channel.texts().count(gone) == 1
     assert read_by(agent) == [(None, "hello"), (None, "again")]

@@ -220,4 +220,4 @@ async def test_a_person_is_chosen_for_a_chat_and_given_back(room, prepared_store
         await all_answered(room, office.gateway, number)
     await office.until(lambda: "re: bye" in office.channel.texts())
     assert [one["body_md"] for one in await office.inbox()] == ["hello"]
-    assert office.channel.texts()[0].startswith("human:Ana answers here from now on")
+    assert office.channel.texts()[0].startswith("Ana answers in this chat from now on")

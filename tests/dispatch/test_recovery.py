@@ -217,10 +217,10 @@ async def test_reclaim_dead_letter_marks_run_error(room):
     await mailbox.settled()
     dead = await row_of(room.stores, queued.dispatch_id)
     assert (dead.status, dead.attempt_count) == (RunDispatchStatus.DEAD_LETTER, 1)
-    assert dead.last_error == NO_ATTEMPTS_LEFT
+    assert dead.last_error == NO_ATTEMPTS_LEFT.format(LEASE_ENDED)
     run = await run_of(room.stores, queued.run_id)
     assert run.status is RunStatus.DONE
-    assert run.termination == TerminationReason.error(NO_ATTEMPTS_LEFT)
+    assert run.termination == TerminationReason.error(dead.last_error)
     assert run.dispatch_id == queued.dispatch_id
     assert operations(mailbox, "mark_run_dead_letter") == 1
     assert runs_ended(mailbox, "dead_letter") == 1
@@ -492,7 +492,7 @@ async def test_who_is_alone_takes_back_what_processes_hold_that_are_gone(room):
     assert [one.thread_id for one in executor.activations] == ["a"]
     assert executor.activations[0].attempt == 2
     [dead] = await heir.dead_letters()
-    assert (dead.thread_id, dead.last_error) == ("b", f"{OWNER_GONE}; max attempts reached")
+    assert (dead.thread_id, dead.last_error) == ("b", NO_ATTEMPTS_LEFT.format(OWNER_GONE))
     run = await room.stores.threads.load_run(dead.run_id)
     assert (run.status, run.termination.type) == (RunStatus.DONE, TerminationKind.ERROR)
 

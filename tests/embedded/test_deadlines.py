@@ -88,6 +88,38 @@ async def test_every_entry_refuses_a_deadline_that_has_passed_and_writes_nothing
             assert await mailbox.stores.threads.load_thread("t") is None
 
 
+async def test_every_entry_refuses_a_delay_beyond_the_deadline_by_both_names_and_writes_nothing(
+    opening: Open,
+) -> None:
+    async with opening(echo) as mailbox:
+        options: Any = {"delay": timedelta(seconds=10), "deadline": seconds_from_now(mailbox, 5)}
+        request = RunActivation.new("t", ["never"]).delivered(
+            delay_ms=10_000, deadline_at=int(options["deadline"].timestamp() * 1000)
+        )
+        entries = (
+            lambda: mailbox.enqueue("t", "never", **options),
+            lambda: mailbox.enqueue("t", "never", key="k", **options),
+            lambda: mailbox.enqueue("t", "never", when_busy=BusyPolicy.INTERRUPT, **options),
+            lambda: mailbox.enqueue_many([Item("t", "on time"), Item("t", "never", **options)]),
+            lambda: mailbox.enqueue_many([Item("t", "on time"), Item("t", "never", key="k", **options)]),
+            lambda: mailbox.admin.submit(request, strategy=BusyPolicy.QUEUE),
+            lambda: mailbox.admin.submit_background(request),
+            lambda: mailbox.admin.submit_live_then_queue(request),
+        )
+        for enter in entries:
+            with pytest.raises(
+                InvalidSubmission, match=r"the delay of 10 s .* after the deadline "
+            ) as refused:
+                await enter()
+            assert refused.value.remedy == "give a shorter delay or a later deadline"
+            assert await mailbox.stores.threads.load_thread("t") is None
+        options["deadline"] = seconds_from_now(mailbox, 10)
+        begins_at_its_deadline = await mailbox.enqueue("t", "just in time", **options)
+        mailbox.clock.advance(timedelta(seconds=10))
+        await mailbox.run_until_idle()
+        assert await begins_at_its_deadline.result(timeout=0) == "just in time"
+
+
 async def test_what_was_accepted_before_its_deadline_keeps_its_run_when_it_is_enqueued_again(
     opening: Open,
 ) -> None:

@@ -56,6 +56,8 @@ CREATE INDEX linked_chats_code ON linked_chats (code_hash) WHERE code_hash IS NO
 
 CREATE INDEX linked_chats_person ON linked_chats (person) WHERE person IS NOT NULL;
 
+CREATE INDEX messages_cut ON messages (project_id, id) WHERE length(CAST(body_md AS BLOB)) - length(body_md) > 32000;
+
 CREATE INDEX messages_project ON messages (project_id, id);
 
 CREATE INDEX messages_recalled ON messages (id) WHERE recalled_at IS NOT NULL;
@@ -446,9 +448,7 @@ CREATE TABLE messages (
   recalled_at  INTEGER
 , check_value INTEGER);
 
-CREATE VIRTUAL TABLE messages_fts USING fts5 (
-  subject, body_md, sender_name, topic, content = '', tokenize = 'unicode61 remove_diacritics 2'
-);
+CREATE VIRTUAL TABLE messages_fts USING fts5 (subject, body_md, sender_name, topic, content = '', tokenize = 'ascii');
 
 CREATE TABLE outbox (
   place            INTEGER PRIMARY KEY,

@@ -36,7 +36,8 @@ def tools_offered(bench: Bench) -> str:
     search = CallTool("tool_search", {"query": "postroom", "limit": 100})
 
     def script(asked: Asked) -> Step:
-        return search if asked.tool("tool_search") and not asked.returned else Say("Many.")
+        has_to_search = asked.tool("tool_search") and not asked.ours and not asked.returned
+        return search if has_to_search else Say("Many.")
 
     said = []
     for profile, names in (("core", CORE), ("full", OPERATIONS)):

@@ -66,10 +66,8 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     },
     "codex": {
         "configuration_accepted": Yes(),
-        "tools_offered": Yes(
-            "`core`: 10 tools, about 1,700 tokens; `full`: 36 tools, about 4,600 tokens; found by its search"
-        ),
-        "tools_in_the_first_request": No("it defers all MCP tools behind its search", "tools are deferred"),
+        "tools_offered": Yes("`core`: 10 tools, about 1,700 tokens; `full`: 36 tools, about 4,600 tokens"),
+        "tools_in_the_first_request": Yes(),
         "ends_with_its_answer": Yes(),
         "session_resumed": Yes(),
         "tool_changes": Yes(
@@ -109,7 +107,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
         "woken_and_answers": Yes(),
         "session_of_a_thread_resumed": Yes(),
         "question_answered": Yes(),
-        "steered": _NOT_STEERED,
+        "steered": Yes(),
         "run_cancelled": Yes(),
     },
     "opencode": {
@@ -153,7 +151,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
         "woken_and_answers": Yes(),
         "session_of_a_thread_resumed": Yes(),
         "question_answered": Yes(),
-        "steered": _NOT_STEERED,
+        "steered": Yes(),
         "run_cancelled": Yes(),
     },
     "cline": {
@@ -177,35 +175,35 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
         "woken_and_answers": Yes(),
         "session_of_a_thread_resumed": NotOffered("a turn that prints JSON resumes no session"),
         "question_answered": Yes(),
-        "steered": _NOT_STEERED,
+        "steered": Yes(),
         "run_cancelled": Yes(),
     },
     "claude over ACP": {
         "woken_and_answers": Yes(),
         "session_of_a_thread_resumed": Yes(),
         "question_answered": Yes(),
-        "steered": _NOT_STEERED,
+        "steered": Yes(),
         "run_cancelled": Yes(),
     },
     "codex over ACP": {
         "woken_and_answers": Yes(),
         "session_of_a_thread_resumed": Yes(),
         "question_answered": Yes(),
-        "steered": _NOT_STEERED,
+        "steered": Yes(),
         "run_cancelled": Yes(),
     },
     "gemini over ACP": {
         "woken_and_answers": Yes(),
         "session_of_a_thread_resumed": Yes(),
         "question_answered": Yes(),
-        "steered": _NOT_STEERED,
+        "steered": Yes(),
         "run_cancelled": Yes(),
     },
     "opencode over ACP": {
         "woken_and_answers": Yes(),
         "session_of_a_thread_resumed": Yes(),
         "question_answered": Yes(),
-        "steered": _NOT_STEERED,
+        "steered": Yes(),
         "run_cancelled": Yes(),
     },
 }

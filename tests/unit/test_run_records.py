@@ -229,8 +229,8 @@ def test_what_is_queued_again_carries_nothing_of_the_execution() -> None:
 def test_a_dead_letter_of_a_lost_lease_carries_no_result_and_one_of_a_nack_does() -> None:
     lost = reported(max_attempts=1).lease_ended(now=NOW + 9)
     assert {getattr(lost, name) for name in PROJECTION} == {None}
-    assert (lost.last_error, lost.completed_at) == (NO_ATTEMPTS_LEFT, NOW + 9)
-    assert NO_ATTEMPTS_LEFT == "lease expired; max attempts reached"
+    assert (lost.last_error, lost.completed_at) == (NO_ATTEMPTS_LEFT.format(LEASE_ENDED), NOW + 9)
+    assert lost.last_error == "lease expired; max attempts reached"
     failed = reported(max_attempts=1).nacked(error="x", delay_ms=5, now=NOW + 9)
     assert (failed.run_response, failed.last_error) == ("an answer", "x")
 

@@ -438,3 +438,55 @@ async def test_a_refusal_of_the_headers_says_what_to_send(ways: Ways) -> None:
     error = found.json()["error"]
     assert (found.status_code, error["code"], NEWEST in error["data"]["supported"]) == (400, -32022, True)
     assert "1999-01-01" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("client", "text_is_whole"),
+    [
+        ("copilot", False),
+        ("github-copilot-developer", False),
+        ("Cline", False),
+        ("claude-code", True),
+        ("gemini-cli-mcp-client", True),
+        ("somebody", True),
+    ],
+)
+async def test_a_body_is_once_in_the_answer_to_a_client_whose_model_reads_text_and_structured_content(
+    ways: Ways, client: str, text_is_whole: bool
+) -> None:
+    reading = asked("fetch_inbox", {"project_key": HARBOR, "agent_name": "Ben", "include_bodies": True})
+    meta = {f"{MARK}clientInfo": {"name": client, "version": "1"}}
+    for document, headers in (
+        (reading, {**BOTH, "Postroom-Client": client}),
+        ({**reading, "params": {**reading["params"], "_meta": meta}}, BOTH),
+    ):
+        answer, _ = await ways.compare(document, headers)
+        result = answer.json()["result"]
+        [content] = result["content"]
+        assert ("A body" in content["text"]) is text_is_whole
+        assert "A body" in json.dumps(result["structuredContent"])
+
+
+@pytest.mark.parametrize("client", ["claude", "codex-mcp-client", "gemini", "copilot", ""])
+async def test_the_answer_to_a_run_tells_a_message_that_came_for_it_where_its_model_reads_it(
+    ways: Ways, client: str
+) -> None:
+    async def untold(run_id: str) -> str:
+        return f"A message for {run_id}."
+
+    token = "prr_" + "r" * 43
+    for way in (ways.short, ways.long):
+        way.edge.mcp.untold = untold
+        way.edge.tokens.runs.issue(token, agent_id=1, agent="Ada", run_id="r1")
+    given = {**BOTH, "Authorization": f"Bearer {token}", "Postroom-Client": client}
+    answer, _ = await ways.compare(asked("list_agents", {"project_key": HARBOR}), given)
+    result = answer.json()["result"]
+    texts = [one["text"] for one in result["content"]]
+    if client.startswith(("claude", "codex")):
+        assert result["structuredContent"]["messages_for_this_run"] == "A message for r1."
+        assert "A message for r1." not in texts
+    else:
+        assert texts[1:] == ["A message for r1."]
+        assert "messages_for_this_run" not in result["structuredContent"]
+    answer, _ = await ways.compare(asked("list_agents", {"project_key": HARBOR}), BOTH)
+    assert "A message for" not in answer.text

@@ -6,7 +6,9 @@ import pytest
 
 from postroom.mail.query import parse_query
 from postroom.stores.mail import search_index
+from postroom.stores.mail.words import MAX_UNSPACED, folded, indexed_text
 from postroom.stores.sqlite import SqliteStore
+from postroom.stores.sqlite.writer import STEP_CHARACTERS, update_indexes
 from web_samples import Writer
 
 
@@ -73,3 +75,23 @@ async def test_a_search_looks_at_no_message_that_is_behind_those_of_its_project(
         await store.settle()
         taken.append(await store.read(steps))
     assert taken[1] < taken[0] * 2
+
+
+async def test_a_step_of_the_index_takes_few_large_messages(store):
+    """Callers wait while a step is at work."""
+
+    def fill(tx) -> list[bool]:
+        write = Writer(tx)
+        ada = write.agent(write.project("lake", "/lake"), "Ada", "")
+        for _ in range(4):
+            write.send(ada, "A report", "fish " * (STEP_CHARACTERS // 6), to=(ada,))
+        return [update_indexes(tx._tx) for _ in range(3)]
+
+    assert await store.write(fill) == [True, False, False]
+
+
+def test_a_text_without_spaces_makes_a_bounded_number_of_words():
+    """Each pair of characters of random text is another word: a megabyte of them took seconds."""
+    text = "".join(chr(0x4E00 + number * 7_919 % 20_000) for number in range(340_000))
+    assert len(folded(text)) == len(set(folded(text))) == MAX_UNSPACED
+    assert len(indexed_text(text)) < 400_000

@@ -264,6 +264,10 @@ class ExecutorRegistry:
         finally:
             self._tokens.revoke(token)
 
+    async def untold(self, run_id: str) -> str:
+        """Return the messages that came for a run here, for the answer of a tool that its program called."""
+        return await self._commands.untold(run_id) or await self._acp.untold(run_id)
+
     async def close(self) -> None:
         """End connections and what keeps programs; runs are ended by who began them."""
         await self._models.close()

@@ -298,6 +298,7 @@ class Application:
             mcp_path=self.settings.mcp_path,
             subscriptions=self.news,
             observe=self.metrics.observe_call,
+            untold=self.executors.untold,
             lifespan=lifespan,
         )
 

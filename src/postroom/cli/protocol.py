@@ -17,6 +17,8 @@ RequestId = str | int | float | None
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
 SERVER_FAILURE: Final = -32000
+MOST_NAMED: Final = 100
+"""Characters of a client's name that are passed on."""
 
 _VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
 _NAMED_BY: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
@@ -36,6 +38,8 @@ class Message:
     headers: Mapping[str, str] = field(default_factory=dict)
     version: str = ""
     """The revision that the line itself names; empty when it names none."""
+    client: str = ""
+    """The name of the client program, which `initialize` says; empty in other lines."""
     cancels: RequestId = None
     """The request that the client takes back."""
 
@@ -88,8 +92,15 @@ def _single(body: bytes, found: dict[str, object]) -> Message:
         method=method,
         headers=_routing(method, given, version) if version else {},
         version=version,
+        client=_client(given) if method == "initialize" else "",
         cancels=_id(given.get("requestId")) if method == "notifications/cancelled" else None,
     )
+
+
+def _client(parameters: dict[str, object]) -> str:
+    about = parameters.get("clientInfo")
+    name = about.get("name") if isinstance(about, dict) else None
+    return name[:MOST_NAMED] if isinstance(name, str) and _PLAIN.fullmatch(name) else ""
 
 
 def _version(parameters: dict[str, object]) -> str:

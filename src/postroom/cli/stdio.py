@@ -28,6 +28,7 @@ from postroom.cli import protocol
 from postroom.cli.client import events, locate, refused
 from postroom.cli.protocol import Message
 from postroom.cli.wire import Call, Endpoint, Exchange, Reply, content_type, unavailable, whole_body
+from postroom.contracts.clients import CLIENT_HEADER
 from postroom.contracts.errors import PostroomError, ServerUnavailable
 
 IN_FLIGHT: Final = 64
@@ -90,6 +91,7 @@ class Proxy:
         self._running: list[PendingRequest] = []
         self._handshake = False
         self._version = ""
+        self._client = ""
         self._modern = False
 
     def take(self, line: bytes) -> None:
@@ -106,6 +108,7 @@ class Proxy:
         with self._changed:
             if message.version:
                 self._version, self._modern = message.version, True
+            self._client = message.client or self._client
             self._waiting.append(PendingRequest(message))
             self._start_what_fits()
 
@@ -221,6 +224,8 @@ class Proxy:
         }
         if self._version and not message.version and message.method != "initialize":
             headers["MCP-Protocol-Version"] = self._version
+        if self._client:
+            headers[CLIENT_HEADER] = self._client
         return headers
 
     def _stream(

@@ -58,6 +58,9 @@ EVENTS = {
 }
 """By client and by the client's own name of the event; Codex has no SessionEnd: our waiter tells it."""
 
+CLIENT_HEADER = "Postroom-Client"
+"""Names the client program in a request to the server: its model reads answers of tools in its own way."""
+
 WAKING = ("claude", "codex", "copilot")
 """The clients in which what waits behind an idle session can begin a turn."""
 WAIT = "wait"

@@ -30,7 +30,8 @@ INTERRUPTED = "queued dispatch superseded by interrupt"
 STALE_EPOCH = "dispatch superseded: its epoch is older than the thread's"
 LEASE_ENDED = "lease expired"
 OWNER_GONE = "the process that executed the run has ended"
-NO_ATTEMPTS_LEFT = "lease expired; max attempts reached"
+NO_ATTEMPTS_LEFT = "{}; max attempts reached"
+"""Why a dispatch is a dead letter, behind the reason of its last interruption."""
 INTERRUPTED_TOO_OFTEN = (
     "the run was interrupted {} times because its server ended or lost its lease, "
     "and the limit is {} interruptions"
@@ -337,7 +338,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
             return self._interrupted(error=reason, delay_ms=min(delay, _MAX_INTERRUPTION_DELAY_MS), now=now)
         attempts = self.attempt_count + 1
         if attempts >= self.max_attempts:
-            error = f"{reason}; max attempts reached"
+            error = NO_ATTEMPTS_LEFT.format(reason)
             spent = replace(self, attempt_count=attempts, last_error=error, **_NOTHING_REPORTED)
             return _ended(spent, RunDispatchStatus.DEAD_LETTER, now=now)
         return self._requeued(attempts=attempts, error=reason, now=now)

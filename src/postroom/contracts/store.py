@@ -239,6 +239,13 @@ class RecordReads(
         """
         ...
 
+    def partly_searched(self, project_id: int, query: Query, *, limit: int) -> list[int]:
+        """Return the newest messages that a search may have missed: the index has a part of their text.
+
+        It has the first 16,000 characters of scripts without spaces, so other queries miss none.
+        """
+        ...
+
     def attachments(self, message_ids: Sequence[int]) -> dict[int, list[Attachment]]:
         """Return the attachments of each message, in order."""
         ...

@@ -425,13 +425,17 @@ class Mailbox:
             alarm.cancel()
 
     async def aclose(self, grace: timedelta | None = None) -> None:
-        """Stop the rounds, drain and end; harmless when done twice. The stores are the caller's."""
+        """Stop the rounds, drain and end; harmless when done twice. The stores are the caller's.
+
+        A caller that is cancelled ends the mailbox at once, as `abandon` does.
+        """
         if self._core.tasks.closed:
             return
-        await self._lifecycle.shutdown()
-        await self.drain(grace)
-        await self._core.claiming.close()
-        await self._core.tasks.close()
+        try:
+            await self._lifecycle.shutdown()
+            await self.drain(grace)
+        finally:
+            await self.abandon()
 
     async def abandon(self) -> None:
         """End at once and give nothing back, as in a crash: what is at work is taken up as after one."""

@@ -166,19 +166,31 @@ def _refuse_odd_numbers(options: DeliveryOptions) -> None:
         )
 
 
-def refuse_passed_deadline(options: DeliveryOptions, now: int) -> None:
-    """Refuse a deadline that has passed: its run could only fail, after the active run gave way to it.
+def refuse_missed_deadline(options: DeliveryOptions, now: int) -> None:
+    """Refuse a deadline before which the run cannot begin: it could only fail.
 
     Raises:
-        InvalidSubmission: The deadline is before `now`, an instant in milliseconds since the epoch.
+        InvalidSubmission: The deadline is before `now`, in milliseconds since the epoch, or before the end of
+            the delay.
     """
-    if options.deadline_at is not None and options.deadline_at < now:
+    deadline_at, delay_ms = options.deadline_at, options.delay_ms
+    if deadline_at is None or deadline_at >= now + delay_ms:
+        return
+    details = {"deadline_at": deadline_at, "delay_ms": delay_ms, "now": now}
+    if deadline_at < now:
         raise InvalidSubmission(
-            f"the deadline {iso(options.deadline_at)} has passed: the time is {iso(now)}",
-            value=options.deadline_at,
+            f"the deadline {iso(deadline_at)} has passed: the time is {iso(now)}",
+            value=deadline_at,
             remedy="give a later deadline, or none",
-            details={"deadline_at": options.deadline_at, "now": now},
+            details=details,
         )
+    raise InvalidSubmission(
+        f"with the delay of {delay_ms / 1000:g} s the run begins at {iso(now + delay_ms)} at the earliest, "
+        f"after the deadline {iso(deadline_at)}",
+        value=delay_ms,
+        remedy="give a shorter delay or a later deadline",
+        details=details,
+    )
 
 
 def normalized_mode(request: RunActivation, *, background: bool) -> RunActivation:

@@ -4,13 +4,13 @@ import asyncio
 import dataclasses
 import os
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, closing
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
-from postroom.concurrency import SystemTimer, Tasks
+from postroom.concurrency import SystemTimer, Tasks, in_thread
 from postroom.contracts.activation import BusyPolicy, RunActivation, RunHints
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import (
@@ -113,8 +113,7 @@ class Mailbox:
         _refuse_no_work(work)
         _refuse_other_config(config, is_worker=work is not None)
         async with AsyncExitStack() as opened:
-            stores = await asyncio.to_thread(opened_stores, url, schema)
-            opened.push_async_callback(asyncio.to_thread, stores.close)
+            stores = await open_stores(opened, url, schema)
             steers = work is None or isinstance(work, RunDispatchExecutor)  # a function reads nothing more
             live = live_channels(stores, opened) if steers else None
             ends = Ends()
@@ -382,6 +381,23 @@ def queue_over(  # noqa: PLR0913 - every part by name
         timer=timer,
         config=config,
     )
+
+
+async def open_stores(opened: AsyncExitStack, url: str, schema: str, clock: Clock | None = None) -> Stores:
+    """Return the opened database that an address names; the end of `opened` closes it.
+
+    A caller that is cancelled meanwhile leaves no open database behind.
+
+    Raises:
+        ConfigError, StoreError: As `opened_stores`.
+    """
+    held = ExitStack()
+    opened.push_async_callback(in_thread, held.close)
+
+    def open_here() -> Stores:
+        return held.enter_context(closing(opened_stores(url, schema, clock)))
+
+    return await in_thread(open_here)
 
 
 def opened_stores(url: str, schema: str, clock: Clock | None = None) -> Stores:

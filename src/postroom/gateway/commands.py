@@ -31,7 +31,7 @@ from postroom.contracts.run_queue import RunQueue, ThreadState
 from postroom.contracts.run_stores import MAX_PAGE, MessageQuery
 from postroom.contracts.runs import RunRecord, Usage
 from postroom.gateway import wording
-from postroom.gateway.config import DEFAULT_AGENT, GatewayConfig, is_person, reachable, short_name
+from postroom.gateway.config import DEFAULT_AGENT, GatewayConfig, chat_names, is_person, reachable, short_name
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.handover import Handover
 from postroom.gateway.notices import Notices
@@ -549,22 +549,23 @@ class Commands:
 
     async def _agent(self, call: CommandCall) -> str:
         open_to = reachable(self._config.routes, call.source)
-        named = {agent or DEFAULT_AGENT: agent for agent in open_to}
+        named = chat_names(agent or DEFAULT_AGENT for agent in open_to)
         wanted = call.words.strip().casefold()
         if not wanted:
             answers = call.source.agent or DEFAULT_AGENT
-            others = [name for name in named if name != answers]
-            more = f" /agent chooses another: {', '.join(others)}." if others else ""
-            return f"{answers} answers here.{more}"
+            others = [shown for agent, shown in named.items() if agent != answers]
+            more = f" Choose another with /agent: {', '.join(others)}." if others else ""
+            return f"{named.get(answers, short_name(answers))} answers in this chat.{more}"
         if wanted == DEFAULT_AGENT:
             await self._sessions.choose_agent(call.source, None)
-            return "Who answers is as the rules say."
-        found = [name for name in named if wanted in (name.casefold(), short_name(name).casefold())]
+            return "The routing rules choose the agent of this chat again."
+        found = [agent for agent in named if wanted in (agent.casefold(), short_name(agent).casefold())]
         if len(found) != 1:
             which = "Several agents are" if found else "No agent is"
-            return f"{which} called {call.words!r} here; choose one of {', '.join(named)}."
-        await self._sessions.choose_agent(call.source, named[found[0]])
-        return f"{found[0]} answers here from now on; /agent {DEFAULT_AGENT} undoes that."
+            return f"{which} called {call.words!r} here. Choose one of these: {', '.join(named.values())}."
+        agent = None if found[0] == DEFAULT_AGENT else found[0]
+        await self._sessions.choose_agent(call.source, agent)
+        return f"{named[found[0]]} answers in this chat from now on. /agent {DEFAULT_AGENT} undoes this."
 
     # Parts of these.
 

@@ -1,7 +1,8 @@
 """What the gateway is set to: platforms, sessions, what a busy session does with more, and who may write."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -274,6 +275,13 @@ def reachable(routes: Sequence[Route], source: SessionSource) -> tuple[str | Non
 def short_name(agent: str) -> str:
     """Return what people call an agent, or the person who answers."""
     return agent.removeprefix(PERSON).partition("@")[0]
+
+
+def chat_names(agents: Iterable[str]) -> dict[str, str]:
+    """Return what a chat calls each agent: the short name, or the whole one if two agents share the short."""
+    names = list(agents)
+    shared = Counter(map(short_name, names))
+    return {name: short_name(name) if shared[short_name(name)] == 1 else name for name in names}
 
 
 def is_person(agent: str | None) -> bool:

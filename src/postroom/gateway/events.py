@@ -1,6 +1,6 @@
 """What comes in from chats and what goes out: plain values, the same for every platform."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -40,6 +40,13 @@ class Attachment:
     name: str | None = None
     size: int | None = None
     """In bytes, as the platform says."""
+    is_foreign: bool = False
+    """Whether somebody else may have made it: it is forwarded, or stands in the message that is answered."""
+
+    @staticmethod
+    def foreign(files: "Iterable[Attachment]") -> "tuple[Attachment, ...]":
+        """Return files marked as made by somebody else than the sender."""
+        return tuple(replace(file, is_foreign=True) for file in files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +128,7 @@ class MessageEvent:
             "source": None if self.source is None else self.source.to_dict(),
             "message_id": self.message_id,
             "media": media,
+            "foreign_files": [number for number, one in enumerate(self.media) if one.is_foreign],
             "reply_to": self.reply_to_message_id,
             "reply_to_text": self.reply_to_text,
             "reply_to_author": self.reply_to_author,
@@ -141,12 +149,14 @@ class MessageEvent:
             ValueError, KeyError, TypeError: it is no such body.
         """
         source = body["source"]
+        foreign = body.get("foreign_files", ())  # an older release does not write it
+        media = [Attachment(**{**one, "kind": MessageType(one["kind"])}) for one in body["media"]]
         return cls(
             text=body["text"],
             message_type=MessageType(body["type"]),
             source=None if source is None else SessionSource.from_dict(source),
             message_id=body["message_id"],
-            media=tuple(Attachment(**{**one, "kind": MessageType(one["kind"])}) for one in body["media"]),
+            media=tuple(replace(one, is_foreign=n in foreign) for n, one in enumerate(media)),
             reply_to_message_id=body["reply_to"],
             reply_to_text=body["reply_to_text"],
             # The release before does not write these three.

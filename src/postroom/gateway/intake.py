@@ -37,7 +37,7 @@ from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.gateway import wording
 from postroom.gateway.arrivals import Arrival, Arrivals
 from postroom.gateway.commands import may_be_changed_into
-from postroom.gateway.config import GatewayConfig, reachable
+from postroom.gateway.config import GatewayConfig, reachable, short_name
 from postroom.gateway.events import ButtonPress, MessageEvent
 from postroom.gateway.group_talk import GroupTalk
 from postroom.gateway.handover import CHANGED_INTO_COMMAND, inbound_key
@@ -208,7 +208,7 @@ class Intake:
             return chosen
         await self._sessions.choose_agent(source, None)
         key = f"gone/{chosen}/{self._clock.now()}"
-        await self._notices.tell(source, wording.agent_gone(chosen), key=key)
+        await self._notices.tell(source, wording.agent_gone(short_name(chosen)), key=key)
         return None
 
     async def _keep(

@@ -274,7 +274,7 @@ def unknown_command(name: str) -> str:
 
 def agent_gone(agent: str) -> str:
     """Say that the agent that was chosen does not answer any more."""
-    return f"{agent}, whom you chose, does not answer here any more; /agent lists who does."
+    return f"{agent}, which you chose, no longer answers in this chat. /agent lists the agents that do."
 
 
 def reminder(text: str) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Final, NotRequired, TypedDict
 
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import UnknownThread
@@ -32,6 +32,8 @@ _CODE = re.compile(r"```.*?(```|\Z)|`[^`\n]*`", re.DOTALL)
 _AROUND = " \t\r>*-#"
 """Marks of Markdown around a sentence."""
 
+_PARTLY_SEARCHED: Final = 20
+"""Messages that a search may have missed, as many of them as an answer names."""
 SUMMARY_MESSAGES = 1_000
 """A longer thread is summarised by its newest messages, and the answer says how many were left out."""
 MAX_QUESTIONS = 50
@@ -54,11 +56,15 @@ HitView = TypedDict(
 
 
 class SearchView(TypedDict):
-    """Messages found; give `next` as `cursor` for more, null means that there are no more."""
+    """Messages found; give `next` as `cursor` for more, null means that there are no more.
+
+    `partly_searched`: messages of which the first 16,000 characters of scripts without spaces were searched.
+    """
 
     hits: list[HitView]
     next: int | None
     query: str
+    partly_searched: NotRequired[list[int]]
 
 
 class QuestionView(TypedDict):
@@ -161,7 +167,7 @@ def search_messages(context: ReadContext, asked: SearchMessages) -> SearchView:
     following = None
     if len(hits) == asked.limit:
         following = hits[-1].message.id if asked.order == "newest" else asked.cursor + len(hits)
-    return {
+    found: SearchView = {
         "hits": [
             {
                 "id": hit.message.id,
@@ -178,6 +184,9 @@ def search_messages(context: ReadContext, asked: SearchMessages) -> SearchView:
         "next": following,
         "query": asked.query,
     }
+    if partly := context.tx.partly_searched(project.id, query, limit=_PARTLY_SEARCHED):
+        found["partly_searched"] = partly
+    return found
 
 
 def fetch_thread(context: ReadContext, asked: FetchThread) -> ThreadMessages:

@@ -1,8 +1,9 @@
 """What a tool answers: the result of an operation, or its refusal, in the form that MCP gives to both."""
 
 import uuid
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import msgspec
 
@@ -12,28 +13,64 @@ from postroom.mail.context import Caller
 from postroom.services.calls import Calls
 
 _LOG = get_logger(__name__)
+Untold = Callable[[str], Awaitable[str]]
+"""Returns the messages that came for a run and that its program was not told; empty if there are none."""
+CAME: Final = "messages_for_this_run"
+"""The field of structured content that holds these messages."""
+ELSEWHERE: Final = "The answer is in structuredContent."
+_GIVES_STRUCTURED: Final = ("claude", "codex")
+"""The clients whose model is given the structured content and no text. Others give it the text."""
+_GIVES_BOTH: Final = ("copilot", "github-copilot", "cline", "@cline")
+"""The clients whose model is given both, so that it would read each body twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """The answer to one call."""
+    """The answer to one call; `came` are messages that came for the run that made the call."""
 
     text: str
     structured: dict[str, Any]
     is_error: bool = False
+    came: str = ""
+
+    def told_to(self, client: str) -> tuple[list[str], dict[str, Any]]:
+        """Return the texts and the structured content for a client; its model reads nothing twice."""
+        named = client.lower()
+        text = self.text
+        if named.startswith(_GIVES_BOTH) and len(text) > len(ELSEWHERE):
+            text = ELSEWHERE
+        if self.came and named.startswith(_GIVES_STRUCTURED):
+            return [text], {**self.structured, CAME: self.came}
+        return [text, self.came] if self.came else [text], self.structured
 
 
 async def answer_call(
-    calls: Calls, name: str, arguments: dict[str, Any], *, caller: Caller, follows: str | None = None
+    calls: Calls,
+    name: str,
+    arguments: dict[str, Any],
+    *,
+    caller: Caller,
+    follows: str | None = None,
+    untold: Untold | None = None,
 ) -> ToolAnswer:
-    """Perform an operation; every refusal is an answer with code, value and remedy, never a traceback."""
+    """Perform an operation; every refusal is an answer with code, value and remedy, never a traceback.
+
+    To a call of a run it adds the messages that came for this run.
+    """
     try:
         answer = await calls.perform(name, arguments, caller=caller, follows=follows)
+        told = ToolAnswer(as_json(answer), answer if isinstance(answer, dict) else {"result": answer})
     except PostroomError as error:
-        return _refused(error.as_dict())
+        told = _refused(error.as_dict())
     except Exception:  # the edge around one call: logged with its traceback, which stays here
-        return _refused(crash(name))
-    return ToolAnswer(as_json(answer), answer if isinstance(answer, dict) else {"result": answer})
+        told = _refused(crash(name))
+    if untold is None or caller.run_id is None:
+        return told
+    try:
+        return replace(told, came=await untold(caller.run_id))
+    except PostroomError as error:  # the messages wait on, and the next call looks for them again
+        _LOG.warning("mcp.run_not_told", run_id=caller.run_id, reason=error.describe())
+        return told
 
 
 def as_json(value: Any) -> str:

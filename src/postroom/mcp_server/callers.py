@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from starlette.requests import Request
 
+from postroom.contracts.clients import CLIENT_HEADER
 from postroom.contracts.errors import InsufficientScope
 from postroom.contracts.tokens import Grant
 from postroom.mail.context import Caller
@@ -34,6 +35,14 @@ def caller_of(request: Request) -> Caller:
     )
 
 
+def client_of(request: Request | None, meta: Mapping[str, Any] | None) -> str:
+    """Return the name of the client program by its header or by the call; empty if neither names it."""
+    if request is not None and (named := request.headers.get(CLIENT_HEADER)):
+        return named
+    about = (meta or {}).get("io.modelcontextprotocol/clientInfo")
+    return str(about.get("name", "")) if isinstance(about, Mapping) else ""
+
+
 def refuse_message(grant: Grant, message: Mapping[str, Any]) -> None:
     """Raise unless a token of this grant may send a message.
 
@@ -49,6 +58,9 @@ def refuse_message(grant: Grant, message: Mapping[str, Any]) -> None:
                 operation.check(grant)
         case "resources/read":
             _refuse_reading(grant, str(params.get("uri")))
+        case "completion/complete":
+            ref = params.get("ref")
+            _refuse_reading(grant, str(ref.get("uri")) if isinstance(ref, Mapping) else "")
         case "subscriptions/listen":
             for uri in _listened_to(params):
                 _refuse_reading(grant, uri, listens=True)

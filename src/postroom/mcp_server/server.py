@@ -5,6 +5,7 @@ twice the rate (docs/benchmarks.md, ADR 2).
 """
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, get_args
 
@@ -17,9 +18,13 @@ from mcp.types import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     CallToolResult,
+    CompleteRequestParams,
+    CompleteResult,
+    Completion,
     ListToolsResult,
     PaginatedRequestParams,
     ResourceTemplate,
+    ResourceTemplateReference,
     SubscriptionsListenRequestParams,
     SubscriptionsListenResult,
     TextContent,
@@ -35,8 +40,8 @@ from postroom.mail.names import shown
 from postroom.mail.operations import Operation
 from postroom.mail.service import Mail
 from postroom.mcp_server import resources
-from postroom.mcp_server.answers import ToolAnswer, answer_call, as_json, crash
-from postroom.mcp_server.callers import TRACEPARENT, caller_of
+from postroom.mcp_server.answers import ToolAnswer, Untold, answer_call, as_json, crash
+from postroom.mcp_server.callers import TRACEPARENT, caller_of, client_of
 from postroom.mcp_server.profiles import CORE, IN_RUNS, Profile, operations_of, profile_of
 from postroom.mcp_server.schema import estimated_tokens, input_schema, output_schema
 from postroom.mcp_server.short_way import ShortWay
@@ -44,6 +49,8 @@ from postroom.services.calls import Calls, Observe, Subscriptions
 from postroom.version import __version__
 
 CORE_TOKEN_LIMIT = 2_500
+MAX_COMPLETIONS = 100
+"""Values of one answer, as the protocol limits them."""
 
 
 def tools_of(profile: Profile) -> list[Tool]:
@@ -103,9 +110,13 @@ class PostroomMcpServer(MCPServer[Any]):
         mcp_path: str = "/mcp",
         subscriptions: Subscriptions | None = None,
         observe: Observe | None = None,
+        untold: Untold | None = None,
         **settings: Any,
     ) -> None:
-        """`profile` is that of `mcp_path`, the address that names none."""
+        """`profile` is that of `mcp_path`, the address that names none.
+
+        `untold` returns the messages that came for a run: the answers of tools tell them to its program.
+        """
         self.news = subscriptions or Subscriptions()
         super().__init__(
             name="postroom",
@@ -121,7 +132,11 @@ class PostroomMcpServer(MCPServer[Any]):
             "subscriptions/listen", SubscriptionsListenRequestParams, self._listen
         )
         self._lowlevel_server.add_request_handler("tools/list", PaginatedRequestParams, self._list_tools)
+        self._lowlevel_server.add_request_handler(
+            "completion/complete", CompleteRequestParams, self._complete
+        )
         self._mail = mail
+        self.untold = untold
         self._profile: Profile = profile
         profiles: tuple[Profile, ...] = get_args(Profile)
         self._calls = {
@@ -138,7 +153,7 @@ class PostroomMcpServer(MCPServer[Any]):
     def short_way(self, *, is_traced: bool = False) -> ShortWay:
         """Return what answers plain calls over HTTP beside the SDK's transport."""
         info = self._lowlevel_server.server_info_stamp
-        return ShortWay(self._calls_for, server_info=info, is_traced=is_traced)
+        return ShortWay(self._calls_for, server_info=info, untold=self.untold, is_traced=is_traced)
 
     def end_listening(self) -> None:
         """Tell everybody who listens that this is the end, so that no stream of theirs holds up a stop."""
@@ -150,6 +165,24 @@ class PostroomMcpServer(MCPServer[Any]):
         uris = asked.notifications.resource_subscriptions or ()
         with self.news.heard_by(_caller_of(context.request).grant, list(map(str, uris))):
             return await self._listening(context, asked)
+
+    async def _complete(
+        self, context: ServerRequestContext[Any, Any], asked: CompleteRequestParams
+    ) -> CompleteResult:
+        """Suggest values for a part of a resource's address; there are no prompts."""
+        if not isinstance(asked.ref, ResourceTemplateReference):
+            raise _no_prompt(asked.ref.name)
+        known = (asked.context.arguments if asked.context else None) or {}
+        template, part, caller = str(asked.ref.uri), asked.argument, _caller_of(context.request)
+        try:
+            found = await resources.suggested(self._mail, template, part.name, part.value, known, caller)
+        except PostroomError as error:
+            code = INVALID_PARAMS if isinstance(error, InputError) else -32000
+            raise _failed(code, template, error.as_dict()) from error
+        shown = found[:MAX_COMPLETIONS]
+        return CompleteResult(
+            completion=Completion(values=shown, total=len(found), has_more=len(found) > len(shown))
+        )
 
     async def _list_tools(
         self, context: ServerRequestContext[Any, Any], _: PaginatedRequestParams
@@ -187,7 +220,8 @@ class PostroomMcpServer(MCPServer[Any]):
         calls, caller = self._calls_for(request), _caller_of(request)
         # The SDK itself has read a traceparent in the `_meta` of the call.
         follows = None if request is None else request.headers.get(TRACEPARENT)
-        return _result(await answer_call(calls, name, arguments, caller=caller, follows=follows))
+        answer = await answer_call(calls, name, arguments, caller=caller, follows=follows, untold=self.untold)
+        return _result(answer, client_of(request, None if context is None else _meta_in(context)))
 
     async def read_resource(
         self, uri: Any, context: Context[Any, Any] | None = None
@@ -213,7 +247,11 @@ class PostroomMcpServer(MCPServer[Any]):
         Raises:
             MCPError: always; the SDK's own refusal would be an internal error with a traceback in the log.
         """
-        raise MCPError(code=INVALID_PARAMS, message=f"no prompt is named {shown(name)}; there are none here")
+        raise _no_prompt(name)
+
+
+def _no_prompt(name: str) -> MCPError:
+    return MCPError(code=INVALID_PARAMS, message=f"no prompt is named {shown(name)}; there are none here")
 
 
 def _request_in(context: Context[Any, Any] | None) -> Request | None:
@@ -224,15 +262,24 @@ def _request_in(context: Context[Any, Any] | None) -> Request | None:
         return None
 
 
+def _meta_in(context: Context[Any, Any]) -> Mapping[str, Any] | None:
+    """Return what a call says of itself; None for one from within this process."""
+    try:
+        return context.request_context.meta
+    except ValueError:  # a context without a request
+        return None
+
+
 def _caller_of(request: Request | None) -> Caller:
     """Return who calls: over HTTP what its headers prove, in memory nobody in particular."""
     return Caller() if request is None else caller_of(request)
 
 
-def _result(answer: ToolAnswer) -> CallToolResult:
+def _result(answer: ToolAnswer, client: str) -> CallToolResult:
+    texts, structured = answer.told_to(client)
     return CallToolResult(
-        content=[TextContent(type="text", text=answer.text)],
-        structured_content=answer.structured,
+        content=[TextContent(type="text", text=text) for text in texts],
+        structured_content=structured,
         is_error=answer.is_error,
     )
 

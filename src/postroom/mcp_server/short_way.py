@@ -16,8 +16,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from postroom.mcp_server.answers import ToolAnswer, answer_call
-from postroom.mcp_server.callers import caller_of
+from postroom.mcp_server.answers import ToolAnswer, Untold, answer_call
+from postroom.mcp_server.callers import caller_of, client_of
 from postroom.services.calls import Calls
 
 _CALL: Final = "tools/call"
@@ -43,15 +43,18 @@ class ShortWay:
         calls_for: Callable[[Request], Calls],
         *,
         server_info: Mapping[str, Any],
+        untold: Untold | None = None,
         is_traced: bool = False,
     ) -> None:
         """`calls_for` returns the calls that the address of a request lists.
 
-        `server_info` is what the newest revision is told of this server with each answer.
+        `server_info` is what the newest revision is told of this server with each answer. `untold` returns
+        the messages that came for a run.
 
         With `is_traced` every call goes the SDK's way, which has a span of its own around each.
         """
         self._calls_for = calls_for
+        self._untold = untold
         self._is_traced = is_traced
         self._envelope = {"resultType": "complete", "_meta": {f"{_MARK}serverInfo": dict(server_info)}}
 
@@ -67,8 +70,8 @@ class ShortWay:
         arguments = params.get("arguments") or {}
         request = Request(scope)
         calls, caller = self._calls_for(request), caller_of(request)
-        found = await answer_call(calls, params["name"], arguments, caller=caller)
-        result = _result(found)
+        found = await answer_call(calls, params["name"], arguments, caller=caller, untold=self._untold)
+        result = _result(found, client_of(request, params.get("_meta")))
         if revision == LATEST_MODERN_VERSION:
             result |= self._envelope
         document = {"jsonrpc": "2.0", "id": message["id"], "result": result}
@@ -123,9 +126,10 @@ def _is_valid(revision: str, params: dict[str, Any]) -> bool:
     return True
 
 
-def _result(found: ToolAnswer) -> dict[str, Any]:
+def _result(found: ToolAnswer, client: str) -> dict[str, Any]:
+    texts, structured = found.told_to(client)
     return {
-        "content": [{"type": "text", "text": found.text}],
-        "structuredContent": found.structured,
+        "content": [{"type": "text", "text": text} for text in texts],
+        "structuredContent": structured,
         "isError": found.is_error,
     }

@@ -10,7 +10,7 @@ from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.run_ports import RunStores
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox as Queue
-from postroom.embedded.mailbox import MEMORY, Mailbox, live_channels, opened_stores, queue_over
+from postroom.embedded.mailbox import MEMORY, Mailbox, live_channels, open_stores, queue_over
 from postroom.embedded.running import Function, Run
 from postroom.testing.clock import ManualClock
 from postroom.testing.work import ProcessDied
@@ -115,8 +115,7 @@ async def mailbox(
     """
     clock = ManualClock()
     async with AsyncExitStack() as opened:
-        stores = await asyncio.to_thread(opened_stores, url, schema, clock)
-        opened.push_async_callback(asyncio.to_thread, stores.close)
+        stores = await open_stores(opened, url, schema, clock)
         live = live_channels(stores, opened)
 
         def begin(function: Function) -> Queue:

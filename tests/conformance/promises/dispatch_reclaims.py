@@ -57,7 +57,7 @@ async def at_the_last_attempt_it_is_a_dead_letter(stores: RunStores, clock: Manu
     (dead,) = await stores.dispatches.reclaim_expired_leases()
     assert dead == owned.lease_ended(now=clock.now())
     assert (dead.status, dead.attempt_count) == (RunDispatchStatus.DEAD_LETTER, 1)
-    assert (dead.last_error, dead.completed_at) == (NO_ATTEMPTS_LEFT, clock.now())
+    assert (dead.last_error, dead.completed_at) == (NO_ATTEMPTS_LEFT.format(LEASE_ENDED), clock.now())
     assert (dead.run_status, dead.run_response) == (None, None)
     assert not dead.reconciled
     assert await loaded(stores) == dead

@@ -1,6 +1,7 @@
 """Promises of a mail store about attachments and search."""
 
 import asyncio
+from collections.abc import Callable
 
 from conformance.promises.given import Office, an_office, file, put_message, refused
 from postroom.contracts.choices import SearchOrder
@@ -207,6 +208,78 @@ async def a_search_ignores_case_and_accents(store: MailStore, clock: ManualClock
     )
     cafes = [one, three, five]
     assert found == [cafes, cafes, cafes, [four], [four], [four], [four]]
+
+
+_FOLDED: dict[str, tuple[str, ...]] = {
+    "smørrebrød": ("smorrebrod", "SMØRREBRØD", "smørrebrod"),
+    "Łódź": ("lodz", "łódź", "ŁÓDŹ"),
+    "Straße": ("strasse", "STRASSE", "straße"),
+    "Diyarbakır İZMİR": ("diyarbakir", "DİYARBAKIR", "izmir", "İzmir", "İZMİR"),
+    "encyclopædia œuvre": ("encyclopaedia", "oeuvre", "ŒUVRE"),
+    "Þór Đorđe": ("thor", "dorde", "ÞÓR"),
+    "ＦＵＬＬ ｗｉｄｔｈ ９": ("full", "width", "9"),
+    "ﬁnal": ("final", "ﬁnal"),
+    "مَرْحَبًا": ("مرحبا", "مرحبًا", "مـرحبا"),
+    "שָׁלוֹם": ("שלום", "שָׁלוֹם"),
+    "غرفة ٣٤": ("غرفة", "34", "٣٤"),
+    "Ёлка": ("елка", "ЁЛКА", "ёлка"),
+    "Αθήνα": ("αθηνα", "ΑΘΉΝΑ"),
+    "पुस्तक": ("पुस्तक",),
+    "nai\u0308ve na\u00efve": ("naive", "naïve", "nai\u0308ve"),
+    "co\u00adop\u200ded": ("cooped",),
+    "ǡ Ǆ ᾳ": ("a", "dz", "αι"),
+    "ﾊﾞﾅﾅ": ("バナナ",),
+}
+"""Texts, and queries that find them; no text is found by a query of another one."""
+
+
+async def a_search_folds_letters_alike_on_both_engines(store: MailStore, clock: ManualClock) -> None:
+    """Whether a text is found does not depend on the engine, nor on who typed it on which keyboard."""
+    here = await an_office(store)
+    sent = {
+        text: await store.write(
+            lambda tx, text=text: put_message(tx, here.ada, [], subject="s", body=text).id
+        )
+        for text in _FOLDED
+    }
+    for text, queries in _FOLDED.items():
+        found = await _found(store, here.project.id, *map(Term, queries))
+        assert found == [[sent[text]]] * len(queries), (text, queries)
+    assert await _found(store, here.project.id, Term("पस्तक"), Term("strase")) == [[], []]
+
+
+async def a_long_text_without_spaces_is_searched_in_part_and_the_search_says_so(
+    store: MailStore, clock: ManualClock
+) -> None:
+    """The first 16,000 characters and words with spaces are found; a search for more names the message."""
+    here = await an_office(store)
+    pairs = "".join(chr(0x4E00 + number % 20_000) for number in range(0, 60_000, 3))
+    long = await store.write(
+        lambda tx: (
+            put_message(
+                tx, here.ada, [], subject="s", body=f"{pairs[:15_990]}开始了 {pairs} 结束了 behind"
+            ).id
+        )
+    )
+    short = await store.write(lambda tx: put_message(tx, here.ada, [], subject="s", body="结束了").id)
+    assert await _found(store, here.project.id, Term("开始"), Term("结束"), Term("behind")) == [
+        [long],
+        [short],
+        [long],
+    ]
+
+    def partly(query: Query) -> Callable[[MailReads], list[int]]:
+        return lambda tx: tx.partly_searched(here.project.id, query, limit=9)
+
+    for query, expected in {
+        Term("结束"): [long],
+        Term("束"): [long],
+        Term("behind"): [],
+        Term("🚀"): [],
+    }.items():
+        assert await store.read(partly(query)) == expected
+    await store.write(lambda tx: tx.mark_recalled(long, clock.now()))
+    assert await store.read(partly(Term("结束"))) == []
 
 
 async def a_phrase_is_words_side_by_side(store: MailStore, clock: ManualClock) -> None:
@@ -434,6 +507,8 @@ PROMISES = (
     scripts_without_spaces_and_symbols_are_found,
     a_search_finds_whole_words,
     a_search_ignores_case_and_accents,
+    a_search_folds_letters_alike_on_both_engines,
+    a_long_text_without_spaces_is_searched_in_part_and_the_search_says_so,
     a_phrase_is_words_side_by_side,
     a_field_narrows_a_search,
     searches_are_combined,

@@ -210,6 +210,8 @@ _COMMAND: Final[dict[str, object]] = {"command": NAME, "args": ["mcp"]}
 _TYPED: Final[dict[str, object]] = {"type": "stdio", **_COMMAND}
 _LOADED: Final[dict[str, object]] = {"alwaysLoad": True}
 """Without this, Claude Code defers the tools of an MCP server behind its tool search."""
+_DIRECT: Final[dict[str, object]] = {"omit_tools_from": ["deferred"]}
+"""Without this, Codex defers the tools of an MCP server behind its tool search; older releases ignore it."""
 _SHELL: Final = "${POSTROOM_TOKEN}"
 _ENV: Final = "${env:POSTROOM_TOKEN}"
 _OPENCODE: Final = "{env:POSTROOM_TOKEN}"
@@ -291,8 +293,8 @@ CLIENTS: Final = (
         user=ConfigPath(folder=".codex", names=("config.toml",), variable="CODEX_HOME"),
         project=ConfigPath(base="project", folder=".codex", names=("config.toml",)),
         path=("mcp_servers",),
-        stdio={**_COMMAND, "env_vars": list(PASSED_ON)},
-        http={"url": ADDRESS, "bearer_token_env_var": TOKEN_NAME},
+        stdio={**_COMMAND, "env_vars": list(PASSED_ON), **_DIRECT},
+        http={"url": ADDRESS, "bearer_token_env_var": TOKEN_NAME, **_DIRECT},
         granted={"default_tools_approval_mode": "approve"},
         token=TOKEN_NAME,
         programs=(client_programs.CODEX.program,),

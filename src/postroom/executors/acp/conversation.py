@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from postroom.concurrency import Tasks
 from postroom.contracts.agent_events import ToolCallResumed
+from postroom.contracts.clients import CLIENT_HEADER
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import AgentProtocolBroken, CommandError, CommandFailed
 from postroom.contracts.files import ChatFile
@@ -294,7 +295,8 @@ class Conversation:
             raise ProtocolFault(f"does not speak version {PROTOCOL} of the protocol")
         can = _table(told, "agentCapabilities")
         access = None if self._work.runner.recipe in BY_SETTINGS else self._work.access
-        self._servers = our_server(access, http=_table(can, "mcpCapabilities").get("http") is True)
+        http = _table(can, "mcpCapabilities").get("http") is True
+        self._servers = our_server(access, self._work.runner.recipe, http=http)
         resumes = isinstance(_table(can, "sessionCapabilities").get("resume"), dict)
         loads = can.get("loadSession") is True
         self._forgets = not (loads or resumes)
@@ -352,13 +354,14 @@ class Conversation:
         self._peer.answer(said.id, selected(None))
 
 
-def our_server(access: RunAccess | None, *, http: bool) -> list[dict[str, Any]]:
+def our_server(access: RunAccess | None, recipe: Recipe, *, http: bool) -> list[dict[str, Any]]:
     """Return our server as an agent is told of MCP servers; one that speaks no HTTP has it by a program."""
     if access is None:
         return []
     if http:
         bearer = {"name": "Authorization", "value": f"Bearer {access.token}"}
-        return [{"type": "http", "name": "postroom", "url": access.mcp_url, "headers": [bearer]}]
+        client = {"name": CLIENT_HEADER, "value": recipe.value}
+        return [{"type": "http", "name": "postroom", "url": access.mcp_url, "headers": [bearer, client]}]
     variables = [{"name": name, "value": value} for name, value in access.variables().items()]
     return [{"name": "postroom", "command": sys.executable, "args": list(STDIO), "env": variables}]
 

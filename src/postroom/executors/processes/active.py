@@ -5,6 +5,8 @@ from enum import StrEnum
 
 from postroom.contracts.agent_events import RunIdentity
 from postroom.contracts.errors import ThreadAlreadyRunning
+from postroom.contracts.executor import PendingBoundary
+from postroom.contracts.messages import Boundary, storable
 
 
 class StopReason(StrEnum):
@@ -71,6 +73,10 @@ class ActiveRun:
         """Set when messages may have come for the run."""
         self.listens = False
         """Whether its program is told of them while it works."""
+        self.pending: PendingBoundary | None = None
+        """The messages that the answers of our tools tell; None if the program is told in another way."""
+        self.told: set[str] = set()
+        """The ids of the messages that an answer of our tools has told."""
 
     def answers_to(self, id: str) -> bool:
         """Return whether this is the id of the run, its thread or its dispatch."""
@@ -80,6 +86,14 @@ class ActiveRun:
         """Hint that messages have come for the run; False when its program is told of none."""
         self.arrivals.set()
         return self.listens
+
+    async def untold(self) -> str:
+        """Return the texts of the messages that came for the run, each once; empty if there are none."""
+        if self.pending is None:
+            return ""
+        new = [one for one in await self.pending.waiting(Boundary.NEXT_STEP) if one.id not in self.told]
+        self.told.update(one.id or "" for one in new)
+        return "\n\n".join(text for one in new if (text := storable(one.text())).strip())
 
     def cancel(self) -> bool:
         """Ask the program to end; False when it is ending by itself."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from postroom import jsonc
+from postroom.contracts.clients import CLIENT_HEADER
 from postroom.contracts.run_access import (
     FOLDER_VARIABLE,
     PATH_VARIABLE,
@@ -61,7 +62,7 @@ def _claude(access: RunAccess, environment: Mapping[str, str], folder: Path) -> 
     twice = f"mcp__plugin_{NAME}_{NAME}"
     return Connection(
         words=(
-            f"--mcp-config={_servers(access, 'http', alwaysLoad=True)}",  # its tool search defers others
+            f"--mcp-config={_servers(access, Recipe.CLAUDE, alwaysLoad=True)}",  # else it defers them
             f"--allowedTools=mcp__{NAME}",
             f"--disallowedTools={twice}",
         ),
@@ -72,11 +73,12 @@ def _claude(access: RunAccess, environment: Mapping[str, str], folder: Path) -> 
 
 
 def _copilot(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
-    return Connection(words=(f"--additional-mcp-config={_servers(access, 'http', tools=['*'])}",))
+    return Connection(words=(f"--additional-mcp-config={_servers(access, Recipe.COPILOT, tools=['*'])}",))
 
 
-def _servers(access: RunAccess, kind: str, **more: object) -> str:
-    server = {"type": kind, "url": access.mcp_url, "headers": _bearer(f"${{{TOKEN_VARIABLE}}}"), **more}
+def _servers(access: RunAccess, recipe: Recipe, **more: object) -> str:
+    headers = _headers(f"${{{TOKEN_VARIABLE}}}", recipe)
+    server = {"type": "http", "url": access.mcp_url, "headers": headers, **more}
     return json.dumps({"mcpServers": {NAME: server}})
 
 
@@ -91,7 +93,9 @@ def _codex(access: RunAccess, environment: Mapping[str, str], folder: Path) -> C
         }
     else:
         told = {"url": access.mcp_url, "bearer_token_env_var": TOKEN_VARIABLE}
+        told[f"http_headers.{CLIENT_HEADER}"] = Recipe.CODEX.value
     told["default_tools_approval_mode"] = "approve"
+    told["omit_tools_from"] = ["deferred"]  # else its model has to search for our tools
     told["required"] = True  # else it begins without our tools while the server still loads what speaks MCP
     words = [
         word for name, value in told.items() for word in ("-c", f"mcp_servers.{NAME}.{name}={_toml(value)}")
@@ -117,7 +121,8 @@ def _gemini(access: RunAccess, environment: Mapping[str, str], folder: Path) -> 
     if settings is None:
         return NO_CONNECTION  # it says itself what is wrong with them
     servers = settings.get("mcpServers")
-    server = {"httpUrl": access.mcp_url, "headers": _bearer(f"${TOKEN_VARIABLE}"), "trust": True}
+    headers = _headers(f"${TOKEN_VARIABLE}", Recipe.GEMINI)
+    server = {"httpUrl": access.mcp_url, "headers": headers, "trust": True}
     settings["mcpServers"] = {**(servers if isinstance(servers, dict) else {}), NAME: server}
     return Connection(
         variables={_GEMINI: str(folder)},
@@ -144,7 +149,7 @@ def _gemini_links(home: Path) -> Iterator[tuple[str, Path]]:
 def _opencode(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
     settings = _opencode_settings(environment)
     servers = settings.get("mcp")
-    header = _bearer(f"{{env:{TOKEN_VARIABLE}}}")
+    header = _headers(f"{{env:{TOKEN_VARIABLE}}}", Recipe.OPENCODE)
     server = {"type": "remote", "url": access.mcp_url, "enabled": True, "oauth": False, "headers": header}
     settings["mcp"] = {**(servers if isinstance(servers, dict) else {}), NAME: server}
     return Connection(variables={_OPENCODE: json.dumps(settings)})
@@ -191,8 +196,9 @@ CONNECTING: Final[Mapping[Recipe, Connecting]] = {
 }
 
 
-def _bearer(token: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token}"}
+def _headers(token: str, recipe: Recipe) -> dict[str, str]:
+    """Return the headers that prove the run and name the client, whose model reads answers in its own way."""
+    return {"Authorization": f"Bearer {token}", CLIENT_HEADER: recipe.value}
 
 
 def _object_at(path: Path) -> dict[str, Any] | None:

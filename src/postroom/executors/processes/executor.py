@@ -18,13 +18,15 @@ from postroom.contracts.errors import (
     InvalidRunner,
     PostroomError,
     RunnerNotFound,
+    StaleClaim,
 )
 from postroom.contracts.executor import AgentRunResult, RunControl, RunDispatchExecutor
+from postroom.contracts.messages import Boundary
 from postroom.contracts.records import replace
 from postroom.contracts.run_access import AccessOf, RunAccess
 from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import Runner, Runners
-from postroom.contracts.runs import TerminationReason
+from postroom.contracts.runs import TerminationKind, TerminationReason
 from postroom.executors.activations import identity_of
 from postroom.executors.files import file_room
 from postroom.executors.processes.active import ActiveRun, ActiveRuns
@@ -33,7 +35,9 @@ from postroom.executors.processes.child_environment import AGENT, child_environm
 from postroom.executors.processes.orphans import Orphan
 from postroom.executors.processes.process_runner import ProcessRunner, Work
 from postroom.executors.processes.starting import program_of
+from postroom.log import get_logger
 
+_LOG = get_logger(__name__)
 _MARGIN_MS = 2_000  # for the looks at processes, on a machine under load
 
 
@@ -200,7 +204,10 @@ class ProgramExecutor(RunDispatchExecutor):
                 access=access,
                 received=room.received,
             )
+            active.pending = None if runner.is_steered else control.pending
             result = await self._came_to(work)
+            if active.told and result.termination.type is not TerminationKind.CANCELLED:
+                await self._take_told(active)
             await room.send()
             return result
 
@@ -220,6 +227,29 @@ class ProgramExecutor(RunDispatchExecutor):
             raise await asyncio.to_thread(advised, error, work.runner, command, environment, said) from error
         await self._keep(work, finished)
         return result
+
+    async def _take_told(self, active: ActiveRun) -> None:
+        """Make the messages that tools told the run's. If that fails, they begin the next run once more.
+
+        Raises:
+            StaleClaim: the run is not the worker's any more.
+        """
+        assert active.pending is not None  # noqa: S101 - they came from there
+        try:
+            await active.pending.freeze(Boundary.NEXT_STEP, only=frozenset(active.told))
+        except StaleClaim:
+            raise
+        except PostroomError as error:
+            run_id = active.identity.run_id
+            _LOG.warning("program.told_not_noted", run_id=run_id, reason=error.describe())
+
+    async def untold(self, run_id: str) -> str:
+        """Return the messages that came for a run here, for the answer of a tool that its program called.
+
+        Each message is returned once. Empty if there are none, or if the program is told in another way.
+        """
+        active = self._runs.find(run_id)
+        return "" if active is None else await active.untold()
 
     async def _runner_of(self, agent_id: str) -> Runner:
         runner = await self._runners.runner_of(agent_id)

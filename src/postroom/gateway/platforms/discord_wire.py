@@ -290,7 +290,8 @@ def event_of(data: object, channel: Channel, me: Me) -> MessageEvent:
     is_program = "webhook_id" in found or (isinstance(author, dict) and author.get("bot") is True)
     embeds = [_embed(one) for one in _mappings(found, "embeds")]
     media, forwarded = _files(found), list(_snapshots(found))
-    media += tuple(file for one in _mappings(found, "message_snapshots") for file in _files(_inner(one)))
+    snapshots = _mappings(found, "message_snapshots")
+    media += Attachment.foreign(file for one in snapshots for file in _files(_inner(one)))
     own = [_words(found), *_parts(found)]
     if is_program:
         own += [words for words, _ in embeds]
@@ -451,7 +452,7 @@ def _author(answered: Mapping[str, Any]) -> str | None:
 def _answered_files(answered: object, me: Me) -> tuple[Attachment, ...]:
     """Return the files of the message that is answered; not of our own."""
     is_ours = not isinstance(answered, dict) or _inner(answered, "author").get("id") == me.user_id
-    return () if is_ours or not isinstance(answered, dict) else _files(answered)
+    return () if is_ours or not isinstance(answered, dict) else Attachment.foreign(_files(answered))
 
 
 def _inner(found: Mapping[str, Any], name: str = "message") -> dict[str, Any]:

@@ -13,6 +13,7 @@ from email.utils import parsedate_to_datetime
 
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.messages import Json
+from postroom.contracts.records import replace
 from postroom.gateway.events import Attachment, Forwarded, MessageEvent, MessageType
 from postroom.gateway.platforms.email_text import LONGEST, text_of_html, unflowed, with_forwarded
 from postroom.gateway.platforms.safe_text import clean, one_line
@@ -286,7 +287,14 @@ def _content(
     if not text.strip():
         text = "\n\n".join(text_of_html(page) for page in pages)
     own, forwarded = with_forwarded(text, subject)
-    return own, forwarded, tuple(media)
+    if forwarded is None:
+        return (
+            own,
+            None,
+            tuple(replace(one, is_foreign=one.mime in ("message/rfc822", "message/global")) for one in media),
+        )
+    # Mail programs put files of the forwarded mail beside those of the sender: nobody can tell them apart.
+    return own, forwarded, Attachment.foreign(media)
 
 
 def _text(part: Message) -> str:

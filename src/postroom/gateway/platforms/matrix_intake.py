@@ -11,7 +11,7 @@ from typing import Any
 
 from postroom.contracts.errors import ConfigError, ServerUnavailable
 from postroom.contracts.messages import Json
-from postroom.gateway.events import MessageEvent
+from postroom.gateway.events import Attachment, MessageEvent
 from postroom.gateway.platforms import matrix_wire as wire
 from postroom.gateway.platforms.base import Inbound
 from postroom.gateway.platforms.matrix_http import Homeserver
@@ -225,7 +225,7 @@ class Intake:
         if old is not None:
             event.reply_to_text, event.reply_to_author = old[1], room.names.get(old[0]) or old[0]
             if old[0] != self.me.user_id:
-                event.media += tuple(file for file in old[2] if file not in event.media)
+                event.media += Attachment.foreign(file for file in old[2] if file not in event.media)
             event.addressed = event.addressed or old[0] == self.me.user_id
 
     async def _event(self, room: wire.Room, event_id: str) -> Mapping[str, Any] | None:

@@ -268,7 +268,8 @@ def _shared(attachment: Mapping[str, Any]) -> _Shared:
         return _Shared(text=text, media=media, gone=gone)
     author = _words(attachment, "author_name") or _words(attachment, "author_subname")
     author = author or _words(attachment, "service_name") or _words(attachment, "author_id")
-    return _Shared(forwarded=Forwarded(text=text, author=author or None), media=media, gone=gone)
+    words = Forwarded(text=text, author=author or None)
+    return _Shared(forwarded=words, media=Attachment.foreign(media), gone=gone)
 
 
 def _inner_blocks(shared: Mapping[str, Any]) -> list[Mapping[str, Any]]:

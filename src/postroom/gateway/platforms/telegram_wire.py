@@ -348,7 +348,9 @@ def read_message(message: dict[str, Json], me: Me) -> MessageEvent | None:
         text = f"/{command[1]}{text[command.end() :]}"
     reply = _reply(message)
     answered = _answered(message, reply, me)
-    answered_files = tuple(file for file in answered.media if file not in media)
+    answered_files = Attachment.foreign(file for file in answered.media if file not in media)
+    if forwarded:
+        media = Attachment.foreign(media)
     event = MessageEvent(
         text=text,
         message_type=kind,

@@ -105,6 +105,6 @@ class Retention(RetentionWrites):
         values = {"project_id": project_id, "ids": message_ids}
         found = [row[0] for row in self._tx.all("mail.of_project", values)]
         if self._tx.dialect == "sqlite":
-            [[first_left]] = self._tx.all("mail.index_step", {"limit": 1})
-            found = [number for number in found if first_left is None or number < first_left]
+            left = self._tx.one("mail.index_left")
+            found = [number for number in found if left is None or number < left[0]]
         return found

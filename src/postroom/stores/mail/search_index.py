@@ -15,8 +15,9 @@ from postroom.contracts.mail import BEST_AMONG, Message, Query, SearchHit
 from postroom.stores.codec import record
 from postroom.stores.mail.check_values import message_of
 from postroom.stores.mail.fts5 import fts5
-from postroom.stores.mail.snippet import snippet
+from postroom.stores.mail.snippet import asked_of, snippet
 from postroom.stores.mail.tsquery import home, tsquery, tsvector
+from postroom.stores.mail.words import is_unspaced
 from postroom.stores.sql_transaction import SqlTransaction
 
 _NEWEST: Final = 2**62
@@ -114,6 +115,13 @@ def find(
     return [
         SearchHit(message=message, snippet=snippet(message, query), rank=rank) for message, rank in messages
     ]
+
+
+def partly_searched(tx: SqlTransaction, project_id: int, query: Query, *, limit: int) -> list[int]:
+    """Return the newest messages that a search may have missed, as the port says."""
+    if not any(is_unspaced(word) for word, _ in asked_of(query)):
+        return []
+    return [row[0] for row in tx.all("mail.cut_messages", {"project_id": project_id, "limit": limit})]
 
 
 def _ids(tx: SqlTransaction, project_id: int, below: int) -> dict[str, object]:

@@ -12,7 +12,7 @@ _BEFORE_THE_PLACE = 4
 
 def snippet(message: Message, query: Query) -> str:
     """Return some words around the first that the query asks for."""
-    asked = list(_asked(query))
+    asked = list(asked_of(query))
     texts = (message.body_md, message.subject, message.topic, message.sender_name)
     for text in texts:
         if (found := _around(text, asked)) is not None:
@@ -20,7 +20,7 @@ def snippet(message: Message, query: Query) -> str:
     return ""
 
 
-def _asked(query: Query) -> Iterator[tuple[str, bool]]:
+def asked_of(query: Query) -> Iterator[tuple[str, bool]]:
     """Yield each word that a hit may hold, and whether it is only the beginning of one."""
     match query:
         case Term(text=text, prefix=prefix):
@@ -30,10 +30,10 @@ def _asked(query: Query) -> Iterator[tuple[str, bool]]:
             found, is_beginning = asked_words(" ".join(given))
             yield from ((word, is_beginning) for word in found)
         case Not(left=left):
-            yield from _asked(left)
+            yield from asked_of(left)
         case All(parts=parts) | AnyOf(parts=parts):
             for part in parts:
-                yield from _asked(part)
+                yield from asked_of(part)
 
 
 def _around(text: str, asked: list[tuple[str, bool]]) -> str | None:

@@ -525,6 +525,10 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
         return search_index.find(self._tx, project_id, query, order, limit=limit, cursor=cursor)
 
     @override
+    def partly_searched(self, project_id: int, query: Query, *, limit: int) -> list[int]:
+        return search_index.partly_searched(self._tx, project_id, query, limit=limit)
+
+    @override
     def attachments(self, message_ids: Sequence[int]) -> dict[int, list[Attachment]]:
         found: dict[int, list[Attachment]] = {message_id: [] for message_id in message_ids}
         for row in self._tx.all("mail.attachments", {"ids": message_ids}):

@@ -1,7 +1,7 @@
-"""Cuts text into the words that a search compares: letters and digits, folded, without their accents.
+"""Cuts text into the words that a search compares, the same on both engines.
 
-It cuts where `unicode61 remove_diacritics 2` of SQLite's FTS5 does, so that PostgreSQL finds the same.
-Two kinds of text that FTS5 cannot cut become coded words, on both engines:
+A word is a run of letters and digits. Case, accents, vowel points and variants of a character are
+folded: `Ł`, `ß`, `İ` and `٣` are compared as `l`, `ss`, `i` and `3`. Two kinds of text become coded words:
 
 - A run of a script without spaces (Chinese, Japanese, Korean, Thai, Lao, Burmese, Khmer) becomes its pairs of
   neighbouring characters, and its last character. So each part of a run is found, also next to Latin text.
@@ -14,22 +14,31 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-_FIRST_MARK: Final = "\u0300"
-_LAST_MARK: Final = "\u0331"
-"""The combining accents that belong to the word they stand in and leave no trace in it."""
+MAX_UNSPACED: Final = 16_000
+"""Characters of scripts without spaces, of one text, that are indexed.
+
+Each pair of them may be a word of its own, and other senders wait while they are indexed. PostgreSQL finds no
+phrase behind some 16,382 words.
+"""
 _ASCII_WORD: Final = re.compile(r"[0-9A-Za-z]+")
-
-
 _CODE: Final = "\uf8f0"
-"""Begins a coded word. It is for private use, and FTS5 takes it for a part of a word."""
+"""Begins a coded word. It is for private use."""
 _DIGITS: Final = 5
 """Hexadecimal digits of each character of a coded word."""
-_CODED: Final = f" {_CODE}0123456789abcdef"
-"""The characters of coded words, and the space between two of them."""
+_CODED_WORD: Final = re.compile(rf"{_CODE}([0-9a-f]{{{_DIGITS}}})")
 _UNSPACED: Final = re.compile(
-    "[\u0e01-\u0e3a\u0e40-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17d3\u3005-\u3007\u3041-\u31ff"
-    "\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]+"
+    "[\u0e01-\u0e3a\u0e40-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17d3\u3005-\u3007\u3038-\u303a\u3041-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc\U00020000-\U0003ffff]+"
 )
+_VIRAMA: Final = 9
+"""The combining class of a mark that joins two characters; without it the word is another one."""
+_SPLITS: Final = "\u200b\u200c\ufeff"
+"""Invisible characters between two words; others of their kind stand within a word."""
+_TATWEEL: Final = "\u0640"
+_PLAIN: Final = str.maketrans(
+    {"ø": "o", "ł": "l", "đ": "d", "ħ": "h", "ŧ": "t", "ı": "i", "æ": "ae", "œ": "oe", "þ": "th", "ð": "d"}
+)
+"""Characters that Unicode does not take apart, as people write them without their stroke."""
 
 
 class Word(NamedTuple):
@@ -58,8 +67,14 @@ def folded(text: str) -> Sequence[str]:
     """Return the words of a text as they are compared, in order."""
     if text.isascii():
         return _ASCII_WORD.findall(text.lower())
-    pieces = {ord(character): _piece(character) for character in {*text, *_CODED}}
-    return _UNSPACED.sub(_coded_run, text).translate(pieces).split()
+    coded = _coded(text)
+    return coded.translate({ord(character): _piece(character) for character in set(coded)}).split()
+
+
+def is_unspaced(word: str) -> bool:
+    """Return whether a word to find stands for characters of a script without spaces."""
+    coded = _CODED_WORD.match(word)
+    return coded is not None and _UNSPACED.match(chr(int(coded[1], 16))) is not None
 
 
 def asked_words(text: str) -> tuple[list[str], bool]:
@@ -73,28 +88,36 @@ def asked_words(text: str) -> tuple[list[str], bool]:
 
 
 def indexed_text(text: str) -> str:
-    """Return a text in which FTS5 finds the words that `words` returns."""
-    if text.isascii():
-        return text
-    coded = _UNSPACED.sub(_coded_run, text)
-    pieces = {ord(character): character for character in {*text, *_CODED}}
-    symbols = {ord(character): piece for character in set(text) if _is_symbol(piece := _piece(character))}
-    return coded.translate(pieces | symbols) if symbols else coded
+    """Return the words of a text as FTS5 is to index them, which cuts at spaces and folds ASCII only."""
+    return text if text.isascii() else " ".join(folded(text))
+
+
+def _coded(text: str) -> str:
+    """Return a text whose runs without spaces are coded words, as many of them as are indexed."""
+    left = MAX_UNSPACED
+
+    def code(run: re.Match[str]) -> str:
+        nonlocal left
+        part = run[0][:left]
+        left -= len(part)
+        return _coded_run(part) if part else " "
+
+    return _UNSPACED.sub(code, text)
 
 
 def _coded_words(run: re.Match[str]) -> Iterator[Word]:
     """Yield the coded words of a run without spaces; all have its place if NFKC changes its length."""
     start, end = run.span()
-    coded = _coded_run(run).split()
+    coded = _coded_run(run[0]).split()
     if len(coded) != end - start:
         yield from (Word(pair, start, end) for pair in coded)
     else:
         yield from (Word(pair, at, min(at + 2, end)) for at, pair in enumerate(coded, start))
 
 
-def _coded_run(run: re.Match[str]) -> str:
+def _coded_run(run: str) -> str:
     """Return a run without spaces as coded words, with a space before and after each."""
-    digits = unicodedata.normalize("NFKC", run[0]).encode("utf-32-be").hex()
+    digits = unicodedata.normalize("NFKC", run).encode("utf-32-be").hex()
     codes = [digits[end - _DIGITS : end] for end in range(8, len(digits) + 1, 8)]
     pairs = map(str.__add__, codes, (*codes[1:], ""))
     return f" {_CODE}" + f"  {_CODE}".join(pairs) + " "
@@ -104,34 +127,37 @@ def _spaced_words(text: str, begin: int, end: int) -> Iterator[Word]:
     """Yield the words between two places of a text that hold no run without spaces."""
     word, start = "", begin
     for place in range(begin, end):
-        piece = _piece(text[place])
-        if piece[:1] != " ":
-            start = start if word else place
-            word += piece
-            continue
-        if word:
-            yield Word(word, start, place)
-            word = ""
-        if _is_symbol(piece):
-            yield Word(piece.strip(), place, place + 1)
+        for at, part in enumerate(re.split("( )", _piece(text[place]))):
+            if part == " ":
+                if word:
+                    yield Word(word, start, place + 1 if at else place)
+                word = ""
+            elif part:
+                start = start if word else place
+                word += part
     if word:
         yield Word(word, start, end)
-
-
-def _is_symbol(piece: str) -> bool:
-    return piece.startswith(f" {_CODE}")
 
 
 @lru_cache(maxsize=4_096)
 def _piece(character: str) -> str:
     """Return the text that a character adds to its word; a space or a coded word in spaces ends it."""
-    category = unicodedata.category(character)
-    if category == "Mn" and _FIRST_MARK <= character <= _LAST_MARK:
-        return ""
-    if category[0] == "S" and not character.isascii():
+    if unicodedata.category(character)[0] == "S" and not character.isascii():
         return f" {_CODE}{ord(character):0{_DIGITS}x} "
-    if category[0] not in "LN" and category != "Co":
-        return " "
-    lower = character.casefold() if len(character.casefold()) == 1 else character.lower()
-    base = unicodedata.normalize("NFD", lower)[0]
-    return base if base.isascii() else lower
+    folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", character).casefold())
+    return "".join(map(_part, folded)).translate(_PLAIN)
+
+
+def _part(character: str) -> str:
+    category = unicodedata.category(character)
+    if category == "Nd":
+        return str(unicodedata.digit(character))
+    if category == "Cf" and character not in _SPLITS:
+        return ""
+    if category[0] == "M":
+        is_accent = unicodedata.combining(character) not in (0, _VIRAMA)
+        is_selector = unicodedata.name(character, "").startswith("VARIATION SELECTOR")
+        return "" if is_accent or is_selector or category == "Me" else character
+    if character == _TATWEEL:
+        return ""
+    return character if category[0] in "LN" or category == "Co" else " "

@@ -32,8 +32,8 @@ _GIVES_WAY: Final = "SET LOCAL lock_timeout = '500ms'"
 _FIRST_PAUSE: Final = timedelta(milliseconds=500)
 _LONGEST_PAUSE: Final = timedelta(seconds=30)
 
-_CUTS_WORDS: Final = "words_without_spaces"
-"""The step after which the words of some messages are cut anew, by the program."""
+_CUTS_WORDS: Final = "words_folded_alike"
+"""The step after which the program cuts the words of some messages anew; an older step did so before."""
 _LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended($1::text, 0))"
 _HAS_SCHEMA: Final = "SELECT 1 FROM pg_namespace WHERE nspname = $1::text"
 _HAS_TABLE: Final = "SELECT to_regclass($1::text) IS NOT NULL"

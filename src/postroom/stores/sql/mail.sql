@@ -158,7 +158,22 @@ SELECT max((SELECT coalesce(max(id), 0) FROM messages), (SELECT indexed_to FROM 
 SELECT nextval(pg_get_serial_sequence('messages', 'id'));
 
 -- index_step @sqlite
-SELECT max(id) FROM (SELECT id FROM messages WHERE id > (SELECT indexed_to FROM search_index_progress) ORDER BY id LIMIT :limit);
+SELECT max(id) FROM (
+  SELECT id, sum(length(body_md)) OVER (ORDER BY id) - length(body_md) AS before
+    FROM (SELECT id, body_md FROM messages
+           WHERE id > (SELECT indexed_to FROM search_index_progress) ORDER BY id LIMIT :limit))
+ WHERE before < :characters;
+
+-- index_left @sqlite
+SELECT id FROM messages WHERE id > (SELECT indexed_to FROM search_index_progress) ORDER BY id LIMIT 1;
+
+-- cut_messages @sqlite
+SELECT id FROM messages
+ WHERE project_id = :project_id AND length(CAST(body_md AS BLOB)) - length(body_md) > 32000 ORDER BY id DESC LIMIT :limit;
+
+-- cut_messages @postgres
+SELECT id FROM messages
+ WHERE project_id = :project_id AND octet_length(body_md) - length(body_md) > 32000 ORDER BY id DESC LIMIT :limit;
 
 -- index_search @sqlite
 INSERT INTO messages_fts (rowid, subject, body_md, sender_name, topic)

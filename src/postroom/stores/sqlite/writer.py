@@ -37,6 +37,8 @@ LATEST = 10
 """How many times as many changes make a chore due even under load, so that its work stays bounded."""
 
 
+STEP_CHARACTERS = 500_000
+"""Characters of bodies behind which a transaction takes no further message: callers wait for no more."""
 STEP = 1_500
 """Most messages of one transaction, within which no caller is answered: some 40 ms when a former process
 left many, a few otherwise. More than are written between two steps under load, so that the gap stays
@@ -266,7 +268,7 @@ def _fold_all(connection: sqlite3.Connection, files: OwnFiles | None) -> bool:
 
 def update_indexes(tx: SqliteTransaction) -> bool:
     """Take the next messages in, within the open transaction; return whether some are left."""
-    [[newest]] = tx.all("mail.index_step", {"limit": STEP})
+    [[newest]] = tx.all("mail.index_step", {"limit": STEP, "characters": STEP_CHARACTERS})
     if newest is None:
         return False
     for statement in ("mail.index_search", "mail.index_threads", "mail.indexed"):
@@ -276,8 +278,7 @@ def update_indexes(tx: SqliteTransaction) -> bool:
 
 def is_behind(tx: SqliteTransaction) -> bool:
     """Return whether some message is not taken in yet."""
-    [[first_left]] = tx.all("mail.index_step", {"limit": 1})
-    return first_left is not None
+    return tx.one("mail.index_left") is not None
 
 
 def _serve(known: "weakref.ref[Writer]", pending: PendingChanges[SqliteTransaction]) -> None:

@@ -1,0 +1,414 @@
+"""What must be true in every world: after each commit, every half second, and when nothing moves any more.
+
+Each finding begins with the name of its rule in capital letters.
+"""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from postroom.testing.checking import check
+from simulation.callers import DELIVERED, Job
+from simulation.database import Database
+from simulation.loop import START_MS
+from simulation.mail import audit_mail
+from simulation.servers import ALONE, Post, Server
+from simulation.work import Watch, answer_of
+
+
+class Row(NamedTuple):
+    """A dispatch."""
+
+    id: str
+    thread: str
+    run: str
+    status: str
+    attempts: int
+    most: int
+    epoch: int
+    token: str | None
+    by: str | None
+    claimed_at: int | None
+    lease_until: int | None
+    due_at: int
+
+
+_ROWS = (
+    "SELECT dispatch_id, thread_id, run_id, status, attempt_count, max_attempts, dispatch_epoch, claim_token,"
+    " claimed_by, claimed_at, lease_until, available_at FROM run_dispatches"
+)
+_NEVER = {"store_error", "internal_error", "store_corrupt", "duplicate_record"}
+"""Codes with which no work may be refused for good."""
+ENDED = {"Acked", "Cancelled", "Superseded", "DeadLetter"}
+_MAY_BECOME = {
+    "Queued": {"Queued", "Claimed", "Cancelled", "Superseded"},
+    "Claimed": {"Claimed", "Queued"} | ENDED,
+}
+
+
+@dataclass
+class Commits:
+    """Looks at the queue after each commit that wrote rows."""
+
+    database: Database
+    found: list[str] = field(default_factory=list)
+    rows: dict[str, Row] = field(default_factory=dict)
+    _raw: list[Any] = field(default_factory=list)
+    _epochs: dict[str, int] = field(default_factory=dict)
+    _interrupts: dict[str, int] = field(default_factory=dict)
+    """The epoch of each thread that was interrupted."""
+
+    def look(self, who: str, change: str) -> None:
+        """Compare the queue with how it was before."""
+        raw = self.database.connection.execute(_ROWS).fetchall()
+        if raw == self._raw:
+            return
+        before_rows, self._raw = self.rows, raw
+        known = self._interrupts
+        self._interrupts = dict(
+            self.database.connection.execute("SELECT thread_id, epoch FROM dispatch_epochs")
+        )
+        self.rows = rows = {row[0]: Row._make(row) for row in raw}
+        at = self.database.loop.ms
+        for id, row in rows.items():
+            before = before_rows.get(id)
+            if before == row:
+                continue
+            if before is not None:
+                self.found += [f"{one} (at {at}, by {who} {change})" for one in _moved(before, row)]
+            ends = before is not None and before.status == "Claimed" and row.status == "Acked"
+            if ends and row.epoch < known.get(row.thread, 0):
+                self.found.append(
+                    f"OLD EPOCH ENDS: {row.run} was interrupted, and its end was written (at {at}, by {who})"
+                )
+            claims = row.token is not None and (before is None or before.token != row.token)
+            if claims and row.epoch < self._epochs.get(row.thread, 0):
+                self.found.append(
+                    f"OLD EPOCH: {row.run} is claimed in an epoch that is over (at {at}, by {who})"
+                )
+            self._epochs[row.thread] = max(self._epochs.get(row.thread, 0), row.epoch)
+
+
+def _moved(before: Row, row: Row) -> Iterator[str]:
+    name = f"the dispatch of {row.run}"
+    if row.status not in _MAY_BECOME.get(before.status, {before.status}):
+        yield f"ILLEGAL MOVE: {name} went from {before.status} to {row.status}"
+    if row.attempts < before.attempts:
+        yield f"ATTEMPTS FELL: {name} has {row.attempts} attempts after {before.attempts}"
+    if row.epoch < before.epoch:
+        yield f"EPOCH FELL: {name} went back to epoch {row.epoch}"
+    if before.status == row.status == "Claimed" and before.by != row.by:
+        yield f"TAKEN OVER: {name} went to {row.by} from {before.by} in one step"
+
+
+@dataclass
+class Rounds:
+    """Looks every half second for work that no server does though one could."""
+
+    commits: Commits
+    servers: list[Server]
+    settings: dict[str, Any]
+    patience_ms: int = 5_500
+    """How long it may stay undone."""
+    found: list[str] = field(default_factory=list)
+    _since: dict[tuple[str, ...], int] = field(default_factory=dict)
+    _told: set[tuple[str, ...]] = field(default_factory=set)
+    _unheld_since: int = 0
+
+    def look(self) -> None:
+        """Note what is wrong now; report what has been wrong for longer than the patience."""
+        now = self.commits.database.loop.ms
+        wrong = dict(self._wrong(now))
+        self._since = {one: self._since.get(one, now) for one in wrong}
+        for one, since in self._since.items():
+            if now - since > self.patience_ms and one not in self._told:
+                self._told.add(one)
+                self.found.append(f"{wrong[one]} (since {since}, seen at {now})")
+        if self.settings["leases"]:
+            self._look_at_leases(now)
+
+    def _look_at_leases(self, now: int) -> None:
+        holders = [
+            one.name
+            for one in self.servers
+            if one.is_awake and one.leases is not None and one.leases.holds(ALONE)
+        ]
+        if len(holders) > 1 and ("lease", *holders) not in self._told:
+            self._told.add(("lease", *holders))
+            self.found.append(f"TWO HOLDERS: {holders} hold the same lease at {now}")
+        able = any(one.is_awake for one in self.servers)
+        self._unheld_since = now if holders or not able else self._unheld_since
+        if now - self._unheld_since > 2 * self.settings["lease_ms"] + self.patience_ms:
+            self.found.append(
+                f"NO HOLDER: no server has held the lease since {self._unheld_since} (seen at {now})"
+            )
+            self._unheld_since = now
+
+    def _wrong(self, ms: int) -> Iterator[tuple[tuple[str, ...], str]]:
+        rows, now = self.commits.rows.values(), START_MS + ms
+        open_rows = [row for row in rows if row.status not in ENDED]
+        if not open_rows:
+            return
+        names = {one.name: one for one in self.servers}
+        awake = [one for one in self.servers if one.is_awake]
+        busy = {row.thread for row in open_rows if row.status == "Claimed"}
+        at_once = self.settings["at_once"]
+        is_full = at_once is not None and sum(row.status == "Claimed" for row in open_rows) >= at_once
+        free = [] if is_full else [one for one in awake if one.free_slots]
+        asking: set[str] | None = None
+        for row in open_rows:
+            if row.status == "Claimed":
+                server = names[row.by or ""]
+                if server.process.is_dead:
+                    late = now - (row.lease_until or 0) - self.settings["sweep_s"] * 1_000
+                    if late > 0 and awake:
+                        yield (
+                            ("left", row.id, row.token or ""),
+                            f"LEFT BEHIND: {row.run} is claimed by {row.by}, which is dead; its lease has ended",
+                        )
+                elif server.is_awake and not server.executing[row.run]:
+                    yield (
+                        ("idle", row.id, row.token or ""),
+                        f"IDLE CLAIM: {row.run} is claimed by {row.by}, which does not execute it",
+                    )
+            elif row.due_at <= now - 200 and row.thread not in busy and free:
+                if asking is None:
+                    asked = "SELECT thread_id FROM runs WHERE status = 'waiting'"
+                    asking = {thread for (thread,) in self.commits.database.connection.execute(asked)}
+                if row.thread not in asking:  # other runs wait behind a question
+                    yield (
+                        ("due", row.id, str(row.attempts)),
+                        f"NOT BEGUN: {row.run} is due since {row.due_at - START_MS}; its thread and a slot of {free[0].name} are free",
+                    )
+
+
+@dataclass
+class Outcome:
+    """Everything that the last look needs."""
+
+    servers: Sequence[Server]
+    jobs: Sequence[Job]
+    watch: Watch
+    post: Post
+    commits: Commits
+    settings: dict[str, Any]
+    answered: Counter[str]
+    may_lose_attempts: bool
+    """Whether servers died, froze or lost replies: an attempt may be used up without an execution."""
+    is_replayed: bool
+
+
+async def audit(world: Outcome) -> list[str]:
+    """Return what is wrong when nothing moves any more."""
+    rows = world.commits.database.connection.execute
+    runs: dict[str, dict[str, Any]] = {}
+    for run_id, thread, status, body in rows("SELECT run_id, thread_id, status, body FROM runs"):
+        runs[run_id] = {"thread": thread, "status": status, **json.loads(body)}
+    found = [
+        f"LEFT OPEN: {row.run} of {row.thread} is {row.status} still, attempt {row.attempts} of {row.most}"
+        for row in world.commits.rows.values()
+        if row.status not in ENDED
+    ]
+    found += [
+        f"LEFT OPEN: run {one} is {run['status']} still"
+        for one, run in runs.items()
+        if run["status"] != "done"
+    ]
+    found += [
+        f"REFUSED: job {job.n} with {job.refused}"
+        for job in world.jobs
+        if job.refused in _NEVER and job.how != "now"
+    ]
+    if world.settings.get("mail"):
+        sent = {job.n: (job.run_id, job.act.data["to"]) for job in world.jobs}
+        found += [
+            f"NEITHER: job {job.n} was neither taken nor refused"
+            for job in world.jobs
+            if not (job.run_id or job.refused)
+        ]
+        found += audit_mail(rows, sent, runs)
+    else:
+        found += _of_jobs(world, runs)
+    found += _of_messages(rows)
+    if not world.is_replayed and not world.settings.get("mail"):  # a replayed message has a second run
+        found += _of_deliveries(rows, world.jobs, runs)
+    found += _of_answers(rows, runs)
+    if world.settings["schedules"]:
+        found += _of_schedules(rows, runs)
+    if world.settings["relay"]:
+        found += _of_notices(rows, world.post, runs)
+    found += [
+        f"TWO ANSWERS to question {one}: {times} were taken"
+        for one, times in world.answered.items()
+        if times > 1
+    ]
+    for server in world.servers:
+        if server.is_up:
+            found += _of_server(server)
+    up = next(one for one in world.servers if one.is_awake)
+    is_mail = up.mail is not None
+    accepted = (
+        {}
+        if is_mail
+        else {
+            job.run_id: job.thread
+            for job in world.jobs
+            if job.run_id not in (None, DELIVERED) and job.policy == "queue"
+        }
+    )
+    told = await world.watch.loop.joined(
+        up.process, check(up.mailbox.stores if is_mail else up.mailbox, accepted=accepted)
+    )
+    return found + [f"CHECK: {one}" for one in told]
+
+
+def _of_jobs(world: Outcome, runs: dict[str, dict[str, Any]]) -> Iterator[str]:
+    by_run: dict[str, list[Row]] = defaultdict(list)
+    for row in world.commits.rows.values():
+        by_run[row.run].append(row)
+    for job in world.jobs:
+        if job.run_id is None:
+            if not job.refused:
+                yield f"NEITHER: job {job.n} was neither taken nor refused"
+            continue
+        if job.run_id == DELIVERED:
+            continue
+        run = runs.get(job.run_id)
+        if run is None:
+            yield f"LOST: job {job.n} was taken as {job.run_id}, which is not there"
+            continue
+        ended, said = run.get("termination") or {}, run.get("final_output")
+        kind, rows = ended.get("type"), by_run[job.run_id]
+        dead = [row for row in rows if row.status == "DeadLetter"]
+        if kind == "natural_end":
+            joined = {answer_of(other.n) for other in world.jobs if job.run_id == other.run_id}
+            joined |= {
+                answer_of(other.n)
+                for other in world.jobs
+                if other.how == "deliver" and other.thread == job.thread
+            }
+            if said not in joined:
+                yield f"WRONG ANSWER: job {job.n} has answered {said!r}"
+        elif kind in ("cancelled", "superseded"):
+            if not job.was_cancelled and job.thread not in world.watch.interrupted:
+                yield f"CANCELLED BY NOBODY: job {job.n} ({job.run_id}) is {kind}"
+        elif not dead and not world.is_replayed:
+            yield f"ENDED BADLY: job {job.n} ({job.run_id}) ended as {ended}, and is no dead letter"
+        executed = sum(one.run_id == job.run_id for one in world.watch.seen)
+        fails, is_late = sum(one[1] for one in job.script if one[0] == "fail"), job.deadline_ms is not None
+        if dead and not executed and not world.may_lose_attempts and not is_late:
+            yield f"DEAD WITHOUT A TRY: job {job.n} was given up ({said or ended.get('value')})"
+        if dead and not fails and not is_late and not any(row.attempts >= row.most for row in rows):
+            yield f"DEAD TOO EARLY: job {job.n} was given up after fewer attempts than it has"
+    by_job: dict[Any, set[str]] = defaultdict(set)
+    for one in world.watch.seen:
+        by_job[one.n].add(one.run_id)
+    for job in world.jobs:
+        if (
+            job.how in ("enqueue", "many")
+            and job.policy == "queue"
+            and len(by_job[job.n]) > 1
+            and not world.is_replayed
+        ):
+            yield f"TWO RUNS: job {job.n} was executed as {sorted(by_job[job.n])}"
+    for (run_id, name), times in world.watch.kept.items():
+        if times and not world.watch.effects[run_id, name]:
+            yield f"STEP NEVER EXECUTED: step {name} of {run_id} was returned as done {times} times"
+
+
+def _of_messages(rows: Any) -> Iterator[str]:
+    seqs: dict[str, list[int]] = defaultdict(list)
+    for thread, seq in rows("SELECT thread_id, seq FROM run_messages ORDER BY thread_id, seq"):
+        seqs[thread].append(seq)
+    for thread, seq in seqs.items():
+        if seq != list(range(1, len(seq) + 1)):
+            yield f"GAP: messages of {thread} are {seq}"
+    counted = "SELECT thread_id, message_id, count(*) FROM run_messages GROUP BY 1, 2 HAVING count(*) > 1"
+    for thread, id, times in rows(counted):
+        yield f"TWICE THERE: message {id} of {thread} is there {times} times"
+    for thread, number in rows("SELECT thread_id, count(*) FROM pending_messages GROUP BY 1"):
+        yield f"NEVER READ: {number} messages of {thread}"
+    for scope, first, last, number in rows(
+        "SELECT scope, min(seq), max(seq), count(*) FROM event_scopes GROUP BY scope"
+    ):
+        if (first, last) != (1, number):
+            yield f"GAP: events of {scope}: {number} from {first} to {last}"
+
+
+def _of_deliveries(rows: Any, jobs: Sequence[Job], runs: dict[str, dict[str, Any]]) -> Iterator[str]:
+    readers: Counter[str] = Counter()
+    for run in runs.values():
+        readers.update(set((run.get("input") or {}).get("trigger_message_ids", ())))
+    there = {id for (id,) in rows("SELECT message_id FROM run_messages")}
+    for job in jobs:
+        if job.run_id != DELIVERED:
+            continue
+        if job.is_retracted:
+            if job.message_id in there:
+                yield f"READ AFTER RETRACTION: message {job.message_id}"
+        elif job.message_id not in there:
+            yield f"LOST: message {job.message_id} was taken and is not there"
+        elif readers[job.message_id] != 1:
+            yield f"READERS: message {job.message_id} was given to {readers[job.message_id]} runs"
+
+
+def _of_schedules(rows: Any, runs: dict[str, dict[str, Any]]) -> Iterator[str]:
+    asked = "SELECT schedule_id, starts_at, every_ms, missed, overlap, submitted FROM schedules"
+    for id, starts_at, every, missed, overlap, submitted in rows(asked):
+        ticks = sorted(int(one.rsplit("-", 1)[1]) for one in runs if one.startswith(f"schedule-{id}-"))
+        if len(ticks) != submitted:
+            yield f"TICKS: the schedule counts {submitted}, and there are {len(ticks)} runs"
+        between = {later - tick for tick, later in pairwise(ticks)}
+        if missed == "all" and overlap == "queue" and between - {every}:
+            yield f"TICKS: ticks every {every} ms are {sorted(between)} ms apart"
+        if any((tick - starts_at) % every for tick in ticks):
+            yield f"TICKS: ticks every {every} ms from {starts_at} are {ticks}"
+
+
+def _of_notices(rows: Any, post: Post, runs: dict[str, dict[str, Any]]) -> Iterator[str]:
+    unmarked = Counter(n for _, n, is_marked in post.arrived if not is_marked)
+    came: dict[str, int] = {}
+    for place, (_, n, _) in enumerate(post.arrived):
+        came.setdefault(n, place)
+    yield from (f"NOTICE TWICE: of {n}, {times} times unmarked" for n, times in unmarked.items() if times > 1)
+    yield from (f"NOTICE LOST: of {one}" for one in runs if one not in came)
+    yield from (f"NOTICE OF NOTHING: of {n}" for n in came.keys() - runs.keys())
+    last: dict[str, tuple[int, str]] = {}
+    for order_key, payload in rows(
+        "SELECT order_key, payload FROM outbox WHERE kind = 'notice' ORDER BY place"
+    ):
+        n = json.loads(payload)["run"]
+        if n in came:
+            if order_key in last and came[n] < last[order_key][0]:
+                yield f"NOTICE TOO EARLY: of {n}, before that of {last[order_key][1]}"
+            last[order_key] = came[n], n
+
+
+def _of_answers(rows: Any, runs: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """A run that ends well has one answer in its thread; a run that failed has none."""
+    asked = "SELECT run_id, count(*) FROM run_messages WHERE json_extract(body, '$.role') = 'assistant' GROUP BY 1"
+    said = dict(rows(asked))
+    for run_id, run in runs.items():
+        kind = (run.get("termination") or {}).get("type")
+        if kind == "cancelled":
+            continue  # what it said by then is kept
+        if said.get(run_id, 0) != int(kind == "natural_end"):
+            yield f"ANSWERS: run {run_id} ended as {run.get('termination')} and has {said.get(run_id, 0)} answers"
+
+
+def _of_server(server: Server) -> Iterator[str]:
+    dispatcher = server.queue._dispatcher
+    if dispatcher.slots.used:
+        yield f"SLOTS: {server.name} has {dispatcher.slots.used} in use, and nothing executes"
+    if dispatcher._executing:
+        yield f"SLOTS: {server.name} counts {dispatcher._executing} executions, and there is none"
+    if dispatcher._leases.jobs:
+        yield f"RENEWALS: {server.name} renews {len(dispatcher._leases.jobs)} claims of nothing"
+    if len(dispatcher.slots):
+        yield f"LINE: {len(dispatcher.slots)} threads wait in the line of {server.name}"
+    for thread, worker in dispatcher.workers._workers.items():
+        if worker.status.value != "idle" or worker.foreground:
+            yield f"WORKER: that of {thread} in {server.name} is {worker.status.value} still"

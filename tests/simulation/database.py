@@ -1,0 +1,309 @@
+"""One database in memory for all servers of a world, the way to it, and the faults on that way.
+
+    server ──sent──▶ (way) ──▶ change runs ──▶ (way back) ──▶ reply
+       │                │            │              └ lost: the caller hears CommitUnknown
+       │                │            └ twice; or not at all; or the server dies or freezes right behind it
+       │                └ refused: StoreUnavailable
+       └ the server dies or freezes, or the caller hangs up, while the change is on its way
+
+A change runs in one piece: changes are serial, as on SQLite. Locks and isolation of PostgreSQL are not simulated.
+"""
+
+import asyncio
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from random import Random
+from typing import Any
+
+from postroom.contracts.errors import CommitUnknown, StoreUnavailable
+from postroom.stores.changes import ChangeNotifier
+from postroom.stores.sqlite.connection import store_error
+from postroom.stores.sqlite.engine import _new_in_memory
+from postroom.stores.sqlite.sql_transaction import SqliteTransaction
+from postroom.stores.store import SqlStore, Stores
+from simulation.loop import Process, ProcessClock, SimulatedLoop
+from simulation.mail import furnish
+from simulation.plan import Fault
+
+WAYS = (0, 0, 1, 1, 2, 5, 0, 1)
+"""Milliseconds that one way to the database takes."""
+CALL: "ContextVar[Call | None]" = ContextVar("CALL", default=None)
+"""The call of a caller, in whose tasks a change was sent."""
+
+
+class Call:
+    """One call of a caller to a server; the caller may hang up at the n-th step to the database."""
+
+    def __init__(self, hangs_up_at: int | None) -> None:
+        self.task: asyncio.Task[Any] | None = None
+        self._left = hangs_up_at
+
+    def step(self, loop: SimulatedLoop, process: Process) -> None:
+        """Count a step; cancel the task of the call when the caller hangs up here."""
+        if self._left is None:
+            return
+        self._left -= 1
+        if self._left == 0 and self.task is not None:
+            loop.call_in(process, self.task.cancel)
+
+
+class Database:
+    """The rows, and an observer that hears of each commit."""
+
+    _shared: sqlite3.Connection | None = None
+
+    def __init__(self, loop: SimulatedLoop, faults: Iterable[Fault], random: Random) -> None:
+        """Begin an empty database. All worlds share one connection: the end of a world rolls its rows back."""
+        assert Database._shared is not None
+        self.loop = loop
+        self.connection = Database._shared
+        self.connection.execute("BEGIN")
+        self.random = random
+        self.faults: dict[int, list[Fault]] = {}
+        for fault in faults:
+            self.faults.setdefault(fault.n, []).append(fault)
+        self.is_calm = False
+        """Whether no fault happens any more."""
+        self.sent = 0
+        """How many changes were sent."""
+        self.commits = 0
+        self.looks = 0
+        self.happened: Counter[str] = Counter()
+        """The faults that happened, by kind."""
+        self.on_commit: Callable[[Process, str], None] = lambda process, change: None
+        self.on_fault: Callable[[Process, Fault], None] = lambda process, fault: None
+        self.note: Callable[[str], None] | None = None
+
+    def close(self) -> None:
+        """Undo everything that this world has written."""
+        self.connection.execute("ROLLBACK")
+
+    def way_ms(self) -> int:
+        """Draw how long a way takes."""
+        return WAYS[int(self.random.random() * 8)]
+
+    def write(self, process: Process, change: Callable[[SqliteTransaction], Any], *, times: int = 1) -> Any:
+        """Run a change in a savepoint; when it runs several times, only the last run is kept."""
+        connection = self.connection
+        before = connection.total_changes
+        for left in range(times - 1, -1, -1):
+            connection.execute("SAVEPOINT change")
+            try:
+                done = change(SqliteTransaction(connection))
+            except BaseException:
+                connection.execute("ROLLBACK TO change")
+                connection.execute("RELEASE change")
+                raise
+            if left:
+                connection.execute("ROLLBACK TO change")
+            connection.execute("RELEASE change")
+        self.commits += 1
+        if connection.total_changes != before:
+            self.on_commit(process, name_of(change) if self.note else "")
+        return done
+
+    def faults_now(self, n: int) -> list[Fault]:
+        """Return the faults of the n-th change."""
+        return [] if self.is_calm else self.faults.get(n, [])
+
+
+def prepare_rows() -> None:
+    """Store what every world begins with: a mail project and its agents."""
+    connection = Database._shared = _new_in_memory()
+    loop = SimulatedLoop(Random(0))
+    database = Database(loop, (), Random(0))
+    stores = Stores(
+        SqlStore(SimulatedEngine(database, loop.outside, Network(loop, database, ()))), is_exclusive=False
+    )
+    loop.run_until_complete(furnish(stores))
+    connection.execute("COMMIT")
+
+
+class Network:
+    """Carries hints between the servers; a stretch of hints may be lost or doubled."""
+
+    def __init__(self, loop: SimulatedLoop, database: Database, faults: Iterable[Fault]) -> None:
+        self.ends: dict[Process, ChangeNotifier] = {}
+        self.count = 0
+        self._loop, self._database = loop, database
+        self._faults = tuple(faults)
+
+    def share(self, sender: Process, topics: Iterable[str]) -> None:
+        """Tell the other servers."""
+        told = sorted(topics)
+        self.count += 1
+        times = 1
+        if not self._database.is_calm:
+            for fault in self._faults:
+                if fault.n <= self.count < fault.n + fault.ms:
+                    times = 0 if fault.kind == "hint lost" else 2
+                    self._database.happened[fault.kind] += 1
+        for process, changes in self.ends.items():
+            if process is sender or process.is_dead:
+                continue
+            for _ in range(times):
+                at = self._loop.ms + self._database.way_ms()
+                self._loop.call_at_ms(at, changes.tell, told, process=process)
+
+
+class SimulatedEngine:
+    """The engine of one server over the shared database: what `postroom.stores.engine.Engine` promises."""
+
+    release = "simulated"
+    checks_pages = False
+    grouping = (0, 0)
+    identity = "simulated"
+
+    def __init__(self, database: Database, process: Process, network: Network) -> None:
+        self.clock = ProcessClock(database.loop, process)
+        self._database, self._process, self._network = database, process, network
+        self.slow_until = 0
+        """Until when an answer of the database is on its way that takes long."""
+        self._behind: dict[str, int] = {}
+
+    async def read(self, look: Callable[[SqliteTransaction], Any]) -> Any:
+        """Run a look; it takes one way there and one way back."""
+        database = self._database
+        loop, future = database.loop, database.loop.create_future()
+        database.looks += 1
+        if (call := CALL.get()) is not None:
+            call.step(loop, self._process)
+        fault = next(iter(database.faults_now(-database.looks)), None)
+
+        def arrive() -> None:
+            if self._process.is_dead:
+                self._process.ready.append(future)
+                return
+            try:
+                value, error = self._looked(look, fault), None
+            except BaseException as raised:
+                value, error = None, raised
+            loop.call_at_ms(
+                loop.ms + database.way_ms(), _reply, future, value, error, None, process=self._process
+            )
+
+        loop.call_at_ms(loop.ms + database.way_ms(), arrive, process=loop.outside)
+        return await future
+
+    async def write(
+        self,
+        change: Callable[[SqliteTransaction], Any],
+        *,
+        key: str = "",
+        committed: Callable[[], None] | None = None,
+    ) -> Any:
+        """Run a change. It is made also when its caller is cancelled meanwhile, as on a thread."""
+        database, process = self._database, self._process
+        loop, future = database.loop, database.loop.create_future()
+        database.sent += 1
+        faults = database.faults_now(database.sent)
+        call = CALL.get()
+        if call is not None:
+            call.step(loop, process)
+        at = loop.ms + database.way_ms()
+        for fault in faults:
+            if fault.kind == "slow there":
+                at += self._happens(fault, change).ms
+            elif fault.kind in ("killed while sent", "frozen while sent"):
+                database.on_fault(process, self._happens(fault, change))
+                if fault.kind == "frozen while sent" and fault.late:  # the bytes leave when it goes on
+                    at = process.frozen_until + 1
+        if key:
+            at = self._behind[key] = max(at, self._behind.get(key, 0))
+        if at > loop.ms + 100:
+            self.slow_until = max(self.slow_until, at)
+
+        def arrive() -> None:
+            try:
+                value, error = self._changed(change, faults), None
+            except BaseException as raised:
+                value, error = None, raised
+            back = loop.ms + database.way_ms()
+            for fault in faults:
+                if fault.kind == "slow back":
+                    back += self._happens(fault, change).ms
+                    self.slow_until = max(self.slow_until, back)
+                elif fault.kind in ("killed behind", "frozen behind") and not process.is_dead:
+                    database.on_fault(process, self._happens(fault, change))
+            if call is not None:
+                call.step(loop, process)
+            loop.call_at_ms(back, _reply, future, value, error, committed, process=process)
+
+        loop.call_at_ms(at, arrive, process=loop.outside)
+        return await future
+
+    async def settle(self) -> None:
+        """Do nothing: no index lags."""
+
+    def share(self, topics: Iterable[str]) -> None:
+        """Tell the other servers of these topics."""
+        self._network.share(self._process, topics)
+
+    def close(self) -> None:
+        """Do nothing: the world closes the database."""
+
+    def _looked(self, look: Callable[[SqliteTransaction], Any], fault: Fault | None) -> Any:
+        if fault is not None:
+            self._database.happened[fault.kind] += 1
+            raise StoreUnavailable("the way to the database is broken")
+        return look(SqliteTransaction(self._database.connection))
+
+    def _changed(self, change: Callable[[SqliteTransaction], Any], faults: list[Fault]) -> Any:
+        database, times, is_lost = self._database, 1, False
+        for fault in faults:
+            if fault.kind == "refused":
+                self._happens(fault, change)
+                raise StoreUnavailable("the way to the database is broken")
+            if fault.kind == "change lost":
+                self._happens(fault, change)
+                raise CommitUnknown("the connection broke before the answer")
+            if fault.kind == "run twice":
+                self._happens(fault, change)
+                times = 2
+            is_lost |= fault.kind == "reply lost"
+        try:
+            done = database.write(self._process, change, times=times)
+        except sqlite3.Error as error:
+            raise store_error(error) from error
+        finally:
+            if database.note is not None:
+                database.note(f"{self._process.name} change {database.sent}: {name_of(change)}")
+        for fault in faults:
+            if fault.kind == "reply lost":
+                self._happens(fault, change)
+        if is_lost:
+            raise CommitUnknown("the connection broke before the answer")
+        return done
+
+    def _happens(self, fault: Fault, change: Callable[..., Any]) -> Fault:
+        self._database.happened[fault.kind] += 1
+        if self._database.note is not None:
+            self._database.note(f"{self._process.name} FAULT {fault.kind} at {name_of(change)}")
+        return fault
+
+
+def _reply(
+    future: "asyncio.Future[Any]",
+    value: Any,
+    error: BaseException | None,
+    committed: Callable[[], None] | None,
+) -> None:
+    if error is None and committed is not None:
+        committed()
+    if future.done():
+        return
+    if error is None:
+        future.set_result(value)
+    else:
+        future.set_exception(error)
+
+
+def name_of(run: Callable[..., Any]) -> str:
+    """Return the name of the change that the store wraps."""
+    code, cells = getattr(run, "__code__", None), getattr(run, "__closure__", None) or ()
+    if code is not None and "change" in code.co_freevars:
+        run = cells[code.co_freevars.index("change")].cell_contents
+    run = getattr(run, "func", run)
+    return str(getattr(run, "__qualname__", run)).replace(".<locals>", "")

@@ -1,0 +1,271 @@
+"""What a seed decides before a world begins: its settings, what callers do, and what goes wrong, and when.
+
+A plan is data: a failing one is made smaller by leaving parts out, and printed as a story.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from random import Random
+from typing import Any
+
+CHANGE_FAULTS = (
+    "reply lost",
+    "change lost",
+    "refused",
+    "run twice",
+    "slow there",
+    "slow back",
+    "killed behind",
+    "killed while sent",
+    "frozen behind",
+    "frozen while sent",
+)
+HINT_FAULTS = ("hint lost", "hint doubled")
+EFFECT_FAULTS = ("effect refused", "effect unknown", "effect slow")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault, aimed at the n-th change, hint or effect of a world; -n aims at the n-th look."""
+
+    kind: str
+    n: int
+    ms: int = 0
+    """How long it lasts; for hints, how many of them it hits."""
+    late: bool = False
+    """Whether the change leaves a frozen server only when the server goes on."""
+
+    def __str__(self) -> str:
+        length = f" for {self.ms} ms" if self.ms and "hint" not in self.kind else ""
+        return f"{self.kind}{length}, at {'look' if self.n < 0 else 'number'} {abs(self.n)}"
+
+
+@dataclass(frozen=True)
+class Act:
+    """One thing that a caller or an operator does."""
+
+    at: int
+    """Milliseconds since the world began."""
+    kind: str
+    data: dict[str, Any] = field(default_factory=dict)
+    server: int = 0
+    hangs_up_at: int | None = None
+    """At which step to the database the caller hangs up; None: it waits."""
+
+    def __str__(self) -> str:
+        hangs = f", hangs up at step {self.hangs_up_at}" if self.hangs_up_at else ""
+        facts = ", ".join(f"{name} {value}" for name, value in self.data.items())
+        return f"{self.at:>6} ms  {self.kind} ({facts}) at server {self.server}{hangs}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that a seed has decided."""
+
+    seed: int
+    servers: int
+    skews: tuple[int, ...]
+    settings: dict[str, Any]
+    acts: tuple[Act, ...]
+    faults: tuple[Fault, ...]
+
+    def story(self) -> Iterator[str]:
+        """Yield the plan in sentences."""
+        settings = ", ".join(f"{name} {value}" for name, value in self.settings.items())
+        yield f"{self.servers} servers, clocks {list(self.skews)} ms ahead; {settings}"
+        yield from (str(act) for act in sorted(self.acts, key=lambda act: act.at))
+        yield from (f"fault: {fault}" for fault in self.faults)
+
+    def encoded(self) -> dict[str, Any]:
+        """Return the plan as JSON can keep it."""
+        return asdict(self)
+
+    @classmethod
+    def decoded(cls, kept: dict[str, Any]) -> "Plan":
+        """Return the plan that `encoded` has kept."""
+        parts = {
+            "skews": tuple(kept["skews"]),
+            "acts": tuple(Act(**act) for act in kept["acts"]),
+            "faults": tuple(Fault(**fault) for fault in kept["faults"]),
+        }
+        return cls(**{**kept, **parts})
+
+    def smaller(self) -> Iterator["Plan"]:
+        """Yield plans with less in them, those with much less first."""
+        for name in ("acts", "faults"):
+            parts = getattr(self, name)
+            size = len(parts) // 2
+            while size:
+                for first in range(0, len(parts), size):
+                    yield replace(self, **{name: parts[:first] + parts[first + size :]})
+                size //= 2
+        if self.servers > 1:
+            yield replace(self, servers=self.servers - 1)
+        if any(self.skews):
+            yield replace(self, skews=(0,) * len(self.skews))
+        for place, act in enumerate(self.acts):
+            simpler = []
+            if act.hangs_up_at:
+                simpler.append(replace(act, hangs_up_at=None))
+            if act.data.get("script"):
+                script = act.data["script"]
+                simpler += [
+                    replace(act, data={**act.data, "script": script[:index] + script[index + 1 :]})
+                    for index in range(len(script))
+                ]
+            for one in simpler:
+                yield replace(self, acts=(*self.acts[:place], one, *self.acts[place + 1 :]))
+        for name in ("relay", "schedules", "leases"):
+            if self.settings.get(name):
+                yield replace(self, settings={**self.settings, name: False})
+
+
+def plan_of(seed: int) -> Plan:
+    """Draw the plan of a seed."""
+    draw = Random(f"plan {seed}")
+    servers = draw.choice((1, 2, 2, 2, 3))
+    settings = {
+        "lease_ms": draw.choice((3_000, 6_000)),
+        "slots": draw.choice((1, 2, 3, 8)),
+        "at_once": draw.choice((None,) * 5 + (2,)),
+        "relay": draw.random() < 0.4,
+        "schedules": draw.random() < 0.15,
+        "leases": draw.random() < 0.15,
+        "sweep_s": draw.choice((2, 5)),
+    }
+    jobs = draw.choice((1, 2, 2, 3, 3, 4, 5))
+    settings["mail"] = draw.random() < 0.25
+    acts = [_sent(draw, n) if settings["mail"] else _job(draw, n) for n in range(jobs)]
+    hangs = draw.random() < 0.4
+    if settings["mail"]:
+        settings |= {"relay": False, "schedules": False}
+        acts += [
+            _accident(draw, kind, servers) for kind in ("kill", "freeze", "leave") if draw.random() < 0.12
+        ]
+    else:
+        acts += _other_acts(draw, settings, jobs, servers)
+    if hangs:
+        acts = [
+            replace(act, hangs_up_at=draw.randint(1, 12))
+            if act.kind in _CALLS and draw.random() < 0.5
+            else act
+            for act in acts
+        ]
+    return Plan(
+        seed=seed,
+        servers=servers,
+        skews=tuple(draw.choice((0, 0, -100, 40, 100)) for _ in range(servers)),
+        settings=settings,
+        acts=tuple(acts),
+        faults=tuple(_faults(draw, settings, jobs)),
+    )
+
+
+_CALLS = {"send", "enqueue", "many", "deliver", "now", "cancel"}
+
+
+def _job(draw: Random, n: int) -> Act:
+    script: list[list[Any]] = []
+    for number in range(draw.choice((0, 0, 1, 1, 2, 3))):
+        what = draw.choice(
+            ("wait", "wait", "step", "step", "ask", "sleep", "stream", "log", "fail", "ask for")
+        )
+        about: list[Any] = {
+            "wait": [draw.choice((0, 1, 10, 500, 3_000, 9_000))],
+            "step": [f"s{number}", draw.choice((0, 1, 50, 1_000))],
+            "ask": [f"may it {number}?"],
+            "ask for": [f"will you {number}?", draw.choice((500, 5_000))],
+            "sleep": [draw.choice((1, 100, 3_000))],
+            "stream": [f"text {number}"],
+            "log": [f"line {number}"],
+            "fail": [draw.choice((1, 2, 3))],
+        }[what]
+        script.append([what, *about])
+    if draw.random() < 0.06:
+        script.append(["stubborn", draw.choice((500, 4_000))])
+    if draw.random() < 0.05:
+        script.append(["fail", 99])
+    kind = draw.choice(("enqueue",) * 7 + ("many", "deliver", "deliver", "now"))
+    data: dict[str, Any] = {"job": n, "thread": f"t{draw.choice((0, 0, 0, 0, 1, 1, 2))}", "script": script}
+    if kind == "enqueue":
+        data["policy"] = draw.choice(("queue",) * 6 + ("interrupt", "interrupt", "collect", "reject"))
+        data["delay_ms"] = draw.choice((0, 0, 0, 700))
+        data["attempts"] = draw.choice((None, None, None, None, 1, 2))
+        data["deadline_ms"] = draw.choice((None,) * 7 + (1_500,))
+    return Act(draw.choice((0, 0, 1, 2, 100, 1_000, 3_500)), kind, data, draw.randrange(8))
+
+
+def _sent(draw: Random, n: int) -> Act:
+    """Draw a message that wakes one agent or two."""
+    parts: list[list[Any]] = [
+        ["wait", draw.choice((0, 1, 10, 500, 3_000, 9_000))] for _ in range(draw.choice((0, 1, 1, 2)))
+    ]
+    if draw.random() < 0.25:
+        parts.insert(draw.randint(0, len(parts)), ["fail", draw.choice((1, 2, 99))])
+    data = {
+        "job": n,
+        "to": draw.choice((["Ben"], ["Ben"], ["Cyd"], ["Ben", "Cyd"])),
+        "mail_thread": draw.choice((None, "T-1", "T-1", "T-2")),
+        "script": parts,
+    }
+    return Act(draw.choice((0, 0, 1, 2, 100, 1_000, 3_500)), "send", data, draw.randrange(8))
+
+
+def _other_acts(draw: Random, settings: dict[str, Any], jobs: int, servers: int) -> Iterator[Act]:
+    """Draw what callers and operators do beside the jobs."""
+
+    def act(
+        share: float, kind: str, at: tuple[int, ...], data: Callable[[], dict[str, Any]]
+    ) -> Iterator[Act]:
+        if share == 1 or draw.random() < share:
+            yield Act(draw.choice(at), kind, data(), draw.randrange(servers))
+
+    for _ in range(draw.choice((0, 0, 0, 1, 1, 2))):
+        yield from act(1, "cancel", (100, 700, 2_000, 5_000), lambda: {"job": draw.randrange(jobs)})
+    yield from act(0.15, "retract", (50, 500, 3_000), lambda: {"thread": f"t{draw.randrange(2)}"})
+    yield from act(0.2, "replay", (3_000, 8_000, 15_000), dict)
+    yield from act(0.3, "follow", (0, 300, 3_000), lambda: {"job": draw.randrange(jobs)})
+    if settings["schedules"]:
+        schedule = {
+            "missed": draw.choice(("all", "once", "skip")),
+            "overlap": draw.choice(("queue", "skip")),
+            "script": [["wait", draw.choice((0, 500, 3_000))]],
+            "lasts_ms": draw.choice((3_000, 7_000)),
+        }
+        yield Act(0, "schedule", schedule, draw.randrange(servers))
+    for kind in ("kill", "freeze", "leave"):
+        if draw.random() < 0.12:
+            yield _accident(draw, kind, servers)
+
+
+def _accident(draw: Random, kind: str, servers: int) -> Act:
+    data = {
+        "kill": {"again_ms": draw.choice((100, 3_000))},
+        "freeze": {"ms": draw.choice((300, 3_500, 6_500, 13_000))},
+        "leave": {"grace_ms": draw.choice((0, 500)), "again_ms": draw.choice((0, 3_000))},
+    }[kind]
+    return Act(draw.choice((50, 500, 1_500, 4_000)), kind, data, draw.randrange(servers))
+
+
+def _faults(draw: Random, settings: dict[str, Any], jobs: int) -> Iterator[Fault]:
+    """Draw faults; most worlds have one to three, for a short story says more."""
+    last = 8 + 8 * jobs
+    for _ in range(draw.choice((0, 1, 1, 1, 2, 2, 3, 4))):
+        kind = draw.choice(CHANGE_FAULTS)
+        lease = settings["lease_ms"]
+        ms = {
+            "slow there": draw.choice((300, 1_200, lease + 200)),
+            "slow back": draw.choice((300, 1_200, lease + 200)),
+            "killed behind": draw.choice((100, 3_000)),
+            "killed while sent": draw.choice((100, 3_000)),
+            "frozen behind": draw.choice((300, lease + 500, lease + 7_000)),
+            "frozen while sent": draw.choice((300, lease + 500, lease + 7_000)),
+        }.get(kind, 0)
+        yield Fault(kind, draw.randint(1, last), ms, late=draw.random() < 0.5)
+    if draw.random() < 0.15:
+        yield Fault("unread", -draw.randint(1, 60))
+    if draw.random() < 0.25:
+        yield Fault(draw.choice(HINT_FAULTS), draw.randint(1, 20), draw.choice((1, 3, 30)))
+    if settings["relay"]:
+        for _ in range(draw.choice((0, 1, 1, 2))):
+            yield Fault(draw.choice(EFFECT_FAULTS), draw.randint(1, 6))

@@ -1,0 +1,220 @@
+"""The servers of a world: each has a mailbox over the shared database, its rounds, schedules, relay and leases."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+from postroom.concurrency import SystemTimer
+from postroom.contracts.limits import Limit, LimitScope
+from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
+from postroom.contracts.runs import RunRecord, RunStatus
+from postroom.contracts.transactions import Transaction
+from postroom.dispatch.config import MailboxConfig
+from postroom.dispatch.mailbox import Mailbox as Queue
+from postroom.dispatch.sinks import OutputKept
+from postroom.embedded.effects import Ends
+from postroom.embedded.mailbox import Mailbox
+from postroom.embedded.running import FunctionExecutor
+from postroom.leases import Leases
+from postroom.relay import NotPerformed, Outcome, Performed, Relay
+from postroom.stores.changes import ChangeNotifier
+from postroom.stores.store import SqlStore, Stores
+from simulation.database import Database, Network, SimulatedEngine
+from simulation.loop import Process, SimulatedLoop
+from simulation.mail import MailServer
+from simulation.plan import Fault
+
+NOTICE = "notice"
+"""The kind of the effects of a world."""
+ALONE = "work for one server"
+"""The lease that all servers want."""
+
+
+@dataclass
+class Post:
+    """The notices that have arrived outside, and the faults on their way."""
+
+    faults: dict[int, str]
+    arrived: list[tuple[int, str, bool]] = field(default_factory=list)
+    """When, of which run, and whether the notice was marked as one that may have arrived before."""
+    sent: int = 0
+
+
+class EndsWithNotices(Ends):
+    """Each run that has ended sends a notice, by the change that ends it, as chats do."""
+
+    def of(self, tx: Transaction, run: RunRecord) -> tuple[OutboxDraft, ...]:
+        if run.status is not RunStatus.DONE:
+            return ()
+        return (
+            OutboxDraft(
+                kind=NOTICE,
+                target="people",
+                payload={"run": run.run_id},
+                dedupe_key=run.run_id,
+                order_key=run.thread_id,
+                max_attempts=NO_END,
+            ),
+        )
+
+
+class Notices:
+    """Performs the effects: it takes time, and it fails as the plan says."""
+
+    lease = timedelta(seconds=4)
+    at_once = 2
+    together = False
+    retries = (timedelta(milliseconds=200), timedelta(seconds=2))
+
+    def __init__(self, loop: SimulatedLoop, post: Post, database: Database) -> None:
+        self._loop, self._post, self._database = loop, post, database
+
+    def serves(self, target: str) -> bool:
+        return True
+
+    async def perform(self, rows: Sequence[OutboxMessage]) -> Outcome:
+        [row] = rows
+        post = self._post
+        post.sent += 1
+        fault = "" if self._database.is_calm else post.faults.get(post.sent, "")
+        if fault:
+            self._database.happened[fault] += 1
+        await self._loop.passes(5)
+        if fault == "effect refused":
+            return NotPerformed(error="not now")
+        post.arrived.append((self._loop.ms, str(row.payload["run"]), row.may_have_arrived))
+        if self._database.note is not None:
+            self._database.note(f"notice of {row.payload['run']}, attempt {row.attempt_count} {fault}")
+        if fault == "effect unknown":
+            return NotPerformed(error="no answer", may_have_arrived=True)
+        await self._loop.passes(10_000 if fault == "effect slow" else 5)
+        return Performed()
+
+
+def config_of(settings: dict[str, Any]) -> MailboxConfig:
+    """Return the settings of every mailbox of a world."""
+    at_once = settings["at_once"]
+    return MailboxConfig(
+        lease_ms=settings["lease_ms"],
+        lease_renewal_interval=timedelta(milliseconds=settings["lease_ms"] // 3),
+        lease_retry_ms=200,
+        sweep_interval=timedelta(seconds=settings["sweep_s"]),
+        poll_interval=timedelta(seconds=2),
+        stop_wait_ms=1_500,
+        default_retry_delay_ms=100,
+        max_retry_delay_ms=2_000,
+        default_max_attempts=8,
+        outage=timedelta(0),
+        max_concurrent_runs=settings["slots"],
+        limits=() if at_once is None else (Limit(per=LimitScope.ALL, at_once=at_once),),
+        drain_grace=timedelta(seconds=1),
+    )
+
+
+class Server:
+    """One process with a mailbox."""
+
+    def __init__(
+        self,
+        process: Process,
+        database: Database,
+        network: Network,
+        post: Post,
+        watch: Any,
+        settings: dict[str, Any],
+        random: Random,
+    ) -> None:
+        self.name, self.process = process.name, process
+        self.loop, self.database = database.loop, database
+        self.is_up = False
+        """Whether it takes work."""
+        self.executing: Counter[str] = Counter()
+        """The runs whose functions execute here."""
+        self.config = config_of(settings)
+        changes = network.ends[process] = ChangeNotifier()
+        self.engine = SimulatedEngine(database, process, network)
+        self.stores = Stores(SqlStore(self.engine, changes), is_exclusive=False)
+        runs, timer = self.stores.runs, SystemTimer()
+        options = {"consumer_id": self.name, "config": self.config, "random": random}
+        self.mail: MailServer | None = None
+        if settings.get("mail"):
+            self.mail = MailServer(self.stores, watch.agents(self), options)
+            self.queue = self.mail.queue
+        else:
+            self.queue = Queue(
+                OutputKept(FunctionExecutor(watch.work(self), runs, timer), runs.events, timer),
+                runs,
+                effects=EndsWithNotices() if settings["relay"] else Ends(),
+                **options,
+            )
+        self.mailbox = Mailbox(self.queue, runs)
+        self.leases: Leases | None = None
+        if settings["leases"]:
+            self.leases = Leases(
+                self.stores.store, self.name, {}, length=timedelta(milliseconds=self.config.lease_ms)
+            )
+            self.leases.want(ALONE)
+        self._settings = settings
+        self._relay = Relay(self.stores.store, {NOTICE: Notices(self.loop, post, database)})
+        self._stopping = asyncio.Event()
+        self.loop.processes.append(process)
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self.loop.spawn(self.process, self._serve())
+
+    def kill(self) -> None:
+        """End at once, with everything that the server was doing."""
+        self.is_up = False
+        if not self.process.is_dead:
+            self.process.die(self.loop)
+
+    def freeze(self, ms: int) -> None:
+        """Stand still, as a process does that is stopped or swapped out."""
+        self.process.frozen_until = max(self.process.frozen_until, self.loop.ms + ms)
+
+    async def leave(self, grace_ms: int) -> None:
+        """Drain and end, as on SIGTERM."""
+        self.is_up = False
+        self._stopping.set()
+        await self.queue.aclose(timedelta(milliseconds=grace_ms))
+        self.kill()
+
+    @property
+    def is_awake(self) -> bool:
+        """Whether it can do now what has to be done: it is neither frozen nor waiting for a slow answer."""
+        now = self.loop.ms
+        return self.is_up and self.process.frozen_until <= now and self.engine.slow_until <= now
+
+    @property
+    def free_slots(self) -> int:
+        """How many more runs it may execute, by its own books."""
+        return self.queue._dispatcher.slots.free
+
+    async def _serve(self) -> None:
+        while True:
+            try:
+                await self.queue.start_lifecycle_ready()
+                break
+            except Exception:  # whatever runs the server starts it again
+                await self.loop.passes(500)
+        self.is_up = True
+        async with asyncio.TaskGroup() as group:
+            if self._settings["schedules"]:
+                group.create_task(self.mailbox.schedules.kept.serve())
+            if self.mail is not None:
+                group.create_task(self.mail.waker.serve())
+            if self._settings["relay"]:
+                group.create_task(self._relay.serve(self._stopping))
+            if self.leases is not None:
+                async with self.leases.serving():
+                    await asyncio.Event().wait()
+
+
+def effect_faults(faults: Sequence[Fault]) -> dict[int, str]:
+    """Return the faults of effects by the number of the effect."""
+    return {fault.n: fault.kind for fault in faults if fault.kind.startswith("effect")}
