@@ -891,10 +891,11 @@ class Execution:
             wall_ms = core.now() - attempt.started_at
             if not result.usage.wall_ms:  # programs do not say for how long they worked
                 result = replace(result, usage=replace(result.usage, wall_ms=max(wall_ms, 0)))
+            uncounted = result.usage.beyond(result.counted)
             spends = core.budgets.spent_by(
-                attempt.dispatch, attempt.run, result, wall_ms=wall_ms, now=core.now()
+                attempt.dispatch, attempt.run, uncounted, wall_ms=wall_ms, now=core.now()
             )
-            core.budgets.learn(attempt.dispatch, attempt.run, spends)
+            core.budgets.learn(attempt.dispatch, attempt.run, result.usage, wall_ms=wall_ms)
             asks = job.asks_next()
             ending = await self._completion.end(attempt, result, spends, asks)
             job.comes_again = ending.comes_again
@@ -966,6 +967,7 @@ class Execution:
             hidden_runs=frozenset(hidden),
             hidden_message_ids=await asked_of(core.threads, hidden) if hidden else frozenset(),
             give_up_on=core.config.give_up_on,
+            spends=lambda used: core.budgets.spent_by(dispatch, run, used, now=core.now()),
             is_noted=begun.is_noted,
         )
         was_cut_off = run.status is RunStatus.RUNNING and run.steps > 0

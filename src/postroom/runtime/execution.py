@@ -497,5 +497,6 @@ class Execution:
             termination=termination,
             steps=self._steps,
             usage=self._usage,
+            counted=self._log.counted,
             waiting=record.waiting,
         )
