@@ -164,8 +164,9 @@ raise-clients: ## pin the newest version of each real client; prints old and new
 test-clients: $(DEV) .clients/.installed libraries ## drive the real clients against a scripted model
 	$(DRIVE_CLIENTS)
 
-clients-table: $(DEV) .clients/.installed ## drive them and write docs/clients.md from that run
-	-$(DRIVE_CLIENTS)
+clients-table: $(DEV) .clients/.installed ## drive one after another and write docs/clients.md; goes on where it stopped, AGAIN=1 begins anew
+	@$(if $(AGAIN),rm -rf .clients/results)
+	-$(BIN)/pytest -q --only-left tests/real_clients/test_table.py
 	@PYTHONPATH=tests:src $(BIN)/python -m real_clients.page
 
 # Everything is resolved together, and what running needs is a part of that: a package has one version in both.
