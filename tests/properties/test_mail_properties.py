@@ -25,7 +25,7 @@ pytestmark = pytest.mark.long
 
 FIELD = "/projects/field"
 
-SMALL = settings(max_examples=40, derandomize=True, deadline=None, database=None)
+SMALL = settings(max_examples=40)
 
 Act = tuple[Any, ...]
 

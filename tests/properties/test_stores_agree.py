@@ -570,8 +570,5 @@ async def _outcome(work: Any) -> tuple[str, Any]:
 Agreement.TestCase.settings = settings(
     max_examples=int(os.environ.get("POSTROOM_EXAMPLES", EXAMPLES)),
     stateful_step_count=40,
-    derandomize=True,
-    deadline=None,
-    database=None,
 )
 TestStoresAgree = Agreement.TestCase

@@ -27,10 +27,37 @@ def case(work: Callable[[], None]) -> Callable[[], None]:
     return work
 
 
-def langchain() -> Any:
+def langchain(**told: Any) -> Any:
     from langchain_openai import ChatOpenAI
 
-    return ChatOpenAI(model="postroom", base_url=BASE, api_key=KEY, max_retries=0)
+    return ChatOpenAI(**{"model": "postroom", "base_url": BASE, "api_key": KEY, "max_retries": 0, **told})
+
+
+MUCH = "".join(f"line {n}\n" for n in range(1_000)).strip()
+
+
+def check_stop(begin: Callable[[], Callable[[], None]]) -> None:
+    """Check that a client which stops reading an answer stops the model.
+
+    `begin` reads the beginning of an answer without an end, and returns how to stop.
+    """
+    before = int(langchain().invoke("how many hung up").content)
+    begin()()
+    for _ in range(200):
+        if int(langchain().invoke("how many hung up").content) > before:
+            return
+    raise AssertionError("the model was not stopped")
+
+
+def check_refused(work: Callable[[], object], kind: type[Exception], words: str) -> None:
+    """Check that a call is refused with an exception of this type, whose message holds the words."""
+    try:
+        work()
+    except kind as error:
+        if words not in str(error):
+            raise AssertionError(f"{words!r} is not in {error}") from error
+        return
+    raise AssertionError(f"there was no {kind.__name__}")
 
 
 @case
@@ -74,24 +101,69 @@ def langchain_structured_output() -> None:
 
 @case
 def langchain_responses() -> None:
-    from langchain_openai import ChatOpenAI
-
-    model = ChatOpenAI(model="postroom", base_url=BASE, api_key=KEY, max_retries=0, use_responses_api=True)
+    model = langchain(use_responses_api=True)
     assert model.invoke("Hello").text == "re: Hello (1)"
     [call] = model.bind_tools([{"type": "function", "function": TIDE}]).invoke("use the tool").tool_calls
     assert call["args"] == {"port": "Hull"}, call
 
 
 @case
+def langchain_session() -> None:
+    model = langchain(default_headers={"X-Postroom-Session": "langchain"})
+    told = [model.invoke(words).content for words in ("Sail", "yes", "yes")]
+    assert told == ["re: Sail (1)", "re: yes (3)", "re: yes (5)"], told
+    body = langchain(extra_body={"conversation": "langchain"})
+    assert body.invoke("more").content == "re: more (7)"
+    first = langchain(use_responses_api=True).invoke("Hello")
+    named = first.response_metadata["id"]
+    again = langchain(use_responses_api=True).invoke("again", previous_response_id=named)
+    assert again.text == "re: again (3)", again
+
+
+@case
+def langchain_stop() -> None:
+    def begin() -> Callable[[], None]:
+        pieces = langchain().stream("never end")
+        while "begins" not in next(pieces).content:
+            pass
+        return pieces.close
+
+    check_stop(begin)
+
+
+@case
+def langchain_long_answer() -> None:
+    assert langchain().invoke("say much").content.strip() == MUCH
+    pieces = list(langchain(stream_usage=True).stream("say much"))
+    assert "".join(piece.content for piece in pieces).strip() == MUCH
+    assert [piece.usage_metadata["total_tokens"] for piece in pieces if piece.usage_metadata] == [7]
+    cut = langchain().invoke("be cut off")
+    assert (cut.content, cut.response_metadata["finish_reason"]) == ("It is cut", "length"), cut
+
+
+@case
+def langchain_side_by_side() -> None:
+    told = [one.content for one in langchain().batch([f"Hello {n}" for n in range(8)])]
+    assert told == [f"re: Hello {n} (1)" for n in range(8)], told
+
+
+@case
 def langchain_errors() -> None:
     import openai
-    from langchain_openai import ChatOpenAI
 
-    try:
-        ChatOpenAI(model="gpt-9", base_url=BASE, api_key=KEY, max_retries=0).invoke("Hello")
-    except openai.NotFoundError:
-        return
-    raise AssertionError("an unknown model answered")
+    check_refused(lambda: langchain(model="gpt-9").invoke("Hello"), openai.NotFoundError, "gpt-9")
+    check_refused(lambda: langchain(api_key="wrong").invoke("Hello"), openai.AuthenticationError, "API key")
+    check_refused(lambda: langchain().invoke("refuse the key"), openai.InternalServerError, "key or quota")
+    check_refused(lambda: langchain().invoke("refuse the content"), openai.BadRequestError, "")
+    check_refused(lambda: list(langchain().stream("refuse the content")), openai.APIError, "")
+    odd = langchain(use_responses_api=False, model_kwargs={"tools": [{"type": "browser"}]})
+    check_refused(lambda: odd.invoke("Hello"), openai.BadRequestError, "only tools of the type")
+    search = langchain().bind_tools([{"type": "web_search_preview"}])
+    check_refused(lambda: search.invoke("Hello"), openai.BadRequestError, "only tools of the type")
+    choice = langchain().bind(tool_choice={"type": "function", "function": {"name": "tide"}})
+    check_refused(lambda: choice.invoke("Hello"), openai.BadRequestError, "tool_choice")
+    result = [("human", "x"), {"role": "tool", "tool_call_id": "nobody", "content": "3 m"}]
+    check_refused(lambda: langchain().invoke(result), openai.BadRequestError, "no message calls the tool")
 
 
 def litellm(**told: Any) -> Any:
@@ -132,20 +204,69 @@ def litellm_structured_output() -> None:
 
 
 @case
+def litellm_responses() -> None:
+    import litellm as library
+
+    told = {"model": "openai/postroom", "api_base": BASE, "api_key": KEY}
+    first = library.responses(input="Hello", **told)
+    assert first.output[-1].content[0].text == "re: Hello (1)", first
+    again = library.responses(input="again", previous_response_id=first.id, **told)
+    assert again.output[-1].content[0].text == "re: again (3)", again
+    kinds = [event.type for event in library.responses(input="Hello", stream=True, **told)]
+    assert kinds[-1] == "response.completed", kinds
+
+
+@case
+def litellm_session() -> None:
+    for words, answer in (("Sail", "re: Sail (1)"), ("yes", "re: yes (3)"), ("yes", "re: yes (5)")):
+        asked = [{"role": "user", "content": words}]
+        told = litellm(messages=asked, extra_headers={"X-Postroom-Session": "litellm"})
+        assert told.choices[0].message.content == answer, told
+    told = litellm(messages=[{"role": "user", "content": "more"}], extra_body={"conversation": "litellm"})
+    assert told.choices[0].message.content == "re: more (7)", told
+
+
+@case
+def litellm_stop() -> None:
+    def begin() -> Callable[[], None]:
+        pieces = litellm(messages=[{"role": "user", "content": "never end"}], stream=True)
+        while "begins" not in (next(pieces).choices[0].delta.content or ""):
+            pass
+        return pieces.completion_stream.close
+
+    check_stop(begin)
+
+
+@case
+def litellm_long_answer() -> None:
+    asked = [{"role": "user", "content": "say much"}]
+    assert litellm(messages=asked).choices[0].message.content.strip() == MUCH
+    pieces = list(litellm(messages=asked, stream=True, stream_options={"include_usage": True}))
+    assert "".join(one.choices[0].delta.content or "" for one in pieces if one.choices).strip() == MUCH
+    cut = litellm(messages=[{"role": "user", "content": "be cut off"}]).choices[0]
+    assert (cut.message.content, cut.finish_reason) == ("It is cut", "length"), cut
+
+
+@case
 def litellm_errors() -> None:
     import litellm as library
 
-    try:
-        library.completion(
-            model="openai/gpt-9",
-            api_base=BASE,
-            api_key=KEY,
-            num_retries=0,
-            messages=[{"role": "user", "content": "Hello"}],
-        )
-    except library.NotFoundError:
-        return
-    raise AssertionError("an unknown model answered")
+    def ask(words: str, **told: Any) -> Any:
+        return lambda: litellm(**{"messages": [{"role": "user", "content": words}], "num_retries": 0, **told})
+
+    other = {"model": "openai/gpt-9", "api_base": BASE, "api_key": KEY}
+    asked = [{"role": "user", "content": "Hello"}]
+    check_refused(lambda: library.completion(messages=asked, **other), library.NotFoundError, "gpt-9")
+    wrong = {"model": "openai/postroom", "api_base": BASE, "api_key": "wrong"}
+    check_refused(lambda: library.completion(messages=asked, **wrong), library.AuthenticationError, "API key")
+    check_refused(ask("refuse the key"), library.exceptions.BadGatewayError, "key or quota")
+    check_refused(ask("refuse the content"), library.BadRequestError, "")
+    check_refused(lambda: list(ask("refuse the content", stream=True)()), Exception, "")
+    check_refused(
+        ask("Hello", tools=[{"type": "browser"}]), library.BadRequestError, "only tools of the type"
+    )
+    result = [*asked, {"role": "tool", "tool_call_id": "nobody", "content": "3 m"}]
+    check_refused(ask("", messages=result), library.BadRequestError, "no message calls the tool")
 
 
 # The Open Responses compliance cases. Their shapes are checked by the types made from its specification.

@@ -12,8 +12,9 @@ import pytest
 from e2e.running import RunningServer
 from e2e.test_gateway_server import KEY, configured, on_a_loop_of_its_own
 from real_clients.home import PATIENCE, ROOT
-from runtime.endpoint import END, FakeEndpoint, chunk, fragment
+from runtime.endpoint import END, SILENCE, FakeEndpoint, chunk, fragment, refusal
 
+pytestmark = pytest.mark.timeout(4 * PATIENCE + 60)  # the libraries take long to load on a busy machine
 HERE = Path(__file__).parent
 PYTHON = ROOT / ".venv-clients" / "bin" / "python"
 CASES = re.findall(r"^@case\ndef (\w+)", (HERE / "libraries.py").read_text(), re.MULTILINE)
@@ -24,16 +25,16 @@ class Scripted(FakeEndpoint):
     """Echoes the last message, calls a tool when it is asked to, and says JSON where a format is asked for."""
 
     async def _serve(self, reader: Any, writer: Any) -> None:
-        self.answers = _Answers(self.bodies)  # type: ignore[assignment]  # made when it is asked for
+        self.answers = _Answers(self)  # type: ignore[assignment]  # made when it is asked for
         await super()._serve(reader, writer)
 
 
 class _Answers:
-    def __init__(self, bodies: list[Any]) -> None:
-        self._bodies = bodies
+    def __init__(self, endpoint: FakeEndpoint) -> None:
+        self._endpoint = endpoint
 
-    def pop(self, _: int) -> list[str]:
-        asked = self._bodies[-1]
+    def pop(self, _: int) -> Any:
+        asked = self._endpoint.bodies[-1]
         told = [one for one in asked["messages"] if one["role"] != "system"]
         system = "".join(one["content"] for one in asked["messages"] if one["role"] == "system")
         last = told[-1]["content"]
@@ -42,6 +43,19 @@ class _Answers:
             return [chunk("stop", content=json.dumps({"name": "Ada", "masts": 2})), END]
         if words == "use the tool" and asked.get("tools"):
             return [fragment(id="call_1", name="tide", args='{"port": "Hull"}'), chunk("tool_calls"), END]
+        match words:
+            case "never end":
+                return [chunk(content="It begins, and it has more than 24 characters, "), SILENCE]
+            case "how many hung up":
+                return [chunk("stop", USED, content=str(self._endpoint.hang_ups)), END]
+            case "say much":
+                return [*(chunk(content=f"line {n}\n") for n in range(1_000)), chunk("stop", USED), END]
+            case "be cut off":
+                return [chunk("length", USED, content="It is cut")]
+            case "refuse the key":
+                return refusal(401, {"error": {"message": "wrong key", "code": "invalid_api_key"}})
+            case "refuse the content":
+                return refusal(400, {"error": {"message": "no", "code": "content_filter"}})
         words = system if words == "tell your instructions" else words
         return [chunk(content=f"re: {words} "), chunk("stop", USED, content=f"({len(told)})"), END]
 

@@ -35,6 +35,7 @@ def main() -> int:
     asked.add_argument("--all", action="store_true", help="go on behind the first failing seed")
     asked.add_argument("--twice", action="store_true", help="live each world twice and compare both")
     asked.add_argument("--whole", action="store_true", help="do not make a failing plan smaller")
+    asked.add_argument("--no-stories", action="store_true", help="do not live the kept stories first")
     asked.add_argument("--story", help="replay a kept story, by its name")
     asked.add_argument("--keep", help="keep the smaller plan of --seed as a story of this name")
     asked.add_argument("--json", action="store_true", help="print one JSON object")
@@ -44,7 +45,11 @@ def main() -> int:
     first, _, last = given.seeds.rpartition("-")
     seeds = range(int(first), int(last) + 1) if first else range(int(last))
     began, lived, failed, happened = time.monotonic(), 0, [], Counter()
-    plans = [(name, story(name)) for name in sorted(one.stem for one in STORIES.glob("*.json"))]
+    plans = [
+        (name, story(name))
+        for name in sorted(one.stem for one in STORIES.glob("*.json"))
+        if not given.no_stories
+    ]
     for seed, plan in chain(plans, ((seed, plan_of(seed)) for seed in seeds)):
         result = live(plan)
         lived += 1

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 from postroom.testing.checking import check
 from simulation.callers import DELIVERED, Job
+from simulation.chats import ChatPlatform, audit_chats
 from simulation.database import Database
 from simulation.loop import START_MS
+from simulation.mail import audit_mail
 from simulation.servers import ALONE, Post, Server
 from simulation.work import Watch, answer_of
 
@@ -39,6 +41,8 @@ _ROWS = (
     "SELECT dispatch_id, thread_id, run_id, status, attempt_count, max_attempts, dispatch_epoch, claim_token,"
     " claimed_by, claimed_at, lease_until, available_at FROM run_dispatches"
 )
+_NEVER = {"store_error", "internal_error", "store_corrupt", "duplicate_record"}
+"""Codes with which no work may be refused for good."""
 ENDED = {"Acked", "Cancelled", "Superseded", "DeadLetter"}
 _MAY_BECOME = {
     "Queued": {"Queued", "Claimed", "Cancelled", "Superseded"},
@@ -55,6 +59,8 @@ class Commits:
     rows: dict[str, Row] = field(default_factory=dict)
     _raw: list[Any] = field(default_factory=list)
     _epochs: dict[str, int] = field(default_factory=dict)
+    _interrupts: dict[str, int] = field(default_factory=dict)
+    """The epoch of each thread that was interrupted."""
 
     def look(self, who: str, change: str) -> None:
         """Compare the queue with how it was before."""
@@ -62,6 +68,10 @@ class Commits:
         if raw == self._raw:
             return
         before_rows, self._raw = self.rows, raw
+        known = self._interrupts
+        self._interrupts = dict(
+            self.database.connection.execute("SELECT thread_id, epoch FROM dispatch_epochs")
+        )
         self.rows = rows = {row[0]: Row._make(row) for row in raw}
         at = self.database.loop.ms
         for id, row in rows.items():
@@ -70,6 +80,11 @@ class Commits:
                 continue
             if before is not None:
                 self.found += [f"{one} (at {at}, by {who} {change})" for one in _moved(before, row)]
+            ends = before is not None and before.status == "Claimed" and row.status == "Acked"
+            if ends and row.epoch < known.get(row.thread, 0):
+                self.found.append(
+                    f"OLD EPOCH ENDS: {row.run} was interrupted, and its end was written (at {at}, by {who})"
+                )
             claims = row.token is not None and (before is None or before.token != row.token)
             if claims and row.epoch < self._epochs.get(row.thread, 0):
                 self.found.append(
@@ -160,6 +175,8 @@ class Rounds:
                         ("idle", row.id, row.token or ""),
                         f"IDLE CLAIM: {row.run} is claimed by {row.by}, which does not execute it",
                     )
+            elif self.settings["chats"]:  # its runs wait for the server that has the channel
+                continue
             elif row.due_at <= now - 200 and row.thread not in busy and free:
                 if asking is None:
                     asked = "SELECT thread_id FROM runs WHERE status = 'waiting'"
@@ -185,11 +202,13 @@ class Outcome:
     may_lose_attempts: bool
     """Whether servers died, froze or lost replies: an attempt may be used up without an execution."""
     is_replayed: bool
+    platform: ChatPlatform
 
 
 async def audit(world: Outcome) -> list[str]:
     """Return what is wrong when nothing moves any more."""
     rows = world.commits.database.connection.execute
+    is_by_agents = bool(world.settings["mail"] or world.settings["chats"])
     runs: dict[str, dict[str, Any]] = {}
     for run_id, thread, status, body in rows("SELECT run_id, thread_id, status, body FROM runs"):
         runs[run_id] = {"thread": thread, "status": status, **json.loads(body)}
@@ -203,9 +222,27 @@ async def audit(world: Outcome) -> list[str]:
         for one, run in runs.items()
         if run["status"] != "done"
     ]
-    found += _of_jobs(world, runs)
+    found += [
+        f"REFUSED: job {job.n} with {job.refused}"
+        for job in world.jobs
+        if job.refused in _NEVER and job.how != "now"
+    ]
+    if world.settings["chats"]:
+        said = {job.n: job.act.data["chat"] for job in world.jobs}
+        failing = {said[job.n] for job in world.jobs if ["fail", 99] in job.script}
+        found += audit_chats(rows, said, world.platform, world.watch.reads, failing)
+    elif world.settings["mail"]:
+        sent = {job.n: (job.run_id, job.act.data["to"]) for job in world.jobs}
+        found += [
+            f"NEITHER: job {job.n} was neither taken nor refused"
+            for job in world.jobs
+            if not (job.run_id or job.refused)
+        ]
+        found += audit_mail(rows, sent, runs)
+    else:
+        found += _of_jobs(world, runs)
     found += _of_messages(rows)
-    if not world.is_replayed:  # a replayed message has a second run
+    if not world.is_replayed and not is_by_agents:  # a replayed message has a second run
         found += _of_deliveries(rows, world.jobs, runs)
     found += _of_answers(rows, runs)
     if world.settings["schedules"]:
@@ -221,12 +258,18 @@ async def audit(world: Outcome) -> list[str]:
         if server.is_up:
             found += _of_server(server)
     up = next(one for one in world.servers if one.is_awake)
-    accepted = {
-        job.run_id: job.thread
-        for job in world.jobs
-        if job.run_id not in (None, DELIVERED) and job.policy == "queue"
-    }
-    told = await world.watch.loop.joined(up.process, check(up.mailbox, accepted=accepted))
+    accepted = (
+        {}
+        if is_by_agents
+        else {
+            job.run_id: job.thread
+            for job in world.jobs
+            if job.run_id not in (None, DELIVERED) and job.policy == "queue"
+        }
+    )
+    told = await world.watch.loop.joined(
+        up.process, check(up.mailbox.stores if is_by_agents else up.mailbox, accepted=accepted)
+    )
     return found + [f"CHECK: {one}" for one in told]
 
 
@@ -268,6 +311,17 @@ def _of_jobs(world: Outcome, runs: dict[str, dict[str, Any]]) -> Iterator[str]:
             yield f"DEAD WITHOUT A TRY: job {job.n} was given up ({said or ended.get('value')})"
         if dead and not fails and not is_late and not any(row.attempts >= row.most for row in rows):
             yield f"DEAD TOO EARLY: job {job.n} was given up after fewer attempts than it has"
+    by_job: dict[Any, set[str]] = defaultdict(set)
+    for one in world.watch.seen:
+        by_job[one.n].add(one.run_id)
+    for job in world.jobs:
+        if (
+            job.how in ("enqueue", "many")
+            and job.policy == "queue"
+            and len(by_job[job.n]) > 1
+            and not world.is_replayed
+        ):
+            yield f"TWO RUNS: job {job.n} was executed as {sorted(by_job[job.n])}"
     for (run_id, name), times in world.watch.kept.items():
         if times and not world.watch.effects[run_id, name]:
             yield f"STEP NEVER EXECUTED: step {name} of {run_id} was returned as done {times} times"
@@ -331,7 +385,9 @@ def _of_notices(rows: Any, post: Post, runs: dict[str, dict[str, Any]]) -> Itera
     yield from (f"NOTICE LOST: of {one}" for one in runs if one not in came)
     yield from (f"NOTICE OF NOTHING: of {n}" for n in came.keys() - runs.keys())
     last: dict[str, tuple[int, str]] = {}
-    for order_key, payload in rows("SELECT order_key, payload FROM outbox ORDER BY place"):
+    for order_key, payload in rows(
+        "SELECT order_key, payload FROM outbox WHERE kind = 'notice' ORDER BY place"
+    ):
         n = json.loads(payload)["run"]
         if n in came:
             if order_key in last and came[n] < last[order_key][0]:

@@ -38,7 +38,7 @@ class Job:
     def __post_init__(self) -> None:
         data = self.act.data
         self.n: int = data["job"]
-        self.thread: str = data["thread"]
+        self.thread: str = data.get("thread", "")
         self.script: list[list[Any]] = data["script"]
         self.how = self.act.kind
         self.policy = {"enqueue": data.get("policy", "queue"), "many": "queue", "now": "interrupt"}.get(
@@ -62,6 +62,9 @@ class Job:
                     for n in (0, 2)
                 ]
                 return (await mailbox.enqueue_many(items))[0].id
+            case "send":
+                assert server.mail is not None
+                return await server.mail.send(self.n, self.act.data)
             case "deliver":
                 await queue.deliver(self.thread, [message], DeliveryMode(starts_run=True))
                 return DELIVERED

@@ -22,7 +22,9 @@ from postroom.stores.changes import ChangeNotifier
 from postroom.stores.sqlite.connection import store_error
 from postroom.stores.sqlite.engine import _new_in_memory
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
+from postroom.stores.store import SqlStore, Stores
 from simulation.loop import Process, ProcessClock, SimulatedLoop
+from simulation.mail import furnish
 from simulation.plan import Fault
 
 WAYS = (0, 0, 1, 1, 2, 5, 0, 1)
@@ -54,20 +56,19 @@ class Database:
 
     def __init__(self, loop: SimulatedLoop, faults: Iterable[Fault], random: Random) -> None:
         """Begin an empty database. All worlds share one connection: the end of a world rolls its rows back."""
-        if Database._shared is None:
-            Database._shared = _new_in_memory()
-            Database._shared.execute("PRAGMA wal_autocheckpoint = 0")
+        assert Database._shared is not None
         self.loop = loop
         self.connection = Database._shared
         self.connection.execute("BEGIN")
         self.random = random
-        self.faults: dict[int, list[Fault]] = {}
+        self.faults: dict[tuple[str, int], list[Fault]] = {}
         for fault in faults:
-            self.faults.setdefault(fault.n, []).append(fault)
+            self.faults.setdefault((fault.change, fault.n), []).append(fault)
         self.is_calm = False
         """Whether no fault happens any more."""
         self.sent = 0
         """How many changes were sent."""
+        self.sent_by_name: Counter[str] = Counter()
         self.commits = 0
         self.looks = 0
         self.happened: Counter[str] = Counter()
@@ -104,9 +105,21 @@ class Database:
             self.on_commit(process, name_of(change) if self.note else "")
         return done
 
-    def faults_now(self, n: int) -> list[Fault]:
-        """Return the faults of the n-th change."""
-        return [] if self.is_calm else self.faults.get(n, [])
+    def faults_now(self, n: int, change: str = "") -> list[Fault]:
+        """Return the faults of the n-th change, or of the n-th of this name."""
+        return [] if self.is_calm else self.faults.get((change, n), [])
+
+
+def prepare_rows() -> None:
+    """Store what every world begins with: a mail project and its agents."""
+    connection = Database._shared = _new_in_memory()
+    loop = SimulatedLoop(Random(0))
+    database = Database(loop, (), Random(0))
+    stores = Stores(
+        SqlStore(SimulatedEngine(database, loop.outside, Network(loop, database, ()))), is_exclusive=False
+    )
+    loop.run_until_complete(furnish(stores))
+    connection.execute("COMMIT")
 
 
 class Network:
@@ -186,7 +199,9 @@ class SimulatedEngine:
         database, process = self._database, self._process
         loop, future = database.loop, database.loop.create_future()
         database.sent += 1
-        faults = database.faults_now(database.sent)
+        name = name_of(change).rpartition(".")[2]
+        database.sent_by_name[name] += 1
+        faults = database.faults_now(database.sent) + database.faults_now(database.sent_by_name[name], name)
         call = CALL.get()
         if call is not None:
             call.step(loop, process)

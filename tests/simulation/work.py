@@ -5,7 +5,7 @@ part the run notes that it acts; by these notes the owners of a thread are compa
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -13,6 +13,7 @@ from typing import Any
 
 from postroom.embedded.running import Function, Run
 from simulation.loop import SimulatedLoop
+from simulation.mail import Agents
 from simulation.servers import Server
 
 
@@ -25,6 +26,8 @@ class Execution:
     thread: str
     attempt: int
     began: int
+    n: object = None
+    """The number of the job in the content of the run."""
     is_over: bool = False
     is_stubborn: bool = False
     """Whether it was told to stop and does not."""
@@ -37,6 +40,8 @@ class Watch:
 
     loop: SimulatedLoop
     has_ended: Callable[[str], bool]
+    claimed_ms: Callable[[str], int]
+    """Tells when the claim of a run was written, in milliseconds of the world."""
     note: Callable[[str], None] | None = None
     seen: list[Execution] = field(default_factory=list)
     found: list[str] = field(default_factory=list)
@@ -48,15 +53,22 @@ class Watch:
     """Threads whose runs callers end while they execute."""
     cancelled: dict[str, int] = field(default_factory=dict)
     """When a caller was told that a run is cancelled."""
+    reads: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """The runs that have read the message of a job, by its number."""
+    platform: Any = None
+    """The platform of a chat world."""
+    scripts: dict[int, list[list[Any]]] = field(default_factory=dict)
+    """What agents do for the message of a job, by its number."""
     failures: Counter[str] = field(default_factory=Counter)
     """How often a run has failed as its script says."""
 
     def begin(self, server: Server, run: Run) -> Execution:
         """Note that an execution begins."""
         loop = self.loop
-        one = Execution(server, run.id, run.thread_id, run.attempt, loop.ms)
+        n = run.data.get("n") if isinstance(run.data, dict) else None
+        one = Execution(server, run.id, run.thread_id, run.attempt, loop.ms, n)
         told_at = self.cancelled.get(run.id)
-        if told_at is not None and loop.ms > told_at + 1_000:
+        if told_at is not None and loop.ms > told_at + 1_000 and self.claimed_ms(run.id) > told_at + 500:
             self.found.append(
                 f"CANCELLED RUN BEGINS: {server.name} begins {run.id} at {loop.ms}; at {told_at} a caller was told that it is cancelled"
             )
@@ -82,6 +94,10 @@ class Watch:
                 f"and {other.server.name} has begun {other.run_id} at {other.began}"
             )
             one.overtaken_by = None  # reported once
+
+    def agents(self, server: Server) -> Agents:
+        """Return what runs the agents of a mail world at a server."""
+        return Agents(server, self, self.scripts)
 
     def work(self, server: Server) -> Function:
         """Return the function that a server executes for each run."""

@@ -64,7 +64,7 @@ def test_a_name_outside_of_the_rule_is_refused_with_one_that_would_do(subtests: 
 
 
 @given(st.text(max_size=80))
-@settings(max_examples=300, derandomize=True, deadline=None, database=None)
+@settings(max_examples=300)
 def test_every_text_is_either_a_name_or_gets_a_suggestion_that_is_one(text: str) -> None:
     try:
         assert names.check_name(text) == text

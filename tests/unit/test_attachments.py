@@ -277,7 +277,7 @@ SAMPLES = [
     st.lists(st.tuples(st.integers(0, 300), st.integers(0, 255)), max_size=8),
     st.integers(0, 4),
 )
-@settings(max_examples=150, derandomize=True, deadline=None, database=None)
+@settings(max_examples=150)
 def test_a_spoilt_picture_is_never_an_error(sample: bytes, spoilt: list[tuple[int, int]], cut: int) -> None:
     content = bytearray(sample)
     for position, value in spoilt:

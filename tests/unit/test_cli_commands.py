@@ -406,6 +406,30 @@ def test_an_own_message_and_a_glance_mark_nothing(run: Run, fake: FakePostroom, 
     assert len(fake.seen) == 1
 
 
+@pytest.mark.parametrize(
+    ("command", "tool", "words"),
+    [
+        ("read", "get_message", ("--peek",)),
+        ("ack", "acknowledge_message", ()),
+        ("reply", "reply_message", ("Yes.",)),
+    ],
+)
+def test_the_newest_message_of_the_inbox_needs_no_number(
+    run: Run, fake: FakePostroom, command: str, tool: str, words: Sequence[str]
+) -> None:
+    fake.tools |= {"fetch_inbox": lambda _: [INBOX], "get_message": lambda _: MESSAGE}
+    fake.tools |= {"acknowledge_message": lambda _: ACK, "reply_message": lambda _: SENT}
+    assert run("mail", command, "latest", *words, "--as", "Bo").code == 0
+    asked, acted = fake.seen
+    assert asked.body["params"]["arguments"]["limit"] == 1
+    assert acted.body["params"]["name"] == tool
+    assert acted.body["params"]["arguments"]["message_id"] == 7
+    fake.tools["fetch_inbox"] = lambda _: []
+    empty = run("mail", command, "latest", *words, "--as", "Bo")
+    assert (empty.code, "the inbox of Bo is empty" in empty.err) == (2, True)
+    assert run("mail", command, "newest", *words, "--as", "Bo").code == 2
+
+
 def test_a_message_is_shown_with_its_head_and_text(run: Run, fake: FakePostroom) -> None:
     fake.tools["get_message"] = lambda _: MESSAGE
     shown = run("mail", "read", "7", "--as", "Ada").out

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncIterator, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import httpx2
 import pytest
 import structlog
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse
@@ -694,7 +694,14 @@ async def test_start_and_end_of_the_server_pass_through() -> None:
     assert seen == ["lifespan"]
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    """One event loop for all examples: a loop for each of them would start a thread for each."""
+    with asyncio.Runner() as one:
+        yield one
+
+
+@settings(max_examples=300)
 @example(target=b"?\x80", host=b"localhost", name=b"cookie", value=b"", token=True)
 @given(
     target=st.binary(max_size=60),
@@ -706,12 +713,12 @@ async def test_start_and_end_of_the_server_pass_through() -> None:
     token=st.booleans(),
 )
 def test_no_bytes_make_the_door_fail(
-    target: bytes, host: bytes, name: bytes, value: bytes, token: bool
+    runner: asyncio.Runner, target: bytes, host: bytes, name: bytes, value: bytes, token: bool
 ) -> None:
     raw = b"/" + target.partition(b"?")[0]
     path = unquote(raw.decode("latin-1"))
     given_head = head((name, value), host=host, token=token)
-    reply = asyncio.run(
+    reply = runner.run(
         ask(guarded(), path, raw_path=raw, query=target, headers=given_head, method="POST", body=[target])
     )
     assert reply.starts == 1

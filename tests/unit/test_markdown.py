@@ -100,7 +100,7 @@ pieces = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.one_of(pieces, st.text(max_size=20)), max_size=12).map("".join))
 def test_no_text_at_all_yields_more_than_the_allow_list(body):
     assert_harmless(to_html(body))

@@ -110,7 +110,7 @@ def test_other_folders_stay_apart(subtests: pytest.Subtests) -> None:
 
 
 @given(st.text(min_size=1, max_size=200))
-@settings(max_examples=300, derandomize=True, deadline=None, database=None)
+@settings(max_examples=300)
 def test_every_slug_is_lower_case_letters_digits_and_single_hyphens(text: str) -> None:
     slug = slug_of("/" + text)
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug)
@@ -118,7 +118,7 @@ def test_every_slug_is_lower_case_letters_digits_and_single_hyphens(text: str) -
 
 
 @given(st.text(max_size=60))
-@settings(max_examples=500, derandomize=True, deadline=None, database=None)
+@settings(max_examples=500)
 def test_every_text_is_a_path_or_an_invalid_one_and_a_checked_path_stays_as_it_is(text: str) -> None:
     for candidate in (text, "/" + text, "C:\\" + text, "\\\\" + text):
         try:

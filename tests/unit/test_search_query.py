@@ -128,13 +128,13 @@ PIECES += ["𞤀", "\u0345", "\ue000", "²", "'", ";", "{", "}", "+", "\u2028", 
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=60), st.sampled_from(["", " "]))
-@settings(max_examples=500, derandomize=True, deadline=None, database=None)
+@settings(max_examples=500)
 def test_no_line_of_operators_is_an_error(index: sqlite3.Connection, pieces: list[str], between: str) -> None:
     _finds(index, between.join(pieces))
 
 
 @given(st.text(max_size=300))
-@settings(max_examples=500, derandomize=True, deadline=None, database=None)
+@settings(max_examples=500)
 def test_no_text_is_an_error(index: sqlite3.Connection, text: str) -> None:
     _finds(index, text)
 

@@ -13,7 +13,7 @@ from postroom.cli.content import save_file
 from postroom.cli.help_text import examples
 from postroom.cli.options import HERE, Acting, AsJson, Key, Project, completed, project_key
 from postroom.contracts.choices import Importance, SearchOrder
-from postroom.contracts.errors import InvalidArgument, UnknownThread
+from postroom.contracts.errors import InvalidArgument, UnknownMessage, UnknownThread
 
 app = typer.Typer(
     help="Send, read and find messages.",
@@ -22,6 +22,7 @@ app = typer.Typer(
     epilog=examples(
         "mail send --as Ada --to Ben -s Lights 'On the north pier?'",
         "mail inbox --as Ben --unread",
+        "mail read latest --as Ben",
         "mail reply 1 --as Ben Yes.",
         "mail thread msg-1",
         "mail save 1 --as Ben --to ~/inbox",
@@ -37,9 +38,25 @@ BodyFile = Annotated[
 Files = Annotated[
     list[Path] | None, typer.Option("--attach", metavar="FILE", help="Attach a file; may be given again.")
 ]
+
+
+def _number(text: str) -> int:
+    """Return the number of a message; 0 stands for the newest message of the inbox."""
+    if text == "latest":
+        return 0
+    if not text.isdecimal() or int(text) == 0:
+        raise typer.BadParameter(f"{text!r} is no number of a message; give a number from 1, or latest")
+    return int(text)
+
+
 MessageId = Annotated[
     int,
-    typer.Argument(metavar="ID", min=1, help="The message's number.", autocompletion=completed("messages")),
+    typer.Argument(
+        metavar="ID",
+        parser=_number,
+        help="The number of the message; latest: the newest message of the inbox.",
+        autocompletion=completed("messages"),
+    ),
 ]
 _PAST_THE_BODY = 2**53
 """An offset with which a message comes without its body."""
@@ -116,6 +133,7 @@ def reply(  # noqa: PLR0913 - the options of the command
     as_json: AsJson = False,
 ) -> None:
     """Answer a message on its thread."""
+    message_id = message_id or _latest(project, acting)
     _post(
         "reply_message",
         {
@@ -173,6 +191,7 @@ def read(
 ) -> None:
     """Show a message. It is marked as read when it came to this agent."""
     server = Server.find()
+    message_id = message_id or _latest(project, acting)
     named = {"project_key": project_key(project), "agent_name": acting, "message_id": message_id}
     message = show.fields(server.call_tool("get_message", named))
     body = str(message.get("body_md") or "")
@@ -202,6 +221,7 @@ def save(
 ) -> None:
     """Save the files that came with a message. A number is added to a name that another file has."""
     server = Server.find()
+    message_id = message_id or _latest(project, acting)
     named = {"project_key": project_key(project), "agent_name": acting, "message_id": message_id}
     message = show.fields(server.call_tool("get_message", {**named, "offset": _PAST_THE_BODY}))
     attached = show.items(message.get("attachments"))
@@ -239,6 +259,7 @@ def ack(
     as_json: AsJson = False,
 ) -> None:
     """Acknowledge a message. That also marks it as read; the first acknowledgement stands."""
+    message_id = message_id or _latest(project, acting)
     found = Server.find().call_tool(
         "acknowledge_message",
         {
@@ -313,6 +334,19 @@ def _messages_of(server: Server, named: Mapping[str, object]) -> Iterator[dict[s
         page = show.fields(server.call_tool("fetch_thread", {**named, "after": after}))
         yield from show.items(page.get("messages"))
         after = page["next"]
+
+
+def _latest(project: str, acting: str) -> int:
+    """Return the number of the newest message in the inbox of an agent.
+
+    Raises:
+        UnknownMessage: The inbox is empty.
+    """
+    named = {"project_key": project_key(project), "agent_name": acting, "limit": 1}
+    newest = show.items(Server.find().call_tool("fetch_inbox", {**named, "include_bodies": False}))
+    if not newest:
+        raise UnknownMessage(f"the inbox of {acting} is empty", remedy="name a message by its number")
+    return int(newest[0]["id"])
 
 
 def _post(tool: str, asked: Mapping[str, object], *, as_json: bool) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink, RunIdentity
+from postroom.contracts.budgets import Spending
 from postroom.contracts.files import RunFiles
 from postroom.contracts.live import LiveChannels
 from postroom.contracts.messages import Boundary, Message
@@ -33,6 +34,8 @@ class AgentRunResult(Record, frozen=True, kw_only=True):
     termination: TerminationReason = TerminationReason(type=TerminationKind.NATURAL_END)
     steps: int = 0
     usage: Usage = Usage()
+    counted: Usage = Usage()
+    """The part of `usage` that budgets have counted already, with the steps of the run."""
     waiting: RunWaitingState | None = None
 
 
@@ -89,6 +92,8 @@ class RunControl:
     """Stores the text that the run has streamed so far: an event that is stored next comes after it."""
     give_up_on: tuple[type[Exception], ...] = ()
     """Exceptions after which neither the run nor a step of it is retried."""
+    spends: Callable[[Usage], tuple[Spending, ...]] = lambda _: ()
+    """Returns what a commit adds to budgets for what a step of the run has used."""
     is_noted: bool = False
     """Whether `RunEffects.begin` has written what belongs to the beginning of this execution."""
     conversation: str | None = None

@@ -29,6 +29,15 @@ class LiveRunCommand:
     kind: LiveCommandKind
     messages: tuple[Message, ...] = ()
     decisions: tuple[tuple[str, ToolCallResume], ...] = ()
+    gives_way: bool = False
+    """Whether a `cancel` comes from a submission that wants the place of the run."""
+    is_refused: bool = False
+    """Whether that submission was refused: if the run has stopped for it, the run is queued again."""
+
+    @property
+    def cancels(self) -> bool:
+        """Whether the run ends as cancelled."""
+        return self.kind is LiveCommandKind.CANCEL and not self.is_refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from postroom.contracts.conversation import SummaryDraft
 from postroom.contracts.dispatch import Claim, Interrupt, RunDispatch, RunDispatchResult
 from postroom.contracts.errors import InvalidRecord
 from postroom.contracts.events import CanonicalEvent, CanonicalEventDraft
+from postroom.contracts.limits import LIMITS
 from postroom.contracts.messages import (
     Json,
     Message,
@@ -149,7 +150,7 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
     summary: SummaryDraft | None = None
     """Stored in place of those with its number and later ones; from then on it stands for what it covers."""
     spends: tuple[Spending, ...] = ()
-    """Added to what their scopes have spent."""
+    """Added to what their scopes have spent, unless all `events` of the commit were stored before."""
     begins: str | None = None
     """The instance id of an execution that begins: recorded on the dispatch that `claim` owns, or on the one
     of a delivery whose claim is needed."""
@@ -166,7 +167,8 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
         """What is locked before it is written: the thread, its parent, and what events and effects name."""
         threads = [self.thread_id, *([self.parent_thread_id] if self.parent_thread_id else [])]
         drafts = [draft.locks for draft in self.events] + [draft.locks for draft in self.outbox]
-        return set(map(thread_lock, threads)).union(*drafts)
+        limits = {LIMITS} if self.spends else set[str]()  # whoever starts a run next sees what was spent
+        return set(map(thread_lock, threads)).union(limits, *drafts)
 
     def moved(self, owned: RunDispatch, *, now: int) -> RunDispatch | None:
         """Return the dispatch that `claim` owns as this commit leaves it; None where it does not move it.

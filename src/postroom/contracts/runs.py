@@ -199,6 +199,15 @@ class Usage(Record, frozen=True, kw_only=True):
             wall_ms=self.wall_ms + other.wall_ms,
         )
 
+    def beyond(self, other: "Usage") -> "Usage":
+        """Return by how much each amount is higher than in `other`; 0 where it is not."""
+        return Usage(
+            input_tokens=max(self.input_tokens - other.input_tokens, 0),
+            output_tokens=max(self.output_tokens - other.output_tokens, 0),
+            cost_micros=max(self.cost_micros - other.cost_micros, 0),
+            wall_ms=max(self.wall_ms - other.wall_ms, 0),
+        )
+
 
 class RunRecord(Record, frozen=True, kw_only=True):
     """One user intent on a thread. All instants are milliseconds since the epoch."""

@@ -19,12 +19,11 @@ from typing import Any, Final
 from postroom.contracts.budgets import BUDGET_TOOL, Budget, BudgetScope, Spending
 from postroom.contracts.clock import iso
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
-from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.limits import LIMITS, Held
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import thread_lock
 from postroom.contracts.run_tables import RunTables
-from postroom.contracts.runs import AnsweredTicket, RunRecord, RunStatus, RunWaitingTicket
+from postroom.contracts.runs import AnsweredTicket, RunRecord, RunStatus, RunWaitingTicket, Usage
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume, ToolCallResumeMode
 from postroom.contracts.transactions import Store, Transaction
 
@@ -146,16 +145,15 @@ class Budgets:
         starting.update(set(scopes))
         return None
 
-    def learn(self, dispatch: RunDispatch, run: RunRecord, spends: Sequence[Spending]) -> None:
-        """Remember what a run has cost, for those that start after it."""
-        ids = _ids(dispatch, run)
-        for budget in self._budgets if spends else ():
-            key, cost = (budget.per, ids[budget.per]), spends[0]
-            before = self._highest.get(key, cost)
+    def learn(self, dispatch: RunDispatch, run: RunRecord, used: Usage, *, wall_ms: int) -> None:
+        """Remember what an execution has cost, its steps included, for the runs that start after it."""
+        ids, cost = _ids(dispatch, run), _costs(used, wall_ms)
+        for budget in self._budgets:
+            key = (budget.per, ids[budget.per])
+            before = self._highest.get(key, Spending(scope=""))
             if len(self._highest) >= _MOST_REMEMBERED and key not in self._highest:
                 self._highest.clear()
-            names = ("wall_ms", "tokens", "cost_micros")
-            highest = {name: max(getattr(cost, name), getattr(before, name) * 9 // 10) for name in names}
+            highest = {name: max(amount, getattr(before, name) * 9 // 10) for name, amount in cost.items()}
             self._highest[key] = Spending(scope="", **highest)
 
     def _most_at_once(self, tx: Transaction, budget: Budget, account: Spending, whose: str) -> int | None:
@@ -184,14 +182,13 @@ class Budgets:
         return tuple(_of(one, runs=1) for one in _once(counted) if one.scope not in known)
 
     def spent_by(
-        self, dispatch: RunDispatch, run: RunRecord, result: AgentRunResult, *, wall_ms: int, now: int
+        self, dispatch: RunDispatch, run: RunRecord, used: Usage, *, now: int, wall_ms: int = 0
     ) -> tuple[Spending, ...]:
-        """Return what an execution adds to the scopes that are counted."""
-        usage, counted = result.usage, self._counted(dispatch, run, now)
-        tokens = usage.input_tokens + usage.output_tokens
-        return tuple(
-            _of(one, wall_ms=wall_ms, tokens=tokens, cost_micros=usage.cost_micros) for one in _once(counted)
-        )
+        """Return what an execution, or a step of it, adds to the scopes that are counted."""
+        cost = _costs(used, wall_ms)
+        if not any(cost.values()):
+            return ()
+        return tuple(_of(one, **cost) for one in _once(self._counted(dispatch, run, now)))
 
     def _reached(self, tx: Transaction, dispatch: RunDispatch, run: RunRecord) -> list[Reached]:
         counted = list(self._counted(dispatch, run, tx.now()))
@@ -356,6 +353,12 @@ async def release_abandoned(store: Store) -> None:
 
 def _of(account: Spending, **spent: int) -> Spending:
     return replace(Spending(scope=account.scope, until=account.until), **spent)
+
+
+def _costs(used: Usage, wall_ms: int) -> dict[str, int]:
+    """Return what was used by the names of a budget's limits."""
+    tokens = used.input_tokens + used.output_tokens
+    return {"wall_ms": wall_ms, "tokens": tokens, "cost_micros": used.cost_micros}
 
 
 def _once(counted: Iterator[tuple[Budget, Spending]]) -> list[Spending]:

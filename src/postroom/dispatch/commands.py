@@ -9,7 +9,7 @@ A command is kept until the execution has ended, so that none is lost with the p
 from collections.abc import Callable, Mapping
 
 from postroom.contracts.errors import PostroomError
-from postroom.contracts.live import LiveCommandKind, LiveRunCommand
+from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.transactions import commands_to
 from postroom.dispatch.core import Core
 from postroom.log import get_logger
@@ -57,14 +57,14 @@ class Commands:
             return
         found = await self._core.store.read(lambda tx: tx.runs.dispatches.commands(tuple(at_work)))
         for dispatch_id, command in found:
-            if command.kind is not LiveCommandKind.CANCEL or not at_work[dispatch_id]:
+            if not (command.cancels and at_work[dispatch_id]):
                 self._hand_over(dispatch_id, command)
 
     def _hand_over(self, dispatch_id: str, command: LiveRunCommand) -> None:
         """Tell the executor, once; a decision that it does not take it is asked about again later."""
         decide = self._core.executor.send_decision
         try:
-            if command.kind is LiveCommandKind.CANCEL:
+            if command.cancels:
                 self._cancel(dispatch_id)
             for call_id, resume in command.decisions:
                 call = dispatch_id, call_id

@@ -41,7 +41,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.events import CanonicalEventDraft
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.limits import LIMITS, Held, Limit
-from postroom.contracts.live import LiveCommandKind, LiveRunCommand
+from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.messages import ContentBlock, Message, MessageMetadata, Role, storable
 from postroom.contracts.records import Record, replace
 from postroom.contracts.run_queue import RunEffects
@@ -257,6 +257,8 @@ class Ending(Record, frozen=True, kw_only=True):
     """Tells that the run was queued again, where decisions had come before it asked."""
     unasked: tuple[str, ...] = ()
     """The calls of decisions that the run has not taken, and does not ask about."""
+    comes_again: bool = False
+    """Whether the run was queued again: it had stopped for a submission that was refused."""
 
 
 class ClaimAsk(Record, frozen=True, kw_only=True):
@@ -479,7 +481,7 @@ class Completion:
         if not is_told and isinstance(attempt.sink, CapturingSink):
             attempt.sink.keep(finish)
         ending = await self._ended(attempt, result, spends, asks)
-        if not is_told:
+        if not is_told and not ending.comes_again:
             await attempt.watched.emit(finish)
         return ending
 
@@ -883,6 +885,10 @@ class _End(Record, frozen=True, kw_only=True):
         run = tx.runs.owned_run(dispatch, self.answer_id, None if self.asks is None else self.now)
         asked = commands_in(tx, dispatch)
         result = self._as_asked(run, asked)
+        is_kept = result is self.result and any(one.is_refused for one in asked)
+        is_open = run is not None and run.status is not RunStatus.DONE
+        if is_kept and is_open and result.termination.type is TerminationKind.CANCELLED:
+            return self._queued_again(tx, run)
         answer = ended = None
         if run is not None and (is_left_open(run, dispatch) or result is not self.result):
             answer = answer_of(run, result, id=self.answer_id)
@@ -916,6 +922,15 @@ class _End(Record, frozen=True, kw_only=True):
             unasked=unasked,
         )
 
+    def _queued_again(self, tx: Transaction, run: RunRecord | None) -> Ending | StaleClaim:
+        """Queue a run again that has stopped for a submission that was refused; no attempt is counted."""
+        proof = self.attempt.dispatch.claim_proof
+        row = tx.runs.dispatches.move_owned(proof, lambda row, now: row.released(now=now))
+        if isinstance(row, StaleClaim):
+            return row
+        heeded(tx, row)
+        return Ending(run=run, comes_again=True)
+
     def _step(
         self,
         tx: Transaction,
@@ -948,7 +963,7 @@ class _End(Record, frozen=True, kw_only=True):
     def _as_asked(self, run: RunRecord | None, asked: Sequence[LiveRunCommand]) -> AgentRunResult:
         """Return the result; if a cancel of the run was stored before, that the run is cancelled."""
         is_over = run is not None and run.status is RunStatus.DONE  # its executor has written its end
-        if is_over or not any(one.kind is LiveCommandKind.CANCEL for one in asked):
+        if is_over or not any(one.cancels for one in asked):
             return self.result
         return replace(self.result, termination=TerminationReason.cancelled(), waiting=None)
 
@@ -983,7 +998,7 @@ class _End(Record, frozen=True, kw_only=True):
 def is_cancelled(tx: Transaction, dispatch_id: str) -> bool:
     """Return whether a cancel of the active run of this dispatch is stored."""
     commands = tx.runs.dispatches.commands((dispatch_id,))
-    return any(command.kind is LiveCommandKind.CANCEL for _, command in commands)
+    return any(command.cancels for _, command in commands)
 
 
 def commands_in(tx: Transaction, dispatch: RunDispatch) -> list[LiveRunCommand]:
@@ -1002,7 +1017,7 @@ def heeded(tx: Transaction, row: RunDispatch) -> RunDispatch:
     tx.runs.dispatches.drop_commands(row.dispatch_id)
     if row.status is not RunDispatchStatus.QUEUED:
         return row
-    if any(one.kind is LiveCommandKind.CANCEL for one in asked):
+    if any(one.cancels for one in asked):
         return tx.runs.dispatches.cancel(row.dispatch_id) or row
     run = tx.runs.threads.load_run(row.run_id)
     if run is not None and owns(row, run):

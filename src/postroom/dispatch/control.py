@@ -21,6 +21,7 @@ from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
 _CANCEL = LiveRunCommand(kind=LiveCommandKind.CANCEL)
+_GIVE_WAY = replace(_CANCEL, gives_way=True)
 _WAKE = LiveRunCommand(kind=LiveCommandKind.PENDING_BOUNDARY_WAKE)
 _ACTIVE = (RunStatus.RUNNING, RunStatus.WAITING)
 
@@ -99,9 +100,9 @@ class Control:
             await self._events.dispatch_happened("RunInterrupted", active)
 
     async def give_way(self, active: RunDispatch) -> bool:
-        """Ask an active run to end and wait until its dispatch is released; False if it is not.
+        """Ask an active run to end and wait until its dispatch is released; False if it is not in time.
 
-        A run of this process that has not stopped in time is queued again, and is not cancelled.
+        Then the run is kept: it goes on, or is queued again when it has stopped.
         """
         here = await self._core.executor.cancel_and_wait_by_thread(active.thread_id)
         here = self._workers.stop(active.dispatch_id) or here
@@ -110,8 +111,9 @@ class Control:
             return await self._is_released(active)
         waited, config = 0, self._core.config
         while not await self._is_released(active):
-            if waited >= config.cancel_wait_ms:
-                self._workers.keep(active.dispatch_id)
+            if waited >= config.cancel_wait_ms and await self._asked_to_end(
+                active, replace(_GIVE_WAY, is_refused=True)
+            ):
                 reason = "local_cancel_release_wait" if here else "remote_cancel_release_wait"
                 await self._events.dispatch_happened(
                     "MailboxTimeout", active, reason=reason, timeout_ms=config.cancel_wait_ms
@@ -256,10 +258,13 @@ class Control:
         """Ask a run elsewhere to end for who waits now: with a live channel, so that a refusal is final."""
         if self._core.live is not None:
             return await self._sent(live_target(active), _CANCEL)
-        return await self._asked_to_end(active)
+        return await self._asked_to_end(active, _GIVE_WAY)
 
-    async def _asked_to_end(self, claimed: RunDispatch) -> bool:
-        """Keep for whoever has a run at work that it is to end; False when they have it no more."""
+    async def _asked_to_end(self, claimed: RunDispatch, command: LiveRunCommand = _CANCEL) -> bool:
+        """Store for the process that has a run at work that it is to end; False if it has the run no more.
+
+        A submission that wants the place of the run replaces what it, or another one, has asked before.
+        """
         core = self._core
 
         def ask(tx: Transaction) -> bool:
@@ -267,7 +272,12 @@ class Control:
             row = tx.runs.dispatches.load(claimed.dispatch_id)
             if row is None or row.claim_token != claimed.claim_token:
                 return False
-            tx.runs.dispatches.put_command(row, _CANCEL)
+            if command.gives_way:
+                kept = [one for one in commands_in(tx, row) if not one.gives_way]
+                tx.runs.dispatches.drop_commands(row.dispatch_id)
+                for one in kept:
+                    tx.runs.dispatches.put_command(row, one)
+            tx.runs.dispatches.put_command(row, command)
             return True
 
         return await core.observed("ask_to_end", core.store.write(ask, key=claimed.thread_id))

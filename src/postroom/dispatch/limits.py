@@ -31,8 +31,6 @@ class Lease:
     reason: str = ""
     is_cancelled: bool = False
     """Whether somebody has cancelled the run: a failure is not tried again then."""
-    is_kept: bool = False
-    """Whether the run was asked to give way to a submission that was refused: it is queued again."""
     stops: Callable[[], None] | None = None
     """Interrupts what executes, while something does."""
 
@@ -128,7 +126,7 @@ class Workers:
         """
         for thread_id, worker in self.executing.items():
             if worker.lease is not None and id in (thread_id, worker.run_id, worker.dispatch_id):
-                worker.lease.is_cancelled, worker.lease.is_kept = True, False
+                worker.lease.is_cancelled = True
                 if not is_told:
                     worker.lease.stop(LeaseEnd.CANCELLED, "cancelled")
                 return True
@@ -143,12 +141,6 @@ class Workers:
         known = (worker.lease for worker in self.executing.values() if worker.dispatch_id == dispatch_id)
         is_ending = any(lease is not None and lease.is_cancelled for lease in known)
         return self.stop(dispatch_id, is_told=tell(dispatch_id) or is_ending)
-
-    def keep(self, dispatch_id: str) -> None:
-        """Queue the run of this dispatch again when its execution has stopped, and do not cancel the run."""
-        for worker in self.executing.values():
-            if worker.lease is not None and worker.dispatch_id == dispatch_id:
-                worker.lease.is_cancelled, worker.lease.is_kept = False, True
 
     def idle_threads(self) -> list[str]:
         """Return the threads whose workers have nothing to do and are wanted by nobody."""

@@ -304,6 +304,8 @@ class Rounds:
         for one in due:
             self._dispatcher.workers.get_or_create(one.thread_id).expect(one.tenant)
         started = await self._dispatcher.try_all([one.thread_id for one in due])
+        if len(slots) and slots.free:  # threads wait in the line that have nothing due any more
+            await self._dispatcher.next_in_line()
         is_bounded = bool(self._core.config.limits) or self._core.budgets.holds_back
         self._is_held_up = not started and (bool(due) or is_bounded)
         return started

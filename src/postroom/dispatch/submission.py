@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from postroom.contracts.accepting import Accept
+from postroom.contracts.accepting import Accept, ThreadsNeeded
 from postroom.contracts.activation import BusyPolicy, RunActivation, RunMode
 from postroom.contracts.dispatch import OPEN, Interrupt, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
@@ -631,6 +631,7 @@ class Submissions:
         end the change writes; it is locked with them.
 
         Raises:
+            ThreadsNeeded: The change needs more threads; nothing was written.
             QueueFull: `max_pending_per_thread` messages wait on a thread already; see `Accept`.
         """
         core, scheduled = self._core, RunMode.SCHEDULED
@@ -663,8 +664,16 @@ class Submissions:
 
             return change(tx, Accept(frozenset(arrivals), put, is_full))
 
-        stored = self._stored_arrivals(tuple(arrivals.values()), accepted, key)
-        return await core.claiming.complete(stored, name="a delivery")
+        async def store() -> T | ThreadsNeeded:
+            try:
+                return await self._stored_arrivals(tuple(arrivals.values()), accepted, key)
+            except ThreadsNeeded as needed:
+                return needed  # no failure, also if the caller has hung up and runs nothing again
+
+        stored = await core.claiming.complete(store(), name="a delivery")
+        if isinstance(stored, ThreadsNeeded):
+            raise stored
+        return stored
 
     async def _stored_arrivals(
         self, arrivals: Sequence[_Arrival], change: Callable[[Transaction], T | StaleClaim], key: str

@@ -50,7 +50,6 @@ from postroom.contracts.runs import (
     RunRecord,
     RunStatus,
     RunWaitingState,
-    TerminationKind,
     TerminationReason,
     WaitingReason,
 )
@@ -185,7 +184,9 @@ class Dispatcher:
         if not self.reserve(thread_id, worker, has_turn=has_turn):
             is_open = self.accepting and not self._core.tasks.closed
             if not has_turn and is_open and self.slots.waits(thread_id) and self.slots.free:
-                self._core.tasks.start(self.next_in_line(), name="the line for slots")
+                self._executing += 1  # `idle` waits for the claims of the line
+                line = self._core.tasks.start(self.next_in_line(), name="the line for slots")
+                line.add_done_callback(lambda _: self._over())
             return DispatchAttempt.BUSY
         return await self._core.claiming.complete(self._claimed(thread_id, worker), name="a claim")
 
@@ -832,10 +833,7 @@ class Execution:
         cancelled = AgentRunResult(run_id=dispatch.run_id, termination=TerminationReason.cancelled())
         if job.lease.is_cancelled and isinstance(job.ended, BaseException):
             job.ended = cancelled  # it failed as it was told to end
-        if job.lease.is_kept and not _is_done(job.ended):
-            job.comes_again = True
-            await self._completion.release(dispatch)
-        elif job.ended is not None:
+        if job.ended is not None:
             await self._finish(job, job.ended)
         elif end is LeaseEnd.CANCELLED:
             await self._finish(job, cancelled)
@@ -893,16 +891,19 @@ class Execution:
             wall_ms = core.now() - attempt.started_at
             if not result.usage.wall_ms:  # programs do not say for how long they worked
                 result = replace(result, usage=replace(result.usage, wall_ms=max(wall_ms, 0)))
+            uncounted = result.usage.beyond(result.counted)
             spends = core.budgets.spent_by(
-                attempt.dispatch, attempt.run, result, wall_ms=wall_ms, now=core.now()
+                attempt.dispatch, attempt.run, uncounted, wall_ms=wall_ms, now=core.now()
             )
-            core.budgets.learn(attempt.dispatch, attempt.run, spends)
+            core.budgets.learn(attempt.dispatch, attempt.run, result.usage, wall_ms=wall_ms)
             asks = job.asks_next()
             ending = await self._completion.end(attempt, result, spends, asks)
+            job.comes_again = ending.comes_again
+            job.lease.is_cancelled &= not ending.comes_again
             job.leaves_waiting, job.next, job.has_looked = (
                 ending.leaves_waiting,
                 ending.next,
-                asks is not None or not ending.leaves_queued,
+                not ending.comes_again and (asks is not None or not ending.leaves_queued),
             )
         core.metrics.ended(
             outcome.kind.value, dispatch=attempt.dispatch, started_at=attempt.started_at, now=core.now()
@@ -966,16 +967,12 @@ class Execution:
             hidden_runs=frozenset(hidden),
             hidden_message_ids=await asked_of(core.threads, hidden) if hidden else frozenset(),
             give_up_on=core.config.give_up_on,
+            spends=lambda used: core.budgets.spent_by(dispatch, run, used, now=core.now()),
             is_noted=begun.is_noted,
         )
         was_cut_off = run.status is RunStatus.RUNNING and run.steps > 0
         recovery = core.executor.recovery(activation) if was_cut_off else Recovery.START
         return replace(activation, control=control, recovery=recovery)
-
-
-def _is_done(ended: Ended | None) -> bool:
-    """Return whether an execution that was asked to give way came to an end of its own."""
-    return isinstance(ended, AgentRunResult) and ended.termination.type is not TerminationKind.CANCELLED
 
 
 def _failed(dispatch: RunDispatch, error: BaseException, text: str) -> CanonicalEventDraft:

@@ -11,7 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar, cast
 from postroom.concurrency import retried
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink, StreamReset, TextDelta
+from postroom.contracts.budgets import Spending
 from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import (
     ExecutorMisbehaved,
@@ -73,6 +74,8 @@ _WRITER: Final = "run"
 _PAGE: Final = 500
 _SHOWN_OF_QUESTION: Final = 40
 """Most characters of a question in the name of its step."""
+_USES: Final = ("input_tokens", "output_tokens", "cost_micros")
+"""What a run says that it has used."""
 _MOST_USED: Final = 2**53
 
 T = TypeVar("T")
@@ -104,6 +107,10 @@ def is_awaited(work: object) -> bool:
     )
 
 
+_STEP_USES: ContextVar[list[Usage] | None] = ContextVar("step_uses", default=None)
+"""What the step has used that executes in this context."""
+
+
 class Suspended(BaseException):
     """Unwinds a function whose run waits; no `except Exception` of a program holds it up."""
 
@@ -125,6 +132,9 @@ class _Memory:
     """What the run waited on when it was let go on."""
     used: set[str] = field(default_factory=set)
     usage: Usage = field(default_factory=Usage)
+    """What the run record does not have yet."""
+    counted: Usage = field(default_factory=Usage)
+    """The part of it that budgets have counted, with the steps that used it."""
     unnamed: Counter[str] = field(default_factory=Counter)
     """How many of a kind had no name of their own."""
     is_suspended: bool = False
@@ -211,9 +221,16 @@ class Run:
         if self._is_done(name):
             value = self._memory.steps[name]
         else:
-            result = await self._tried(name, function, args, kwargs, attempts=attempts, delay=delay)
-            value = plain(result, f"the result of step {name!r}")
-            await self._keep(STEP, name, {"name": name, "value": value})
+            uses: list[Usage] = []
+            token = _STEP_USES.set(uses)
+            try:
+                result = await self._tried(name, function, args, kwargs, attempts=attempts, delay=delay)
+                value = plain(result, f"the result of step {name!r}")
+            finally:
+                _STEP_USES.reset(token)
+                used = sum(uses, Usage())
+                self._memory.usage += used  # of a step that failed, it is counted when the execution ends
+            await self._keep_step(name, value, used)
             if returns is None:
                 return result
         return value if returns is None else typed(value, returns, f"the result of step {name!r}")
@@ -333,7 +350,8 @@ class Run:
     def used(self, *, input_tokens: int = 0, output_tokens: int = 0, cost_micros: int = 0) -> None:
         """Count what the run has used up, for budgets and its record; money in millionths of the currency.
 
-        It is stored when the execution ends well or waits; call it within a step, so that it counts once.
+        Call it within a step: it is stored with the result of the step, and counts once. Outside of steps,
+        and in a step that fails, it is counted when the execution ends: again for each execution.
 
         Raises:
             InvalidArgument: a number is no whole one, or negative.
@@ -346,9 +364,11 @@ class Run:
         ):
             if not isinstance(used, int) or isinstance(used, bool) or not 0 <= used <= _MOST_USED:
                 raise InvalidArgument(f"{name} must be a whole number from 0 up", value=repr(used)[:80])
-        self._memory.usage += Usage(
-            input_tokens=input_tokens, output_tokens=output_tokens, cost_micros=cost_micros
-        )
+        usage = Usage(input_tokens=input_tokens, output_tokens=output_tokens, cost_micros=cost_micros)
+        if (uses := _STEP_USES.get()) is not None:
+            uses.append(usage)
+        else:
+            self._memory.usage += usage
 
     def _suspended(self, ticket: RunWaitingTicket) -> Suspended:
         self._memory.is_suspended = True
@@ -399,7 +419,17 @@ class Run:
                 await self._timer.sleep(milliseconds(delay) << (tried - 1))
         raise AssertionError("a step has at least one attempt")
 
-    async def _keep(self, kind: str, key: str, payload: dict[str, Json]) -> None:
+    async def _keep_step(self, name: str, value: Json, used: Usage) -> None:
+        """Store the result of a step, and count what the step has used in the same commit."""
+        payload: dict[str, Json] = {"name": name, "value": value}
+        if used != Usage():
+            payload["used"] = {one: getattr(used, one) for one in _USES}
+        await self._keep(STEP, name, payload, spends=self._control.spends(used))
+        self._memory.counted += used
+
+    async def _keep(
+        self, kind: str, key: str, payload: dict[str, Json], *, spends: tuple[Spending, ...] = ()
+    ) -> None:
         """Append an event to the run's log; refused where the run is another worker's by now."""
         draft = CanonicalEventDraft(
             scopes=(EventScope.thread(self.thread_id), EventScope.run(self.id)),
@@ -410,7 +440,8 @@ class Run:
             options=AppendOptions(writer_id=_WRITER, idempotency_key=f"{kind}/{self.id}/{key}"),
         )
         await self._control.store_output()  # text that was streamed before it comes before it
-        await self._control.coordinator.commit(ThreadCommit(thread_id=self.thread_id, events=(draft,)))
+        commit = ThreadCommit(thread_id=self.thread_id, events=(draft,), spends=spends)
+        await self._control.coordinator.commit(commit)
 
 
 class FunctionExecutor(RunDispatchExecutor):
@@ -442,16 +473,23 @@ class FunctionExecutor(RunDispatchExecutor):
             await sink.emit(StreamReset(reason="the run begins again"))
         run = Run(activation, control, sink, memory, clock=self._stores.clock, timer=self._timer)
         try:
-            returned = await self._function(run)
-        except (Suspended, BaseExceptionGroup) as raised:
-            ticket = _suspension(raised).ticket
-            state = RunWaitingState(reason=_REASONS[ticket.tool_name], tickets=(ticket,))
-            return AgentRunResult(
-                run_id=run_id,
-                termination=TerminationReason.suspended(),
-                waiting=state,
-                usage=memory.usage,
-            )
+            try:
+                returned = await self._function(run)
+            except (Suspended, BaseExceptionGroup) as raised:
+                ticket = _suspension(raised).ticket
+                state = RunWaitingState(reason=_REASONS[ticket.tool_name], tickets=(ticket,))
+                return AgentRunResult(
+                    run_id=run_id,
+                    termination=TerminationReason.suspended(),
+                    waiting=state,
+                    usage=memory.usage,
+                    counted=memory.counted,
+                )
+        except Exception:
+            if spends := control.spends(memory.usage.beyond(memory.counted)):
+                commit = ThreadCommit(thread_id=activation.thread_id, spends=spends)
+                await control.coordinator.commit(commit)
+            raise
         if memory.is_suspended:
             raise ExecutorMisbehaved(
                 "the work went on behind a question or a sleep",
@@ -459,7 +497,11 @@ class FunctionExecutor(RunDispatchExecutor):
                 remedy="let what `ask` and `sleep` raise pass: catch no BaseException around them",
             )
         return AgentRunResult(
-            run_id=run_id, response=as_text(returned), steps=len(memory.used), usage=memory.usage
+            run_id=run_id,
+            response=as_text(returned),
+            steps=len(memory.used),
+            usage=memory.usage,
+            counted=memory.counted,
         )
 
     async def _remembered(
@@ -467,32 +509,40 @@ class FunctionExecutor(RunDispatchExecutor):
     ) -> tuple[RunActivation, _Memory]:
         """Return the request as the run was first made, and what was done of it."""
         run_id, steps = activation.run_id or "", dict[str, Json]()
-        run, is_streamed = control.run, False
+        run, is_streamed, used = control.run, False, Usage()
         if run is not None and run.session_id != activation.trace.session_id:  # it has begun before
-            steps, is_streamed = await self._steps(run_id)
+            steps, used, is_streamed = await self._steps(run_id)
+            used = used.beyond(run.usage)  # by executions that were cut off
             ids = run.input.trigger_message_ids if run.input is not None else ()
             records = await control.threads.load_message_records(run.thread_id, ids)
             activation = replace(activation, messages=tuple(record.message for record in records))
         memory = _Memory(
-            steps=steps, is_streamed=is_streamed, answers=_answers(activation, run), waited=_tickets(run)
+            steps=steps,
+            is_streamed=is_streamed,
+            answers=_answers(activation, run),
+            waited=_tickets(run),
+            usage=used,
+            counted=used,
         )
         return activation, memory
 
-    async def _steps(self, run_id: str) -> tuple[dict[str, Json], bool]:
-        """Return the results of a run's steps, and whether it has streamed anything."""
+    async def _steps(self, run_id: str) -> tuple[dict[str, Json], Usage, bool]:
+        """Return the results of a run's steps, what they have used, and whether it has streamed anything."""
         scope, after = EventScope.run(run_id).key, 0
         steps: dict[str, Json] = {}
+        used = Usage()
 
         def look(tx: Transaction) -> list[tuple[int, CanonicalEvent]]:
             return tx.events.of_scope(scope, after=after, limit=_PAGE, kinds=(STEP,))
 
         while page := await self._stores.store.read(look):
             steps |= {event.payload["name"]: event.payload["value"] for _, event in page}
+            used = sum((Usage(**event.payload.get("used", {})) for _, event in page), used)
             after = page[-1][0]
         texts = await self._stores.store.read(
             lambda tx: tx.events.of_scope(scope, after=0, limit=1, kinds=(TEXT,))
         )
-        return steps, bool(texts)
+        return steps, used, bool(texts)
 
 
 async def _on_a_thread(function: Callable[..., object], *args: object, **kwargs: object) -> object:

@@ -224,6 +224,8 @@ class RunLog:
         self._hidden: tuple[str, ...] = ()
         self.spent = Usage()
         """Used up since the last checkpoint."""
+        self.counted = Usage()
+        """Used up in this execution until the last checkpoint: budgets have counted it."""
         self.steps = 0
         """Steps since the last checkpoint."""
         self.record = fresh
@@ -370,10 +372,16 @@ class RunLog:
         # Behind whatever the thread ends with: others may have put in what the next run is to read.
         answer = self.answer() if record.status is RunStatus.DONE else None
         commit = ThreadCommit(
-            thread_id=record.thread_id, messages=messages, run=record, summary=summary, answer=answer
+            thread_id=record.thread_id,
+            messages=messages,
+            run=record,
+            summary=summary,
+            answer=answer,
+            spends=self._control.spends(self.spent),
         )
         await self._control.coordinator.commit(commit)
         self.record = record
+        self.counted += self.spent
         self.spent, self.steps = Usage(), 0
         self._unsent.clear()
         self._output.clear()

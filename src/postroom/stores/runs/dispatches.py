@@ -438,7 +438,8 @@ class Dispatches(Tables, DispatchTables):
     def put_command(self, dispatch: RunDispatch, command: LiveRunCommand) -> None:
         values = {
             "dispatch_id": dispatch.dispatch_id,
-            "call_id": next((call for call, _ in command.decisions), ""),
+            # No call has a blank id. A cancel by a person and one by a submission are kept side by side.
+            "call_id": next((call for call, _ in command.decisions), " " if command.gives_way else ""),
             "body": encode(command),
             "created_at": self._now(),
         }

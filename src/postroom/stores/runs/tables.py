@@ -122,6 +122,8 @@ class RunTables(Tables, run_tables.RunTables):
         thread = _thread_after(before, step, following, now)
         is_new = not found["threads.thread", thread_id]
         self._write_thread(step, before, thread, answer, is_new=is_new)
+        if step.spends and (drafts is None or not drafts.were_stored):
+            self.threads.spend(step.spends)
         queued, waiting = (0, 0) if step.ends is None else _left(found, step)
         if moved is not None and delivery is not None:
             self._write_queue(moved, claimed, interrupt)
@@ -191,8 +193,6 @@ class RunTables(Tables, run_tables.RunTables):
             self.threads.put_run(step.run)
         if step.thread_state is not None:
             self.threads.put_state(after.id, encode(step.thread_state))
-        if step.spends:
-            self.threads.spend(step.spends)
 
     def _write_messages(self, step: ThreadCommit, first_seq: int, answer: Answer | None) -> None:
         if step.messages:
@@ -256,6 +256,11 @@ class _Drafts:
         """
         self._appended = appending(self._events, found, now)
         self._stored = self._tables[1].decided(self._effects, found, now)
+
+    @property
+    def were_stored(self) -> bool:
+        """Whether there are events, and all were stored before: the commit is repeated after a lost reply."""
+        return bool(self._events) and not self._appended.new
 
     def written(self, done: Committed) -> Committed:
         """Write what is new, and return what was committed with all of them."""
