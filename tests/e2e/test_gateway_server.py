@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -279,6 +280,36 @@ def test_an_answer_streams_in_the_openai_protocol(tmp_path: Path, model: Echoing
         said = "".join(one["delta"].get("content") or "" for one in pieces)
         assert said == f"re: {text} (1)"
         assert [one["finish_reason"] for one in pieces if one["finish_reason"]] == ["stop"]
+
+
+def test_a_server_that_dies_before_it_learns_of_a_hang_up_finishes_the_run_and_serves_the_retry(
+    tmp_path: Path, model: EchoingModel
+) -> None:
+    asked = {"model": "postroom", "messages": [{"role": "user", "content": "who has the keys?"}]}
+    head = {"Authorization": f"Bearer {KEY}", "X-Postroom-Session": "harbour"}
+    with RunningServer(configured(tmp_path, model.url)) as server:
+        model.hold()
+        with server.line() as line:
+            body = json.dumps(asked).encode()
+            raw = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {':'.join(map(str, server.address))}\r\n".encode()
+            for name, value in (
+                head | {"Content-Type": "application/json", "Content-Length": len(body)}
+            ).items():
+                raw += f"{name}: {value}\r\n".encode()
+            line.send(raw + b"\r\n" + body)
+            assert model.asked.wait(PATIENCE)
+            os.kill(server.pid, signal.SIGSTOP)  # what the client does from now on reaches no code
+        server.kill()
+        model.release()
+        server.start()
+        retry = httpx2.post(
+            f"{server.url}/v1/chat/completions",
+            json=asked,
+            headers=head | {"x-stainless-retry-count": "1"},
+            timeout=PATIENCE,
+        )
+        assert retry.json()["choices"][0]["message"]["content"] == "re: who has the keys? (1)"
+        assert ask(server, "and the lamp?") == "re: and the lamp? (3)", "the question is in the session once"
 
 
 def test_what_the_operator_says_appears_in_the_chat_and_strangers_stay_out(

@@ -244,6 +244,37 @@ def test_a_server_is_not_ready_while_postgresql_is_away_and_goes_on_by_itself(tm
             assert [one["subject"] for one in seen["inbox"]] == ["candle", "lamp"]
 
 
+def test_doctor_finds_damage_on_postgresql_without_a_server(
+    server: RunningServer, flags: tuple[str, ...], dsn: str, tmp_path: Path
+) -> None:
+    number = asyncio.run(write_by_a_real_client(server, "2026", "lamp"))
+    server.stop()
+
+    def doctor() -> tuple[int, dict[str, Any]]:
+        words = ("doctor", "--json", "--data-dir", str(server.data_dir))
+        found = run_here(
+            *words, environment=plain_environment(tmp_path) | {"POSTROOM_DATABASE_URL": flags[1]}
+        )
+        return found.returncode, {one["name"]: one for one in json.loads(found.stdout)["checks"]}
+
+    code, checks = doctor()
+    assert (code, checks["store"]["state"], checks["messages"]["state"]) == (1, "ok", "ok"), checks
+    config = (tmp_path / "config" / "postroom" / "config.toml").read_text()
+    schema = config.partition('"')[2].partition('"')[0]
+    with psycopg.connect(dsn, autocommit=True) as session:
+        session.execute(f"UPDATE {schema}.messages SET subject = 'oil' WHERE id = {number}".encode())
+    code, checks = doctor()
+    assert (code, checks["messages"]["state"]) == (1, "failed"), checks
+    assert str(number) in checks["messages"]["detail"]
+    with psycopg.connect(dsn, autocommit=True) as session:
+        session.execute("SET session_replication_role = replica")
+        session.execute(f"INSERT INTO {schema}.project_aliases VALUES ('gone', 4242)".encode())
+    code, checks = doctor()
+    assert (code, checks["store"]["state"]) == (1, "failed"), checks
+    assert "of table project_aliases: 1 rows break it" in checks["store"]["detail"]
+    assert "PostgreSQL server restore a backup" in checks["store"]["remedy"]
+
+
 def test_every_surface_takes_an_address_of_a_unix_socket(tmp_path: Path, here: Command) -> None:
     refuse_missing("postgres")
     if is_given():

@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+import psutil
 import pytest
 from filelock import FileLock
 from mcp import Client, StdioServerParameters
@@ -472,6 +474,54 @@ def test_clients_that_begin_at_once_share_one_server_which_outlives_them(env: di
     assert read_owner(data / "postroom.db")["pid"] == note.pid
     assert Server(locate(env)).is_ready()
     assert (data / "server.log").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+def test_calls_in_flight_at_a_killed_server_are_told_as_unknown_and_stored_once_when_repeated(
+    env: dict[str, str],
+) -> None:
+    data, folder = Path(env["POSTROOM_DATA_DIR"]), env["POSTROOM_DATA_DIR"]
+    proxy = Proxy(env)
+
+    def call(number: int, tool: str, **arguments: object) -> dict[str, object]:
+        return ask(number, "tools/call", name=tool, arguments={"project_key": folder, **arguments})
+
+    def send(number: int) -> dict[str, object]:
+        message = {"sender_name": "Ada", "to": ["Ada"], "subject": "Lamp", "body_md": f"It is lit: {number}."}
+        return call(number, "send_message", **message, idempotency_key=f"lamp-{number}")
+
+    proxy.send(ask(1, "tools/call", name="ensure_project", arguments={"human_key": folder}))
+    assert "error" not in proxy.line(patience=60)
+    proxy.send(call(2, "register_agent", program="p", model="m", name="Ada"))
+    assert "error" not in proxy.line()
+    proxy.send(send(10))
+    assert "error" not in proxy.line()
+    note = places.read_server_note(data)
+    assert note is not None
+    process = psutil.Process(note.pid)
+    process.suspend()
+    open_before = len(process.net_connections("tcp"))
+    numbers = (10, 11, 12, 13)
+    proxy.send(*map(send, numbers))
+    client = psutil.Process(proxy.process.pid)
+    sent = time.monotonic() + PATIENCE
+    while sum(one.status == "ESTABLISHED" for one in client.net_connections("tcp")) < len(numbers):
+        assert time.monotonic() < sent, open_before
+    process.kill()
+    told = [proxy.line() for _ in numbers]
+    assert {one["id"] for one in told} == set(numbers)
+    assert all("not known whether a change was stored" in one["error"]["message"] for one in told)
+    left = set(numbers)
+    for _ in range(5):  # on a busy machine a start may take longer than the proxy waits for it
+        proxy.send(*map(send, left))
+        left -= {one["id"] for one in [proxy.line(patience=60) for _ in set(left)] if "error" not in one}
+        if not left:
+            break
+    proxy.send(call(20, "fetch_inbox", agent_name="Ada", include_bodies=True))
+    inbox = proxy.line()["result"]["structuredContent"]
+    bodies = sorted(one["body_md"] for one in inbox["result"])
+    assert bodies == [f"It is lit: {number}." for number in numbers]
+    assert proxy.end() == 0
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")

@@ -93,7 +93,7 @@ def test_what_cannot_be_run_is_refused_by_name(subtests: pytest.Subtests) -> Non
         ({"env": {"A=B": "x"}}, "no such name"),
         ({"env": {"POSTROOM_INSTANCE": "x"}}, "set by the server"),
         ({"env": ["A"]}, "no table"),
-        ({"pass_env": ["POSTROOM_HOUSE"]}, "set by the server"),
+        ({"pass_env": ["POSTROOM_SERVER"]}, "set by the server"),
         ({"pass_env": ["POSTROOM_SERVER"]}, "set by the server"),
         ({"pass_env": ["A=B"]}, "no such name"),
         ({"pass_env": "HOME"}, "no list of texts"),

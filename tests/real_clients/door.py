@@ -5,14 +5,24 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Protocol
 
-from e2e.running import RunningServer
+
+class Listening(Protocol):
+    """A server with the token of its operator."""
+
+    @property
+    def address(self) -> tuple[str, int]: ...
+
+    @property
+    def token(self) -> str: ...
+
 
 _OF_A_CONNECTION = {"connection", "transfer-encoding", "content-length", "keep-alive", "server", "date"}
 
 
 @contextmanager
-def opened(server: RunningServer) -> Iterator[str]:
+def opened(server: Listening) -> Iterator[str]:
     """Listen on a free port of loopback; yield the address of the MCP endpoint there."""
 
     class Handler(BaseHTTPRequestHandler):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from postroom.testing.checking import check
 from simulation.callers import DELIVERED, Job
+from simulation.chats import ChatPlatform, audit_chats
 from simulation.database import Database
 from simulation.loop import START_MS
 from simulation.mail import audit_mail
@@ -174,6 +175,8 @@ class Rounds:
                         ("idle", row.id, row.token or ""),
                         f"IDLE CLAIM: {row.run} is claimed by {row.by}, which does not execute it",
                     )
+            elif self.settings["chats"]:  # its runs wait for the server that has the channel
+                continue
             elif row.due_at <= now - 200 and row.thread not in busy and free:
                 if asking is None:
                     asked = "SELECT thread_id FROM runs WHERE status = 'waiting'"
@@ -199,11 +202,13 @@ class Outcome:
     may_lose_attempts: bool
     """Whether servers died, froze or lost replies: an attempt may be used up without an execution."""
     is_replayed: bool
+    platform: ChatPlatform
 
 
 async def audit(world: Outcome) -> list[str]:
     """Return what is wrong when nothing moves any more."""
     rows = world.commits.database.connection.execute
+    is_by_agents = bool(world.settings["mail"] or world.settings["chats"])
     runs: dict[str, dict[str, Any]] = {}
     for run_id, thread, status, body in rows("SELECT run_id, thread_id, status, body FROM runs"):
         runs[run_id] = {"thread": thread, "status": status, **json.loads(body)}
@@ -222,7 +227,11 @@ async def audit(world: Outcome) -> list[str]:
         for job in world.jobs
         if job.refused in _NEVER and job.how != "now"
     ]
-    if world.settings.get("mail"):
+    if world.settings["chats"]:
+        said = {job.n: job.act.data["chat"] for job in world.jobs}
+        failing = {said[job.n] for job in world.jobs if ["fail", 99] in job.script}
+        found += audit_chats(rows, said, world.platform, world.watch.reads, failing)
+    elif world.settings["mail"]:
         sent = {job.n: (job.run_id, job.act.data["to"]) for job in world.jobs}
         found += [
             f"NEITHER: job {job.n} was neither taken nor refused"
@@ -233,7 +242,7 @@ async def audit(world: Outcome) -> list[str]:
     else:
         found += _of_jobs(world, runs)
     found += _of_messages(rows)
-    if not world.is_replayed and not world.settings.get("mail"):  # a replayed message has a second run
+    if not world.is_replayed and not is_by_agents:  # a replayed message has a second run
         found += _of_deliveries(rows, world.jobs, runs)
     found += _of_answers(rows, runs)
     if world.settings["schedules"]:
@@ -249,10 +258,9 @@ async def audit(world: Outcome) -> list[str]:
         if server.is_up:
             found += _of_server(server)
     up = next(one for one in world.servers if one.is_awake)
-    is_mail = up.mail is not None
     accepted = (
         {}
-        if is_mail
+        if is_by_agents
         else {
             job.run_id: job.thread
             for job in world.jobs
@@ -260,7 +268,7 @@ async def audit(world: Outcome) -> list[str]:
         }
     )
     told = await world.watch.loop.joined(
-        up.process, check(up.mailbox.stores if is_mail else up.mailbox, accepted=accepted)
+        up.process, check(up.mailbox.stores if is_by_agents else up.mailbox, accepted=accepted)
     )
     return found + [f"CHECK: {one}" for one in told]
 

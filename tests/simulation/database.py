@@ -61,13 +61,14 @@ class Database:
         self.connection = Database._shared
         self.connection.execute("BEGIN")
         self.random = random
-        self.faults: dict[int, list[Fault]] = {}
+        self.faults: dict[tuple[str, int], list[Fault]] = {}
         for fault in faults:
-            self.faults.setdefault(fault.n, []).append(fault)
+            self.faults.setdefault((fault.change, fault.n), []).append(fault)
         self.is_calm = False
         """Whether no fault happens any more."""
         self.sent = 0
         """How many changes were sent."""
+        self.sent_by_name: Counter[str] = Counter()
         self.commits = 0
         self.looks = 0
         self.happened: Counter[str] = Counter()
@@ -104,9 +105,9 @@ class Database:
             self.on_commit(process, name_of(change) if self.note else "")
         return done
 
-    def faults_now(self, n: int) -> list[Fault]:
-        """Return the faults of the n-th change."""
-        return [] if self.is_calm else self.faults.get(n, [])
+    def faults_now(self, n: int, change: str = "") -> list[Fault]:
+        """Return the faults of the n-th change, or of the n-th of this name."""
+        return [] if self.is_calm else self.faults.get((change, n), [])
 
 
 def prepare_rows() -> None:
@@ -198,7 +199,9 @@ class SimulatedEngine:
         database, process = self._database, self._process
         loop, future = database.loop, database.loop.create_future()
         database.sent += 1
-        faults = database.faults_now(database.sent)
+        name = name_of(change).rpartition(".")[2]
+        database.sent_by_name[name] += 1
+        faults = database.faults_now(database.sent) + database.faults_now(database.sent_by_name[name], name)
         call = CALL.get()
         if call is not None:
             call.step(loop, process)

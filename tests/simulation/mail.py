@@ -49,6 +49,8 @@ class Agents(RunDispatchExecutor):
             id=run_id, thread_id=activation.thread_id, attempt=activation.attempt, data=None
         )
         watch, server = self._watch, self._server
+        for number in numbers:
+            watch.reads[number].add(run_id)
         one = watch.begin(server, run)
         server.executing[run_id] += 1
         try:

@@ -20,6 +20,8 @@ CHANGE_FAULTS = (
     "frozen behind",
     "frozen while sent",
 )
+CHANGES = ("end", "end", "claim", "moved", "renew_leases", "submit", "committed", "accepted")
+"""The names of changes at which half of the faults are aimed."""
 HINT_FAULTS = ("hint lost", "hint doubled")
 EFFECT_FAULTS = ("effect refused", "effect unknown", "effect slow")
 
@@ -32,12 +34,14 @@ class Fault:
     n: int
     ms: int = 0
     """How long it lasts; for hints, how many of them it hits."""
+    change: str = ""
+    """The name of the changes that are counted; without one, all are."""
     late: bool = False
     """Whether the change leaves a frozen server only when the server goes on."""
 
     def __str__(self) -> str:
         length = f" for {self.ms} ms" if self.ms and "hint" not in self.kind else ""
-        return f"{self.kind}{length}, at {'look' if self.n < 0 else 'number'} {abs(self.n)}"
+        return f"{self.kind}{length}, at {self.change or ('look' if self.n < 0 else 'number')} {abs(self.n)}"
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,7 @@ def plan_of(seed: int) -> Plan:
     draw = Random(f"plan {seed}")
     servers = draw.choice((1, 2, 2, 2, 3))
     settings = {
-        "lease_ms": draw.choice((3_000, 6_000)),
+        "lease_ms": 3_000,
         "slots": draw.choice((1, 2, 3, 8)),
         "at_once": draw.choice((None,) * 5 + (2,)),
         "relay": draw.random() < 0.4,
@@ -134,11 +138,13 @@ def plan_of(seed: int) -> Plan:
         "sweep_s": draw.choice((2, 5)),
     }
     jobs = draw.choice((1, 2, 2, 3, 3, 4, 5))
-    settings["mail"] = draw.random() < 0.25
-    acts = [_sent(draw, n) if settings["mail"] else _job(draw, n) for n in range(jobs)]
+    has = draw.random()
+    settings["mail"], settings["chats"] = has < 0.2, 0.2 <= has < 0.35
+    kind = _sent if settings["mail"] else _spoken if settings["chats"] else _job
+    acts = [kind(draw, n) for n in range(jobs)]
     hangs = draw.random() < 0.4
-    if settings["mail"]:
-        settings |= {"relay": False, "schedules": False}
+    if settings["mail"] or settings["chats"]:
+        settings |= {"relay": False, "schedules": False, "leases": False}
         acts += [
             _accident(draw, kind, servers) for kind in ("kill", "freeze", "leave") if draw.random() < 0.12
         ]
@@ -171,7 +177,7 @@ def _job(draw: Random, n: int) -> Act:
             ("wait", "wait", "step", "step", "ask", "sleep", "stream", "log", "fail", "ask for")
         )
         about: list[Any] = {
-            "wait": [draw.choice((0, 1, 10, 500, 3_000, 9_000))],
+            "wait": [draw.choice((0, 1, 10, 500, 2_000, 4_500))],
             "step": [f"s{number}", draw.choice((0, 1, 50, 1_000))],
             "ask": [f"may it {number}?"],
             "ask for": [f"will you {number}?", draw.choice((500, 5_000))],
@@ -192,23 +198,34 @@ def _job(draw: Random, n: int) -> Act:
         data["delay_ms"] = draw.choice((0, 0, 0, 700))
         data["attempts"] = draw.choice((None, None, None, None, 1, 2))
         data["deadline_ms"] = draw.choice((None,) * 7 + (1_500,))
-    return Act(draw.choice((0, 0, 1, 2, 100, 1_000, 3_500)), kind, data, draw.randrange(8))
+    return Act(draw.choice((0, 0, 1, 2, 100, 700, 2_000)), kind, data, draw.randrange(8))
+
+
+def _spoken(draw: Random, n: int) -> Act:
+    """Draw a message that a person writes in a chat."""
+    data = {"job": n, "chat": draw.choice(("11", "11", "12")), "script": _part(draw)}
+    return Act(draw.choice((200, 200, 201, 400, 1_000, 2_500)), "say", data)
 
 
 def _sent(draw: Random, n: int) -> Act:
     """Draw a message that wakes one agent or two."""
-    parts: list[list[Any]] = [
-        ["wait", draw.choice((0, 1, 10, 500, 3_000, 9_000))] for _ in range(draw.choice((0, 1, 1, 2)))
-    ]
-    if draw.random() < 0.25:
-        parts.insert(draw.randint(0, len(parts)), ["fail", draw.choice((1, 2, 99))])
     data = {
         "job": n,
         "to": draw.choice((["Ben"], ["Ben"], ["Cyd"], ["Ben", "Cyd"])),
         "mail_thread": draw.choice((None, "T-1", "T-1", "T-2")),
-        "script": parts,
+        "script": _part(draw),
     }
-    return Act(draw.choice((0, 0, 1, 2, 100, 1_000, 3_500)), "send", data, draw.randrange(8))
+    return Act(draw.choice((0, 0, 1, 2, 100, 700, 2_000)), "send", data, draw.randrange(8))
+
+
+def _part(draw: Random) -> list[list[Any]]:
+    """Draw what an agent does for a message."""
+    parts: list[list[Any]] = [
+        ["wait", draw.choice((0, 1, 10, 500, 2_000, 4_500))] for _ in range(draw.choice((0, 1, 1, 2)))
+    ]
+    if draw.random() < 0.25:
+        parts.insert(draw.randint(0, len(parts)), ["fail", draw.choice((1, 2, 99))])
+    return parts
 
 
 def _other_acts(draw: Random, settings: dict[str, Any], jobs: int, servers: int) -> Iterator[Act]:
@@ -221,16 +238,16 @@ def _other_acts(draw: Random, settings: dict[str, Any], jobs: int, servers: int)
             yield Act(draw.choice(at), kind, data(), draw.randrange(servers))
 
     for _ in range(draw.choice((0, 0, 0, 1, 1, 2))):
-        yield from act(1, "cancel", (100, 700, 2_000, 5_000), lambda: {"job": draw.randrange(jobs)})
+        yield from act(1, "cancel", (100, 700, 2_000, 3_500), lambda: {"job": draw.randrange(jobs)})
     yield from act(0.15, "retract", (50, 500, 3_000), lambda: {"thread": f"t{draw.randrange(2)}"})
-    yield from act(0.2, "replay", (3_000, 8_000, 15_000), dict)
+    yield from act(0.2, "replay", (2_000, 5_000), dict)
     yield from act(0.3, "follow", (0, 300, 3_000), lambda: {"job": draw.randrange(jobs)})
     if settings["schedules"]:
         schedule = {
             "missed": draw.choice(("all", "once", "skip")),
             "overlap": draw.choice(("queue", "skip")),
             "script": [["wait", draw.choice((0, 500, 3_000))]],
-            "lasts_ms": draw.choice((3_000, 7_000)),
+            "lasts_ms": draw.choice((3_000, 5_000)),
         }
         yield Act(0, "schedule", schedule, draw.randrange(servers))
     for kind in ("kill", "freeze", "leave"):
@@ -241,7 +258,7 @@ def _other_acts(draw: Random, settings: dict[str, Any], jobs: int, servers: int)
 def _accident(draw: Random, kind: str, servers: int) -> Act:
     data = {
         "kill": {"again_ms": draw.choice((100, 3_000))},
-        "freeze": {"ms": draw.choice((300, 3_500, 6_500, 13_000))},
+        "freeze": {"ms": draw.choice((300, 3_500, 6_500))},
         "leave": {"grace_ms": draw.choice((0, 500)), "again_ms": draw.choice((0, 3_000))},
     }[kind]
     return Act(draw.choice((50, 500, 1_500, 4_000)), kind, data, draw.randrange(servers))
@@ -253,19 +270,27 @@ def _faults(draw: Random, settings: dict[str, Any], jobs: int) -> Iterator[Fault
     for _ in range(draw.choice((0, 1, 1, 1, 2, 2, 3, 4))):
         kind = draw.choice(CHANGE_FAULTS)
         lease = settings["lease_ms"]
+        long = lease + settings["sweep_s"] * 1_000 + 1_500
         ms = {
             "slow there": draw.choice((300, 1_200, lease + 200)),
             "slow back": draw.choice((300, 1_200, lease + 200)),
             "killed behind": draw.choice((100, 3_000)),
             "killed while sent": draw.choice((100, 3_000)),
-            "frozen behind": draw.choice((300, lease + 500, lease + 7_000)),
-            "frozen while sent": draw.choice((300, lease + 500, lease + 7_000)),
+            "frozen behind": draw.choice((300, lease + 500, long)),
+            "frozen while sent": draw.choice((300, lease + 500, long)),
         }.get(kind, 0)
-        yield Fault(kind, draw.randint(1, last), ms, late=draw.random() < 0.5)
+        name = draw.choice(CHANGES) if draw.random() < 0.5 else ""
+        yield Fault(
+            kind,
+            draw.choice((1, 1, 2, 3, 4)) if name else draw.randint(1, last),
+            ms,
+            name,
+            draw.random() < 0.5,
+        )
     if draw.random() < 0.15:
         yield Fault("unread", -draw.randint(1, 60))
     if draw.random() < 0.25:
         yield Fault(draw.choice(HINT_FAULTS), draw.randint(1, 20), draw.choice((1, 3, 30)))
-    if settings["relay"]:
+    if settings["relay"] or settings["chats"]:
         for _ in range(draw.choice((0, 1, 1, 2))):
             yield Fault(draw.choice(EFFECT_FAULTS), draw.randint(1, 6))

@@ -1,9 +1,10 @@
 """The servers of a world: each has a mailbox over the shared database, its rounds, schedules, relay and leases."""
 
 import asyncio
+import traceback
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from random import Random
 from typing import Any
@@ -23,6 +24,7 @@ from postroom.leases import Leases
 from postroom.relay import NotPerformed, Outcome, Performed, Relay
 from postroom.stores.changes import ChangeNotifier
 from postroom.stores.store import SqlStore, Stores
+from simulation.chats import ChatServer
 from simulation.database import Database, Network, SimulatedEngine
 from simulation.loop import Process, SimulatedLoop
 from simulation.mail import MailServer
@@ -141,7 +143,13 @@ class Server:
         runs, timer = self.stores.runs, SystemTimer()
         options = {"consumer_id": self.name, "config": self.config, "random": random}
         self.mail: MailServer | None = None
-        if settings.get("mail"):
+        self.chats: ChatServer | None = None
+        if settings["chats"]:
+            options["config"] = replace(self.config, places=lambda: self.chats.leases.places())
+            agents, lease_ms = watch.agents(self), self.config.lease_ms
+            self.chats = ChatServer(self.stores, agents, self.name, options, watch.platform, lease_ms)
+            self.queue = self.chats.queue
+        elif settings["mail"]:
             self.mail = MailServer(self.stores, watch.agents(self), options)
             self.queue = self.mail.queue
         else:
@@ -159,6 +167,8 @@ class Server:
             )
             self.leases.want(ALONE)
         self._settings = settings
+        self.begin_another: Any = None
+        """Starts another server in the place of this one."""
         self._relay = Relay(self.stores.store, {NOTICE: Notices(self.loop, post, database)})
         self._stopping = asyncio.Event()
         self.loop.processes.append(process)
@@ -181,6 +191,8 @@ class Server:
         """Drain and end, as on SIGTERM."""
         self.is_up = False
         self._stopping.set()
+        if self.chats is not None:
+            await self.chats.leave()
         await self.queue.aclose(timedelta(milliseconds=grace_ms))
         self.kill()
 
@@ -203,7 +215,18 @@ class Server:
             except Exception:  # whatever runs the server starts it again
                 await self.loop.passes(500)
         self.is_up = True
+        try:
+            await self._serve_rest()
+        except Exception:  # as above
+            if self.database.note is not None:
+                self.database.note(f"{self.name} ends: {traceback.format_exc()[-300:]}")
+            self.kill()
+            self.loop.call_at_ms(self.loop.ms + 500, self.begin_another, process=self.loop.outside)
+
+    async def _serve_rest(self) -> None:
         async with asyncio.TaskGroup() as group:
+            if self.chats is not None:
+                group.create_task(self.chats.serve())
             if self._settings["schedules"]:
                 group.create_task(self.mailbox.schedules.kept.serve())
             if self.mail is not None:

@@ -5,7 +5,7 @@ part the run notes that it acts; by these notes the owners of a thread are compa
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -40,6 +40,8 @@ class Watch:
 
     loop: SimulatedLoop
     has_ended: Callable[[str], bool]
+    claimed_ms: Callable[[str], int]
+    """Tells when the claim of a run was written, in milliseconds of the world."""
     note: Callable[[str], None] | None = None
     seen: list[Execution] = field(default_factory=list)
     found: list[str] = field(default_factory=list)
@@ -51,6 +53,10 @@ class Watch:
     """Threads whose runs callers end while they execute."""
     cancelled: dict[str, int] = field(default_factory=dict)
     """When a caller was told that a run is cancelled."""
+    reads: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """The runs that have read the message of a job, by its number."""
+    platform: Any = None
+    """The platform of a chat world."""
     scripts: dict[int, list[list[Any]]] = field(default_factory=dict)
     """What agents do for the message of a job, by its number."""
     failures: Counter[str] = field(default_factory=Counter)
@@ -62,7 +68,7 @@ class Watch:
         n = run.data.get("n") if isinstance(run.data, dict) else None
         one = Execution(server, run.id, run.thread_id, run.attempt, loop.ms, n)
         told_at = self.cancelled.get(run.id)
-        if told_at is not None and loop.ms > told_at + 1_000:
+        if told_at is not None and loop.ms > told_at + 1_000 and self.claimed_ms(run.id) > told_at + 500:
             self.found.append(
                 f"CANCELLED RUN BEGINS: {server.name} begins {run.id} at {loop.ms}; at {told_at} a caller was told that it is cancelled"
             )

@@ -22,8 +22,9 @@ from postroom.contracts.schedules import Schedule
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 from simulation.books import Commits, Outcome, Rounds, audit
 from simulation.callers import DELIVERED, Caller, Follower, HungUp, Job
+from simulation.chats import ChatPlatform, said
 from simulation.database import Database, Network, prepare_rows
-from simulation.loop import Process, SimulatedLoop, Stuck
+from simulation.loop import START_MS, Process, SimulatedLoop, Stuck
 from simulation.plan import HINT_FAULTS, Act, Fault, Plan
 from simulation.servers import Post, Server, effect_faults
 from simulation.work import Watch
@@ -76,7 +77,7 @@ class World:
         hints = [fault for fault in plan.faults if fault.kind in HINT_FAULTS]
         self.network = Network(self.loop, self.database, hints)
         self.post = Post(effect_faults(plan.faults))
-        self.watch = Watch(self.loop, self._has_ended)
+        self.watch = Watch(self.loop, self._has_ended, self._claimed_ms)
         self.commits = Commits(self.database)
         self.servers: list[Server] = []
         self.rounds = Rounds(self.commits, self.servers, plan.settings)
@@ -85,6 +86,7 @@ class World:
         self.jobs = [Job(act) for act in plan.acts if "script" in act.data and act.kind != "schedule"]
         self.watch.interrupted |= {job.thread for job in self.jobs if job.policy == "interrupt"}
         self.watch.scripts = {job.n: job.script for job in self.jobs}
+        self.watch.platform = self.platform = ChatPlatform(self.loop, self.post, self.database)
         self.followers: list[Follower] = []
         self.answered: Counter[str] = Counter()
         self.is_replayed = False
@@ -123,7 +125,7 @@ class World:
         """Put a line of the product's log into the trace; an unforeseen exception is a finding."""
         event = getattr(record.msg, "event", str(record.msg))
         if self.database.note is not None:
-            text = record.getMessage()
+            text = record.getMessage().partition("\n")[0]
             self._note(f"{self.loop.current.name}   | {record.levelname.lower()} {text[:300]}")
         cause = record.exc_info[1] if record.exc_info else None
         if event in _CRASHES and not self.loop.is_over and not isinstance(cause, PostroomError):
@@ -138,6 +140,10 @@ class World:
         ).fetchone()
         return row is not None and row[0] == "done"
 
+    def _claimed_ms(self, run_id: str) -> int:
+        asked = "SELECT max(claimed_at) FROM run_dispatches WHERE run_id = ? AND status = 'Claimed'"
+        return (self.database.connection.execute(asked, (run_id,)).fetchone()[0] or 0) - START_MS
+
     # Life.
 
     async def _live(self) -> None:
@@ -146,6 +152,7 @@ class World:
             self._begin_server(plan.skews[place])
         rounds = loop.create_task(self._watch())
         answers = loop.create_task(self._answer())
+        deliveries = loop.create_task(self.platform.deliver(self.servers)) if plan.settings["chats"] else None
         work = [loop.create_task(self._act(act)) for act in plan.acts]
         if work:
             await asyncio.wait(work)
@@ -155,7 +162,7 @@ class World:
         until = loop.ms + QUIET_MS
         while loop.ms < until and not self._is_idle():
             await loop.passes(250)
-        await loop.passes(1_500)
+        await loop.passes(1_000)
         if any(len(one.queue._dispatcher.slots) for one in self._up()):
             await loop.passes(2_500)  # a poll clears the lines
         if any(not one.is_over for one in self.followers):
@@ -167,6 +174,8 @@ class World:
             await self._compare(follower)
         rounds.cancel()
         answers.cancel()
+        if deliveries is not None:
+            deliveries.cancel()
         happened = self.database.happened
         self.found += await audit(
             Outcome(
@@ -180,6 +189,7 @@ class World:
                 may_lose_attempts=bool(happened)
                 or any(act.kind in ("kill", "freeze", "leave") for act in plan.acts),
                 is_replayed=self.is_replayed,
+                platform=self.platform,
             )
         )
 
@@ -189,6 +199,7 @@ class World:
         server = Server(
             process, self.database, self.network, self.post, self.watch, self.plan.settings, random
         )
+        server.begin_another = self._begin_server
         self.servers.append(server)
         server.start()
 
@@ -211,15 +222,21 @@ class World:
             return False
         if rows("SELECT 1 FROM run_dispatches WHERE is_open = 1 LIMIT 1").fetchone():
             return False
-        if (
-            self.plan.settings["relay"]
-            and rows(
-                "SELECT 1 FROM outbox WHERE kind = 'notice' AND status IN ('pending', 'claimed') LIMIT 1"
-            ).fetchone()
-        ):
+        settings, unsent = self.plan.settings, "kind = 'notice' AND status IN ('pending', 'claimed')"
+        if settings["relay"] and rows(f"SELECT 1 FROM outbox WHERE {unsent} LIMIT 1").fetchone():
+            return False
+        if settings["mail"] and self._has_unwoken():
+            return False
+        if settings["chats"] and not self._is_chat_idle():
             return False
         alive = [one for one in self.servers if not one.process.is_dead]
         return bool(alive) and all(one.is_awake and not one.queue._dispatcher._executing for one in alive)
+
+    def _is_chat_idle(self) -> bool:
+        rows = self.database.connection.execute
+        is_open = "SELECT 1 FROM inbound_messages WHERE status IN ('waiting', 'handed_over') LIMIT 1"
+        unsent = "SELECT 1 FROM outbox WHERE kind <> 'archive' AND status IN ('pending', 'claimed') LIMIT 1"
+        return not (self.platform.waiting or rows(is_open).fetchone() or rows(unsent).fetchone())
 
     def _has_unwoken(self) -> bool:
         """Whether a message has not yet begun a run of an agent."""
@@ -258,6 +275,9 @@ class World:
             job.refused = error.code
         if self.database.note is not None:
             self._note(f"job {job.n} is {job.refused or job.run_id}")
+
+    async def _act_say(self, act: Act) -> None:
+        self.platform.waiting.append(said(act.data["job"], act.data["chat"], self.servers[0].chats.channel))
 
     async def _act_cancel(self, act: Act) -> None:
         job = next(
@@ -387,7 +407,7 @@ class World:
                 self.answered[question] += 1
 
         while True:
-            await self.loop.passes(draw.choice((200, 1_000, 3_000)))
+            await self.loop.passes(draw.choice((200, 600, 1_500)))
             asked = self.database.connection.execute(
                 "SELECT run_id FROM runs WHERE status = 'waiting'"
             ).fetchall()

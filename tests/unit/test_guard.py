@@ -215,7 +215,7 @@ def test_a_folder_without_a_repository_is_refused(tmp_path: Path) -> None:
 def test_the_commands_say_what_they_did(repo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["guard", "install", "--repo", str(repo), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["hooks"][0] == {"name": "pre-commit", "state": "installed", "chained": False}
+    assert found["hooks"][0] == {"name": "pre-commit", "state": "installed", "chained": False, "manager": ""}
     assert main(["guard", "status", "--repo", str(repo)]) == 0
     assert "installed" in capsys.readouterr().out
     assert main(["guard", "remove", "--repo", str(repo)]) == 0

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -108,13 +109,124 @@ def test_a_hook_that_pre_commit_calls_already_is_called_by_ours_and_comes_back(
     assert (folder / "pre-commit.legacy").read_text() == first
 
 
-def test_hooks_of_lefthook_are_left_alone_and_the_lines_for_its_configuration_are_told(repo: Path) -> None:
-    folder = repo / ".git" / "hooks"
-    folder.mkdir(exist_ok=True)
-    (folder / "pre-commit").write_text('#!/bin/sh\nif [ "$LEFTHOOK" = "0" ]; then exit 0; fi\n')
-    before = sorted(folder.iterdir())
-    with pytest.raises(StateError) as refused:
-        guard_hooks.install(repo)
-    assert "lefthook.yml" in refused.value.remedy
-    assert "postroom guard check pre-commit" in refused.value.remedy
-    assert sorted(folder.iterdir()) == before
+CLIENTS = Path(__file__).parents[2] / ".clients" / "node_modules" / ".bin"
+LINES = {name: f'postroom guard check {name} "$@"' for name in ("pre-commit", "pre-push")}
+LEFTHOOK_LINE = "postroom: {{run: 'postroom guard check {name} {{0}}', use_stdin: true}}"
+
+
+class Husky:
+    """husky 9: it points core.hooksPath at its folder, whose files call those of `.husky`."""
+
+    def install(self, repo: Path) -> None:
+        if program := real("husky"):
+            subprocess.run([program], cwd=repo, check=True, capture_output=True, timeout=60)
+            return
+        for name in LINES:
+            write(
+                repo,
+                f".husky/_/{name}",
+                text=f'#!/bin/sh\n[ ! -f ".husky/{name}" ] || sh -e ".husky/{name}" "$@"\n',
+            )
+            (repo / ".husky" / "_" / name).chmod(0o755)
+        write(repo, ".husky/_/h")
+        git(repo, "config", "core.hooksPath", ".husky/_")
+
+    def uninstall(self, repo: Path) -> None:
+        git(repo, "config", "--unset", "core.hooksPath")
+
+    def add_line(self, repo: Path) -> None:
+        for name, line in LINES.items():
+            write(repo, f".husky/{name}", text=f"echo theirs >&2\n{line}\n")
+
+
+class Lefthook:
+    """lefthook: it renames hooks that are there to `.old`, and brings them back at its end."""
+
+    def install(self, repo: Path) -> None:
+        if not (repo / "lefthook.yml").exists():
+            write(repo, "lefthook.yml", text=self._configuration(""))
+        if program := real("lefthook"):
+            subprocess.run([program, "install"], cwd=repo, check=True, capture_output=True, timeout=60)
+            return
+        for name in LINES:
+            hook = repo / ".git" / "hooks" / name
+            if hook.exists():
+                hook.rename(hook.with_name(f"{name}.old"))
+            calls = f"if grep -q 'guard check {name}' lefthook.yml; then {LINES[name]} || exit 1; fi"
+            hook.write_text(f'#!/bin/sh\n[ "$LEFTHOOK" = 0 ] && exit 0\n{calls}\n')
+            hook.chmod(0o755)
+
+    def uninstall(self, repo: Path) -> None:
+        if program := real("lefthook"):
+            subprocess.run([program, "uninstall"], cwd=repo, check=True, capture_output=True, timeout=60)
+            return
+        for name in LINES:
+            hook = repo / ".git" / "hooks" / name
+            hook.unlink()
+            if (old := hook.with_name(f"{name}.old")).exists():
+                old.rename(hook)
+
+    def add_line(self, repo: Path) -> None:
+        write(repo, "lefthook.yml", text=self._configuration(f"    {LEFTHOOK_LINE}\n"))
+
+    def _configuration(self, line: str) -> str:
+        other = "    ok: {run: 'true'}\n"
+        return "".join(f"{name}:\n  commands:\n{other}{line.format(name=name)}" for name in LINES)
+
+
+def real(name: str) -> str | None:
+    """Return the program if it is installed; without it, its files are made as it makes them."""
+    return shutil.which(name, path=f"{CLIENTS}{os.pathsep}{os.environ['PATH']}")
+
+
+MANAGERS = {"husky": Husky(), "lefthook": Lefthook()}
+"""Real ones: `npm install --prefix .clients --no-save husky lefthook`."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", MANAGERS)
+@pytest.mark.parametrize(
+    "order", ["MG", "GM", "GMg", "GMm", "GMgm", "MAG", "GMAg", "MAmG", "GgMA", "MmG", "GMAm"]
+)
+def test_the_state_of_the_guard_beside_a_manager_is_whether_it_runs(
+    repo: Path, monkeypatch: pytest.MonkeyPatch, name: str, order: str
+) -> None:
+    """M installs husky or lefthook and m removes it, A adds the line; G installs the guard and g removes it."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    before = "#!/bin/sh\necho before >&2\n"
+    (repo / ".git" / "hooks").mkdir(exist_ok=True)
+    (repo / ".git" / "hooks" / "pre-commit").write_text(before)
+    (repo / ".git" / "hooks" / "pre-commit").chmod(0o755)
+    manager, is_managed, has_line = MANAGERS[name], False, False
+    for step in order:
+        if step in "Mm":
+            is_managed = step == "M"
+            (manager.install if is_managed else manager.uninstall)(repo)
+        elif step == "A":
+            manager.add_line(repo)
+            has_line = True
+        elif step == "G" and is_managed and not has_line:
+            with pytest.raises(StateError) as refused:
+                guard_hooks.install(repo)
+            for hook, line in LINES.items():
+                told = LEFTHOOK_LINE.format(name=hook) if name == "lefthook" else line
+                assert f"`{told}`" in refused.value.remedy
+        elif step == "g" and is_managed and has_line:
+            with pytest.raises(StateError, match=f"the configuration of {name} calls the guard"):
+                guard_hooks.remove(repo)
+        else:
+            (guard_hooks.install if step == "G" else guard_hooks.remove)(repo)
+    write(repo, "more")
+    git(repo, "add", "more")
+    told = git(repo, "commit", "-m", "second", POSTROOM_AGENT="Ada").stderr
+    runs = "reservations were not checked" in told  # no server runs
+    found = guard_hooks.hooks_of(repo)
+    assert {one.state == "installed" for one in found} == {runs}, told
+    assert {one.manager for one in found} == {name if is_managed else ""}
+    assert ("before" in told) is not is_managed, told
+    if is_managed:
+        assert runs is has_line
+        manager.uninstall(repo)
+    if "g" in order:
+        assert (repo / ".git" / "hooks" / "pre-commit").read_text() == before
+        assert not (repo / ".git" / "hooks" / "pre-push").exists()

@@ -10,6 +10,7 @@ import pytest
 from fastmcp import Client
 from fastmcp.exceptions import ToolError
 from mcp.shared.exceptions import MCPError
+from mcp.types import PromptReference, ResourceTemplateReference
 
 from postroom.mail.context import Rules
 from postroom.mail.operations import ALL_OPERATIONS
@@ -252,3 +253,28 @@ async def test_a_listener_that_fails_keeps_no_news_from_the_others() -> None:
     news.subscribe(lambda event: heard.append(event.uri))
     await news.announce(["mail://agents/x"])
     assert heard == ["mail://agents/x"]
+
+
+async def test_the_parts_of_a_resources_address_are_completed(client: Client[Any]) -> None:
+    await client.call_tool("send_message", message(thread_id="lamp-7"))
+    slug = "srv-lighthouse"
+
+    async def suggested(template: str, part: str, begin: str, **known: str) -> list[str]:
+        ref = ResourceTemplateReference(type="ref/resource", uri=template)
+        found = await client.complete(ref, {"name": part, "value": begin}, context_arguments=known)
+        return list(found.values)
+
+    inbox, thread = "mail://inbox/{project}/{agent}", "mail://thread/{project}/{thread}"
+    assert await suggested(inbox, "project", "SRV") == [slug]
+    assert await suggested(inbox, "project", "no") == []
+    assert await suggested(inbox, "agent", "b", project=slug) == ["Ben"]
+    assert await suggested(inbox, "agent", "", project=PROJECT) == ["Ada", "Ben"]
+    assert await suggested(inbox, "agent", "") == [], "the project is not known yet"
+    assert await suggested(thread, "thread", "lamp", project=slug) == ["lamp-7"]
+    for template, part in ((inbox, "thread"), ("mail://nothing/{project}", "project")):
+        with pytest.raises(MCPError, match="no resource has the template"):
+            await suggested(template, part, "")
+    with pytest.raises(MCPError, match="no project is named 'nowhere'"):
+        await suggested(inbox, "agent", "", project="nowhere")
+    with pytest.raises(MCPError, match="no prompt is named 'plan'"):
+        await client.complete(PromptReference(type="ref/prompt", name="plan"), {"name": "a", "value": ""})

@@ -497,3 +497,22 @@ async def test_news_is_told_to_a_token_while_it_is_good() -> None:
     await news.announce(["mail://agents/b"])
     assert [name for name, uri in heard if uri.endswith("a")] == ["first", "second", "operator"]
     assert [name for name, uri in heard if uri.endswith("b")] == ["second", "operator"]
+
+
+async def test_suggestions_for_addresses_are_for_those_who_may_read_them(edge: Edge) -> None:
+    few, bound = (
+        await edge.named_token("few", "mail:send"),
+        await edge.named_token("b", "mail:read", project=HARBOR),
+    )
+
+    async def suggested(headers: dict[str, str], part: str, **known: str) -> httpx2.Response:
+        ref = {"type": "ref/resource", "uri": "mail://inbox/{project}/{agent}"}
+        about = {"argument": {"name": part, "value": ""}, "context": {"arguments": known}}
+        asked = _call("completion/complete", ref=ref, **about)
+        return await _ask(edge, "POST", "/mcp", headers, json=asked)
+
+    assert (await suggested(few, "project")).status_code == 403
+    found = (await suggested(bound, "project")).json()["result"]["completion"]
+    assert found["values"] == ["projects-harbor"]
+    refused = (await suggested(bound, "agent", project="projects-shore")).json()
+    assert refused["error"]["data"]["code"] == "unknown_project"

@@ -43,6 +43,7 @@ from postroom.http_api.operations import CheckState
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.waking.runners import read_runner
 from postroom.services.runners import DeclaredRunner, declared_runners
+from postroom.stores.postgres.errors import BACKUP_OF_POSTGRES
 from postroom.stores.sqlite import sqlite_release
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ class Doctor:
 
     async def _store_reads(self) -> list[CheckResult]:
         store = self._application.store
+        is_file = not self._application.settings.database_url
         if faults := await store.check():
             if indexes := await store.indexes_that_lack_rows():
                 self.repairs.append(indexes_of(store, indexes))
@@ -112,7 +114,7 @@ class Doctor:
                     part="store reads",
                     state="failed",
                     detail="; ".join(faults[:5]),
-                    remedy="stop the server, `postroom restore`",
+                    remedy="stop the server, `postroom restore`" if is_file else BACKUP_OF_POSTGRES,
                     facts={"faults": len(faults)},
                 )
             ]

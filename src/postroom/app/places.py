@@ -29,7 +29,6 @@ CLIENT_NAMES: Final = (
 """Names with our prefix that clients read, and that are no settings of the server."""
 RUN_NAMES: Final = (
     "POSTROOM_DISPATCH",
-    "POSTROOM_HOUSE",
     "POSTROOM_INSTANCE",
     "POSTROOM_PROJECT",
     "POSTROOM_RUN",

@@ -39,7 +39,10 @@ def remove(repo: Repo = HERE, as_json: AsJson = False) -> None:
 
 @app.command()
 def status(repo: Repo = HERE, as_json: AsJson = False) -> None:
-    """Say which hooks are in place. Absent, installed, foreign (another program's) or overwritten."""
+    """Show the state of each hook: absent, installed, foreign (another program's) or overwritten.
+
+    If husky or lefthook writes the hooks, a hook is installed if their configuration calls the guard.
+    """
     _show(guard_hooks.hooks_of(repo), as_json=as_json)
 
 
@@ -54,10 +57,20 @@ def check(
     raise typer.Exit(guard_check.run_check(hook, arguments or []))
 
 
+def _beside(hook: guard_hooks.Hook) -> str:
+    """Say which other program takes part in a hook."""
+    if hook.manager:
+        return f"called by {hook.manager}" if hook.state == "installed" else f"written by {hook.manager}"
+    return "calls the hook that was there" if hook.chained else ""
+
+
 def _show(hooks: list[guard_hooks.Hook], *, as_json: bool) -> None:
     folder = str(hooks[0].path.parent)
-    rows = [{"name": one.name, "state": one.state, "chained": one.chained} for one in hooks]
-    lines = [(one.name, one.state, "calls the hook that was there" if one.chained else "") for one in hooks]
+    rows = [
+        {"name": one.name, "state": one.state, "chained": one.chained, "manager": one.manager}
+        for one in hooks
+    ]
+    lines = [(one.name, one.state, _beside(one)) for one in hooks]
     show.answer(
         {"folder": folder, "hooks": rows},
         as_json=as_json,

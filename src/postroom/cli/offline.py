@@ -23,9 +23,9 @@ from postroom.app.store_identity import Kept, refuse_wrong
 from postroom.app.support import as_json, common_documents, outline_documents, told_findings
 from postroom.app.tokens import load_or_make_token
 from postroom.cli.restoring import checked_schema
-from postroom.contracts.errors import InvalidPath, PostroomError, StateError, StoreError
+from postroom.contracts.errors import InvalidPath, PostroomError, StateError, StoreCorrupt, StoreError
 from postroom.contracts.transactions import Outline
-from postroom.stores.postgres.errors import no_backup
+from postroom.stores.postgres.errors import BACKUP_OF_POSTGRES, no_backup
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import page_backups
 from postroom.stores.sqlite.connection import (
@@ -195,6 +195,8 @@ def _look_at_store(settings: Settings, now: int) -> None:
             opened = _postgres(settings)
         with closing(opened) as store:
             asyncio.run(store.probe())
+            if faults := asyncio.run(store.check()):
+                raise StoreCorrupt("; ".join(faults[:5]), remedy=BACKUP_OF_POSTGRES)
             refuse_wrong(asyncio.run(store.identity(kept.projects)), kept, settings)
         return
     if kept.expects_a_store:

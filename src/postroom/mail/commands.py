@@ -553,6 +553,11 @@ _SELECTIONS = frozenset({"paths", "ids", "kinds", "agent_name"})
 _NAME_KEYS = frozenset({"name", "agent", "agent_name"})
 _VALUE_KEYS = frozenset({"id", "value", "path"})
 _BETWEEN_NAMES = re.compile(r"[,;\n]")
+_AND = re.compile(r"\s+(?:and|&|\+)\s+", re.IGNORECASE)
+_BEGINS_WITH_AND = re.compile(r"\A(?:and|&)\s+", re.IGNORECASE)
+_BEGINS_WITH_TO = re.compile(r"\Ato(?::\s*|\s+)", re.IGNORECASE)
+_MAILBOX = re.compile(r"[\"']?([^\s<>\"']+)[\"']?\s*<\s*([^<>]*?)\s*>")
+"""A name with an e-mail address behind it."""
 _NUMBER = re.compile(r"(?:message |id |id[:=] ?|no\. ?)?#? ?(\d{1,3}(?:,\d{3})+|\d{1,16})(?:\.0*)?")
 _NUMBERS = re.compile(r"#?\d{1,16}(?:\s*[,;\s]\s*#?\d{1,16})+")
 _SPAN = re.compile(r"(\d{1,9}) ?(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)")
@@ -687,19 +692,53 @@ def _plain_names(value: object) -> object:
     if isinstance(value, str):
         if value.strip().lower() in _NULLS:
             return None
-        is_broken_json = value.strip()[:1] in ("[", "{")
-        value = [value] if is_broken_json else [one for one in _BETWEEN_NAMES.split(value) if one.strip()]
+        value = [value] if value.strip()[:1] in ("[", "{") else _listed_names(value)
     elif isinstance(value, dict):
         value = [value]
     if not isinstance(value, list):
         return value
     flat = [one for item in value for one in (item if isinstance(item, list) else [item])]
-    return [_plain_name(one) for one in flat if one is not None]
+    return [_one_name(_plain_name(one)) for one in flat if one is not None]
+
+
+def _listed_names(text: str) -> list[str]:
+    """Return the names that a text lists: `Ben, Cy and Dan`. The path behind an `@` may hold an `and`."""
+    names = list[str]()
+    for part in _BETWEEN_NAMES.split(text):
+        name = _BEGINS_WITH_AND.sub("", part.strip(), count=1) if names else part.strip()
+        names += [name] if "/" in name else _AND.split(name)
+    return [name for name in names if name]
+
+
+def _one_name(name: object) -> object:
+    """Return a name without an e-mail address behind it.
+
+    Raises:
+        InvalidArgument: It may mean an agent of this project or of another one, or is more than one name.
+    """
+    if not isinstance(name, str) or "/" in name or ":" in name:
+        return name
+    if found := _MAILBOX.fullmatch(name):
+        known, address = found.groups()
+        if address.casefold() == known.casefold() or "." in address.partition("@")[2]:  # no slug has a dot
+            return known
+        raise InvalidArgument(
+            f"{name[:_LONGEST_SHOWN]!r} may mean two agents",
+            value=name[:_LONGEST_SHOWN],
+            remedy=f"give {known[:64]!r} for an agent of this project, or {address[:64]!r} for another's",
+        )
+    if " " in name.strip():
+        raise InvalidArgument(
+            f"{name[:_LONGEST_SHOWN]!r} is not a name: names hold no spaces",
+            value=name[:_LONGEST_SHOWN],
+            remedy='give a list with one name each, such as ["Ben", "Cyd"]',
+        )
+    return name
 
 
 def _one_or_more_names(value: object) -> object:
     """Return `to`, which is one name for request_contact and a list of names for send_message."""
-    names = _plain_names(value)
+    names = _plain_names(_BEGINS_WITH_TO.sub("", value.strip(), count=1) if isinstance(value, str) else value)
     return names[0] if isinstance(names, list) and len(names) == 1 else names
 
 

@@ -58,6 +58,9 @@ def refuse_message(grant: Grant, message: Mapping[str, Any]) -> None:
                 operation.check(grant)
         case "resources/read":
             _refuse_reading(grant, str(params.get("uri")))
+        case "completion/complete":
+            ref = params.get("ref")
+            _refuse_reading(grant, str(ref.get("uri")) if isinstance(ref, Mapping) else "")
         case "subscriptions/listen":
             for uri in _listened_to(params):
                 _refuse_reading(grant, uri, listens=True)

@@ -1,9 +1,9 @@
 """The resources: views that the tools give too, under `mail://` addresses, to read or to subscribe to."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote
 
 from postroom.contracts.errors import InvalidArgument
@@ -11,6 +11,9 @@ from postroom.mail.commands import read_command
 from postroom.mail.context import Caller
 from postroom.mail.operations import OPERATIONS, WHOLE_ATTACHMENT
 from postroom.mail.service import Mail
+
+_LISTED: Final = 1_000
+"""Projects and agents that are looked through for suggestions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +89,39 @@ def kind_of(uri: str) -> tuple[MailResource, dict[str, str]] | None:
         if match := kind.pattern.match(uri):
             return kind, {name: unquote(value) for name, value in match.groupdict().items()}
     return None
+
+
+async def suggested(
+    mail: Mail, template: str, argument: str, begin: str, known: Mapping[str, str], caller: Caller
+) -> list[str]:
+    """Return values for a part of an address that begin so: projects, agents, or the newest threads.
+
+    `known` holds the parts before it. Ids of messages and files have no suggestions.
+
+    Raises:
+        InvalidArgument: No kind of resource has this template, or the template has no such part.
+        PostroomError: As the operation that lists them.
+    """
+    kind = next((one for one in RESOURCES if one.template == template), None)
+    if kind is None or f"{{{argument}}}" not in kind.template:
+        raise InvalidArgument(
+            f"no resource has the template {template[:200]!r} with a part {argument[:64]!r}",
+            value=template[:200],
+            remedy="the templates are: " + ", ".join(kind.template for kind in RESOURCES),
+        )
+    OPERATIONS[kind.operation].check(caller.grant)
+    found: Iterable[str] = ()
+    if argument == "project":
+        projects = await mail.store.read(lambda tx: mail.context(tx, caller).projects.projects(limit=_LISTED))
+        found = [one.slug for one in projects]
+    elif argument == "agent" and "project" in known:
+        asked = {"project_key": known["project"], "limit": _LISTED}
+        found = [one["name"] for one in (await mail.call("list_agents", asked, caller=caller))["agents"]]
+    elif argument == "thread" and "project" in known:
+        asked = {"project_key": known["project"]}
+        shown = await mail.call("show_project", asked, caller=caller)
+        found = [one["thread_id"] for one in shown["threads"]]
+    return [one for one in found if one.casefold().startswith(begin.casefold())]
 
 
 async def read(mail: Mail, uri: str, caller: Caller) -> Any:

@@ -18,9 +18,13 @@ from mcp.types import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     CallToolResult,
+    CompleteRequestParams,
+    CompleteResult,
+    Completion,
     ListToolsResult,
     PaginatedRequestParams,
     ResourceTemplate,
+    ResourceTemplateReference,
     SubscriptionsListenRequestParams,
     SubscriptionsListenResult,
     TextContent,
@@ -45,6 +49,8 @@ from postroom.services.calls import Calls, Observe, Subscriptions
 from postroom.version import __version__
 
 CORE_TOKEN_LIMIT = 2_500
+MAX_COMPLETIONS = 100
+"""Values of one answer, as the protocol limits them."""
 
 
 def tools_of(profile: Profile) -> list[Tool]:
@@ -126,6 +132,9 @@ class PostroomMcpServer(MCPServer[Any]):
             "subscriptions/listen", SubscriptionsListenRequestParams, self._listen
         )
         self._lowlevel_server.add_request_handler("tools/list", PaginatedRequestParams, self._list_tools)
+        self._lowlevel_server.add_request_handler(
+            "completion/complete", CompleteRequestParams, self._complete
+        )
         self._mail = mail
         self.untold = untold
         self._profile: Profile = profile
@@ -156,6 +165,24 @@ class PostroomMcpServer(MCPServer[Any]):
         uris = asked.notifications.resource_subscriptions or ()
         with self.news.heard_by(_caller_of(context.request).grant, list(map(str, uris))):
             return await self._listening(context, asked)
+
+    async def _complete(
+        self, context: ServerRequestContext[Any, Any], asked: CompleteRequestParams
+    ) -> CompleteResult:
+        """Suggest values for a part of a resource's address; there are no prompts."""
+        if not isinstance(asked.ref, ResourceTemplateReference):
+            raise _no_prompt(asked.ref.name)
+        known = (asked.context.arguments if asked.context else None) or {}
+        template, part, caller = str(asked.ref.uri), asked.argument, _caller_of(context.request)
+        try:
+            found = await resources.suggested(self._mail, template, part.name, part.value, known, caller)
+        except PostroomError as error:
+            code = INVALID_PARAMS if isinstance(error, InputError) else -32000
+            raise _failed(code, template, error.as_dict()) from error
+        shown = found[:MAX_COMPLETIONS]
+        return CompleteResult(
+            completion=Completion(values=shown, total=len(found), has_more=len(found) > len(shown))
+        )
 
     async def _list_tools(
         self, context: ServerRequestContext[Any, Any], _: PaginatedRequestParams
@@ -220,7 +247,11 @@ class PostroomMcpServer(MCPServer[Any]):
         Raises:
             MCPError: always; the SDK's own refusal would be an internal error with a traceback in the log.
         """
-        raise MCPError(code=INVALID_PARAMS, message=f"no prompt is named {shown(name)}; there are none here")
+        raise _no_prompt(name)
+
+
+def _no_prompt(name: str) -> MCPError:
+    return MCPError(code=INVALID_PARAMS, message=f"no prompt is named {shown(name)}; there are none here")
 
 
 def _request_in(context: Context[Any, Any] | None) -> Request | None:

@@ -19,8 +19,6 @@ GEMINI_VARIABLES: Final = {"GEMINI_CLI_TRUST_WORKSPACE": "true"}
 MASK: Final = "[masked]"
 AGENT: Final = "POSTROOM_AGENT"
 SERVER: Final = "POSTROOM_SERVER"
-FORMER_SERVER: Final = "POSTROOM_HOUSE"
-"""The former name of `SERVER`; only programs that an earlier version started have it."""
 INSTANCE: Final = "POSTROOM_INSTANCE"
 RUN: Final = "POSTROOM_RUN"
 DISPATCH: Final = "POSTROOM_DISPATCH"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from postroom.contracts.clock import Timer
-from postroom.executors.processes.child_environment import DISPATCH, FORMER_SERVER, INSTANCE, RUN, SERVER
+from postroom.executors.processes.child_environment import DISPATCH, INSTANCE, RUN, SERVER
 from postroom.executors.processes.ending import end_all
 from postroom.executors.processes.limits import CommandLimits
 from postroom.executors.processes.machine import Machine, Wanted
@@ -103,7 +103,7 @@ class Orphans:
         """Add processes that have the server's marker but no note."""
         for variables in self._machine.marked(INSTANCE):
             instance = variables[INSTANCE]
-            server_name = variables.get(SERVER, variables.get(FORMER_SERVER))
+            server_name = variables.get(SERVER)
             if server_name == self._server_name and instance not in spared:
                 one = _Found(
                     instance=instance, run_id=variables.get(RUN, ""), dispatch_id=variables.get(DISPATCH, "")

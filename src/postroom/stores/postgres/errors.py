@@ -34,10 +34,11 @@ _KINDS: tuple[tuple[tuple[str, ...], type[StoreError], str], ...] = (
     (("42P01", "3F000"), WrongStore, "a table of the schema is gone"),
     (("53", "57014"), StoreUnavailable, "PostgreSQL did not answer"),
 )
+BACKUP_OF_POSTGRES: Final = "have the administrator of the PostgreSQL server restore a backup"
 _REMEDIES: Final = {
     StoreFull: "free space on the disk of the PostgreSQL server, and try again",
     StoreReadOnly: "connect to the server that may be written: this one is a standby or read-only",
-    StoreCorrupt: "have the administrator of the PostgreSQL server restore a backup",
+    StoreCorrupt: BACKUP_OF_POSTGRES,
     WrongStore: (
         "stop the server and restore a backup of database or schema with pg_restore; "
         "where the schema is there, let the user of database_url use it again"
