@@ -212,7 +212,7 @@ class Mail:
         return {"agent": name, "token_file": path}
 
     async def slugs(self, caller: Caller, *, limit: int) -> list[str]:
-        """Return the slugs of the projects that the caller may see, at most `limit`, in order of their ids."""
+        """Return the slugs of at most `limit` projects that the caller may see, in order of their ids."""
         found = await self.store.read(lambda tx: self.context(tx, caller).projects.projects(limit=limit))
         return [project.slug for project in found]
 
