@@ -17,9 +17,9 @@ from benchmarks.peers import beside_dbos_on_sqlite, beside_those_on_postgres
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
-from postroom.contracts.run_ports import RunStores
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
+from postroom.stores.runs.ports import RunStores
 from postroom.stores.sqlite import SqliteStore
 
 THREADS = 64

@@ -18,7 +18,7 @@ from postroom.contracts.dispatch import RunDispatch, RunDispatchResult, RunDispa
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.stores.sqlite import SqliteStore
-from postroom.stores.store import Stores
+from postroom.stores.stores import Stores
 
 TASKS = 64
 STEPS = 5

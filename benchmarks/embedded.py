@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Table, median, ms, p95, size, timed
-from postroom.contracts.transactions import Transaction
 from postroom.dispatch.config import MailboxConfig
 from postroom.embedded import Mailbox, Run, RunHandle
 from postroom.embedded.running import LOGGED
-from postroom.stores.store import SqlStore
+from postroom.stores.store import Store
+from postroom.stores.transaction import Transaction
 
 STEPS = size(300, 5)
 EVENTS = size(1_000_000, 1_000)
@@ -87,7 +87,7 @@ async def first_behind(handle: RunHandle, after: int) -> None:
         return
 
 
-async def fill(store: SqlStore, scope: str, number: int) -> None:
+async def fill(store: Store, scope: str, number: int) -> None:
     """Store events of a scope, straight into the tables."""
     for first in range(1, number + 1, AT_ONCE):
         last = min(first + AT_ONCE, number + 1)

@@ -12,10 +12,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from benchmarks.figures import Table, median, ms, size, timed
-from postroom.contracts.transactions import Transaction
 from postroom.dispatch.submission import MOST_TOGETHER
 from postroom.embedded import Item, Mailbox, Run
 from postroom.stores.sql_transaction import SqlTransaction
+from postroom.stores.transaction import Transaction
 
 ITEMS = size(10_000, 40)
 TURNS = size(5, 1)

@@ -9,8 +9,8 @@ from datetime import timedelta
 from typing import TypeVar
 
 from benchmarks.figures import Table, ms, size
-from postroom.contracts.transactions import Transaction
 from postroom.embedded import Mailbox
+from postroom.stores.transaction import Transaction
 
 FEW, MANY = 10, size(10_000, 20)
 IDLE_SECONDS = size(35.0, 0.1)

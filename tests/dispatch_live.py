@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from postroom.concurrency import Tasks
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.live import LiveChannels, LiveRunCommand, LiveRunTarget
-from postroom.contracts.run_ports import RunStores
+from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 
 T = TypeVar("T")

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from postroom.contracts.dispatch import OPEN, RunDispatch
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.runs import RunRecord
 from postroom.dispatch.mailbox import Mailbox
+from postroom.stores.runs.ports import RunStores
 from postroom.testing.run_faults import failing_changes
 
 

@@ -16,7 +16,6 @@ from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
 from postroom.contracts.registry import RegistrySet
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import CommitCoordinator, ThreadCommit
 from postroom.contracts.runs import (
     RunRecord,
@@ -28,6 +27,7 @@ from postroom.contracts.runs import (
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.submission import Prepared
+from postroom.stores.runs.ports import RunStores
 
 T = TypeVar("T")
 PATIENCE = float(os.environ.get("POSTROOM_PATIENCE", "30"))

@@ -12,9 +12,7 @@ from postroom.concurrency import Tasks
 from postroom.contracts.agent_events import TextDelta
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.chat_people import PersonRole
-from postroom.contracts.people import ChatDelivery
 from postroom.contracts.records import replace
-from postroom.contracts.run_ports import RunStores
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.gateway.config import BusyConfig, BusyPolicy, DeliveryConfig, GatewayConfig, PlatformConfig
@@ -25,7 +23,9 @@ from postroom.gateway.session import Platform
 from postroom.gateway.sessions import Sessions
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 from postroom.leases import Leases
+from postroom.ports import ChatDelivery
 from postroom.relay import Relay
+from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 from postroom.testing.channel import FakeChannel, settled
 

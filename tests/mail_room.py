@@ -12,9 +12,10 @@ import pytest
 
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.mail import Project
-from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.mail.context import Caller, Rules
 from postroom.mail.service import Mail
+from postroom.stores.mail.access import MailReads, MailWrites
+from postroom.stores.mail.store import MailStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.engine import SqliteEngine
 from postroom.testing import ManualClock

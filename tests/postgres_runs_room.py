@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.run_ports import RunStores
 from postroom.stores.postgres.connection import Address, Connection
 from postroom.stores.postgres.engine import PostgresEngine
 from postroom.stores.postgres.store import PostgresStore
+from postroom.stores.runs.ports import RunStores
 
 
 class OpenedRuns(RunStores):

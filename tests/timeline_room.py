@@ -3,9 +3,9 @@
 import random
 
 from postroom.contracts.mail import Agent, Message
-from postroom.contracts.store import MailWrites
 from postroom.contracts.waking import MessageRun
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
+from postroom.stores.mail.access import MailWrites
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE

@@ -7,9 +7,6 @@ from typing import Any
 
 from dispatch_room import Deaf, done
 from postroom.contracts.budgets import Budget
-from postroom.contracts.people import ChatOutbox
-from postroom.contracts.run_ports import RunStores
-from postroom.contracts.store import MailStore
 from postroom.contracts.tracing import OFF, Tracing
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
@@ -21,6 +18,9 @@ from postroom.mail.waking.chat_delivery import StoredChatDelivery
 from postroom.mail.waking.mail_runs import MailRunExecutor
 from postroom.mail.waking.prompts import AGENT_THREAD
 from postroom.mail.waking.waker import Waker
+from postroom.ports import ChatOutbox
+from postroom.stores.mail.store import MailStore
+from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 
 PROJECT = "/projects/shop"

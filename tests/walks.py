@@ -16,19 +16,19 @@ from typing import Any
 import postroom
 
 HOME = Path(postroom.__file__).resolve().parent
-_OPENS = {"stores.store.SqlStore.read", "stores.store.SqlStore.write"}
+_OPENS = {"stores.store.Store.read", "stores.store.Store.write"}
 _PASS_ON = {  # a call through these counts as its caller's
     "dispatch.metrics.MailboxMetrics.observed",
-    "stores.mail.tables.StoredMail.read",
-    "stores.mail.tables.StoredMail.read.<locals>.<lambda>",
-    "stores.mail.tables.StoredMail.write",
-    "stores.mail.tables.StoredMail.write.<locals>.<lambda>",
+    "stores.mail.store.MailStore.read",
+    "stores.mail.store.MailStore.read.<locals>.<lambda>",
+    "stores.mail.store.MailStore.write",
+    "stores.mail.store.MailStore.write.<locals>.<lambda>",
 }
 _WRITES = {
     "stores.sqlite.sql_transaction.SqliteTransaction.run",
     "stores.sqlite.sql_transaction.SqliteTransaction.run_many",
 }
-_RUNS = {"stores.store.SqlStore.read.<locals>.<lambda>", "stores.store.SqlStore.write.<locals>.run"}
+_RUNS = {"stores.store.Store.read.<locals>.<lambda>", "stores.store.Store.write.<locals>.run"}
 
 
 def name_of(frame: FrameType) -> str:
@@ -61,7 +61,7 @@ class Walk:
         above = _caller(frame)
         if name in _OPENS | _WRITES:
             self.important.add(readable(above))
-        elif above in _RUNS and not name.startswith("stores.store."):
+        elif above in _RUNS and not name.startswith(("stores.store.", "stores.transaction.")):
             self.important.add(readable(name))
 
     def out_of_order(self, names: list[str]) -> list[str]:

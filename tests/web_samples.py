@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 
 from postroom.contracts.choices import Importance, RecipientKind
 from postroom.contracts.mail import Agent, Attachment, Message
-from postroom.contracts.store import MailWrites
+from postroom.stores.mail.access import MailWrites
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from postroom.web.pages import page_routes

@@ -14,8 +14,6 @@ from dispatch_room import done
 from postroom.app.tokens import token_check
 from postroom.contracts.agent_events import TextDelta
 from postroom.contracts.errors import Overloaded, Unauthorized
-from postroom.contracts.run_ports import RunStores
-from postroom.contracts.store import MailStore
 from postroom.http_api.guard import Credentials, Guard, GuardRules
 from postroom.http_api.operators import question_routes, run_routes, schedule_routes
 from postroom.http_api.routes import application
@@ -35,6 +33,8 @@ from postroom.services.questions import QuestionService
 from postroom.services.runs import RunService
 from postroom.services.schedules import MailSchedules
 from postroom.services.work import WorkService
+from postroom.stores.mail.store import MailStore
+from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 from postroom.web.forms import PageServices
 from postroom.web.pages import page_routes

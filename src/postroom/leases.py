@@ -27,8 +27,9 @@ from postroom.contracts.leases import (
     servers,
 )
 from postroom.contracts.messages import Json
-from postroom.contracts.transactions import Store, Transaction
 from postroom.log import get_logger
+from postroom.stores.store import Store
+from postroom.stores.transaction import Transaction
 
 _LOG = get_logger(__name__)
 T = TypeVar("T")

@@ -22,8 +22,9 @@ from postroom.concurrency import Tasks
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import PostroomError, StoreError
 from postroom.contracts.outbox import OUTBOX, EffectPerformer, OutboxMessage, line_lock
-from postroom.contracts.transactions import Joined, Store, Transaction
 from postroom.log import get_logger
+from postroom.stores.store import Store
+from postroom.stores.transaction import Joined, Transaction
 
 _LOG = get_logger(__name__)
 

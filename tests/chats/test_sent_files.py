@@ -6,13 +6,13 @@ from typing import Any
 from gateway_room import CONFIG, all_answered, tried
 from postroom.contracts.errors import StoreUnavailable
 from postroom.contracts.executor import ExecutorAround
-from postroom.contracts.files import FileStore
 from postroom.contracts.inference import InferenceResult
 from postroom.contracts.messages import Role, ToolCall
 from postroom.contracts.records import replace
 from postroom.gateway.events import FILES
 from postroom.runtime import AgentRuntime, AgentSpec, FixedResolver, ResolvedAgent, ScriptedModel
 from postroom.runtime.files import SendFileTool
+from postroom.stores.chats.files import FileStore
 from postroom.testing.channel import ALL
 from runtime.room import calls
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from postroom.contracts.errors import PostroomError
-from postroom.contracts.store import MailReads
 from postroom.mail.commands import MarkMessageRead
 from postroom.mail.projects import projects_of
 from postroom.mail.service import Mail
+from postroom.stores.mail.access import MailReads
 from postroom.stores.postgres.connection import Address, Connection
 from postroom.stores.postgres.sql_transaction import lock_number
 from postroom.stores.postgres.store import PostgresStore

@@ -10,9 +10,9 @@ import pytest
 import pytest_asyncio
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.run_ports import RunStores
 from postroom.stores.postgres.store import PostgresStore
-from postroom.stores.store import Stores
+from postroom.stores.runs.ports import RunStores
+from postroom.stores.stores import Stores
 from postroom.testing import ManualClock
 from sqlite_files import open_new
 from store_kinds import KINDS, SCHEMA, checked, empty, refuse_missing

@@ -39,7 +39,6 @@ from conformance.promises.chat_stores import PROMISES
 from log_lines import capture_logs
 from postroom.contracts.chat import (
     ChatSession,
-    ChatStores,
     InboundDraft,
     InboundMessage,
     InboundMove,
@@ -51,8 +50,7 @@ from postroom.contracts.chat_people import PairingRequest, Person, PersonRole
 from postroom.contracts.errors import StoreCorrupt
 from postroom.contracts.files import ChatFile
 from postroom.contracts.records import Record
-from postroom.contracts.transactions import Store, Transaction
-from postroom.stores.chats import StoredChats
+from postroom.stores.chats.stores import ChatStores
 from postroom.stores.memory import MemoryRunStores
 from postroom.stores.migrations import shipped_migrations
 from postroom.stores.postgres.store import PostgresStore
@@ -60,7 +58,8 @@ from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.connection import add_functions
 from postroom.stores.sqlite.migrate import split_statements
 from postroom.stores.statements import statements
-from postroom.stores.store import SqlStore
+from postroom.stores.store import Store
+from postroom.stores.transaction import Transaction
 from postroom.testing import ManualClock
 from sqlite_files import open_new
 from store_kinds import SCHEMA, checked, opened
@@ -86,7 +85,7 @@ class Opened:
     def is_postgres(self) -> bool:
         return bool(self.dsn)
 
-    def opened_again(self, clock: ManualClock | None) -> SqlStore:
+    def opened_again(self, clock: ManualClock | None) -> Store:
         """Return the place as another process sees it."""
         return PostgresStore.open(self.dsn, schema=self.schema, clock=clock).store
 
@@ -101,7 +100,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) ->
         dsn = request.getfixturevalue("postgres_dsn")
         with opened("postgres", tmp_path, lambda: dsn, clock) as shared:
             spoil = partial(asyncio.to_thread, on_the_server, dsn, SCHEMA)
-            yield Opened(StoredChats(shared, is_shared=True), spoil, shared, dsn, SCHEMA)
+            yield Opened(ChatStores(shared, is_shared=True), spoil, shared, dsn, SCHEMA)
 
 
 async def on_the_writer(store: SqliteStore, change: str, *values: object) -> list[Any]:
@@ -499,7 +498,7 @@ async def test_history_is_not_looked_at(place: Opened) -> None:
 @on_postgres
 async def test_two_processes_receive_a_message_once(place: Opened, clock: ManualClock) -> None:
     other = await asyncio.to_thread(place.opened_again, clock)
-    here, there = place.chat, StoredChats(other, is_shared=True)
+    here, there = place.chat, ChatStores(other, is_shared=True)
     try:
         assert there.intake_log.storage_identity == here.intake_log.storage_identity
         for number in range(8):
@@ -545,7 +544,7 @@ async def test_a_message_that_another_is_writing_at_this_moment_is_waited_for(
 @on_postgres
 async def test_without_an_instant_the_databases_clock_is_asked(place: Opened) -> None:
     store = await asyncio.to_thread(place.opened_again, None)
-    chat = StoredChats(store, is_shared=True)
+    chat = ChatStores(store, is_shared=True)
     try:
         inbound = (await chat.intake_log.receive(draft_of(1))).message
         (moved,) = await chat.intake_log.move(

@@ -10,8 +10,8 @@ import pytest
 
 from log_lines import capture_logs
 from mail_room import Room, a_room
-from postroom.contracts.store import MailReads
-from postroom.stores.mail import StoredMail
+from postroom.stores.mail.access import MailReads
+from postroom.stores.mail.store import MailStore
 from postroom.testing import ManualClock
 from store_kinds import KINDS, SCHEMA, opened
 
@@ -38,7 +38,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) ->
                 engine: Any = store.engine
                 await engine.engine.write(lambda sql: sql.connection.execute(statement))
 
-        yield a_room(StoredMail(store), clock), spoil
+        yield a_room(MailStore(store), clock), spoil
 
 
 async def damaged(room: Room) -> list[int]:

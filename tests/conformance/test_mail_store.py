@@ -7,8 +7,7 @@ import pytest
 
 from conformance.promises.given import agent, an_office, never_made, put_message
 from conformance.promises.mail_store import PROMISES, Promise
-from postroom.contracts.store import MailStore
-from postroom.stores.mail import StoredMail
+from postroom.stores.mail.store import MailStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from store_kinds import KINDS, POOLED, opened, refuse_missing
@@ -18,7 +17,7 @@ from store_kinds import KINDS, POOLED, opened, refuse_missing
 def mail_store(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[MailStore]:
     refuse_missing(request.param)
     with opened(request.param, tmp_path, lambda: request.getfixturevalue("postgres_dsn"), clock) as store:
-        yield StoredMail(store)
+        yield MailStore(store)
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)

@@ -11,9 +11,9 @@ from conformance.run_backends import prepared_stores, run_place, run_stores
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.errors import CommitUnknown, StoreUnavailable, VersionConflict
 from postroom.contracts.messages import Message
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.stores.memory import MemoryRunStores
+from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 from postroom.testing.faults import writes
 from postroom.testing.run_faults import failing, with_parts

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from conformance.promises.given import an_office, file, put_message
-from postroom.contracts.store import MailWrites
+from postroom.stores.mail.access import MailWrites
 from postroom.stores.postgres.store import PostgresStore
 from postroom.testing import ManualClock
 from store_kinds import SCHEMA, empty

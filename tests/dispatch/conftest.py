@@ -10,10 +10,10 @@ import pytest_asyncio
 
 from conformance import run_backends
 from postroom.contracts.executor import RunDispatchExecutor
-from postroom.contracts.run_ports import RunStores
 from postroom.dispatch.mailbox import Mailbox
 from postroom.stores.live import LocalLiveChannels
 from postroom.stores.memory import MemoryRunStores
+from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 
 run_place = run_backends.run_place

@@ -8,7 +8,7 @@ from dispatch.conftest import Room
 from dispatch_room import sample_dispatch
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import StaleClaim
-from postroom.contracts.run_ports import DispatchStore
+from postroom.stores.runs.ports import DispatchStore
 
 
 async def owned_from_1000_to_1100(dispatches: DispatchStore, name: str) -> RunDispatch:

@@ -15,9 +15,8 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import DuplicateRecord
 from postroom.contracts.messages import DeliveryMode, Message
 from postroom.contracts.outbox import OutboxDraft
-from postroom.contracts.run_stores import ClaimRequest
-from postroom.contracts.run_tables import DueThread
-from postroom.contracts.transactions import Transaction
+from postroom.contracts.run_stores import ClaimRequest, DueThread
+from postroom.stores.transaction import Transaction
 
 FEW, MANY = 300, 3_000
 AT_MOST = 1.5

@@ -20,11 +20,11 @@ from dispatch_room import (
 )
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.limits import Limit, LimitScope
-from postroom.contracts.run_ports import RunStores, Wakeups
 from postroom.contracts.runs import RunStatus
-from postroom.contracts.transactions import WORK
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
+from postroom.stores.changes import WORK
+from postroom.stores.runs.ports import RunStores, Wakeups
 from postroom.testing import ManualClock
 from postroom.testing.run_faults import failing_changes, with_parts
 

@@ -39,7 +39,6 @@ from postroom.contracts.events import (
 )
 from postroom.contracts.live import LiveCommandKind
 from postroom.contracts.messages import Message, SeqRange
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import CommitCoordinator, Committed, ThreadCommit
 from postroom.contracts.runs import RunMessageInput, RunRecord, RunStatus, TerminationKind
 from postroom.dispatch.capture import WRITER as RUNTIME
@@ -49,6 +48,7 @@ from postroom.dispatch.control import live_target
 from postroom.dispatch.events import CheckpointRepairTask, ServerEventPublisher, StoreEventPublisher
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.sinks import EventStream, ReconnectableEventSink
+from postroom.stores.runs.ports import RunStores
 from postroom.testing.faults import writes
 from postroom.testing.run_faults import failing_changes, with_parts
 

@@ -21,7 +21,6 @@ from postroom.contracts.errors import ActiveRunConflict, Overloaded, RunNotOpen,
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.live import LiveCommandKind, LiveRunCommand
 from postroom.contracts.records import replace
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import (
     RunRecord,
@@ -36,6 +35,7 @@ from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox, MailboxSubmitResult
 from postroom.stores.postgres.store import PostgresStore
+from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 from store_kinds import SCHEMA
 

@@ -14,9 +14,9 @@ from dispatch_room import AgentUnknown, dispatch_in, prepare_queued_dispatch
 from dispatch_waiting import PATIENCE, turns, until
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import LifecycleBusy, StoreError, StoreUnavailable
-from postroom.contracts.run_ports import DispatchStore, RunStores
 from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig, StartupRecoveryConfig
 from postroom.dispatch.mailbox import Mailbox
+from postroom.stores.runs.ports import DispatchStore, RunStores
 from postroom.testing.run_faults import failing, with_parts
 
 TICK = timedelta(milliseconds=10)

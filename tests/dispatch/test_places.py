@@ -8,10 +8,10 @@ from dispatch_room import Counting
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.leases import SERVER
 from postroom.contracts.messages import Message
-from postroom.contracts.transactions import Transaction
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.inspection import WhyNot
 from postroom.leases import LENGTH, Leases
+from postroom.stores.transaction import Transaction
 
 __all__ = ["room"]
 

@@ -27,7 +27,6 @@ from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import ActiveRunConflict
 from postroom.contracts.events import CanonicalEvent
 from postroom.contracts.live import LiveCommandKind, LiveRunCommand
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind, TerminationReason
 from postroom.dispatch.config import ACTIVE_RUN_CONFLICT_MESSAGE, MailboxConfig
@@ -36,6 +35,7 @@ from postroom.dispatch.events import StoreEventPublisher
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.sinks import EventStream
 from postroom.dispatch.submission import MailboxDispatchStatus
+from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 from postroom.testing.run_faults import failing_changes
 

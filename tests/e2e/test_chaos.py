@@ -21,8 +21,8 @@ import pytest
 
 from postgres_server import PostgresServer
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.runs import RunStatus
+from postroom.stores.runs.ports import RunStores
 from postroom.stores.sqlite import SqliteStore
 from store_kinds import refuse_missing
 

@@ -10,12 +10,13 @@ from embedded.test_mailbox import Open, answer_open_question, first, in_state
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.errors import InvalidArgument, QueueFull, RunUnsuccessful, StaleDecision
-from postroom.contracts.executor import AgentRunResult, RunControl, RunDispatchExecutor
+from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.config import MailboxConfig
 from postroom.embedded.handle import State
 from postroom.embedded.running import Run
+from postroom.ports import RunControl
 
 LATER = timedelta(days=1)
 

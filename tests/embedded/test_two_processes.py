@@ -81,7 +81,7 @@ async def test_what_a_run_tells_is_followed_elsewhere_while_it_is_at_work(
 
     async with two.opened(slowly) as (serving, asking):
         if hints == "lost":
-            monkeypatch.setattr("postroom.contracts.run_ports.LOOK_AGAIN_AFTER", timedelta(milliseconds=20))
+            monkeypatch.setattr("postroom.stores.runs.ports.LOOK_AGAIN_AFTER", timedelta(milliseconds=20))
             engine = serving.stores.store.engine
             assert isinstance(engine, PostgresEngine)
             await asyncio.to_thread(engine.notifications.close)

@@ -12,11 +12,12 @@ import pytest_asyncio
 from postroom import GiveUp, RunUnsuccessful
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import CommitUnknown, StoreUnavailable
-from postroom.contracts.run_ports import RunStores
-from postroom.contracts.transactions import Store, Transaction
 from postroom.embedded.mailbox import Mailbox, queue_over
 from postroom.embedded.running import Run
-from postroom.stores.store import SqlStore, Stores
+from postroom.stores.runs.ports import RunStores
+from postroom.stores.store import Store
+from postroom.stores.stores import Stores
+from postroom.stores.transaction import Transaction
 from store_kinds import KINDS, opened, refuse_missing
 
 T = TypeVar("T")
@@ -27,7 +28,7 @@ OF_OTHERS = ("claim", "submit")
 class Faulty:
     """A store of which every second write of a run fails, and every eleventh look."""
 
-    def __init__(self, store: SqlStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self.loses = False
         """Whether a write that fails is made all the same."""

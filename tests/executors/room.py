@@ -12,11 +12,11 @@ from dispatch_room import PATIENCE
 from patient_loop import a_moment
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import AgentEvent, StreamReset, TextDelta
-from postroom.contracts.executor import RunControl
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runners import Runner
 from postroom.executors.command import CommandExecutor, CommandLimits
+from postroom.ports import RunControl
 from postroom.stores.memory import MemoryRunStores
 
 T = TypeVar("T")

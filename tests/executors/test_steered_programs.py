@@ -14,9 +14,9 @@ from executors.room import HANG, script, shown
 from executors.test_with_a_mailbox import Application, number_in, pid_in
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.runners import Recipe, Runner
 from postroom.dispatch.mailbox import Mailbox
+from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 
 prepared_stores = run_backends.prepared_stores

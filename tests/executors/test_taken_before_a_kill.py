@@ -17,7 +17,6 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import CommandBusy
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.messages import Boundary, DeliveryMode, Message
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import Runner
 from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
@@ -27,6 +26,7 @@ from postroom.dispatch.mailbox import Mailbox
 from postroom.executors.processes.advice import LastWords
 from postroom.executors.processes.executor import ProgramExecutor
 from postroom.executors.processes.process_runner import ProcessRunner, Work
+from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 from store_kinds import KINDS, opened, refuse_missing
 

@@ -13,8 +13,8 @@ from executors.test_with_a_mailbox import Application, number_in, pid_in
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.messages import Boundary, DeliveryMode, Message
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.runners import Runner
+from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 
 prepared_stores = run_backends.prepared_stores

@@ -19,7 +19,6 @@ from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import StaleClaim, VersionConflict
 from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runners import Recipe, Runner
 from postroom.contracts.runs import (
@@ -34,6 +33,7 @@ from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.executors.command import CommandExecutor, CommandLimits
 from postroom.executors.command.executor import KEY
+from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 
 prepared_stores = run_backends.prepared_stores

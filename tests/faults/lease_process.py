@@ -7,9 +7,9 @@ from datetime import timedelta
 
 from postroom.contracts.errors import PostroomError, StaleClaim
 from postroom.contracts.outbox import OutboxDraft
-from postroom.contracts.transactions import Transaction
 from postroom.leases import Leases
 from postroom.stores.postgres.store import PostgresStore
+from postroom.stores.transaction import Transaction
 
 LENGTH = timedelta(seconds=3)
 WORK, KIND = "work", "step"

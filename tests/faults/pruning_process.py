@@ -12,7 +12,7 @@ from postroom.app.config import Settings
 from postroom.app.retention import Retention
 from postroom.contracts.errors import StoreFull
 from postroom.contracts.retention import KeepRule
-from postroom.contracts.store import MailWrites
+from postroom.stores.mail.access import MailWrites
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 

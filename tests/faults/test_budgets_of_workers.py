@@ -10,8 +10,8 @@ from embedded.test_mailbox import answer_open_question
 from faults.storm import Storm, Workers, enqueued
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus
-from postroom.contracts.transactions import Transaction
 from postroom.embedded import Mailbox
+from postroom.stores.transaction import Transaction
 from postroom.testing import History
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("postgres_dsn")]

@@ -13,13 +13,13 @@ from psycopg import sql
 from mail_room import HARBOR, SHORE, Room, a_room
 from postroom.app.tokens import new_named_token
 from postroom.contracts.errors import PostroomError
-from postroom.contracts.transactions import SharedChanges
 from postroom.mail.context import Caller
 from postroom.mail.merging import merge
 from postroom.mail.named_tokens import NamedTokens
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.services.calls import Calls, Subscriptions
 from postroom.services.following import Following
+from postroom.stores.changes import SharedChanges
 from postroom.stores.postgres.store import PostgresStore
 from postroom.testing import ManualClock
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from mail_room import CHANGES, Room, a_room, everything, furnish, room_in_memory, room_on_a_file
 from postroom.contracts.errors import StoreUnavailable
-from postroom.contracts.store import MailStore
-from postroom.contracts.transactions import MAIL
 from postroom.mail.context import Caller
+from postroom.stores.changes import MAIL
+from postroom.stores.mail.store import MailStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from postroom.testing.faults import LosingStore, RefusingStore, writes, writes_that

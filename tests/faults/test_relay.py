@@ -12,9 +12,10 @@ import pytest
 from conformance.run_backends import Prepared, prepared_stores, run_place
 from postroom.contracts.errors import CommitUnknown, StoreFull, StoreUnavailable
 from postroom.contracts.outbox import Backlog, OutboxDraft, OutboxMessage, OutboxStatus, line_lock
-from postroom.contracts.transactions import Joined, Store, Transaction
 from postroom.relay import NotPerformed, Outcome, Performed, Relay
 from postroom.stores.postgres.store import PostgresStore
+from postroom.stores.store import Store
+from postroom.stores.transaction import Joined, Transaction
 from postroom.testing import ManualClock
 
 __all__ = ["prepared_stores", "run_place"]

@@ -41,9 +41,9 @@ from postroom.contracts.errors import (
 from postroom.contracts.events import EventScope
 from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import Delivery, MessageQuery, RunQuery, ThreadCommit, ThreadQuery
 from postroom.contracts.runs import RunStatus
+from postroom.stores.runs.ports import RunStores
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conformance.promises.given import Office, an_office, never_made, put_message
-from postroom.contracts.store import MailWrites
+from postroom.stores.mail.access import MailWrites
 from postroom.stores.sqlite import SqliteStore
 from sqlite_files import assert_index_agrees
 

@@ -20,9 +20,10 @@ from postroom.contracts.errors import (
     StoreUnavailable,
     UnknownAgent,
 )
-from postroom.contracts.store import MailStore, MailWrites
-from postroom.contracts.transactions import Transaction
+from postroom.stores.mail.access import MailWrites
+from postroom.stores.mail.store import MailStore
 from postroom.stores.sqlite import SqliteStore
+from postroom.stores.transaction import Transaction
 from postroom.testing import ManualClock
 
 T = TypeVar("T")

@@ -8,10 +8,10 @@ from pathlib import Path
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
-from postroom.contracts.run_ports import RunStores
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.stores.postgres.store import PostgresStore
+from postroom.stores.runs.ports import RunStores
 
 CONFIG = MailboxConfig(
     lease_ms=2_000,

@@ -10,9 +10,9 @@ from postroom.app.tokens import new_run_token
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import ServerUnavailable
 from postroom.contracts.leases import SERVER, Lease
-from postroom.contracts.transactions import Store
 from postroom.http_api.other_servers import PASSED_ON, OtherServers, server_of
 from postroom.leases import Leases
+from postroom.stores.store import Store
 from postroom.testing import ManualClock
 
 __all__ = ["prepared_stores", "run_place"]

@@ -11,9 +11,8 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "postroom"
 DOORS = ("http_api", "mcp_server", "web", "cli")
 PORTS = (
-    "postroom.contracts.store",
-    "postroom.contracts.transactions",
-    "postroom.contracts.run_ports",
+    "postroom.stores.mail.access",
+    "postroom.stores.runs.ports",
     "postroom.stores",
 )
 """Where stores and what they are used by come from."""
@@ -65,7 +64,7 @@ def test_each_exception_is_needed() -> None:
 
 def test_the_look_sees_every_way_to_a_store() -> None:
     for planted in (
-        "from postroom.contracts.store import MailWrites",
+        "from postroom.stores.mail.access import MailWrites",
         "from postroom.stores.sqlite import SqliteStore",
         "import postroom.stores.postgres.store",
         "async def f(page): await page.store.write(lambda tx: tx.mark_read(1, 1, 1))",

@@ -94,8 +94,6 @@ EXPORTED = {
         "WakeSubmitter",
         "function_tool",
     ],
-    "postroom.stores.chats": ["SqlChatTables", "StoredChats"],
-    "postroom.stores.mail": ["MailTables", "StoredMail"],
     "postroom.stores.postgres": ["PostgresStore"],
     "postroom.stores.sqlite": ["SqliteStore", "sqlite_release"],
     "postroom.testing": [

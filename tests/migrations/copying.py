@@ -13,7 +13,7 @@ from psycopg import sql
 from postroom.stores.mail import search_index
 from postroom.stores.postgres import PostgresStore
 from postroom.stores.sqlite import SqliteStore
-from postroom.stores.store import OpenTransaction
+from postroom.stores.transaction import Transaction
 
 LEFT_OUT = ("schema_migrations", "search_index_progress", "sqlite_", "messages_fts")
 """What belongs to SQLite: its ledger, how far its indexes reach, its counters, its search index."""
@@ -101,5 +101,5 @@ def _count_on(session: psycopg.Connection[Any], schema: str) -> None:
 
 
 def _fill_the_search_index(tx: Any) -> None:
-    assert isinstance(tx, OpenTransaction)
+    assert isinstance(tx, Transaction)
     search_index.fill(tx.sql)

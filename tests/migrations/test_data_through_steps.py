@@ -24,7 +24,6 @@ from postroom.contracts.errors import CursorExpired
 from postroom.contracts.messages import Message
 from postroom.contracts.project_log import LogBounds
 from postroom.contracts.runs import RunRecord, TerminationReason
-from postroom.contracts.transactions import Transaction
 from postroom.stores.codec import encode
 from postroom.stores.migrations import shipped_migrations
 from postroom.stores.postgres import PostgresStore
@@ -33,7 +32,8 @@ from postroom.stores.postgres.connection import Address, Connection
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite import migrate as on_sqlite
 from postroom.stores.sqlite.connection import connect
-from postroom.stores.store import Stores
+from postroom.stores.stores import Stores
+from postroom.stores.transaction import Transaction
 
 Row = dict[str, Any]
 CLAIMED = {"claim_token": "k", "claimed_by": "me", "claimed_at": 5, "lease_until": 9, "attempt_count": 1}

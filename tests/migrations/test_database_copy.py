@@ -42,7 +42,7 @@ from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.connection import add_functions
 from postroom.stores.sqlite.moving import shared_tables
-from postroom.stores.store import Stores
+from postroom.stores.stores import Stores
 from postroom.testing import ManualClock
 
 pytestmark = pytest.mark.long

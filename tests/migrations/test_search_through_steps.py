@@ -8,7 +8,7 @@ import psycopg
 from psycopg import sql
 
 from postroom.contracts.mail import Term
-from postroom.stores.mail import StoredMail
+from postroom.stores.mail.store import MailStore
 from postroom.stores.migrations import shipped_migrations
 from postroom.stores.postgres import PostgresStore
 from postroom.stores.postgres import schema as on_postgres
@@ -16,7 +16,7 @@ from postroom.stores.postgres.connection import Address, Connection
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite import migrate as on_sqlite
 from postroom.stores.sqlite.connection import connect
-from postroom.stores.store import Stores
+from postroom.stores.stores import Stores
 
 STEP = "words_folded_alike"
 PROJECT = "INSERT INTO projects (id, slug, human_key, created_at, spelling) VALUES (7, 'p', '/p', 1, '/p')"
@@ -32,7 +32,7 @@ def rows() -> str:
 
 
 async def _is_found(stores: Stores) -> None:
-    mail = StoredMail(stores.store)
+    mail = MailStore(stores.store)
     await mail.settle()
     for word, number in (("连接", 1), ("🚀", 3), ("cafe", 3), ("smorrebrod", 3), ("plain", 2), ("words", 2)):
         hits = await mail.read(lambda tx, word=word: tx.search(7, Term(word), order="newest", limit=9))

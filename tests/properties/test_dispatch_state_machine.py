@@ -41,9 +41,9 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import ClaimRequest, Delivery, ThreadCommit
 from postroom.contracts.runs import RunStatus, TerminationReason
+from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 
 pytestmark = pytest.mark.long

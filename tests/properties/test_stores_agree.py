@@ -22,7 +22,8 @@ from postroom.contracts.choices import ContactPolicy, ContactStatus, Importance,
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.mail import SEARCH_FIELDS, All, AnyOf, Attachment, Not, Phrase, Query, Term
 from postroom.contracts.outbox import OutboxDraft
-from postroom.contracts.store import MailReads, MailStore, MailWrites
+from postroom.stores.mail.access import MailReads, MailWrites
+from postroom.stores.mail.store import MailStore
 from postroom.stores.postgres import PostgresStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock

@@ -12,9 +12,9 @@ import pytest
 import pytest_asyncio
 
 from postroom.contracts.messages import Boundary
-from postroom.contracts.run_ports import RunStores
 from postroom.dispatch.pending import PendingInput
-from postroom.stores.mail import StoredMail
+from postroom.stores.mail.store import MailStore
+from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 from runners.room import RunnerRoom
 from runners.test_model_agents import bo, calls, says, seen
@@ -28,14 +28,14 @@ LIVE = "live"
 @pytest.fixture(params=KINDS)
 def stores(
     request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
-) -> Iterator[tuple[StoredMail, RunStores]]:
+) -> Iterator[tuple[MailStore, RunStores]]:
     refuse_missing(request.param)
     with opened(request.param, tmp_path, lambda: request.getfixturevalue("postgres_dsn"), clock) as store:
-        yield StoredMail(store), RunStores(store)
+        yield MailStore(store), RunStores(store)
 
 
 @pytest_asyncio.fixture
-async def room(stores: tuple[StoredMail, RunStores], clock: ManualClock) -> AsyncIterator[RunnerRoom]:
+async def room(stores: tuple[MailStore, RunStores], clock: ManualClock) -> AsyncIterator[RunnerRoom]:
     made = RunnerRoom(*stores, clock=clock)
     yield made
     await made.end()

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from postroom.concurrency import Tasks
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import AgentEvent
-from postroom.contracts.executor import AgentRunResult, RunControl
+from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.inference import InferenceResult, StopReason
 from postroom.contracts.live import LiveChannels
 from postroom.contracts.messages import (
@@ -25,6 +25,7 @@ from postroom.contracts.messages import (
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runs import RunMessageInput, RunRecord, RunStatus, Usage
+from postroom.ports import RunControl
 from postroom.runtime import AgentRuntime, AgentSpec, FixedResolver, ResolvedAgent, ScriptedModel
 from postroom.stores.memory import MemoryRunStores
 from postroom.testing import ManualClock

@@ -6,7 +6,6 @@ import pytest
 
 from postroom.contracts.activation import Recovery
 from postroom.contracts.errors import StoreUnavailable
-from postroom.contracts.executor import RunControl
 from postroom.contracts.records import replace
 from postroom.contracts.runs import WaitingReason
 from postroom.contracts.tools import (
@@ -17,6 +16,7 @@ from postroom.contracts.tools import (
     ToolResult,
 )
 from postroom.gateway.replies import question_of
+from postroom.ports import RunControl
 from postroom.runtime import FunctionTool, ToolContext, function_tool
 from runtime.room import Room, call, calls
 

@@ -24,7 +24,7 @@ from postroom.gateway.sessions import Sessions
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 from postroom.leases import Leases
 from postroom.relay import Relay
-from postroom.stores.store import Stores
+from postroom.stores.stores import Stores
 from postroom.testing.channel import FakeChannel
 from simulation.loop import SimulatedLoop
 

@@ -22,7 +22,8 @@ from postroom.stores.changes import ChangeNotifier
 from postroom.stores.sqlite.connection import store_error
 from postroom.stores.sqlite.engine import _new_in_memory
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
-from postroom.stores.store import SqlStore, Stores
+from postroom.stores.store import Store
+from postroom.stores.stores import Stores
 from simulation.loop import Process, ProcessClock, SimulatedLoop
 from simulation.mail import furnish
 from simulation.plan import Fault
@@ -116,7 +117,7 @@ def prepare_rows() -> None:
     loop = SimulatedLoop(Random(0))
     database = Database(loop, (), Random(0))
     stores = Stores(
-        SqlStore(SimulatedEngine(database, loop.outside, Network(loop, database, ()))), is_exclusive=False
+        Store(SimulatedEngine(database, loop.outside, Network(loop, database, ()))), is_exclusive=False
     )
     loop.run_until_complete(furnish(stores))
     connection.execute("COMMIT")

@@ -18,7 +18,7 @@ from postroom.mail.waking.chat_delivery import StoredChatDelivery
 from postroom.mail.waking.mail_runs import MailRunExecutor
 from postroom.mail.waking.prompts import AGENT_THREAD
 from postroom.mail.waking.waker import Waker
-from postroom.stores.store import Stores
+from postroom.stores.stores import Stores
 
 PROJECT = "/projects/world"
 SENDER, READERS = "Ada", ("Ben", "Cyd")

@@ -13,7 +13,6 @@ from postroom.concurrency import SystemTimer
 from postroom.contracts.limits import Limit, LimitScope
 from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
 from postroom.contracts.runs import RunRecord, RunStatus
-from postroom.contracts.transactions import Transaction
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox as Queue
 from postroom.dispatch.sinks import OutputKept
@@ -23,7 +22,9 @@ from postroom.embedded.running import FunctionExecutor
 from postroom.leases import Leases
 from postroom.relay import NotPerformed, Outcome, Performed, Relay
 from postroom.stores.changes import ChangeNotifier
-from postroom.stores.store import SqlStore, Stores
+from postroom.stores.store import Store
+from postroom.stores.stores import Stores
+from postroom.stores.transaction import Transaction
 from simulation.chats import ChatServer
 from simulation.database import Database, Network, SimulatedEngine
 from simulation.loop import Process, SimulatedLoop
@@ -139,7 +140,7 @@ class Server:
         self.config = config_of(settings)
         changes = network.ends[process] = ChangeNotifier()
         self.engine = SimulatedEngine(database, process, network)
-        self.stores = Stores(SqlStore(self.engine, changes), is_exclusive=False)
+        self.stores = Stores(Store(self.engine, changes), is_exclusive=False)
         runs, timer = self.stores.runs, SystemTimer()
         options = {"consumer_id": self.name, "config": self.config, "random": random}
         self.mail: MailServer | None = None

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from mail_room import Room, room_in_memory
 from postroom.contracts.errors import AgentRetired, InvalidName, NameTaken, StateError
-from postroom.contracts.store import MailWrites
 from postroom.mail import agents, names
 from postroom.mail.commands import CreateAgentIdentity
 from postroom.mail.context import Caller, OperationContext, Rules
 from postroom.mail.people import name_person
 from postroom.mail.service import Mail
+from postroom.stores.mail.access import MailWrites
 
 room = room_in_memory
 

@@ -7,7 +7,7 @@ import pytest
 from conformance.promises import given
 from conformance.promises.mail_store import PROMISES, Promise
 from postroom.contracts.errors import StoreUnavailable
-from postroom.contracts.store import MailStore
+from postroom.stores.mail.store import MailStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from postroom.testing.faults import LosingStore, RefusingStore, writes, writes_that

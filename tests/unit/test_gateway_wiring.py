@@ -32,7 +32,6 @@ from postroom.contracts.errors import (
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
 from postroom.contracts.runners import AnyRunner, Runner
-from postroom.contracts.transactions import Transaction
 from postroom.gateway import wording
 from postroom.gateway.config import HomeChannel
 from postroom.gateway.events import SendErrorKind, SendResult
@@ -46,6 +45,7 @@ from postroom.http_api.operations import Readiness
 from postroom.relay import Relay
 from postroom.services.runs import RunService
 from postroom.stores.memory import MemoryRunStores
+from postroom.stores.transaction import Transaction
 from postroom.testing import ManualClock
 from postroom.testing.channel import FakeChannel
 

@@ -13,7 +13,6 @@ from mail_room import HARBOR, SHORE, Room, everything, room_in_memory
 from postroom.contracts.announcing import Arrival, Nudges
 from postroom.contracts.errors import InvalidArgument, StoreUnavailable
 from postroom.contracts.mail import Reservation
-from postroom.contracts.store import MailWrites
 from postroom.mail.context import Rules, token_hash
 from postroom.mail.guarding import Held
 from postroom.mail.operations import OPERATIONS
@@ -21,6 +20,7 @@ from postroom.mail.service import Mail
 from postroom.mcp_server.profiles import CORE
 from postroom.services import notices
 from postroom.services.hooks import Hooks
+from postroom.stores.mail.access import MailWrites
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from postroom.testing.faults import LosingStore, RefusingStore, writes

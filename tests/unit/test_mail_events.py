@@ -16,10 +16,10 @@ from postroom.contracts.errors import (
     WrongToken,
 )
 from postroom.contracts.project_log import EVENT_KINDS
-from postroom.contracts.store import MailReads
 from postroom.mail.commands import FollowEvents
 from postroom.mail.context import Caller, Rules, token_hash
 from postroom.services.following import EventFollowing
+from postroom.stores.mail.access import MailReads
 
 room = room_in_memory
 memory = room_in_memory

@@ -16,9 +16,9 @@ from postroom.contracts.errors import (
     NotPermitted,
     UnknownMessage,
 )
-from postroom.contracts.store import MailReads
-from postroom.contracts.transactions import MAIL
 from postroom.mail.archive.batch import gather
+from postroom.stores.changes import MAIL
+from postroom.stores.mail.access import MailReads
 
 room = room_in_memory
 

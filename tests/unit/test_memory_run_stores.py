@@ -12,7 +12,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.outbox import NackOutcome, OutboxDraft
 from postroom.contracts.registry import PinnedEntry
 from postroom.contracts.run_stores import Delivery, ThreadCommit
-from postroom.contracts.transactions import WORK, Listener
+from postroom.stores.changes import WORK, TopicListener
 from postroom.stores.memory import MemoryRunStores
 from postroom.stores.registry import MemoryRegistryStore
 from postroom.testing import ManualClock
@@ -85,7 +85,7 @@ async def test_an_effect_is_claimed_once_even_for_no_time(
     assert await stores.outbox.claim("l", "x", lease_ms=1, limit=9) == ()
 
 
-async def woken(news: Listener) -> bool:
+async def woken(news: TopicListener) -> bool:
     """Say whether there is a hint, and take it."""
     return await news.wait(timedelta())
 

@@ -22,10 +22,10 @@ from postroom.contracts.errors import (
     UnknownToken,
     WrongToken,
 )
-from postroom.contracts.store import MailStore
 from postroom.contracts.tokens import SCOPES, TOKEN_FORM, Grant
 from postroom.mail.named_tokens import WRITTEN_EVERY, NamedTokens
 from postroom.mail.service import Mail
+from postroom.stores.mail.store import MailStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from postroom.testing.faults import LosingStore, RefusingStore, writes

@@ -26,9 +26,9 @@ from postroom.contracts.events import CanonicalEventDraft, EventScope
 from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import RunQuery, ThreadCommit
 from postroom.contracts.runs import RunStatus
+from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 
 pytestmark = pytest.mark.usefixtures("postgres_dsn")

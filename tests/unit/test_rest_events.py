@@ -12,8 +12,8 @@ from starlette.types import ASGIApp, Message
 
 from mail_room import HARBOR, SHORE
 from postroom import sse
-from postroom.contracts.transactions import Listener as HearsTopic
 from postroom.http_api.rest import event_routes
+from postroom.stores.changes import TopicListener
 from rest_room import OPERATOR, Edge, opened
 
 PATIENCE = 5
@@ -202,7 +202,7 @@ async def test_who_waits_is_refused_when_its_token_ends(edge: Edge, monkeypatch:
     waits, changes = asyncio.Event(), edge.mail.store.changes
     listen = changes.listen
 
-    def listened(topic: str) -> HearsTopic:
+    def listened(topic: str) -> TopicListener:
         waits.set()
         return listen(topic)
 

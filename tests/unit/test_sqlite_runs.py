@@ -46,14 +46,13 @@ from postroom.contracts.events import EventScope
 from postroom.contracts.messages import DeliveryMode, Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, RunQuery, ThreadCommit
 from postroom.contracts.runs import RunStatus, TerminationReason, Thread
-from postroom.contracts.transactions import Transaction
 from postroom.stores.events import EventTables
 from postroom.stores.migrations import shipped_migrations
 from postroom.stores.runs import dispatches, rows
 from postroom.stores.runs.dispatches import Dispatches
+from postroom.stores.runs.ports import RunStores
 from postroom.stores.runs.rows import beyond as end_of_prefix
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.sqlite import SqliteStore
@@ -61,6 +60,7 @@ from postroom.stores.sqlite.connection import add_functions
 from postroom.stores.sqlite.migrate import split_statements
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 from postroom.stores.statements import statements
+from postroom.stores.transaction import Transaction
 from postroom.testing import ManualClock
 from table_rows import each_row
 

@@ -14,7 +14,7 @@ from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
 from postroom.gateway.replies import ChatEffects
-from postroom.stores.chats.stores import StoredChats
+from postroom.stores.chats.stores import ChatStores
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from work_room import WorkRoom, hidden, post
@@ -114,7 +114,7 @@ async def test_each_run_names_its_chat_and_one_whose_caller_waits_no_more_is_not
         key = InboundKey(platform=platform, account="bot", chat_id=chat, message_id="m1")
         source = {"platform": platform, "chat_id": chat, "user_name": "Ada"}
         draft = InboundDraft(key=key, session_key=platform, body={"source": source})
-        kept = await StoredChats(room.stores.store, is_shared=False).intake_log.receive(draft)
+        kept = await ChatStores(room.stores.store, is_shared=False).intake_log.receive(draft)
         message = replace(Message.user("count"), id=kept.message.thread_message_id)
         thread = f"{CHAT_THREAD}{platform}/bot/{chat}"
         await room.runs.mailbox.submit_background(RunActivation.new(thread, [message]))

@@ -8,10 +8,10 @@ from datetime import timedelta
 import httpx2
 import pytest_asyncio
 
-from postroom.contracts.store import MailReads, MailWrites
 from postroom.contracts.work import WorkCounts
 from postroom.mail.conflicts import together
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
+from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from postroom.web.frame import Frame, frame

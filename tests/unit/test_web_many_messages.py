@@ -9,8 +9,8 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from postroom.contracts.store import MailWrites
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
+from postroom.stores.mail.access import MailWrites
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from web_samples import HOUR, Writer, reader_of

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import httpx2
 import pytest_asyncio
 
-from postroom.contracts.store import MailWrites
+from postroom.stores.mail.access import MailWrites
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from web_samples import HOUR, MINUTE, Writer, reader_of

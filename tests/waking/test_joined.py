@@ -12,13 +12,13 @@ import pytest_asyncio
 
 from postroom.contracts.dispatch import OPEN, RunDispatchStatus
 from postroom.contracts.errors import QueueFull, StoreUnavailable, Unauthorized
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.mail.context import Caller
 from postroom.mail.waking.prompts import agent_thread
 from postroom.mail.waking.waker import MOST_AT_ONCE
-from postroom.stores.mail import StoredMail
+from postroom.stores.mail.store import MailStore
+from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 from store_kinds import KINDS, opened, refuse_missing
 from waking_room import PROJECT, Room, number
@@ -32,7 +32,7 @@ OPERATOR = Caller(operator=True)
 def stores(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock):
     refuse_missing(request.param)
     with opened(request.param, tmp_path, lambda: request.getfixturevalue("postgres_dsn"), clock) as store:
-        yield StoredMail(store), RunStores(store)
+        yield MailStore(store), RunStores(store)
 
 
 @pytest_asyncio.fixture

@@ -16,7 +16,6 @@ from postroom.contracts.errors import QueueFull, Unauthorized
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.messages import Boundary
 from postroom.contracts.records import replace
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import (
     RunRecord,
@@ -28,7 +27,8 @@ from postroom.contracts.runs import (
 )
 from postroom.gateway.questions import answer_run, decision_of
 from postroom.gateway.replies import question_of
-from postroom.stores.mail import StoredMail
+from postroom.stores.mail.store import MailStore
+from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 from store_kinds import KINDS, opened, refuse_missing
 from waking_room import PROJECT, Room, number
@@ -38,7 +38,7 @@ from waking_room import PROJECT, Room, number
 def stores(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock):
     refuse_missing(request.param)
     with opened(request.param, tmp_path, lambda: request.getfixturevalue("postgres_dsn"), clock) as store:
-        yield StoredMail(store), RunStores(store)
+        yield MailStore(store), RunStores(store)
 
 
 @pytest_asyncio.fixture

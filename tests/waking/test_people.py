@@ -15,11 +15,11 @@ from postroom.contracts.errors import (
     UnknownThread,
 )
 from postroom.contracts.people import ChatAddress
-from postroom.contracts.transactions import MAIL
 from postroom.mail.context import Caller, Rules
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
 from postroom.mail.waking.chat_delivery import StoredChatDelivery
 from postroom.services.people import PeopleService
+from postroom.stores.changes import MAIL
 from waking_room import PROJECT, number
 
 PIER = ChatAddress(platform="telegram", chat_id="77")

@@ -9,8 +9,8 @@ import pytest_asyncio
 
 from dispatch_room import done
 from postroom.contracts.messages import Boundary
-from postroom.contracts.run_ports import RunStores
-from postroom.stores.mail import StoredMail
+from postroom.stores.mail.store import MailStore
+from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 from store_kinds import KINDS, opened, refuse_missing
 from waking_room import PROJECT, Room, number
@@ -22,7 +22,7 @@ BO = {"project_key": PROJECT, "agent_name": "Bo"}
 def stores(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock):
     refuse_missing(request.param)
     with opened(request.param, tmp_path, lambda: request.getfixturevalue("postgres_dsn"), clock) as store:
-        yield StoredMail(store), RunStores(store)
+        yield MailStore(store), RunStores(store)
 
 
 @pytest_asyncio.fixture

@@ -29,7 +29,6 @@ from postroom.contracts.clock import iso
 from postroom.contracts.errors import InvalidPath, StateError, StoreError
 from postroom.contracts.leases import SERVER, servers
 from postroom.contracts.mail import Project
-from postroom.contracts.store import MailWrites
 from postroom.http_api.operations import (
     Check,
     LagMeter,
@@ -48,6 +47,7 @@ from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.projects import PEOPLE_KEY, checked_path, find_project
 from postroom.mail.repositories import move_project
 from postroom.services.runners import declared_runners
+from postroom.stores.mail.access import MailWrites
 from postroom.stores.postgres.errors import no_backup
 from postroom.version import __version__
 

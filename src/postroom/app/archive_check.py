@@ -13,11 +13,11 @@ from postroom.app.repairs import Repair, another_archive, gaps_of, head_of
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import ArchiveUnavailable
 from postroom.contracts.mail import Project
-from postroom.contracts.store import MailReads
 from postroom.mail.archive import layout
 from postroom.mail.archive.archive import Archive
 from postroom.mail.outgoing import ARCHIVE, deleted_of, records_of
-from postroom.stores.store import Stores
+from postroom.stores.mail.access import MailReads
+from postroom.stores.stores import Stores
 
 PAGE = 500
 """Messages that one look at the database returns."""

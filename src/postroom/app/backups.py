@@ -28,7 +28,7 @@ from postroom.stores.sqlite.apart import Apart
 from postroom.stores.sqlite.connection import file_error, refuse_no_folder
 from postroom.stores.sqlite.copying import PARTIAL
 from postroom.stores.sqlite.engine import refuse_missing
-from postroom.stores.store import Stores
+from postroom.stores.stores import Stores
 
 FIRST_LOOK: Final = timedelta(minutes=1)
 """A server that has just started has better things to do."""

@@ -35,16 +35,17 @@ from postroom.contracts.errors import (
     WrongStore,
 )
 from postroom.contracts.mail import Project
-from postroom.contracts.store import MailReads, MailStore
-from postroom.contracts.transactions import Transaction
 from postroom.dispatch.inspection import WhyNot
 from postroom.gateway.platforms.base import AdapterState
 from postroom.http_api.operations import CheckState
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.waking.runners import read_runner
 from postroom.services.runners import DeclaredRunner, declared_runners
+from postroom.stores.mail.access import MailReads
+from postroom.stores.mail.store import MailStore
 from postroom.stores.postgres.errors import BACKUP_OF_POSTGRES
 from postroom.stores.sqlite import sqlite_release
+from postroom.stores.transaction import Transaction
 
 if TYPE_CHECKING:
     from postroom.app.gateway_service import GatewayService

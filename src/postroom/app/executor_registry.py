@@ -26,11 +26,9 @@ from postroom.contracts.errors import (
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.remote_runners import HttpRunner, ModelRunner
 from postroom.contracts.run_access import RunAccess
-from postroom.contracts.run_ports import DispatchStore
 from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import AnyRunner, Runner, Runners
 from postroom.contracts.signing import LEAST_SECRET
-from postroom.contracts.store import MailReads
 from postroom.dispatch.routing import SeveralExecutors
 from postroom.executors.acp import AcpExecutor
 from postroom.executors.command import CommandExecutor
@@ -41,6 +39,8 @@ from postroom.mail.service import Mail
 from postroom.mail.waking.prompts import agent_of
 from postroom.mail.waking.runners import place_of, read_runner
 from postroom.services.calls import Calls
+from postroom.stores.mail.access import MailReads
+from postroom.stores.runs.ports import DispatchStore
 
 _RUNNER: Final = Table(Path("the runner"), "")
 

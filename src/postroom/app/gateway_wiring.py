@@ -24,13 +24,12 @@ from postroom.app.gateway_platforms import PLATFORMS
 from postroom.concurrency import SystemTimer
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
-from postroom.contracts.chat import CHAT_THREAD, ChatStores
+from postroom.contracts.chat import CHAT_THREAD
 from postroom.contracts.clock import Clock, SystemClock, Timer, milliseconds
 from postroom.contracts.errors import AgentNotFound, ConfigError, InvalidRunner
 from postroom.contracts.executor import AgentRunResult, ResolvedRunPlan, RunDispatchExecutor
 from postroom.contracts.leases import Lease
 from postroom.contracts.messages import Json
-from postroom.contracts.people import ChatDelivery
 from postroom.contracts.records import replace
 from postroom.contracts.runners import Runners
 from postroom.dispatch.routing import SeveralExecutors
@@ -51,11 +50,13 @@ from postroom.http_api.guard import OpenPath
 from postroom.http_api.other_servers import OtherServers, PassedOn
 from postroom.leases import Leases
 from postroom.log import get_logger
+from postroom.ports import ChatDelivery
 from postroom.relay import Relay
 from postroom.runtime import AgentRuntime, AgentSpec, MapResolver, OpenAICompatibleModel, ResolvedAgent
 from postroom.runtime.files import SendFileTool
 from postroom.runtime.openai import OpenAITranscriber
 from postroom.services.runs import RunService
+from postroom.stores.chats.stores import ChatStores
 
 _LOG = get_logger(__name__)
 CHANNELS: Final = "/channels"

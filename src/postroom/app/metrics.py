@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from postroom.contracts.clock import Clock
 from postroom.contracts.outbox import Backlog
 from postroom.mail.outgoing import ARCHIVE
-from postroom.stores.store import Stores
+from postroom.stores.stores import Stores
 from postroom.version import __version__
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)

@@ -9,17 +9,19 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import InvalidRunner, RunnerNotFound, RunnerSecretMissing
-from postroom.contracts.executor import AgentRunResult, RunControl
+from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.messages import Message
 from postroom.contracts.quoting import one_line
 from postroom.contracts.records import replace
 from postroom.contracts.remote_runners import ModelRunner
 from postroom.contracts.runners import Runners
-from postroom.contracts.store import MailReads, MailStore
 from postroom.mail.context import Caller
 from postroom.mail.waking.prompts import DECISION, agent_of
+from postroom.ports import RunControl
 from postroom.runtime import AgentRuntime, AgentSpec, MapResolver, OpenAICompatibleModel, ResolvedAgent
 from postroom.services.calls import Calls
+from postroom.stores.mail.access import MailReads
+from postroom.stores.mail.store import MailStore
 
 _INTRODUCTION: Final = (
     "You are {name}, an agent of the project {project}. Your tools are operations of the project's mail "

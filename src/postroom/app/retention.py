@@ -21,12 +21,9 @@ from postroom.contracts import progress
 from postroom.contracts.clock import Timer, milliseconds
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.events import EventScope
-from postroom.contracts.files import FileStore
 from postroom.contracts.mail import Project
 from postroom.contracts.retention import KeepRule
 from postroom.contracts.run_stores import thread_lock
-from postroom.contracts.store import MailReads, MailStore, MailWrites
-from postroom.contracts.transactions import Store, Transaction
 from postroom.leases import Leases
 from postroom.log import get_logger
 from postroom.mail.retention import STEP as MESSAGES
@@ -39,6 +36,11 @@ from postroom.mail.retention import (
     verdicts_of,
 )
 from postroom.mail.tracing import run_trace
+from postroom.stores.chats.files import FileStore
+from postroom.stores.mail.access import MailReads, MailWrites
+from postroom.stores.mail.store import MailStore
+from postroom.stores.store import Store
+from postroom.stores.transaction import Transaction
 
 RETENTION: Final = "retention"
 """The lease of the server that deletes."""

@@ -31,7 +31,7 @@ from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.connection import file_error
 from postroom.stores.sqlite.generations import forget_generation
 from postroom.stores.sqlite.left_log import cut_damaged_log
-from postroom.stores.store import Stores
+from postroom.stores.stores import Stores
 
 _LOG = get_logger(__name__)
 T = TypeVar("T")

@@ -20,9 +20,9 @@ from postroom.contracts.errors import InvalidRunner, all_errors
 from postroom.contracts.messages import Json
 from postroom.contracts.remote_runners import HttpRunner, ModelRunner
 from postroom.contracts.runners import AnyRunner, Runner
-from postroom.contracts.transactions import Outline
 from postroom.mail.operations import OPERATIONS
 from postroom.mail.waking.runners import read_runner
+from postroom.stores.outline import Outline
 from postroom.stores.sqlite import sqlite_release
 from postroom.version import __version__
 

@@ -7,13 +7,13 @@ from postroom.contracts.chat import CHAT_KIND
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.outbox import OutboxMessage
-from postroom.contracts.run_ports import RunStores
-from postroom.contracts.transactions import Transaction
 from postroom.gateway.platforms.base import UNKNOWN_ACCOUNT, BasePlatformAdapter
 from postroom.gateway.replies import ReplyKind, has_waiting_caller, target_name
 from postroom.gateway.session import SessionSource
 from postroom.gateway.sessions import chat_of
 from postroom.services.cut_ids import whole_id
+from postroom.stores.runs.ports import RunStores
+from postroom.stores.transaction import Transaction
 
 MOST_DEAD: Final = 500
 

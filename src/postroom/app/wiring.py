@@ -26,7 +26,6 @@ from postroom.contracts.outbox import Backlog
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.retention import KeepRule
 from postroom.contracts.tracing import OFF, Tracing
-from postroom.contracts.transactions import SharedChanges
 from postroom.executors.processes.keeping import Keeper
 from postroom.executors.processes.servers import is_gone, own_process
 from postroom.http_api.other_servers import OtherServers, tag_of
@@ -45,10 +44,11 @@ from postroom.relay import Handler, Relay
 from postroom.services.calls import Calls, Subscriptions
 from postroom.services.runs import RunService
 from postroom.services.schedules import MailSchedules
+from postroom.stores.changes import SharedChanges
 from postroom.stores.migrations import newest_of, shipped_migrations
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
-from postroom.stores.store import Stores
+from postroom.stores.stores import Stores
 from postroom.version import __version__
 
 if TYPE_CHECKING:

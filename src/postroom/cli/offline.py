@@ -24,7 +24,7 @@ from postroom.app.support import as_json, common_documents, outline_documents, t
 from postroom.app.tokens import load_or_make_token
 from postroom.cli.restoring import checked_schema
 from postroom.contracts.errors import InvalidPath, PostroomError, StateError, StoreCorrupt, StoreError
-from postroom.contracts.transactions import Outline
+from postroom.stores.outline import Outline
 from postroom.stores.postgres.errors import BACKUP_OF_POSTGRES, no_backup
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import page_backups

@@ -11,21 +11,16 @@ An inbound message is kept before its platform is told that we have it: once for
 and id, however often the platform sends it. What is neither done, failed, rejected nor retracted is open.
 """
 
-from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from postroom.contracts.chat_links import ChatLinks
-from postroom.contracts.chat_people import ChatPeople
 from postroom.contracts.errors import AlreadyConsumed, IllegalTransition
-from postroom.contracts.files import ChatFile, FileStore
 from postroom.contracts.messages import Json
 from postroom.contracts.records import Record, field, replace
-from postroom.contracts.web_chats import WebChats
 
 if TYPE_CHECKING:
-    from postroom.contracts.transactions import Transaction
+    pass
 
 MAX_INBOUND = 200
 """No listing returns more than this at once."""
@@ -174,109 +169,6 @@ class InboundMove(Record, frozen=True, kw_only=True):
     """The status that each message must still have; None: any from which `status` can follow."""
 
 
-class IntakeLog(Protocol):
-    """The inbound messages of all chats."""
-
-    @property
-    def storage_identity(self) -> str | None:
-        """Names the place where it writes."""
-        ...
-
-    async def receive(self, draft: InboundDraft, *, now: int | None = None) -> Received:
-        """Keep a message as waiting; one that is known by its key is returned as it stands, and stays so.
-
-        Durable when it returns. Safe to repeat when its answer was lost.
-
-        Raises:
-            InvalidRecord: a part of the key, or the session key, is blank.
-        """
-        ...
-
-    def receiving(
-        self, draft: InboundDraft, *, thread_id: str | None = None
-    ) -> Callable[["Transaction"], Received]:
-        """Return what `receive` does, to be done in a change of the caller under the chat's lock.
-
-        With a thread, to which that change hands it over, a new message is kept as handed over.
-
-        Raises:
-            InvalidRecord: as for `receive`.
-        """
-        ...
-
-    async def move(
-        self, inbound_ids: Collection[int], move: InboundMove, *, now: int | None = None
-    ) -> tuple[InboundMessage, ...]:
-        """Move all of these messages, or none, and return them by id; an id that comes twice counts once.
-
-        A move to the status that a message has already changes nothing and is no error, so that a move may be
-        repeated when its answer was lost.
-
-        Raises:
-            UnknownMessage: there is no message with one of these ids.
-            IllegalTransition: one of them may not become that: `INBOUND_MOVES`.
-        """
-        ...
-
-    async def edit(self, key: InboundKey, body: dict[str, Json], *, now: int | None = None) -> InboundMessage:
-        """Replace the body of an open message and raise its revision; the same body again changes nothing.
-
-        Raises:
-            UnknownMessage: the message was never received.
-            AlreadyConsumed: it is not open any more.
-        """
-        ...
-
-    async def forget_answer(self, key: InboundKey) -> None:
-        """Note in a message, open or not, that its answer is no longer shown (`metadata.forgotten`).
-
-        Raises:
-            UnknownMessage: The message was never received.
-        """
-        ...
-
-    async def find(self, key: InboundKey) -> InboundMessage | None:
-        """Return the message with this key."""
-        ...
-
-    async def messages(self, inbound_ids: Collection[int]) -> tuple[InboundMessage, ...]:
-        """Return those of these messages that exist, by id; at most `MAX_INBOUND` ids.
-
-        Raises:
-            InvalidRecord: more ids than that.
-        """
-        ...
-
-    async def open_messages(
-        self,
-        *,
-        status: InboundStatus | None = None,
-        session_key: str | None = None,
-        after: int = 0,
-        limit: int = MAX_INBOUND,
-    ) -> tuple[InboundMessage, ...]:
-        """Return open messages by id, of one of the open states and one session where that is asked.
-
-        It costs what is open, not what ever was.
-        """
-        ...
-
-    async def newest(self, platform: str, *, limit: int = MAX_INBOUND) -> tuple[InboundMessage, ...]:
-        """Return the messages of a platform that were received last, the newest first, however they ended."""
-        ...
-
-    async def counts(self) -> dict[InboundStatus, int]:
-        """Count all messages by status, states without messages left out; for gauges, at long intervals."""
-        ...
-
-    async def purge(self, *, older_than: int, limit: int = 1_000) -> int:
-        """Remove up to `limit` messages that are not open and were last changed before `older_than`.
-
-        Return how many that were. What was removed is not known any more when the platform sends it again.
-        """
-        ...
-
-
 class ChatSession(Record, frozen=True, kw_only=True):
     """The thread that a chat is bound to at present. `revision` is raised by each change."""
 
@@ -303,117 +195,3 @@ class SessionThread:
     title: str | None
     created_at: int
     active_at: int
-
-
-class ChatSessions(Protocol):
-    """Sessions of chats, and the threads that they were bound to."""
-
-    @property
-    def storage_identity(self) -> str | None:
-        """Names the place where it writes."""
-        ...
-
-    async def load(self, session_key: str) -> ChatSession | None:
-        """Return one session."""
-        ...
-
-    async def open(self, session: ChatSession, *, now: int | None = None) -> ChatSession:
-        """Store a new session and its thread; when there is one with this key, return that unchanged.
-
-        Of callers at the same time one makes it, and all are given the same.
-
-        Raises:
-            InvalidRecord: the session key or the thread id is blank.
-            DuplicateRecord: the thread is another session's.
-        """
-        ...
-
-    async def put(self, session: ChatSession, *, now: int | None = None) -> ChatSession:
-        """Store a changed session, compared by its revision, and return it with the next one.
-
-        `thread_id`, `source`, `title`, `settings` and `active_at` are stored as given. A thread that it was
-        not bound to before becomes one of its own; the title is also that of the present thread.
-
-        Raises:
-            UnknownThread: there is no such session.
-            VersionConflict: it was changed since it was read.
-            DuplicateRecord: another thread of this session has the title, or the thread is another session's.
-        """
-        ...
-
-    async def rename(self, session_key: str, new_key: str, source: dict[str, Json]) -> bool:
-        """Give a session, its threads and its open messages another key, for its chat is elsewhere now.
-
-        False: there is no such session, or there is one with the new key; nothing was changed.
-
-        Raises:
-            InvalidRecord: the new key is blank.
-        """
-        ...
-
-    async def threads(
-        self, session_key: str, *, title: str | None = None, limit: int = MAX_INBOUND
-    ) -> tuple[SessionThread, ...]:
-        """Return a session's threads, the last active first; those of one title when it is given."""
-        ...
-
-    async def thread(self, thread_id: str) -> SessionThread | None:
-        """Return this thread of a session, whether the session is bound to it at present or not."""
-        ...
-
-    async def sessions(self, *, after: str = "", limit: int = MAX_INBOUND) -> tuple[ChatSession, ...]:
-        """Return sessions by key."""
-        ...
-
-
-class ChatStores(Protocol):
-    """What the gateway keeps, in one place with the runs."""
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether other processes may write here as well."""
-        ...
-
-    @property
-    def intake_log(self) -> IntakeLog:
-        """The inbound messages of all chats."""
-        ...
-
-    @property
-    def sessions(self) -> ChatSessions:
-        """Sessions of chats."""
-        ...
-
-    @property
-    def people(self) -> ChatPeople:
-        """Who may write."""
-        ...
-
-    @property
-    def links(self) -> ChatLinks:
-        """Which direct chats are one person's."""
-        ...
-
-    @property
-    def files(self) -> FileStore:
-        """The files that came with messages, and those that runs have left."""
-        ...
-
-    @property
-    def web_chats(self) -> WebChats:
-        """The conversations of the chat page."""
-        ...
-
-    async def answered(
-        self, inbound_ids: Collection[int], thread_id: str, run_id: str | None
-    ) -> tuple[tuple[InboundMessage, ...], tuple[ChatFile, ...]]:
-        """Return in one look the messages that have their answer, as `messages` does, and its run's files."""
-        ...
-
-    async def reasoning(self, thread_id: str, run_id: str) -> str:
-        """Return the reasoning of the model in the newest 100 messages of a run; empty if there is none."""
-        ...
-
-    async def note_sent(self, outbox_id: str, steps: int) -> None:
-        """Keep how many steps of a reply have arrived: after a crash they are not repeated."""
-        ...

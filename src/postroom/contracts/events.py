@@ -6,14 +6,11 @@ read. A writer that names an idempotency key gets the event of its first call ba
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
 
 from postroom.contracts.errors import InvalidRecord
 from postroom.contracts.messages import Json
-from postroom.contracts.runs import RunRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,68 +161,3 @@ class EventPage:
 
     events: tuple[CanonicalEvent, ...]
     cursor: int
-
-
-class EventTables(Protocol):
-    """The event log, with scopes and sequences without gaps."""
-
-    def append(
-        self,
-        drafts: Sequence[CanonicalEventDraft],
-        *,
-        at: int | None = None,
-        ended_run: RunRecord | None = None,
-    ) -> tuple[CanonicalEvent, ...]:
-        """Add events to the end of their scopes; a key that was used gives its first event back.
-
-        They happened `at` an instant, by default that of the transaction. An event that tells the answer of
-        `ended_run`, which is stored already, refers to that run and does not store the text again.
-
-        Raises:
-            IdempotencyConflict, VersionConflict: as `EventStore.append` says.
-        """
-        ...
-
-    def note(self, scope: str, kind: str, payload: Mapping[str, Json], *, origin: str, at: int) -> None:
-        """Add one internal event to the end of one scope, without a key; nothing is looked at before.
-
-        The scope's key holds nothing that JSON escapes.
-        """
-        ...
-
-    def newest(self, scope: str) -> int:
-        """Return the number of the newest event of a scope, 0 when there is none."""
-        ...
-
-    def bounds(self, scope: str) -> tuple[int, int]:
-        """Return the numbers of the oldest and the newest event of a scope; (1, 0) while it is empty."""
-        ...
-
-    def of_scope(
-        self, scope: str, *, after: int, limit: int, kinds: Sequence[str] = ()
-    ) -> list[tuple[int, CanonicalEvent]]:
-        """Return the events of a scope behind a number, with theirs; those of some kinds, or of all."""
-        ...
-
-    def trim(self, scope: str, *, keep: int, limit: int) -> int:
-        """Forget the oldest events of a scope beyond the newest `keep`, at most `limit`; return how many.
-
-        They stand in no other scope. Numbers go on where they were.
-        """
-        ...
-
-    def drop(self, scopes: Sequence[str]) -> None:
-        """Forget scopes whole, which nothing will be appended to, with the events that stand in them."""
-        ...
-
-    def behind(self, scope: str, after: int, limit: int) -> EventPage:
-        """Return the events of a scope behind a cursor.
-
-        Raises:
-            CursorAhead, CursorExpired: as `EventStore.list` says.
-        """
-        ...
-
-    def load(self, event_id: str) -> CanonicalEvent | None:
-        """Return one event."""
-        ...

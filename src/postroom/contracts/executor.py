@@ -6,24 +6,18 @@ that the run is still its own.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
 
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink, RunIdentity
-from postroom.contracts.budgets import Spending
-from postroom.contracts.files import RunFiles
 from postroom.contracts.live import LiveChannels
-from postroom.contracts.messages import Boundary, Message
+from postroom.contracts.messages import Message
 from postroom.contracts.records import Record
 from postroom.contracts.registry import RegistrySet
 from postroom.contracts.run_stores import CommitCoordinator
-from postroom.contracts.runs import RunRecord, RunWaitingState, TerminationKind, TerminationReason, Usage
+from postroom.contracts.runs import RunWaitingState, TerminationKind, TerminationReason, Usage
 from postroom.contracts.tools import ToolCallResume
-
-if TYPE_CHECKING:
-    from postroom.contracts.run_ports import ThreadStore
 
 
 class AgentRunResult(Record, frozen=True, kw_only=True):
@@ -45,68 +39,6 @@ class ResolvedRunPlan:
 
     resolution_id: str
     replayable: bool = True
-
-
-class PendingBoundary(Protocol):
-    """Lets a run read what waits for it."""
-
-    async def waiting(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
-        """Return what the run would read at this boundary, in order; it waits on."""
-        ...
-
-    async def freeze(
-        self, boundary: Boundary, *, group: str | None = None, only: Collection[str] | None = None
-    ) -> tuple[Message, ...]:
-        """Commit what the run reads at this boundary and return it, in order.
-
-        With `group` nothing else, with `only` nothing but the messages with these ids.
-
-        Raises:
-            StaleClaim: the run is not the worker's any more.
-        """
-        ...
-
-    async def stage(self, boundary: Boundary, messages: Sequence[Message]) -> None:
-        """Put messages that came live among those that wait, for this run; known ids are passed over."""
-        ...
-
-
-async def _stored() -> None:
-    """Do nothing: no text is kept back."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunControl:
-    """What an execution is given beside its request; it lives in this process alone."""
-
-    coordinator: CommitCoordinator
-    threads: "ThreadStore"
-    pending: PendingBoundary | None = None
-    run: RunRecord | None = None
-    """The run as it was claimed for this execution."""
-    registry: RegistrySet | None = None
-    """The registry that the run is pinned to; None means the live one."""
-    hidden_runs: frozenset[str] = frozenset()
-    hidden_message_ids: frozenset[str] = frozenset()
-    store_output: Callable[[], Awaitable[None]] = _stored
-    """Stores the text that the run has streamed so far: an event that is stored next comes after it."""
-    give_up_on: tuple[type[Exception], ...] = ()
-    """Exceptions after which neither the run nor a step of it is retried."""
-    spends: Callable[[Usage], tuple[Spending, ...]] = lambda _: ()
-    """Returns what a commit adds to budgets for what a step of the run has used."""
-    is_noted: bool = False
-    """Whether `RunEffects.begin` has written what belongs to the beginning of this execution."""
-    conversation: str | None = None
-    """Which of the conversations that its thread holds the run belongs to, where it holds several."""
-    only: frozenset[str] | None = None
-    """With it the run sees these messages of its thread, and what it has said itself, and nothing else."""
-    files: RunFiles | None = None
-    """The files of its messages, and where those that it leaves are taken; None where there are none."""
-
-    def shows(self, message: Message) -> bool:
-        """Say whether the run sees a message of its thread; what was rolled back it does not."""
-        said_by = message.metadata.run_id if message.metadata else None
-        return said_by not in self.hidden_runs and message.id not in self.hidden_message_ids
 
 
 def identity_of(activation: RunActivation, *, run_id: str) -> RunIdentity:

@@ -5,13 +5,12 @@ same blob as an attachment of mail with these bytes. Nobody holds more than one 
 """
 
 import codecs
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from postroom.contracts.messages import Message
-from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.quoting import one_line, quoted
 from postroom.contracts.records import Record
 
@@ -68,40 +67,6 @@ class FileContent:
     async def whole(self) -> bytes:
         """Return all of them, for who cannot take pieces."""
         return b"".join([piece async for piece in self.pieces()])
-
-
-class FileStore(Protocol):
-    """The files of chats, beside the messages they came with."""
-
-    async def files(self, thread_id: str, message_ids: Collection[str]) -> tuple[ChatFile, ...]:
-        """Return the files of these messages, or runs, of a thread, by message and position."""
-        ...
-
-    async def put_bytes(self, spooled: SpooledFile) -> None:
-        """Store bytes once under their hash, piece by piece; what is there already is not written again.
-
-        Safe to repeat when it was cut off.
-        """
-        ...
-
-    async def purge(self, before: int, *, limit: int = 100) -> int:
-        """Remove the bytes of files that nothing refers to, as `ChatTables.drop_unused_bytes` says.
-
-        Return how many files that were; with `limit` of them there may be more.
-        """
-        ...
-
-    async def put(self, file: ChatFile, *, notices: tuple[OutboxDraft, ...] = ()) -> None:
-        """Store a file of a message, or what is known of it now, with what is to be said of it."""
-        ...
-
-    def content(self, sha256: str) -> AsyncIterator[bytes]:
-        """Yield the bytes under a hash, a piece at a time; an attachment of mail is one piece.
-
-        Raises:
-            UnknownMessage: there are none.
-        """
-        ...
 
 
 class RunFiles(Protocol):

@@ -9,9 +9,9 @@ the same transaction, so that a server that stood still, or was cut off, writes 
 has.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from postroom.contracts.messages import Json
 
@@ -37,30 +37,6 @@ class Lease:
     """Since when the holder has it."""
     until: int
     """When it ends, unless it is renewed."""
-
-
-class LeaseTables(Protocol):
-    """The rows of leases; who writes them has locked `LEASES`."""
-
-    def listed(self) -> list[Lease]:
-        """Return all leases by name, those that have ended too."""
-        ...
-
-    def put(self, lease: Lease) -> None:
-        """Store a lease under its name."""
-        ...
-
-    def renew(self, names: Collection[str], until: int) -> None:
-        """Let these leases end at another instant."""
-        ...
-
-    def remove(self, names: Collection[str]) -> None:
-        """Remove these leases, which are to have no fence any more."""
-        ...
-
-    def holds(self, name: str, holder: str, fence: int) -> bool:
-        """Say whether a lease is held so, and keep it from changing hands until this transaction ends."""
-        ...
 
 
 def nobody_is_gone(_about: Mapping[str, Json]) -> bool:

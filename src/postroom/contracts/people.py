@@ -1,14 +1,9 @@
 """People who are written to, and the two ports by which mail reaches them in chats and comes back."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
 from postroom.contracts.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from postroom.contracts.mail import Attachment
-    from postroom.contracts.outbox import OutboxTables
 
 _LONGEST: Final = 200
 
@@ -56,85 +51,3 @@ class ChatWords:
     text: str
     key: str
     """Under one key it is written once."""
-
-
-class ChatOutbox(Protocol):
-    """Has mail messages delivered to chats."""
-
-    def reaches(self, address: ChatAddress) -> bool:
-        """Say whether there is a channel to this chat."""
-        ...
-
-    def enqueue(
-        self,
-        outbox: "OutboxTables",
-        key: str,
-        address: ChatAddress,
-        text: str,
-        files: "Sequence[Attachment]" = (),
-        *,
-        keeps_quiet: bool,
-    ) -> None:
-        """Take a message for a chat, in an open change: it is delivered, or reported as lost.
-
-        Its files follow it; the chat is told of one that cannot be sent there.
-
-        Taken twice, it is delivered once; with `keeps_quiet` after the chat's quiet hours.
-
-        Raises:
-            IdempotencyConflict: another text was taken under its key.
-        """
-        ...
-
-
-class ChatDelivery(Protocol):
-    """Is told what became of messages in chats, and takes people's answers to them."""
-
-    async def arrived(self, key: str) -> None:
-        """Take note that the chat shows a message; harmless when it is said again.
-
-        Raises:
-            StoreError: it could not be noted.
-        """
-        ...
-
-    async def lost(self, key: str, why: str) -> None:
-        """Tell whoever wrote a message that the chat will not show it; said again, it changes nothing.
-
-        Raises:
-            StoreError: it could not be noted.
-        """
-        ...
-
-    async def prefer(self, chats: Sequence[ChatAddress]) -> str:
-        """Have what is written to the person who is reached in one of these chats come to the first of them.
-
-        Return whom.
-
-        Raises:
-            UnknownAgent: nobody, or more than one person, is reached in these chats.
-            StoreError: it could not be stored.
-        """
-        ...
-
-    async def reply(self, chats: Sequence[ChatAddress], message: int, text: str, *, key: str) -> str:
-        """Answer a message for the person who is reached in one of these chats, which are all theirs.
-
-        Return whom; repeated under its key, it is answered once.
-
-        Raises:
-            UnknownMessage: nobody who is reached in these chats was written this message.
-            PostroomError: the mail room refuses the answer.
-        """
-        ...
-
-    async def pass_on(self, said: ChatWords) -> None:
-        """Write to a person what was said in a chat, from whoever is reached there.
-
-        A chat in which nobody is reached is named as a visitor; what is written to a visitor comes there.
-
-        Raises:
-            StoreError: it could not be stored; it is not known whether it was.
-            PostroomError: the mail room refuses it.
-        """
-        ...

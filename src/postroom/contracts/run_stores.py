@@ -1,7 +1,8 @@
 """What is asked of the stores of runs, and what a commit of a thread is."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 
 from postroom.contracts.budgets import Spending
 from postroom.contracts.conversation import SummaryDraft
@@ -238,3 +239,23 @@ class CommitCoordinator(Protocol):
             StoreError: nothing was written; after CommitUnknown it may have been.
         """
         ...
+
+
+Beginning = tuple[RunDispatch, RunRecord | None]
+"""A dispatch that is claimed, and its run where that begins with it."""
+
+
+Places = Collection[str] | None
+"""Where somebody runs threads: anywhere, and in these places; None: wherever they are to run."""
+
+
+MOST_COUNTED: Final = 1_000
+"""How many dispatches of a kind that ended as they should are counted."""
+
+
+class DueThread(NamedTuple):
+    """A thread with a due dispatch, and what that counts for."""
+
+    thread_id: str
+    tenant: str
+    limit_key: str

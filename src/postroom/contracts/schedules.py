@@ -8,10 +8,9 @@ transaction: a tick is submitted once, however many workers look. After the cloc
 a line for each hour goes on by the new clock.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final
 
 from postroom.contracts.messages import Json
 
@@ -86,35 +85,3 @@ class Schedule:
 def schedule_lock(kind: str, name: str) -> str:
     """Return the name by which a schedule is locked."""
     return f"schedule:{kind}:{name}"
-
-
-class ScheduleTables(Protocol):
-    """The rows of schedules; who writes one has locked it."""
-
-    def named(self, kind: str, name: str) -> Schedule | None:
-        """Return the schedule of this name."""
-        ...
-
-    def listed(self, kind: str, *, after: str, limit: int) -> list[Schedule]:
-        """Return schedules by name behind the one seen last."""
-        ...
-
-    def due(self, kind: str, *, limit: int) -> list[Schedule]:
-        """Return what is due now, the longest due first."""
-        ...
-
-    def next_at(self, kinds: Sequence[str]) -> int | None:
-        """Return when the first of these kinds is due; None when none will be."""
-        ...
-
-    def insert(self, schedule: Schedule) -> None:
-        """Store a schedule whose name nobody has."""
-        ...
-
-    def put(self, schedule: Schedule) -> None:
-        """Replace a schedule by its id."""
-        ...
-
-    def remove(self, schedule_id: str) -> None:
-        """Remove a schedule; what it has submitted stays."""
-        ...

@@ -22,10 +22,11 @@ from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.limits import LIMITS, Held
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import thread_lock
-from postroom.contracts.run_tables import RunTables
 from postroom.contracts.runs import AnsweredTicket, RunRecord, RunStatus, RunWaitingTicket, Usage
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume, ToolCallResumeMode
-from postroom.contracts.transactions import Store, Transaction
+from postroom.stores.runs.tables import RunTables
+from postroom.stores.store import Store
+from postroom.stores.transaction import Transaction
 
 _WHOSE: Final = {
     BudgetScope.THREAD: "this conversation",

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.live import LiveRunCommand
-from postroom.contracts.transactions import commands_to
 from postroom.dispatch.core import Core
 from postroom.log import get_logger
+from postroom.stores.changes import commands_to
 
 _LOG = get_logger(__name__)
 

@@ -44,9 +44,7 @@ from postroom.contracts.limits import LIMITS, Held, Limit
 from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.messages import ContentBlock, Message, MessageMetadata, Role, storable
 from postroom.contracts.records import Record, replace
-from postroom.contracts.run_queue import RunEffects
-from postroom.contracts.run_stores import ClaimRequest, ThreadCommit, thread_lock
-from postroom.contracts.run_tables import Beginning, Places
+from postroom.contracts.run_stores import Beginning, ClaimRequest, Places, ThreadCommit, thread_lock
 from postroom.contracts.runs import (
     AnsweredTicket,
     RunRecord,
@@ -58,7 +56,6 @@ from postroom.contracts.runs import (
     WaitingReason,
 )
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.transactions import WORK, Transaction
 from postroom.dispatch.budgets import Budgets, begin_to_ask, release_abandoned
 from postroom.dispatch.capture import CapturingSink, RunCoordinator
 from postroom.dispatch.config import RECONCILE_PAGE, MailboxConfig
@@ -67,6 +64,9 @@ from postroom.dispatch.events import ServerEvents
 from postroom.dispatch.shared_limits import held_back, note_start
 from postroom.dispatch.sinks import SuspensionAwareSink
 from postroom.log import get_logger
+from postroom.ports import RunEffects
+from postroom.stores.changes import WORK
+from postroom.stores.transaction import Transaction
 
 T = TypeVar("T")
 _LOG = get_logger(__name__)

@@ -11,13 +11,13 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery, ThreadCommit, thread_lock
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.transactions import Transaction
 from postroom.dispatch.completion import Completion, EndedRuns, commands_in
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
 from postroom.dispatch.limits import Workers
 from postroom.dispatch.planning import fresh_decisions
 from postroom.log import get_logger
+from postroom.stores.transaction import Transaction
 
 _LOG = get_logger(__name__)
 _CANCEL = LiveRunCommand(kind=LiveCommandKind.CANCEL)

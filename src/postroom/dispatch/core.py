@@ -8,14 +8,14 @@ from postroom.concurrency import Tasks, retried
 from postroom.contracts.clock import Ids, Timer
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.live import LiveChannels
-from postroom.contracts.run_ports import RunStores
-from postroom.contracts.run_queue import RunEffects
-from postroom.contracts.run_tables import Places
+from postroom.contracts.run_stores import Places
 from postroom.dispatch.budgets import Budgets
 from postroom.dispatch.capture import Capture
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.metrics import MailboxMetrics
 from postroom.dispatch.registry import Pinning
+from postroom.ports import RunEffects
+from postroom.stores.runs.ports import RunStores
 
 T = TypeVar("T")
 

@@ -15,13 +15,13 @@ from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.errors import InternalError, InvalidRecord, PostroomError
 from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope
 from postroom.contracts.messages import Json, Message, MessageRecord, Role, Visibility
-from postroom.contracts.run_ports import EventStore, ThreadStore
 from postroom.contracts.run_stores import MAX_PAGE, MessageQuery, RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.config import REPAIR_QUEUE_LIMIT
 from postroom.dispatch.metrics import MailboxMetrics
 from postroom.log import get_logger
+from postroom.stores.runs.ports import EventStore, ThreadStore
 
 _LOG = get_logger(__name__)
 WRITER = "mailbox"

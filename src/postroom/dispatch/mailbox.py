@@ -23,11 +23,8 @@ from postroom.contracts.live import LiveChannels
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage, PendingVersion
 from postroom.contracts.records import replace
 from postroom.contracts.registry import RegistrySet, VersionedRegistryStore
-from postroom.contracts.run_ports import RunStores
-from postroom.contracts.run_queue import RunEffects
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.transactions import Joined, Transaction
 from postroom.dispatch.capture import Capture, EventBuffer
 from postroom.dispatch.completion import Completion
 from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig
@@ -43,6 +40,9 @@ from postroom.dispatch.registry import Pinning
 from postroom.dispatch.sinks import EventStream
 from postroom.dispatch.submission import MailboxSubmitResult, Prepared, Submissions
 from postroom.dispatch.worker import DispatchAttempt, Dispatcher, Execution
+from postroom.ports import RunEffects
+from postroom.stores.runs.ports import RunStores
+from postroom.stores.transaction import Joined, Transaction
 
 T = TypeVar("T")
 

@@ -15,10 +15,10 @@ from postroom.contracts.messages import (
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import SubmissionFacts, ThreadCommit, thread_lock
 from postroom.contracts.runs import RunMessageInput, RunRecord, RunStatus
-from postroom.contracts.transactions import Transaction
 from postroom.dispatch.capture import RunCoordinator
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
+from postroom.stores.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True, eq=False)

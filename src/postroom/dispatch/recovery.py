@@ -32,10 +32,8 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.limits import LIMITS
 from postroom.contracts.messages import TASKS_UPDATED, Message
-from postroom.contracts.run_stores import MAX_PAGE, thread_lock
-from postroom.contracts.run_tables import DueThread
+from postroom.contracts.run_stores import MAX_PAGE, DueThread, thread_lock
 from postroom.contracts.runs import RunRecord, RunStatus
-from postroom.contracts.transactions import Transaction
 from postroom.dispatch.budgets import (
     held_threads,
     hold_threads,
@@ -52,6 +50,7 @@ from postroom.dispatch.shared_limits import room_in
 from postroom.dispatch.submission import Submissions
 from postroom.dispatch.worker import Dispatcher
 from postroom.log import get_logger
+from postroom.stores.transaction import Transaction
 
 _LOG = get_logger(__name__)
 _READ_AGAIN_MS: Final = 3_600_000

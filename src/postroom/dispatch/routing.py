@@ -13,10 +13,10 @@ from postroom.contracts.live import LiveChannels
 from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
-from postroom.contracts.run_queue import RunEffects
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.transactions import Transaction
+from postroom.ports import RunEffects
+from postroom.stores.transaction import Transaction
 
 
 class SeveralExecutors(RunDispatchExecutor):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.limits import Held, Limit, LimitScope
-from postroom.contracts.transactions import Transaction
+from postroom.stores.transaction import Transaction
 
 
 @dataclass(slots=True, kw_only=True)

@@ -31,15 +31,16 @@ from postroom.contracts.agent_events import (
 from postroom.contracts.clock import Timer
 from postroom.contracts.errors import CursorExpired, PostroomError
 from postroom.contracts.events import AppendOptions, CanonicalEvent, CanonicalEventDraft, EventScope
-from postroom.contracts.executor import AgentRunResult, ExecutorAround, RunControl, RunDispatchExecutor
+from postroom.contracts.executor import AgentRunResult, ExecutorAround, RunDispatchExecutor
 from postroom.contracts.messages import Json, storable
 from postroom.contracts.quoting import end_of
 from postroom.contracts.records import replace
-from postroom.contracts.run_ports import EventStore
 from postroom.contracts.run_stores import MAX_PAGE
 from postroom.contracts.tools import ToolCallOutcome
 from postroom.contracts.work import Output
 from postroom.log import get_logger
+from postroom.ports import RunControl
+from postroom.stores.runs.ports import EventStore
 
 _LOG = get_logger(__name__)
 OUTPUT_WRITER: Final = "output"

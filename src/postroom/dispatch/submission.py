@@ -54,10 +54,8 @@ from postroom.contracts.run_stores import (
     ThreadCommit,
     thread_lock,
 )
-from postroom.contracts.run_tables import Together
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.transactions import Joined, Transaction
 from postroom.dispatch.budgets import answers_budget, settle
 from postroom.dispatch.completion import (
     ClaimAsk,
@@ -91,6 +89,8 @@ from postroom.dispatch.shared_limits import note_start
 from postroom.dispatch.sinks import EventStream
 from postroom.dispatch.worker import Dispatcher
 from postroom.log import get_logger
+from postroom.stores.runs.together import Together
+from postroom.stores.transaction import Joined, Transaction
 
 T = TypeVar("T")
 _LOG = get_logger(__name__)

@@ -40,11 +40,10 @@ from postroom.contracts.errors import (
     UnknownRun,
 )
 from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope, EventVisibility
-from postroom.contracts.executor import AgentRunResult, RunControl
+from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.limits import Held
 from postroom.contracts.messages import Json, Message, storable
 from postroom.contracts.records import replace
-from postroom.contracts.run_ports import ThreadStore
 from postroom.contracts.run_stores import ClaimRequest, thread_lock
 from postroom.contracts.runs import (
     RunRecord,
@@ -53,7 +52,6 @@ from postroom.contracts.runs import (
     TerminationReason,
     WaitingReason,
 )
-from postroom.contracts.transactions import Transaction
 from postroom.dispatch.capture import EventBuffer, RunCoordinator
 from postroom.dispatch.commands import Commands
 from postroom.dispatch.completion import (
@@ -74,6 +72,9 @@ from postroom.dispatch.limits import Lease, LeaseEnd, MailboxWorker, Slots, Work
 from postroom.dispatch.pending import PendingInput
 from postroom.dispatch.sinks import EventStream, ReconnectableEventSink, SuspensionAwareSink
 from postroom.log import get_logger
+from postroom.ports import RunControl
+from postroom.stores.runs.ports import ThreadStore
+from postroom.stores.transaction import Transaction
 
 _LOG = get_logger(__name__)
 _MOST_SAFETY_MS = 1_000

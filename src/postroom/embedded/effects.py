@@ -13,8 +13,8 @@ from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import Delivery, ThreadCommit
 from postroom.contracts.runs import OnTimeout, RunRecord, RunStatus, RunWaitingTicket
-from postroom.contracts.transactions import Transaction
 from postroom.embedded.running import SLEEP
+from postroom.stores.transaction import Transaction
 
 ENDED: Final = "RunEnded"
 WAITS: Final = "RunWaits"

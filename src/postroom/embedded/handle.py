@@ -19,7 +19,6 @@ from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidArgument, RunUnsuccessful, StaleDecision, StateError, UnknownRun
 from postroom.contracts.events import CanonicalEvent, EventScope
 from postroom.contracts.messages import Json
-from postroom.contracts.run_ports import LOOK_AGAIN_AFTER
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, TerminationKind
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.sinks import RESET, TEXT
@@ -27,6 +26,7 @@ from postroom.dispatch.worker import ATTEMPT_FAILED
 from postroom.embedded.effects import ENDED, WAITS, Watch
 from postroom.embedded.running import LOGGED, SLEEP, STEP
 from postroom.embedded.values import T, refuse_other_text, refuse_other_type
+from postroom.stores.runs.ports import LOOK_AGAIN_AFTER
 from postroom.stores.store import refuse_forked
 
 if TYPE_CHECKING:

@@ -27,7 +27,6 @@ from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.live import LiveChannels
 from postroom.contracts.messages import storable
 from postroom.contracts.records import replace
-from postroom.contracts.run_ports import RunStores
 from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig, StartupRecoveryConfig
 from postroom.dispatch.mailbox import Mailbox as Queue
 from postroom.dispatch.sinks import OutputKept
@@ -40,8 +39,10 @@ from postroom.embedded.running import Function, FunctionExecutor, Run, is_awaite
 from postroom.embedded.schedules import RunSchedules
 from postroom.embedded.values import refuse_other_text
 from postroom.stores.live import LocalLiveChannels
+from postroom.stores.runs.ports import RunStores
 from postroom.stores.sqlite.store import SqliteStore
-from postroom.stores.store import Stores, refuse_forked
+from postroom.stores.store import refuse_forked
+from postroom.stores.stores import Stores
 
 MEMORY: Final = "memory"
 _REPAIRED_LATER: Final = MailboxLifecycleConfig(

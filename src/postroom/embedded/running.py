@@ -37,10 +37,9 @@ from postroom.contracts.events import (
     EventScope,
     EventVisibility,
 )
-from postroom.contracts.executor import AgentRunResult, RunControl, RunDispatchExecutor
+from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.contracts.messages import Json, Message
 from postroom.contracts.records import replace
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runs import (
     OnTimeout,
@@ -52,7 +51,6 @@ from postroom.contracts.runs import (
     WaitingReason,
 )
 from postroom.contracts.tools import ToolCallResume, ToolCallResumeMode
-from postroom.contracts.transactions import Transaction
 from postroom.dispatch.sinks import TEXT
 from postroom.embedded.values import (
     as_text,
@@ -64,7 +62,10 @@ from postroom.embedded.values import (
     text_of,
     typed,
 )
+from postroom.ports import RunControl
+from postroom.stores.runs.ports import RunStores
 from postroom.stores.store import refuse_forked
+from postroom.stores.transaction import Transaction
 
 STEP: Final = "StepStored"
 LOGGED: Final = "Logged"

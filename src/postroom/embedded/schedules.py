@@ -10,16 +10,16 @@ import msgspec
 from postroom.contracts.activation import DeliveryOptions, RunActivation, RunHints
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.schedules import Missed, Overlap, Schedule
-from postroom.contracts.transactions import Transaction
 from postroom.dispatch.mailbox import Mailbox as Queue
 from postroom.dispatch.planning import refuse_bad_delivery, validate_run_inputs
 from postroom.embedded.handle import RunHandle
 from postroom.embedded.items import Item
 from postroom.embedded.values import message_of, plain, refuse_other_text
 from postroom.schedules.firing import Firing, Schedules, Target, new_schedule
+from postroom.stores.runs.ports import RunStores
+from postroom.stores.transaction import Transaction
 
 RUN: Final = "run"
 """The kind of these schedules."""

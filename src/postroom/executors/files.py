@@ -10,12 +10,12 @@ from typing import Final
 
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import PostroomError, StoreError
-from postroom.contracts.executor import PendingBoundary, RunControl
 from postroom.contracts.files import MOST_LEFT, ChatFile, RunFiles
 from postroom.contracts.messages import Boundary, ContentBlock, Message
 from postroom.contracts.quoting import one_line, quoted
 from postroom.contracts.records import replace
 from postroom.log import get_logger
+from postroom.ports import PendingBoundary, RunControl
 
 _LOG = get_logger(__name__)
 OUTBOX: Final = "POSTROOM_OUTBOX"

@@ -24,10 +24,8 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.files import safe_name
 from postroom.contracts.messages import COMPACT, Message, Role, Visibility
-from postroom.contracts.people import ChatAddress, ChatDelivery
+from postroom.contracts.people import ChatAddress
 from postroom.contracts.records import replace
-from postroom.contracts.run_ports import ThreadStore
-from postroom.contracts.run_queue import RunQueue, ThreadState
 from postroom.contracts.run_stores import MAX_PAGE, MessageQuery
 from postroom.contracts.runs import RunRecord, Usage
 from postroom.gateway import wording
@@ -41,6 +39,8 @@ from postroom.gateway.reminders import CHAT, Reminders, in_words, next_time, rea
 from postroom.gateway.replies import thread_name
 from postroom.gateway.session import ANSWER_ONLY, SessionSource
 from postroom.gateway.sessions import MOST_HIDDEN, Sessions
+from postroom.ports import ChatDelivery, RunQueue, ThreadState
+from postroom.stores.runs.ports import ThreadStore
 
 _MOST_LISTED = 10
 _MOST_SEARCHED = 2_000

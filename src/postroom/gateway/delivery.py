@@ -14,23 +14,15 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from postroom.contracts.chat import (
-    MAX_INBOUND,
-    ChatStores,
-    InboundMessage,
-    InboundMove,
-    InboundStatus,
-    chat_lock,
-)
+from postroom.contracts.chat import MAX_INBOUND, InboundMessage, InboundMove, InboundStatus, chat_lock
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.files import ChatFile
 from postroom.contracts.mail import Attachment
 from postroom.contracts.messages import Json
-from postroom.contracts.outbox import OutboxMessage, OutboxTables
-from postroom.contracts.people import ChatAddress, ChatDelivery
+from postroom.contracts.outbox import OutboxMessage
+from postroom.contracts.people import ChatAddress
 from postroom.contracts.records import replace
-from postroom.contracts.transactions import Joined, Transaction
 from postroom.gateway import wording
 from postroom.gateway.capabilities import SMALLEST_LIMIT
 from postroom.gateway.config import GatewayConfig
@@ -45,7 +37,11 @@ from postroom.gateway.session import SessionSource
 from postroom.gateway.splitting import split
 from postroom.gateway.streaming import StreamingPresenter
 from postroom.log import get_logger
+from postroom.ports import ChatDelivery
 from postroom.relay import NotPerformed, Outcome, Performed
+from postroom.stores.chats.stores import ChatStores
+from postroom.stores.outbox import OutboxTables
+from postroom.stores.transaction import Joined, Transaction
 
 _CANNOT_EDIT = (SendErrorKind.NOT_FOUND, SendErrorKind.BAD_FORMAT, SendErrorKind.FORBIDDEN)
 _TRIES_TO_FIT = 4

@@ -30,7 +30,6 @@ from postroom.contracts.files import (
     SNIFFED_BYTES,
     ChatFile,
     FileContent,
-    FileStore,
     RunFiles,
     SpooledFile,
     media_type_of,
@@ -47,6 +46,7 @@ from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.replies import Reply, ReplyKind, target_of
 from postroom.gateway.spooling import MOST_FILES, head_of, piece_of, pieces_of, spooled, too_large
 from postroom.log import get_logger
+from postroom.stores.chats.files import FileStore
 
 _LOG = get_logger(__name__)
 MOST_TRANSCRIPT = 100_000

@@ -13,14 +13,10 @@ from types import TracebackType
 from typing import Self
 
 from postroom.concurrency import Tasks
-from postroom.contracts.chat import CHAT_KIND, ChatStores, InboundStatus
+from postroom.contracts.chat import CHAT_KIND, InboundStatus
 from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import CredentialRefused, PostroomError
 from postroom.contracts.messages import Json
-from postroom.contracts.people import ChatDelivery
-from postroom.contracts.run_ports import OutboxStore, ThreadStore
-from postroom.contracts.run_queue import RunQueue
-from postroom.contracts.transactions import Store
 from postroom.gateway import status
 from postroom.gateway.chat_settings import ChatSettings
 from postroom.gateway.commands import COMMANDS, Commands
@@ -42,7 +38,11 @@ from postroom.gateway.streaming import StreamingPresenter
 from postroom.gateway.to_people import ToPeople
 from postroom.leases import Leases
 from postroom.log import get_logger
+from postroom.ports import ChatDelivery, RunQueue
 from postroom.relay import Relay
+from postroom.stores.chats.stores import ChatStores
+from postroom.stores.runs.ports import OutboxStore, ThreadStore
+from postroom.stores.store import Store
 
 _LOG = get_logger(__name__)
 _SWEEP_EVERY_MS = 15_000

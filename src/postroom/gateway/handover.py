@@ -16,7 +16,6 @@ from postroom.contracts.accepting import Accept
 from postroom.contracts.activation import BusyPolicy, InferenceOverride
 from postroom.contracts.chat import (
     ChatSession,
-    ChatStores,
     InboundDraft,
     InboundKey,
     InboundMessage,
@@ -39,14 +38,15 @@ from postroom.contracts.messages import (
     storable,
 )
 from postroom.contracts.quoting import one_line, quoted, said_by
-from postroom.contracts.run_queue import RunQueue, ThreadState
-from postroom.contracts.transactions import Joined, Transaction
 from postroom.gateway import wording
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import Forwarded, MessageEvent, MessageType
 from postroom.gateway.group_talk import with_earlier
 from postroom.gateway.session import SessionSource
 from postroom.log import get_logger
+from postroom.ports import RunQueue, ThreadState
+from postroom.stores.chats.stores import ChatStores
+from postroom.stores.transaction import Joined, Transaction
 
 _LOG = get_logger(__name__)
 _BLOCKS = {

@@ -32,7 +32,6 @@ from postroom.contracts.errors import (
     UnknownMessage,
 )
 from postroom.contracts.records import replace
-from postroom.contracts.run_ports import ThreadStore
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.gateway import wording
 from postroom.gateway.arrivals import Arrival, Arrivals
@@ -48,6 +47,7 @@ from postroom.gateway.routes import decide
 from postroom.gateway.run import GatewayRunner, Services
 from postroom.gateway.session import SessionSource
 from postroom.log import get_logger
+from postroom.stores.runs.ports import ThreadStore
 
 _LOG = get_logger(__name__)
 MOST_TEXT = 1_000_000

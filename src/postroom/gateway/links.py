@@ -8,7 +8,7 @@ A link gives nobody a right: each chat has the role that it had.
 from collections.abc import Mapping
 from secrets import token_hex
 
-from postroom.contracts.chat_links import ChatLinks, LinkedChat, LinkOutcome
+from postroom.contracts.chat_links import LinkedChat, LinkOutcome
 from postroom.contracts.people import ChatAddress
 from postroom.gateway import wording
 from postroom.gateway.config import GatewayConfig
@@ -17,6 +17,7 @@ from postroom.gateway.people import People, hash_of, new_code
 from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.session import Platform, SessionSource
 from postroom.gateway.sessions import Sessions
+from postroom.stores.chats.links import ChatLinks
 
 _SCOPE = "link"
 """With this the codes of links are hashed, as those of pairing with their platform."""

@@ -1,11 +1,11 @@
 """What the gateway itself has to tell somebody: kept like an answer, and delivered like one."""
 
 from postroom.contracts.errors import IdempotencyConflict, SubmissionRejected
-from postroom.contracts.run_ports import OutboxStore
 from postroom.gateway.events import Button, Card, MessageEvent
 from postroom.gateway.replies import Reply, ReplyKind, thread_name
 from postroom.gateway.session import Platform, SessionSource
 from postroom.log import get_logger
+from postroom.stores.runs.ports import OutboxStore
 
 _LOG = get_logger(__name__)
 

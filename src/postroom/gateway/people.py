@@ -10,14 +10,16 @@ from hashlib import sha256
 from secrets import choice
 from typing import TypeVar
 
-from postroom.contracts.chat_links import ChatLinks, LinkedChat
-from postroom.contracts.chat_people import ChatPeople, PairingRequest, Person, PersonRole
+from postroom.contracts.chat_links import LinkedChat
+from postroom.contracts.chat_people import PairingRequest, Person, PersonRole
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import QueueFull
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.records import replace
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.session import Platform, SessionSource
+from postroom.stores.chats.links import ChatLinks
+from postroom.stores.chats.people import ChatPeople
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import StateError
-from postroom.contracts.run_ports import ThreadStore
-from postroom.contracts.run_queue import RunQueue
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
 from postroom.contracts.waking import QUESTION_NUMBER
 from postroom.gateway.replies import Question, question_of
 from postroom.gateway.session import SessionSource
+from postroom.ports import RunQueue
+from postroom.stores.runs.ports import ThreadStore
 
 _LONGEST_ID = 512
 _LONGEST_NAME = 200

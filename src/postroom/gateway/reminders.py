@@ -26,13 +26,14 @@ from postroom.contracts.messages import (
     storable,
 )
 from postroom.contracts.records import Record
-from postroom.contracts.run_queue import RunQueue
 from postroom.contracts.schedules import Schedule
-from postroom.contracts.transactions import Store, Transaction
 from postroom.gateway import wording
 from postroom.gateway.replies import Reply, ReplyKind, thread_name
 from postroom.gateway.session import SessionSource
+from postroom.ports import RunQueue
 from postroom.schedules.firing import Firing, Schedules, new_schedule
+from postroom.stores.store import Store
+from postroom.stores.transaction import Transaction
 
 CHAT: Final = "chat"
 """The kind of these schedules."""

@@ -26,11 +26,11 @@ from postroom.contracts.runs import (
     TerminationKind,
     WaitingReason,
 )
-from postroom.contracts.transactions import Transaction
 from postroom.contracts.waking import QUESTION_NUMBER, question_number
 from postroom.gateway import wording
 from postroom.gateway.events import Button
 from postroom.gateway.session import Platform
+from postroom.stores.transaction import Transaction
 
 _ENDED_EARLY = (TerminationKind.CANCELLED, TerminationKind.STOPPED, TerminationKind.BLOCKED)
 

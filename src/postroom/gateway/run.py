@@ -14,11 +14,10 @@ from dataclasses import dataclass
 
 from postroom.concurrency import Tasks
 from postroom.contracts.activation import BusyPolicy
-from postroom.contracts.chat import ChatSession, ChatStores, InboundDraft, InboundMove, InboundStatus
+from postroom.contracts.chat import ChatSession, InboundDraft, InboundMove, InboundStatus
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import IllegalTransition, PostroomError, StoreError
-from postroom.contracts.transactions import Joined
 from postroom.gateway import status, wording
 from postroom.gateway.admission import AGENT_PENDING, SessionGuard
 from postroom.gateway.commands import Answer, Command, Commands, help_text, resolve_command
@@ -34,6 +33,8 @@ from postroom.gateway.sessions import Sessions
 from postroom.gateway.streaming import StreamingPresenter
 from postroom.gateway.to_people import ToPeople
 from postroom.log import get_logger
+from postroom.stores.chats.stores import ChatStores
+from postroom.stores.transaction import Joined
 
 _LOG = get_logger(__name__)
 _AGENT_PENDING_SENTINEL = AGENT_PENDING

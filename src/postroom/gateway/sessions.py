@@ -8,17 +8,18 @@ from datetime import datetime, timedelta
 from secrets import token_hex
 from urllib.parse import unquote
 
-from postroom.contracts.chat import ChatSession, ChatStores, SessionThread, session_locks
+from postroom.contracts.chat import ChatSession, SessionThread, session_locks
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import UnknownThread, VersionConflict
 from postroom.contracts.messages import Json
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.records import replace
-from postroom.contracts.transactions import Transaction
 from postroom.gateway.config import GatewayConfig, ResetMode, SessionResetPolicy, is_one_of_several, label
 from postroom.gateway.quiet import QuietHours
 from postroom.gateway.replies import target_of, thread_name
 from postroom.gateway.session import Platform, SessionKey, SessionSource
+from postroom.stores.chats.stores import ChatStores
+from postroom.stores.transaction import Transaction
 
 _TOUCH_AFTER_MS = 30_000
 """A session's last activity is written down no more often than this."""

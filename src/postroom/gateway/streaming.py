@@ -26,7 +26,7 @@ from postroom.contracts.agent_events import (
 from postroom.contracts.chat import inbound_id_of
 from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import PostroomError
-from postroom.contracts.executor import AgentRunResult, ExecutorAround, RunControl, RunDispatchExecutor
+from postroom.contracts.executor import AgentRunResult, ExecutorAround, RunDispatchExecutor
 from postroom.contracts.files import RunFiles
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
@@ -42,6 +42,7 @@ from postroom.gateway.replies import is_chat, target_of
 from postroom.gateway.session import Platform, SessionSource
 from postroom.gateway.sessions import Sessions
 from postroom.log import get_logger
+from postroom.ports import RunControl
 
 _LOG = get_logger(__name__)
 _TYPING_EVERY_MS = 4_000

@@ -8,14 +8,16 @@ their answer ◀── mail to whoever is reached in the chat, or to its visitor
 from hashlib import sha256
 from typing import Final
 
-from postroom.contracts.chat import ChatSession, IntakeLog
+from postroom.contracts.chat import ChatSession
 from postroom.contracts.errors import IdempotencyConflict, PostroomError, StoreError
-from postroom.contracts.people import ChatDelivery, ChatWords
+from postroom.contracts.people import ChatWords
 from postroom.gateway import wording
 from postroom.gateway.config import short_name
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.handover import message_of
 from postroom.gateway.session import SessionSource
+from postroom.ports import ChatDelivery
+from postroom.stores.chats.intake_log import IntakeLog
 
 _DIGITS: Final = 24
 

@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Generic, Literal, Protocol, TypeVar
 
 from postroom.contracts.mail import Agent, Attachment, Message, Project
-from postroom.contracts.store import ProjectReads, ProjectWrites, RecordReads, RecordWrites
 from postroom.contracts.tokens import Grant
 from postroom.mail.git_identity import Recognition
+from postroom.stores.mail.access import ProjectReads, ProjectWrites, RecordReads, RecordWrites
 
 Records = TypeVar("Records", bound=RecordReads, covariant=True)
 Projects = TypeVar("Projects", bound=ProjectReads, covariant=True)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from postroom.contracts.mail import Message, Project, ThreadParticipant
 from postroom.contracts.records import replace
-from postroom.contracts.store import MailReads, ProjectReads, RecordReads
 from postroom.mail.projects import PEOPLE_KEY
+from postroom.stores.mail.access import MailReads, ProjectReads, RecordReads
 
 FEW = 20
 """Other projects whose messages on a thread are looked for, and own messages by which those are found."""

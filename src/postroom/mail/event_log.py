@@ -16,10 +16,10 @@ from postroom.contracts.clock import iso
 from postroom.contracts.errors import CursorAhead, CursorExpired
 from postroom.contracts.mail import Agent, Project
 from postroom.contracts.project_log import HIDDEN, OTHER, LogBounds, ProjectEvent
-from postroom.contracts.store import RecordReads
 from postroom.mail.commands import FetchEvents
 from postroom.mail.context import ReadContext, token_hash
 from postroom.mail.projects import address_of, find_project
+from postroom.stores.mail.access import RecordReads
 
 
 class EventView(TypedDict):

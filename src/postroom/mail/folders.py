@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from postroom.contracts.mail import Project
-from postroom.contracts.store import ProjectReads
 from postroom.mail.projects import spelling
+from postroom.stores.mail.access import ProjectReads
 
 _LARGEST_POINTER = 4096
 """Bytes of the files by which Git finds a worktree's repository."""

@@ -21,10 +21,10 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.mail import Agent, Message, Project, Recipient
 from postroom.contracts.people import ChatAddress
-from postroom.contracts.store import ProjectReads, RecordReads
 from postroom.mail.context import ReadContext, WriteContext, token_hash
 from postroom.mail.names import nearest, shown
 from postroom.mail.projects import CHAT, HUMAN, PEOPLE_KEY, PERSONS, find_project
+from postroom.stores.mail.access import ProjectReads, RecordReads
 
 _MOST: Final = 10_000
 ACTIVITY_INTERVAL = 30_000

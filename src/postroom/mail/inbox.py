@@ -14,7 +14,6 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.mail import URGENT, Agent, Attachment, InboxEntry, Message, Project, Recipient
 from postroom.contracts.records import replace
-from postroom.contracts.store import RecordReads
 from postroom.contracts.waking import MessageRun
 from postroom.mail.commands import (
     AcknowledgeMessage,
@@ -41,6 +40,7 @@ from postroom.mail.views import (
     visible_hidden,
 )
 from postroom.mail.waking import open_questions
+from postroom.stores.mail.access import RecordReads
 
 _MOST_ON_THEIR_WAY = 500
 """Messages to chats, the oldest that wait, among which one is looked for."""

@@ -14,12 +14,12 @@ from postroom.contracts.mail import Agent, Project
 from postroom.contracts.merging import ProjectSize
 from postroom.contracts.messages import Json
 from postroom.contracts.outbox import NO_END, OutboxDraft
-from postroom.contracts.store import MailReads, MailWrites
 from postroom.mail.conflicts import Conflict, conflicts
 from postroom.mail.names import LONGEST, check_new_name, shown
 from postroom.mail.outgoing import ARCHIVE, MOVED, RECORDS
 from postroom.mail.projects import PEOPLE_KEY, find_project
 from postroom.mail.waking.prompts import agent_thread
+from postroom.stores.mail.access import MailReads, MailWrites
 
 _RECORDS_A_ROW: Final = 20
 """The archive takes some 200 rows for one commit."""

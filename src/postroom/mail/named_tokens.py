@@ -24,14 +24,15 @@ from postroom.contracts.errors import (
     UnknownToken,
     WrongToken,
 )
-from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.contracts.tokens import RUN_PREFIX, SCOPES, TOKEN_FORM, TOKEN_ID, Grant, KeptToken, Scope
-from postroom.contracts.transactions import SharedChanges
 from postroom.log import get_logger
 from postroom.mail.context import token_hash
 from postroom.mail.names import shown
 from postroom.mail.projects import find_project
 from postroom.mail.run_tokens import RunTokens
+from postroom.stores.changes import SharedChanges
+from postroom.stores.mail.access import MailReads, MailWrites
+from postroom.stores.mail.store import MailStore
 
 WRITTEN_EVERY: Final = timedelta(minutes=1)
 """How often last uses are written; a server that dies forgets those since then."""

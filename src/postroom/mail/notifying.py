@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Final, TypeVar
 
-from postroom.contracts.transactions import MAIL, Changes
+from postroom.stores.changes import MAIL, ChangeNotifier
 
 T = TypeVar("T")
 
@@ -18,7 +18,7 @@ LOOK_AGAIN: Final = timedelta(seconds=5)
 class MailChanges:
     """Lets callers wait for what is written to mail; once stopped, nobody waits any more."""
 
-    def __init__(self, changes: Changes) -> None:
+    def __init__(self, changes: ChangeNotifier) -> None:
         self._changes = changes
         self.is_stopped = False
 

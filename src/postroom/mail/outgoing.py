@@ -6,8 +6,8 @@ from typing import Any, Final, Literal
 from postroom.contracts.mail import Attachment, Message
 from postroom.contracts.messages import Json
 from postroom.contracts.outbox import NO_END, OutboxDraft
-from postroom.contracts.store import MailWrites
 from postroom.mail.context import WriteContext
+from postroom.stores.mail.access import MailWrites
 
 ARCHIVE = "archive"
 """The kind of what the archive must write, by project; the payload names the record as `<kind>:<id>`."""

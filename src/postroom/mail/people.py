@@ -4,9 +4,9 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from postroom.contracts.people import ChatAddress
-from postroom.contracts.store import MailReads
 from postroom.mail.context import Caller
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG, VISITOR
+from postroom.stores.mail.access import MailReads
 
 if TYPE_CHECKING:
     from postroom.mail.service import Mail

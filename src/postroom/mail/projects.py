@@ -17,10 +17,10 @@ from typing_extensions import override
 
 from postroom.contracts.errors import InvalidPath, NotPermitted, UnknownProject
 from postroom.contracts.mail import Project
-from postroom.contracts.store import MailReads, MailWrites, ProjectReads, ProjectWrites
 from postroom.contracts.tokens import UNBOUND
 from postroom.mail.commands import Command, RecallMessage, ReplyMessage
 from postroom.mail.names import nearest, shown
+from postroom.stores.mail.access import MailReads, MailWrites, ProjectReads, ProjectWrites
 
 _DRIVE = re.compile(r"^([A-Za-z]):[\\/]")
 _BARE_DRIVE = re.compile(r"[A-Za-z]:")

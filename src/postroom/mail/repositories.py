@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from postroom.contracts.mail import Project
 from postroom.contracts.runners import Runner
-from postroom.contracts.store import MailReads, MailStore, MailWrites, ProjectReads
 from postroom.log import get_logger
 from postroom.mail.git_identity import (
     Recognition,
@@ -18,6 +17,8 @@ from postroom.mail.git_identity import (
 )
 from postroom.mail.projects import checked_path, spelling
 from postroom.mail.waking.runners import read_runner, written_runner
+from postroom.stores.mail.access import MailReads, MailWrites, ProjectReads
+from postroom.stores.mail.store import MailStore
 
 _LOG = get_logger(__name__)
 _UNREAD = 100

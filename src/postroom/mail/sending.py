@@ -16,7 +16,6 @@ from postroom.contracts.errors import (
     UnknownThread,
 )
 from postroom.contracts.mail import Agent, Attachment, Message, Project, Reach, Recipient
-from postroom.contracts.store import RecordReads
 from postroom.mail.commands import RecallMessage, ReplyMessage, SendMessage
 from postroom.mail.contacts import Addressee, refusals
 from postroom.mail.context import WriteContext
@@ -33,6 +32,7 @@ from postroom.mail.tracing import message_trace
 from postroom.mail.views import MessageView, message_view
 from postroom.mail.waking import open_questions
 from postroom.mail.waking.runners import reads_at_work
+from postroom.stores.mail.access import RecordReads
 
 _REPLY_PREFIX = re.compile(r"^\s*(?:re\s*:\s*)+", re.IGNORECASE)
 _GENERATED_THREAD = re.compile(r"msg-([1-9][0-9]*)")

@@ -13,9 +13,7 @@ from postroom.contracts.accepting import Accept
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import IdempotencyConflict, NotPermitted, TokenRequired
 from postroom.contracts.people import ChatAddress
-from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.contracts.tracing import OFF, Tracing
-from postroom.contracts.transactions import Transaction
 from postroom.contracts.waking import RunnerChange, RunnerSource
 from postroom.mail.agents import RotatedToken
 from postroom.mail.attachments import load_attachments
@@ -57,6 +55,9 @@ from postroom.mail.sending import named_readers
 from postroom.mail.tracing import message_trace
 from postroom.mail.waking.asking import ask_person_again
 from postroom.mail.waking.prompts import agent_thread
+from postroom.stores.mail.access import MailReads, MailWrites
+from postroom.stores.mail.store import MailStore
+from postroom.stores.transaction import Transaction
 
 T = TypeVar("T")
 _LISTS_ON = 60_000

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from postroom.contracts.store import RecordReads
+from postroom.stores.mail.access import RecordReads
 
 
 def message_trace(message_id: int | str) -> str:

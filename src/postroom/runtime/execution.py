@@ -23,7 +23,7 @@ from postroom.contracts.agent_events import (
     ToolCallResumed,
 )
 from postroom.contracts.errors import ContextOverflow, RequestRefused
-from postroom.contracts.executor import AgentRunResult, RunControl
+from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.files import ChatFile, RunFiles
 from postroom.contracts.inference import (
     CALLER_TOOLS,
@@ -47,6 +47,7 @@ from postroom.contracts.runs import (
     WaitingReason,
 )
 from postroom.contracts.tools import ToolCallResume, ToolDescriptor, ToolResult, ToolStatus
+from postroom.ports import RunControl
 from postroom.runtime.agents import merged
 from postroom.runtime.calls import (
     Answers,

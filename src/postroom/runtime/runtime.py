@@ -8,14 +8,14 @@ from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink, RunFinish, RunIdentity
 from postroom.contracts.clock import Clock, SystemClock, Timer
 from postroom.contracts.errors import InvalidActivation, InvalidResume
-from postroom.contracts.executor import AgentRunResult, RunControl, RunDispatchExecutor, identity_of
+from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor, identity_of
 from postroom.contracts.live import LiveChannels
 from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
-from postroom.contracts.run_ports import ThreadStore
 from postroom.contracts.run_stores import CommitCoordinator
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind, TerminationReason
 from postroom.contracts.tools import ToolCallResume
+from postroom.ports import RunControl
 from postroom.runtime.agents import AgentResolver, ResolvedAgent
 from postroom.runtime.background import BackgroundTasks, WakeSubmitter
 from postroom.runtime.calls import ToolCalls
@@ -26,6 +26,7 @@ from postroom.runtime.interrupting import TimeUp, limited
 from postroom.runtime.slots import ActiveRun, ActiveRuns, Listener
 from postroom.runtime.step_context import StepContext
 from postroom.runtime.window import Windows
+from postroom.stores.runs.ports import ThreadStore
 
 CANCEL_WAIT_MS = 5_000
 """How long `cancel_and_wait_by_thread` waits for a run to end."""

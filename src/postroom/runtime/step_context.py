@@ -7,9 +7,9 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import PostroomError
-from postroom.contracts.executor import RunControl
 from postroom.contracts.messages import Boundary, Message
 from postroom.log import get_logger
+from postroom.ports import RunControl
 from postroom.runtime.agents import ResolvedAgent
 from postroom.runtime.background import BackgroundTasks
 from postroom.runtime.calls import ToolCalls

@@ -30,9 +30,10 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.messages import Json, storable
 from postroom.contracts.schedules import SCHEDULES, Missed, Overlap, Schedule, schedule_lock
-from postroom.contracts.transactions import Joined, Store, Transaction
 from postroom.log import get_logger
 from postroom.schedules.ticks import Plan, after_set_back, due_at, next_tick, planned, refuse_unfit
+from postroom.stores.store import Store
+from postroom.stores.transaction import Joined, Transaction
 
 _LOG = get_logger(__name__)
 

@@ -8,9 +8,7 @@ from postroom.contracts.dispatch import LEASE_ENDED, OWNER_GONE, RunDispatch, Ru
 from postroom.contracts.mail import Message, Project, Reservation
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
-from postroom.contracts.store import MailReads
 from postroom.contracts.timeline import Attempt, Span
-from postroom.contracts.transactions import Transaction
 from postroom.contracts.work import (
     Floor,
     Held,
@@ -30,6 +28,8 @@ from postroom.mail.waking.prompts import messages_named
 from postroom.services.last_lines import last_lines
 from postroom.services.questions import asked_in, open_question
 from postroom.services.runs import OPEN_STATUSES, project_threads, whose
+from postroom.stores.mail.access import MailReads
+from postroom.stores.transaction import Transaction
 
 MOST_LINES: Final = 16
 """Runs whose last lines are read."""

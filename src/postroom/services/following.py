@@ -7,7 +7,6 @@ from typing import Annotated, Any, Final
 from msgspec import Meta
 
 from postroom.contracts.errors import WrongToken
-from postroom.contracts.store import MailReads, MailWrites
 from postroom.contracts.tokens import Grant
 from postroom.mail.commands import (
     AgentName,
@@ -26,6 +25,7 @@ from postroom.mail.identity import acting, refuse_unknown_token
 from postroom.mail.inbox import InboxEvents, fetch_inbox_events
 from postroom.mail.operations import OPERATIONS
 from postroom.mail.service import Mail
+from postroom.stores.mail.access import MailReads, MailWrites
 
 BY = "watch"
 STRIDE: Final = 1_000

@@ -17,7 +17,6 @@ from msgspec import Meta
 from postroom.contracts.clients import EVENTS, WAIT, WAKE, WAKING, unchecked
 from postroom.contracts.errors import AccessError, InvalidArgument, InvalidPath, StoreError
 from postroom.contracts.mail import Agent, Project
-from postroom.contracts.store import MailReads, MailWrites, ProjectReads
 from postroom.contracts.tokens import Grant
 from postroom.log import get_logger
 from postroom.mail.commands import Command, read_command
@@ -31,6 +30,7 @@ from postroom.mail.reservations import release_reserved_in
 from postroom.mail.service import Mail
 from postroom.services import notices
 from postroom.services.idling import Idling
+from postroom.stores.mail.access import MailReads, MailWrites, ProjectReads
 
 _LOG = get_logger(__name__)
 

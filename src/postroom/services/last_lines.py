@@ -5,8 +5,8 @@ from typing import Final
 
 from postroom.contracts.events import EventScope
 from postroom.contracts.quoting import end_of, without_escapes, without_unfinished
-from postroom.contracts.transactions import Transaction
 from postroom.dispatch.sinks import said
+from postroom.stores.transaction import Transaction
 
 EVENTS: Final = 12
 """Events of a run among which its last lines are looked for."""

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 from postroom.contracts.clock import Clock, milliseconds
-from postroom.contracts.store import MailStore
+from postroom.stores.mail.store import MailStore
 
 FORM_TOKEN: Final = "form_token"  # noqa: S105 - the name of a field
 """In each form of a page: it holds what only a form that was made for the session can hold."""

@@ -6,7 +6,6 @@ from typing import Any
 
 from postroom.contracts.choices import Importance
 from postroom.contracts.people import ChatAddress
-from postroom.contracts.store import MailReads, MailWrites
 from postroom.mail.context import Caller
 from postroom.mail.identity import find_person
 from postroom.mail.people import name_person
@@ -15,6 +14,7 @@ from postroom.mail.reservations import end_reservation, share_reservation
 from postroom.mail.sending import THREAD
 from postroom.mail.service import Mail
 from postroom.services.calls import Calls
+from postroom.stores.mail.access import MailReads, MailWrites
 
 _POSTROOM = Caller(postroom=True, operator=True)
 _MOST = 10_000

@@ -11,13 +11,13 @@ from postroom.contracts.mail import Agent, Message, Project, Reservation
 from postroom.contracts.messages import Json, Role
 from postroom.contracts.run_stores import MAX_PAGE, MessageQuery
 from postroom.contracts.runs import AnsweredTicket, RunRecord, RunWaitingTicket, Usage
-from postroom.contracts.store import MailReads
 from postroom.contracts.timeline import Attempt, Span
 from postroom.dispatch.sinks import CALL, CALL_DONE, MODEL_CALL
 from postroom.mail.reservations import in_run
 from postroom.mail.service import Mail
 from postroom.mail.waking.prompts import messages_named
 from postroom.services.runs import RunService, whose
+from postroom.stores.mail.access import MailReads
 
 Kind = Literal["message", "wrote", "says", "call", "asked", "failed", "interrupted"]
 STEPS: Final = 400

@@ -7,11 +7,11 @@ from postroom.contracts.errors import InvalidRunner
 from postroom.contracts.mail import Agent, Project
 from postroom.contracts.messages import Json
 from postroom.contracts.runners import AnyRunner, Runner, runner_of
-from postroom.contracts.store import MailReads
 from postroom.contracts.waking import RunnerSource
 from postroom.mail.projects import find_project
 from postroom.mail.service import Mail
 from postroom.mail.waking.runners import place_of, read_runner, written_runner
+from postroom.stores.mail.access import MailReads
 
 _PAGE = 500
 _HIDDEN = "(hidden)"

@@ -11,11 +11,8 @@ from postroom.contracts.budgets import Budget
 from postroom.contracts.clock import Timer
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.executor import RunDispatchExecutor
-from postroom.contracts.run_ports import RunStores
-from postroom.contracts.run_queue import RunEffects
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery, ThreadQuery
 from postroom.contracts.runs import RunRecord, RunStatus
-from postroom.contracts.transactions import Transaction
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.metrics import MailboxMetrics
@@ -24,6 +21,9 @@ from postroom.dispatch.sinks import OutputKept
 from postroom.gateway.replies import is_chat
 from postroom.leases import Leases
 from postroom.mail.waking.prompts import AGENT_THREAD, agent_of
+from postroom.ports import RunEffects
+from postroom.stores.runs.ports import RunStores
+from postroom.stores.transaction import Transaction
 
 OPEN_STATUSES = (RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING)
 SLOTS = 256

@@ -10,8 +10,6 @@ from postroom.contracts.choices import Importance
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import UnknownSchedule
 from postroom.contracts.schedules import Schedule
-from postroom.contracts.store import MailReads, MailWrites
-from postroom.contracts.transactions import Store, Transaction
 from postroom.mail.commands import SendMessage, read_command
 from postroom.mail.context import Caller
 from postroom.mail.identity import find_person
@@ -22,6 +20,9 @@ from postroom.mail.service import Mail
 from postroom.mail.waking.waker import OpenChange, Waker
 from postroom.schedules.firing import Firing, Schedules, Target, new_schedule
 from postroom.services.people import addressed
+from postroom.stores.mail.access import MailReads, MailWrites
+from postroom.stores.store import Store
+from postroom.stores.transaction import Transaction
 
 MAIL: Final = "mail"
 """The kind of these schedules."""

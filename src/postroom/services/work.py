@@ -13,7 +13,6 @@ from postroom.contracts.errors import IllegalTransition, UnknownDispatch, Unknow
 from postroom.contracts.events import EventScope
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus
-from postroom.contracts.transactions import Transaction
 from postroom.contracts.work import (
     ChatWork,
     Floor,
@@ -37,6 +36,7 @@ from postroom.services.floor import floor_of, state_of, work_of
 from postroom.services.questions import asked_in
 from postroom.services.run_story import Story, story_of
 from postroom.services.runs import RunService, project_threads, whose
+from postroom.stores.transaction import Transaction
 
 _MOST: Final = 500
 _TWO: Final = 2

@@ -1,1 +1,1 @@
-"""One folder a backend, all alike: each keeps the promises of `postroom.contracts.store`."""
+"""One folder a backend, all alike: each keeps the promises of `postroom.stores.mail.access`."""

@@ -9,12 +9,20 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from hashlib import blake2b
 from types import TracebackType
-from typing import Final, Self
-
-from typing_extensions import override
+from typing import Final, NamedTuple, Self
 
 from postroom.contracts.outbox import EffectPerformer
-from postroom.contracts.transactions import Changes, Listener
+
+WORK: Final = "work"
+"""The topic on which hints come that something may be claimable."""
+MAIL: Final = "mail"
+"""The topic on which hints come that something was written to mail."""
+
+
+def commands_to(consumer_id: str) -> str:
+    """Return the topic on which a mailbox hears that something is asked of a run that it has at work."""
+    return f"commands:{consumer_id}"
+
 
 _LONGEST: Final = 100
 
@@ -26,7 +34,7 @@ def short_topic(topic: str) -> str:
     return f"#{blake2b(topic.encode(errors='surrogatepass'), digest_size=16).hexdigest()}"
 
 
-class TopicListener(Listener):
+class TopicListener:
     """Hears one topic; may be waited on from one event loop after another."""
 
     def __init__(self, forget: "Callable[[TopicListener], None]") -> None:
@@ -43,8 +51,8 @@ class TopicListener(Listener):
         for future in woken:
             _wake(future)
 
-    @override
     async def wait(self, at_most: timedelta) -> bool:
+        """Return True once the topic was told since the last call, False when the time is up."""
         future = asyncio.get_running_loop().create_future()
         with self._lock:
             if self._told:
@@ -61,22 +69,20 @@ class TopicListener(Listener):
         self._told = False
         return True
 
-    @override
     def close(self) -> None:
+        """Hear nothing more; harmless when done twice."""
         self._forget(self)
 
-    @override
     def __enter__(self) -> Self:
         return self
 
-    @override
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
 
-class ChangeNotifier(Changes):
+class ChangeNotifier:
     """Tells listeners of this process."""
 
     performer: EffectPerformer | None = None
@@ -85,16 +91,16 @@ class ChangeNotifier(Changes):
         self._lock = threading.Lock()
         self._listeners: dict[str, set[TopicListener]] = {}
 
-    @override
     def listen(self, topic: str) -> TopicListener:
+        """Hear a topic from now on: `WORK`, `MAIL`, or the key of an event scope."""
         short = short_topic(topic)
         listener = TopicListener(lambda one: self._forget(short, one))
         with self._lock:
             self._listeners.setdefault(short, set()).add(listener)
         return listener
 
-    @override
     def tell(self, topics: Iterable[str]) -> None:
+        """Wake those who listen to these topics."""
         if not self._listeners:
             return
         told = list[TopicListener]()
@@ -139,3 +145,11 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+class SharedChanges(NamedTuple):
+    """Passes hints between the servers of one database: what they tell, and how they are told."""
+
+    changes: ChangeNotifier
+    share: Callable[[Iterable[str]], None]
+    """Tells the others of topics, and nobody here."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.transactions import Outline
+from postroom.stores.outline import Outline
 from postroom.stores.sql_transaction import SqlTransaction
 
 T = TypeVar("T")

@@ -4,9 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from typing_extensions import override
-
-from postroom.contracts import events
 from postroom.contracts.errors import (
     CursorAhead,
     CursorExpired,
@@ -72,10 +69,9 @@ def event_looks(written: Sequence[WrittenEvent]) -> list[Look]:
     return looks
 
 
-class EventTables(Tables, events.EventTables):
+class EventTables(Tables):
     """The rows of the log."""
 
-    @override
     def append(
         self,
         drafts: Sequence[CanonicalEventDraft],
@@ -83,14 +79,25 @@ class EventTables(Tables, events.EventTables):
         at: int | None = None,
         ended_run: RunRecord | None = None,
     ) -> tuple[CanonicalEvent, ...]:
+        """Add events to the end of their scopes; a key that was used gives its first event back.
+
+        They happened `at` an instant, by default that of the transaction. An event that tells the answer of
+        `ended_run`, which is stored already, refers to that run and does not store the text again.
+
+        Raises:
+            IdempotencyConflict, VersionConflict: as `EventStore.append` says.
+        """
         now, answer = self._now() if at is None else at, Answer.of(ended_run)
         written = tuple(WrittenEvent.of(draft, self._new_id, answer) for draft in drafts)
         appended = appending(written, self._asked(event_looks(written)), now)
         self.write(appended)
         return appended.events
 
-    @override
     def note(self, scope: str, kind: str, payload: Mapping[str, Json], *, origin: str, at: int) -> None:
+        """Add one internal event to the end of one scope, without a key; nothing is looked at before.
+
+        The scope's key holds nothing that JSON escapes.
+        """
         values = {
             "scope": scope,
             "event_id": f"evt_{self._new_id()}",
@@ -112,27 +119,30 @@ class EventTables(Tables, events.EventTables):
                 self._sql.run("events.place", place)
             self._tell(*event.sequences)
 
-    @override
     def newest(self, scope: str) -> int:
+        """Return the number of the newest event of a scope, 0 when there is none."""
         row = self._sql.one("events.newest", {"scope": scope})
         return row[0] if row else 0
 
-    @override
     def bounds(self, scope: str) -> tuple[int, int]:
+        """Return the numbers of the oldest and the newest event of a scope; (1, 0) while it is empty."""
         [[oldest]], [[newest]] = self._sql.ask(
             ("events.oldest", {"scope": scope}), ("events.newest", {"scope": scope})
         )
         return oldest, newest
 
-    @override
     def of_scope(
         self, scope: str, *, after: int, limit: int, kinds: Sequence[str] = ()
     ) -> list[tuple[int, CanonicalEvent]]:
+        """Return the events of a scope behind a number, with theirs; those of some kinds, or of all."""
         found = self._sql.all("events.events", _wanted(scope, after, limit, kinds))
         return [(row[-1], _event(row)) for row in found]
 
-    @override
     def trim(self, scope: str, *, keep: int, limit: int) -> int:
+        """Forget the oldest events of a scope beyond the newest `keep`, at most `limit`; return how many.
+
+        They stand in no other scope. Numbers go on where they were.
+        """
         oldest, newest = self.bounds(scope)
         last = min(newest - max(keep, 1), oldest - 1 + limit)
         if last < oldest:
@@ -140,13 +150,17 @@ class EventTables(Tables, events.EventTables):
         self._sql.run("events.trim_events", {"scope": scope, "last": last})
         return self._sql.changed("events.trim", {"scope": scope, "last": last})
 
-    @override
     def drop(self, scopes: Sequence[str]) -> None:
+        """Forget scopes whole, which nothing will be appended to, with the events that stand in them."""
         self._sql.run("events.drop_events", {"scopes": scopes})
         self._sql.run("events.drop_scopes", {"scopes": scopes})
 
-    @override
     def behind(self, scope: str, after: int, limit: int) -> EventPage:
+        """Return the events of a scope behind a cursor.
+
+        Raises:
+            CursorAhead, CursorExpired: as `EventStore.list` says.
+        """
         begin = max(after, 0)
         [[newest]], [[oldest]], found = self._sql.ask(
             ("events.newest", {"scope": scope}),
@@ -160,8 +174,8 @@ class EventTables(Tables, events.EventTables):
         cursor = newest if len(found) < limit else (found[-1][-1] if found else begin)
         return EventPage(events=tuple(map(_event, found)), cursor=cursor)
 
-    @override
     def load(self, event_id: str) -> CanonicalEvent | None:
+        """Return one event."""
         row = self._sql.one("events.event", {"event_id": event_id})
         return _event(row) if row else None
 

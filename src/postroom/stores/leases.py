@@ -3,35 +3,32 @@
 from collections.abc import Collection
 from dataclasses import asdict
 
-from typing_extensions import override
-
-from postroom.contracts import leases
 from postroom.contracts.leases import Lease
 from postroom.stores.codec import decode_json, encode
 from postroom.stores.sql_transaction import Row, Tables
 
 
-class LeaseTables(Tables, leases.LeaseTables):
+class LeaseTables(Tables):
     """The rows of `leases`."""
 
-    @override
     def listed(self) -> list[Lease]:
+        """Return all leases by name, those that have ended too."""
         return list(map(_lease, self._sql.all("leases.listed")))
 
-    @override
     def put(self, lease: Lease) -> None:
+        """Store a lease under its name."""
         self._sql.run("leases.put", {**asdict(lease), "about": encode(dict(lease.about))})
 
-    @override
     def renew(self, names: Collection[str], until: int) -> None:
+        """Let these leases end at another instant."""
         self._sql.run("leases.renew", {"names": sorted(names), "until": until})
 
-    @override
     def remove(self, names: Collection[str]) -> None:
+        """Remove these leases, which are to have no fence any more."""
         self._sql.run("leases.remove", {"names": sorted(names)})
 
-    @override
     def holds(self, name: str, holder: str, fence: int) -> bool:
+        """Say whether a lease is held so, and keep it from changing hands until this transaction ends."""
         asked = {"name": name, "holder": holder, "fence": fence, "now": self._now()}
         return self._sql.changed("leases.hold", asked) > 0  # written, so that nobody else writes it
 

@@ -1,7 +1,7 @@
 """Run stores whose contents are gone with them: SQLite in memory."""
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.run_ports import RunStores
+from postroom.stores.runs.ports import RunStores
 from postroom.stores.sqlite.store import SqliteStore
 
 

@@ -4,9 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from typing_extensions import override
-
-from postroom.contracts import outbox
 from postroom.contracts.errors import IdempotencyConflict, StoreCorrupt
 from postroom.contracts.outbox import (
     OUTBOX,
@@ -54,7 +51,7 @@ class WrittenEffect:
         return None if draft.order_key is None else (draft.kind, draft.target, draft.order_key)
 
 
-class OutboxTables(Tables, outbox.OutboxTables):
+class OutboxTables(Tables):
     """The rows of the outbox."""
 
     def __init__(
@@ -70,15 +67,19 @@ class OutboxTables(Tables, outbox.OutboxTables):
         self.claimed: list[OutboxMessage] = []
         """What was stored as claimed: the performer begins it after the commit."""
 
-    @override
     def enqueue(self, drafts: Sequence[OutboxDraft]) -> tuple[OutboxMessage, ...]:
+        """Store effects; the same key of the same kind and target gives its first effect back.
+
+        Raises:
+            IdempotencyConflict: the key was used with another payload.
+        """
         written = self.written(drafts)
         stored = self.decided(written, self._asked(effect_looks(written)), self._now())
         self.write(stored)
         return stored.effects
 
-    @override
     def put(self, draft: OutboxDraft, *, now: int) -> None:
+        """Store an effect that has no dedupe key."""
         values = _columns(draft, f"out_{self._new_id()}", now)
         self._sql.run("outbox.enqueue", {**values, **_WAITS, "payload": encode(draft.payload)})
         self._tell(OUTBOX)
@@ -117,17 +118,17 @@ class OutboxTables(Tables, outbox.OutboxTables):
         if len(claimed) < len(stored.new):
             self._tell(OUTBOX)
 
-    @override
     def open(self, kind: str, *, limit: int) -> tuple[OutboxMessage, ...]:
+        """Return the effects of a kind that wait or are claimed, oldest first."""
         return tuple(map(_effect, self._sql.all("outbox.open", {"kind": kind, "limit": limit})))
 
-    @override
     def backlog(self, kind: str) -> Backlog:
+        """Return how much of a kind waits, since when, and how much was given up."""
         [(waiting, oldest_at, dead)] = self._sql.all("outbox.backlog", {"kind": kind})
         return Backlog(waiting=waiting, oldest_at=oldest_at, dead=dead)
 
-    @override
     def due(self, kinds: Sequence[str]) -> list[tuple[str, str]]:
+        """Return kind and target of whatever of these kinds may be claimed now."""
         now = self._now()
         asks = [("outbox.targets", {"kind": kind, "now": now, "window": _WINDOW}) for kind in kinds]
         targets: list[tuple[str, str]] = []
@@ -141,8 +142,13 @@ class OutboxTables(Tables, outbox.OutboxTables):
         asked = {"kind": kind, "target": target, "now": now, "limit": limit}
         return self._sql.all("outbox.due_far_behind", asked)
 
-    @override
     def claim(self, kind: str, target: str, *, lease_ms: int, limit: int) -> tuple[OutboxMessage, ...]:
+        """Take what is due, oldest first, also what another took and whose lease ended (`<= now`).
+
+        An effect whose attempts are used up by claims alone becomes a dead letter instead. Of those with
+        the same order key only the oldest that is neither delivered nor a dead letter is taken. Who claims
+        holds `line_lock`.
+        """
         now, token = self._now(), self._new_id()
         asks = {"kind": kind, "target": target, "now": now, "window": max(_WINDOW, 2 * limit)}
         taken: list[OutboxMessage] = []
@@ -163,27 +169,32 @@ class OutboxTables(Tables, outbox.OutboxTables):
                 break
         return tuple(taken)
 
-    @override
     def ack(self, outbox_ids: Sequence[str], tokens: Sequence[str]) -> int:
+        """Record that effects were performed; return how many of the claims still held.
+
+        The first token is that of the first id, and so on.
+
+        Raises:
+            ValueError: There are more ids than tokens, or more tokens than ids.
+        """
         values = {"ids": outbox_ids, "claims": _claims(outbox_ids, tokens)}
         done = self._sql.changed("outbox.keep_performed", values)
         if done < len(outbox_ids):
             done += self._sql.changed("outbox.remove_performed", values)
         return done
 
-    @override
     def note_steps(self, outbox_id: str, steps_done: int) -> None:
+        """Keep how many steps of an effect have happened; fewer than are known change nothing."""
         self._sql.run("outbox.note_steps", {"outbox_id": outbox_id, "steps_done": steps_done})
 
-    @override
     def call_next(self, performed: Sequence[OutboxMessage]) -> None:
+        """Tell who performs where another effect waits behind one of these under its order key."""
         lines = sorted({(one.kind, one.target, one.order_key) for one in performed if one.order_key})
         named = [dict(zip(_LINE, line, strict=True)) for line in lines]
         if any(self._sql.ask(*(("outbox.next_in_line", one) for one in named))):
             self._tell(OUTBOX)
 
-    @override
-    def nack(
+    def nack(  # noqa: PLR0913 - the outcome, by name
         self,
         outbox_ids: Sequence[str],
         tokens: Sequence[str],
@@ -194,6 +205,15 @@ class OutboxTables(Tables, outbox.OutboxTables):
         may_have_arrived: bool = False,
         untried: bool = False,
     ) -> list[OutboxStatus]:
+        """Give effects back for later, or to the dead letters when attempts are used up or it is `final`.
+
+        Return what became of each that still was theirs. With `may_have_arrived` later claims are told that
+        it may have been performed; without, what was known of that stays. What is `untried` is no attempt.
+        The first token is that of the first id, and so on.
+
+        Raises:
+            ValueError: There are more ids than tokens, or more tokens than ids.
+        """
         values = {
             "ids": outbox_ids,
             "claims": _claims(outbox_ids, tokens),
@@ -205,31 +225,43 @@ class OutboxTables(Tables, outbox.OutboxTables):
         }
         return [OutboxStatus(row[0]) for row in self._sql.all("outbox.fail", values)]
 
-    @override
     def release(
         self, kinds: Sequence[str], *, target: str | None = None, besides: Sequence[str] = ()
     ) -> None:
+        """Make what is claimed of these kinds due again, as perhaps performed: nobody is at it.
+
+        For one target where it is given, and `besides` these effects.
+        """
         self._sql.run("outbox.release", {"kinds": kinds, "target": target, "besides": besides})
 
-    @override
     def dead_letters(self, *, kind: str | None, after: str, limit: int) -> tuple[OutboxMessage, ...]:
+        """Return dead letters by id behind the one seen last, of one kind where that is asked."""
         found = self._sql.all("outbox.dead_letters", {"kind": kind, "after": after, "limit": limit})
         return tuple(map(_effect, found))
 
-    @override
     def revive(self, outbox_id: str) -> OutboxMessage | None:
+        """Make a dead letter pending, due now, its attempts counted anew and its last error kept.
+
+        None when it is none; of several who ask at once, one gets it.
+        """
         row = self._sql.one("outbox.revive", {"outbox_id": outbox_id, "now": self._now()})
         if row is None:
             return None
         self._tell(OUTBOX)
         return _effect(row)
 
-    @override
     def discard(self, outbox_id: str) -> bool:
+        """Have a dead letter performed by nobody: it counts as performed, its key as used.
+
+        False when it is none; of several who ask at once, one has it discarded.
+        """
         return self._sql.changed("outbox.discard", {"outbox_id": outbox_id}) > 0
 
-    @override
     def purge(self, older_than: int, limit: int) -> int:
+        """Remove up to `limit` keyed effects that were performed, the oldest first; return how many.
+
+        The key of one that was removed counts as unused.
+        """
         gone = self._sql.changed("outbox.purge", {"older_than": older_than, "limit": max(0, limit)})
         if gone:
             self._sql.run("outbox.forget_purged")

@@ -4,9 +4,9 @@ Reads a database of any schema, so that one can be told about that this release 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
-from postroom.contracts.transactions import Outline
 from postroom.stores.sql_transaction import SqlTransaction
 
 MOST_RUNS: Final = 500
@@ -20,6 +20,21 @@ _COLUMNS: Final = (
     "available_at",
     "updated_at",
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """What is told of a database; no text that anybody wrote is in it."""
+
+    schema: str
+    steps: list[tuple[int, str, int]]
+    """Number, name and instant of each step that was applied."""
+    rows: dict[str, int]
+    """How many rows each table has."""
+    states: dict[str, int]
+    """How many dispatches are in each state."""
+    queue: list[dict[str, object]]
+    """Dispatches that are open or given up, the longest unchanged first, at most 500."""
 
 
 def outline_of(tx: SqlTransaction, number: Callable[[str], int]) -> Outline:

@@ -3,9 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import fields
 
-from typing_extensions import override
-
-from postroom.contracts import schedules
 from postroom.contracts.errors import StoreCorrupt
 from postroom.contracts.schedules import SCHEDULES, Missed, Overlap, Schedule
 from postroom.stores.codec import decode_json, encode, kept, told, unreadable
@@ -14,43 +11,43 @@ from postroom.stores.sql_transaction import Row, Tables, Values
 _NAMES = tuple(field.name for field in fields(Schedule))
 
 
-class ScheduleTables(Tables, schedules.ScheduleTables):
+class ScheduleTables(Tables):
     """The rows of `schedules`."""
 
-    @override
     def named(self, kind: str, name: str) -> Schedule | None:
+        """Return the schedule of this name."""
         row = self._sql.one("schedules.named", {"kind": kind, "name": name})
         return None if row is None else _schedule(row)
 
-    @override
     def listed(self, kind: str, *, after: str, limit: int) -> list[Schedule]:
+        """Return schedules by name behind the one seen last."""
         found = self._sql.all("schedules.listed", {"kind": kind, "after": after, "limit": limit})
         return list(map(_schedule, found))
 
-    @override
     def due(self, kind: str, *, limit: int) -> list[Schedule]:
+        """Return what is due now, the longest due first."""
         found = self._sql.all("schedules.due", {"kind": kind, "now": self._now(), "limit": limit})
         return list(map(_schedule, found))
 
-    @override
     def next_at(self, kinds: Sequence[str]) -> int | None:
+        """Return when the first of these kinds is due; None when none will be."""
         found = self._sql.ask(*(("schedules.next_at", {"kind": kind}) for kind in kinds))
         return min((rows[0][0] for rows in found if rows), default=None)
 
-    @override
     def insert(self, schedule: Schedule) -> None:
+        """Store a schedule whose name nobody has."""
         self._sql.run("schedules.insert", _values(schedule))
         self._tell(SCHEDULES)
 
-    @override
     def put(self, schedule: Schedule) -> None:
+        """Replace a schedule by its id."""
         values = dict(_values(schedule))
         for name in ("kind", "name", "created_at"):
             del values[name]
         self._sql.run("schedules.put", values)
 
-    @override
     def remove(self, schedule_id: str) -> None:
+        """Remove a schedule; what it has submitted stays."""
         self._sql.run("schedules.remove", {"schedule_id": schedule_id})
 
 

@@ -24,8 +24,8 @@ from typing_extensions import override
 
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import PostroomError
-from postroom.contracts.transactions import Outline
 from postroom.stores.engine import Engine
+from postroom.stores.outline import Outline
 from postroom.stores.sql_transaction import Dialect, Row, SqlTransaction, Values
 
 T = TypeVar("T")

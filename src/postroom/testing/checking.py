@@ -6,13 +6,13 @@ from typing import Final
 
 from postroom.contracts.dispatch import OPEN, RunDispatch, RunDispatchStatus
 from postroom.contracts.events import EventScope
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus
-from postroom.contracts.transactions import Transaction
 from postroom.embedded.effects import ENDED, WAITS
 from postroom.embedded.mailbox import Mailbox
 from postroom.embedded.running import LOGGED, SLEEP, STEP
+from postroom.stores.runs.ports import RunStores
+from postroom.stores.transaction import Transaction
 from postroom.testing.history import History
 from postroom.testing.recording import recorded
 

@@ -9,8 +9,9 @@ from itertools import count
 from typing import TypeVar
 
 from postroom.contracts.errors import StoreUnavailable
-from postroom.contracts.store import MailReads, MailStore, MailWrites
-from postroom.contracts.transactions import Changes
+from postroom.stores.changes import ChangeNotifier
+from postroom.stores.mail.access import MailReads, MailWrites
+from postroom.stores.mail.store import MailStore
 
 T = TypeVar("T")
 
@@ -35,7 +36,7 @@ class _PlannedStore:
         """How many writes have failed on purpose."""
 
     @property
-    def changes(self) -> Changes:
+    def changes(self) -> ChangeNotifier:
         """Those of the store."""
         return self._store.changes
 

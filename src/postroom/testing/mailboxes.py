@@ -7,11 +7,11 @@ from datetime import timedelta
 
 from postroom.concurrency import Tasks
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.run_ports import RunStores
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox as Queue
 from postroom.embedded.mailbox import MEMORY, Mailbox, live_channels, open_stores, queue_over
 from postroom.embedded.running import Function, Run
+from postroom.stores.runs.ports import RunStores
 from postroom.testing.clock import ManualClock
 from postroom.testing.work import ProcessDied
 

@@ -9,10 +9,9 @@ bounds.
 from collections.abc import Sequence
 from typing import Any, Final
 
-from postroom.contracts.run_ports import RunStores
-from postroom.contracts.transactions import Transaction
 from postroom.embedded.mailbox import Mailbox
-from postroom.stores.store import OpenTransaction
+from postroom.stores.runs.ports import RunStores
+from postroom.stores.transaction import Transaction
 from postroom.testing.history import Execution
 
 _TABLE: Final = """
@@ -131,5 +130,5 @@ def _rows(tx: Transaction, statement: str) -> Sequence[Sequence[Any]]:
 
 
 def _sql(tx: Transaction) -> Any:
-    assert isinstance(tx, OpenTransaction), "a record is kept by a database"
+    assert isinstance(tx, Transaction), "a record is kept by a database"
     return tx.sql

@@ -10,7 +10,8 @@ from copy import copy
 from typing import Any, TypeVar, cast
 
 from postroom.contracts.errors import PostroomError, StaleClaim, StoreUnavailable
-from postroom.contracts.run_ports import (
+from postroom.contracts.run_stores import CommitCoordinator
+from postroom.stores.runs.ports import (
     DispatchStore,
     EventStore,
     OutboxStore,
@@ -18,8 +19,8 @@ from postroom.contracts.run_ports import (
     ThreadStore,
     Wakeups,
 )
-from postroom.contracts.run_stores import CommitCoordinator
-from postroom.contracts.transactions import Store, Transaction
+from postroom.stores.store import Store
+from postroom.stores.transaction import Transaction
 
 P = TypeVar("P")
 T = TypeVar("T")

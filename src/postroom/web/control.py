@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from postroom.contracts.mail import InboxEntry, Message
-from postroom.contracts.store import MailReads
 from postroom.contracts.work import Floor, Held
 from postroom.mail import conversation
 from postroom.mail.conflicts import together
 from postroom.mail.projects import PEOPLE_KEY
+from postroom.stores.mail.access import MailReads
 from postroom.web import reading
 from postroom.web.views import Overview
 

@@ -17,13 +17,13 @@ from starlette.responses import RedirectResponse, Response
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import InvalidArgument, NotPermitted, PostroomError, TooLarge
 from postroom.contracts.mail import Project
-from postroom.contracts.store import MailStore
 from postroom.contracts.work import WorkCounts
 from postroom.services.login_codes import FORM_TOKEN, typed_in
 from postroom.services.people import MessageService
 from postroom.services.questions import QuestionService
 from postroom.services.schedules import MailSchedules
 from postroom.services.work import WorkService
+from postroom.stores.mail.store import MailStore
 from postroom.web import links, reading
 from postroom.web.frame import cursor, frame
 from postroom.web.serving import (

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from postroom.contracts.mail import Agent, Project
-from postroom.contracts.store import MailReads
 from postroom.contracts.work import WorkCounts
 from postroom.mail.conflicts import conflicts, together
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
 from postroom.services.floor import LEASES
+from postroom.stores.mail.access import MailReads
 from postroom.web.wording import TONES, tone
 
 NAMED: Final = 200

@@ -26,8 +26,8 @@ from postroom.contracts.errors import (
     UnknownReservation,
 )
 from postroom.contracts.mail import Agent, Message, Project, Recipient
-from postroom.contracts.store import MailReads
 from postroom.services.people import Draft
+from postroom.stores.mail.access import MailReads
 from postroom.web import links, reading
 from postroom.web.forms import Form, PageContext, read_form, remember_name, remembered_name, see
 from postroom.web.serving import NUMBER, Endpoint, number, status_of

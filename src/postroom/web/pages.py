@@ -18,12 +18,13 @@ from postroom.contracts.choices import SearchOrder, ThreadsSeen
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import StoreFull, UnknownMessage
 from postroom.contracts.mail import Agent, Attachment, Project
-from postroom.contracts.store import MailReads, MailStore
 from postroom.contracts.work import Floor, Waiting
 from postroom.log import get_logger
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
 from postroom.mail.query import parse_query
 from postroom.markdown import Body, Markdown
+from postroom.stores.mail.access import MailReads
+from postroom.stores.mail.store import MailStore
 from postroom.web import files, links, presence, reading, wording
 from postroom.web.chat_pages import ChatPages
 from postroom.web.control import SILENCE, control

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from postroom.contracts.mail import Agent
-from postroom.contracts.store import MailReads
+from postroom.stores.mail.access import MailReads
 
 LATELY: Final = 60 * 60 * 1_000
 """Milliseconds for which hooks that were seen count."""

@@ -21,9 +21,9 @@ from postroom.contracts.mail import (
     SearchHit,
     ThreadHead,
 )
-from postroom.contracts.store import MailReads
 from postroom.mail import conversation, sending
 from postroom.mail.conflicts import conflicts
+from postroom.stores.mail.access import MailReads
 from postroom.web.views import (
     AgentPage,
     BoxRow,

@@ -9,11 +9,11 @@ from starlette.responses import Response
 
 from postroom.contracts.errors import InvalidArgument, StaleDecision, TooLarge, UnknownRun
 from postroom.contracts.mail import Message, Project
-from postroom.contracts.store import MailReads
 from postroom.contracts.work import Work
 from postroom.mail import conversation
 from postroom.markdown import Markdown
 from postroom.services.run_story import Story
+from postroom.stores.mail.access import MailReads
 from postroom.web import files, links
 from postroom.web.forms import PageContext, read_form, remember_name, see
 from postroom.web.run_time import gates, stretches

@@ -7,9 +7,9 @@ from typing import Final
 from postroom.contracts.choices import Importance, ThreadsSeen
 from postroom.contracts.errors import UnknownThread
 from postroom.contracts.mail import Agent, Message, Project, ThreadFilter
-from postroom.contracts.store import MailReads
 from postroom.mail import conversation
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
+from postroom.stores.mail.access import MailReads
 from postroom.web.reading import awaited, cut, known_project, shown_messages, thread_rows
 from postroom.web.views import Page, ShownMessage, ThreadListPage, ThreadPage
 

@@ -12,10 +12,10 @@ from typing import Final
 from postroom.contracts.errors import UnknownThread
 from postroom.contracts.mail import Agent, Project, Recipient, Reservation
 from postroom.contracts.records import replace
-from postroom.contracts.store import MailReads
 from postroom.contracts.timeline import Attempt, AttemptGroup, Span, Written
 from postroom.contracts.waking import MessageRun
 from postroom.mail.projects import PEOPLE_KEY
+from postroom.stores.mail.access import MailReads
 from postroom.web.reading import known_agent, known_project
 from postroom.web.timeline_axis import DAY, HOUR
 from postroom.web.wording import absolute, one_line

@@ -10,10 +10,11 @@ from starlette.responses import Response
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import UnknownRun
 from postroom.contracts.mail import Project
-from postroom.contracts.store import MailReads, MailStore
 from postroom.contracts.timeline import Span
 from postroom.contracts.work import QueueState
 from postroom.mail import conversation
+from postroom.stores.mail.access import MailReads
+from postroom.stores.mail.store import MailStore
 from postroom.web import links, reading
 from postroom.web.forms import PageServices, Site, project_page
 from postroom.web.serving import NUMBER, choice

@@ -7,9 +7,9 @@ from starlette.requests import Request
 
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.mail import Project
-from postroom.contracts.store import MailReads
 from postroom.contracts.timeline import Span
 from postroom.mail.projects import PEOPLE_KEY
+from postroom.stores.mail.access import MailReads
 from postroom.web import reading
 from postroom.web.serving import choice, number
 from postroom.web.timeline import AGENTS, ALONE, ARROWS, HELD

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from conformance.promises.chat_given import ChatPromise, at_once
 from conformance.promises.given import refused
-from postroom.contracts.chat import CHAT_KIND, ChatStores
+from postroom.contracts.chat import CHAT_KIND
 from postroom.contracts.errors import UnknownMessage
 from postroom.contracts.files import PIECE_BYTES, ChatFile, SpooledFile
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
+from postroom.stores.chats.stores import ChatStores
 from postroom.testing.clock import ManualClock
 
 

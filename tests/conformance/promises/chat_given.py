@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 from postroom.contracts.chat import (
     ChatSession,
-    ChatStores,
     InboundDraft,
     InboundKey,
     InboundMessage,
@@ -15,6 +14,7 @@ from postroom.contracts.chat import (
 )
 from postroom.contracts.chat_people import PairingRequest, PairingRules, Person, PersonRole
 from postroom.contracts.errors import PostroomError
+from postroom.stores.chats.stores import ChatStores
 from postroom.testing.clock import ManualClock
 
 ChatPromise = Callable[[ChatStores, ManualClock], Awaitable[None]]

@@ -17,20 +17,14 @@ from conformance.promises.chat_given import (
     received,
 )
 from conformance.promises.given import refused
-from postroom.contracts.chat import (
-    INBOUND_MOVES,
-    OPEN_STATUSES,
-    ChatStores,
-    InboundMessage,
-    InboundMove,
-    InboundStatus,
-)
+from postroom.contracts.chat import INBOUND_MOVES, OPEN_STATUSES, InboundMessage, InboundMove, InboundStatus
 from postroom.contracts.errors import (
     AlreadyConsumed,
     IllegalTransition,
     InvalidRecord,
     UnknownMessage,
 )
+from postroom.stores.chats.stores import ChatStores
 from postroom.testing.clock import ManualClock
 
 WAITING, HANDED_OVER, DONE = InboundStatus.WAITING, InboundStatus.HANDED_OVER, InboundStatus.DONE

@@ -14,14 +14,9 @@ from conformance.promises.chat_given import (
     received,
 )
 from conformance.promises.given import refused
-from postroom.contracts.chat import (
-    MAX_INBOUND,
-    OPEN_STATUSES,
-    ChatStores,
-    InboundMove,
-    InboundStatus,
-)
+from postroom.contracts.chat import MAX_INBOUND, OPEN_STATUSES, InboundMove, InboundStatus
 from postroom.contracts.errors import InvalidRecord, UnknownMessage
+from postroom.stores.chats.stores import ChatStores
 from postroom.testing.clock import ManualClock
 
 WAITING, HANDED_OVER, DONE = InboundStatus.WAITING, InboundStatus.HANDED_OVER, InboundStatus.DONE

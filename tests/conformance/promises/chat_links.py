@@ -4,10 +4,10 @@ from datetime import timedelta
 
 from conformance.promises.chat_given import BLANK, HALF, ROUNDS, RULES, ChatPromise, at_once
 from conformance.promises.given import refused
-from postroom.contracts.chat import ChatStores
 from postroom.contracts.chat_links import LinkedChat, LinkOutcome
 from postroom.contracts.errors import InvalidRecord
 from postroom.contracts.people import ChatAddress
+from postroom.stores.chats.stores import ChatStores
 from postroom.testing.clock import ManualClock
 
 HERE = ChatAddress(platform="telegram", chat_id="c: 'é'")

@@ -14,10 +14,11 @@ from conformance.promises.chat_given import (
     request,
 )
 from conformance.promises.given import refused
-from postroom.contracts.chat import MAX_INBOUND, ChatStores
+from postroom.contracts.chat import MAX_INBOUND
 from postroom.contracts.chat_people import Person, PersonRole
 from postroom.contracts.errors import InvalidRecord, QueueFull
 from postroom.contracts.records import replace
+from postroom.stores.chats.stores import ChatStores
 from postroom.testing.clock import ManualClock
 
 HERE = "telegram"

@@ -4,10 +4,11 @@ from datetime import timedelta
 
 from conformance.promises.chat_given import BLANK, HALF, TOGETHER, ChatPromise, at_once, person
 from conformance.promises.given import refused
-from postroom.contracts.chat import MAX_INBOUND, ChatStores
+from postroom.contracts.chat import MAX_INBOUND
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.errors import InvalidRecord
 from postroom.contracts.records import replace
+from postroom.stores.chats.stores import ChatStores
 from postroom.testing.clock import ManualClock
 
 HERE = "telegram"

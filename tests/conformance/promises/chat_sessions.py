@@ -12,9 +12,10 @@ from conformance.promises.chat_given import (
     session,
 )
 from conformance.promises.given import refused
-from postroom.contracts.chat import MAX_INBOUND, ChatSession, ChatStores, SessionThread
+from postroom.contracts.chat import MAX_INBOUND, ChatSession, SessionThread
 from postroom.contracts.errors import DuplicateRecord, InvalidRecord, UnknownThread, VersionConflict
 from postroom.contracts.records import replace
+from postroom.stores.chats.stores import ChatStores
 from postroom.testing.clock import ManualClock
 
 

@@ -19,7 +19,7 @@ from conformance.promises.run_given import (
 )
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import StaleClaim
-from postroom.contracts.run_ports import RunStores
+from postroom.stores.runs.ports import RunStores
 from postroom.testing.clock import ManualClock
 
 

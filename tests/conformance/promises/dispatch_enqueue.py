@@ -18,8 +18,8 @@ from conformance.promises.run_given import (
 from postroom.contracts.dispatch import LOWEST_PRIORITY, TERMINAL, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import DedupeKeyInUse, DuplicateRecord, InvalidRecord, RunNotOpen
 from postroom.contracts.records import replace
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import MAX_PAGE
+from postroom.stores.runs.ports import RunStores
 from postroom.testing.clock import ManualClock
 
 

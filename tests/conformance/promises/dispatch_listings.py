@@ -17,10 +17,10 @@ from conformance.promises.run_given import (
     taken,
 )
 from postroom.contracts.dispatch import TERMINAL, RunDispatchStatus
-from postroom.contracts.run_ports import RunStores
-from postroom.contracts.run_tables import Places
+from postroom.contracts.run_stores import Places
 from postroom.contracts.runs import TerminationReason
-from postroom.contracts.transactions import Transaction
+from postroom.stores.runs.ports import RunStores
+from postroom.stores.transaction import Transaction
 from postroom.testing.clock import ManualClock
 
 

@@ -23,7 +23,7 @@ from postroom.contracts.dispatch import (
     RunDispatchStatus,
 )
 from postroom.contracts.records import replace
-from postroom.contracts.run_ports import RunStores
+from postroom.stores.runs.ports import RunStores
 from postroom.testing.clock import ManualClock
 
 

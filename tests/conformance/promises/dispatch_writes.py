@@ -22,10 +22,11 @@ from postroom.contracts.dispatch import STALE_EPOCH, Claim, RunDispatch, RunDisp
 from postroom.contracts.errors import InvalidRecord, StaleClaim, UnknownDispatch
 from postroom.contracts.live import LiveCommandKind, LiveRunCommand
 from postroom.contracts.records import replace
-from postroom.contracts.run_ports import DispatchStore, RunStores
 from postroom.contracts.runs import RunStatus, TerminationKind, TerminationReason
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.transactions import Transaction, commands_to
+from postroom.stores.changes import commands_to
+from postroom.stores.runs.ports import DispatchStore, RunStores
+from postroom.stores.transaction import Transaction
 from postroom.testing.clock import ManualClock
 
 Write = Callable[[DispatchStore, RunDispatch, Claim], Awaitable[object]]

@@ -7,7 +7,8 @@ from typing import TypeVar
 
 from postroom.contracts.choices import Importance, RecipientKind
 from postroom.contracts.mail import Agent, Attachment, Message, Project, Reservation
-from postroom.contracts.store import MailStore, MailWrites
+from postroom.stores.mail.access import MailWrites
+from postroom.stores.mail.store import MailStore
 
 T = TypeVar("T")
 

@@ -3,7 +3,8 @@
 from conformance.promises.given import Office, an_office, never_made, put_message, refused
 from postroom.contracts.announcing import Arrival, ClientSession, Nudges
 from postroom.contracts.errors import StoreError
-from postroom.contracts.store import MailStore, MailWrites
+from postroom.stores.mail.access import MailWrites
+from postroom.stores.mail.store import MailStore
 from postroom.testing.clock import ManualClock
 
 

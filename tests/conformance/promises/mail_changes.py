@@ -16,7 +16,8 @@ from conformance.promises.given import (
 from postroom.contracts.errors import StoreError
 from postroom.contracts.mail import StoredAnswer, Term
 from postroom.contracts.outbox import Backlog, OutboxDraft
-from postroom.contracts.store import MailReads, MailStore, MailWrites
+from postroom.stores.mail.access import MailReads, MailWrites
+from postroom.stores.mail.store import MailStore
 from postroom.testing.clock import ManualClock
 
 TOGETHER = 30

@@ -15,8 +15,9 @@ from conformance.promises.given import (
     reservation,
 )
 from postroom.contracts.project_log import EventKind, LogBounds
-from postroom.contracts.store import MailStore, MailWrites
 from postroom.contracts.waking import AskedQuestion, MessageRun
+from postroom.stores.mail.access import MailWrites
+from postroom.stores.mail.store import MailStore
 from postroom.testing.clock import ManualClock
 
 TOGETHER = 30

@@ -12,8 +12,9 @@ from conformance.promises.given import (
 )
 from postroom.contracts.mail import Agent, Project, Term
 from postroom.contracts.project_log import ProjectEvent
-from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.contracts.tokens import SCOPES, KeptToken
+from postroom.stores.mail.access import MailReads, MailWrites
+from postroom.stores.mail.store import MailStore
 from postroom.testing.clock import ManualClock
 
 

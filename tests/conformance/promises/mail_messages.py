@@ -7,7 +7,8 @@ from conformance.promises.given import MINUTE, Office, an_office, put_message, r
 from postroom.contracts.choices import Importance
 from postroom.contracts.errors import StoreError
 from postroom.contracts.mail import Message, ThreadFilter
-from postroom.contracts.store import MailReads, MailStore, MailWrites
+from postroom.stores.mail.access import MailReads, MailWrites
+from postroom.stores.mail.store import MailStore
 from postroom.testing.clock import ManualClock
 
 ODD_TEXT = "a\r\nb\tc \u00a0\u200b\u202e\ufeff\x01\x7f é e\u0301 ß 中文 👩‍👩‍👧 \U0010ffff '\"; -- % _ \\"

@@ -9,7 +9,8 @@ from conformance.promises.given import MINUTE, an_office, refused
 from postroom.contracts.choices import ContactPolicy, ContactStatus
 from postroom.contracts.errors import InputError, StoreError
 from postroom.contracts.mail import ContactLink, Project
-from postroom.contracts.store import MailStore, MailWrites
+from postroom.stores.mail.access import MailWrites
+from postroom.stores.mail.store import MailStore
 from postroom.testing.clock import ManualClock
 
 

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from conformance.promises.given import MINUTE, Office, an_office, refused, reservation
 from postroom.contracts.errors import StoreError
 from postroom.contracts.mail import LivePattern, Reservation
-from postroom.contracts.store import MailReads, MailStore, MailWrites
+from postroom.stores.mail.access import MailReads, MailWrites
+from postroom.stores.mail.store import MailStore
 from postroom.testing.clock import ManualClock
 
 BOUND = 1_000

@@ -7,7 +7,7 @@ from conformance.promises.given import put_message, refused
 from postroom.contracts.errors import StateError, StoreError
 from postroom.contracts.mail import Term
 from postroom.contracts.project_log import LogBounds
-from postroom.contracts.store import MailStore
+from postroom.stores.mail.store import MailStore
 from postroom.testing.clock import ManualClock
 
 FAR = 2**53 + 1

@@ -12,8 +12,9 @@ from conformance.promises.given import (
 )
 from postroom.contracts.mail import Term
 from postroom.contracts.retention import OldMessages
-from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.contracts.waking import MessageRun
+from postroom.stores.mail.access import MailReads, MailWrites
+from postroom.stores.mail.store import MailStore
 from postroom.testing.clock import ManualClock
 
 

@@ -7,7 +7,8 @@ from conformance.promises.given import Office, an_office, file, put_message, ref
 from postroom.contracts.choices import SearchOrder
 from postroom.contracts.errors import InputError, StoreError
 from postroom.contracts.mail import All, AnyOf, Message, Not, Phrase, Query, Term
-from postroom.contracts.store import MailReads, MailStore, MailWrites
+from postroom.stores.mail.access import MailReads, MailWrites
+from postroom.stores.mail.store import MailStore
 from postroom.testing.clock import ManualClock
 
 

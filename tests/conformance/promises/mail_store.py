@@ -18,7 +18,7 @@ from conformance.promises import (
     mail_traces,
     mail_waking,
 )
-from postroom.contracts.store import MailStore
+from postroom.stores.mail.store import MailStore
 from postroom.testing.clock import ManualClock
 
 Promise = Callable[[MailStore, ManualClock], Awaitable[None]]

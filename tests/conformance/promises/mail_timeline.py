@@ -1,8 +1,9 @@
 """Promises of a mail store about what happened within a span of time."""
 
 from conformance.promises.given import an_office, put_message, reservation
-from postroom.contracts.store import MailStore, MailWrites
 from postroom.contracts.timeline import Span
+from postroom.stores.mail.access import MailWrites
+from postroom.stores.mail.store import MailStore
 from postroom.testing.clock import ManualClock
 
 DAY = Span(begin=100, end=200)

@@ -5,8 +5,9 @@ from datetime import timedelta
 
 from conformance.promises.given import an_office, never_made, refused
 from postroom.contracts.errors import StoreError
-from postroom.contracts.store import MailStore, MailWrites
 from postroom.contracts.tokens import SCOPES, KeptToken
+from postroom.stores.mail.access import MailWrites
+from postroom.stores.mail.store import MailStore
 from postroom.testing.clock import ManualClock
 
 _FIRST = KeptToken(id="a" * 12, name="ci", hash="1" * 64, scopes=frozenset({"mail:read"}), created_at=5)

@@ -2,7 +2,7 @@
 
 from conformance.promises.given import never_made, refused
 from postroom.contracts.errors import StoreError
-from postroom.contracts.store import MailStore
+from postroom.stores.mail.store import MailStore
 from postroom.testing.clock import ManualClock
 
 _FIRST = f"00-{'a' * 32}-{'1' * 16}-01"

@@ -6,8 +6,9 @@ from conformance.promises.given import an_office, put_message, refused
 from postroom.contracts.errors import StoreError
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.runs import OnTimeout
-from postroom.contracts.store import MailStore, MailWrites
 from postroom.contracts.waking import AskedQuestion, KeptRunner, MessageRun
+from postroom.stores.mail.access import MailWrites
+from postroom.stores.mail.store import MailStore
 from postroom.testing.clock import ManualClock
 
 

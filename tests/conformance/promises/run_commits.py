@@ -34,9 +34,9 @@ from postroom.contracts.events import AppendOptions, EventScope
 from postroom.contracts.messages import Message, PendingVersion, Role, ToolCall
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import Committed, MessageQuery, ThreadCommit
 from postroom.contracts.runs import RunStatus, TerminationReason, Thread
+from postroom.stores.runs.ports import RunStores
 from postroom.testing.clock import ManualClock
 
 

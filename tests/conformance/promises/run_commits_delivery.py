@@ -38,9 +38,9 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, ThreadCommit
 from postroom.contracts.runs import RunStatus
+from postroom.stores.runs.ports import RunStores
 from postroom.testing.clock import ManualClock
 
 CLAIM = ClaimRequest(consumer="inline", lease_ms=LEASE)

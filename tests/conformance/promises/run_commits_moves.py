@@ -21,9 +21,9 @@ from postroom.contracts.dispatch import STALE_EPOCH, RunDispatch, RunDispatchSta
 from postroom.contracts.errors import ActiveRunConflict, InvalidRecord, StaleClaim, VersionConflict
 from postroom.contracts.messages import DeliveryMode, Message
 from postroom.contracts.records import replace
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import ClaimRequest, Delivery, ThreadCommit
 from postroom.contracts.runs import RunStatus, TerminationReason
+from postroom.stores.runs.ports import RunStores
 from postroom.testing.clock import ManualClock
 
 

@@ -37,8 +37,8 @@ from postroom.contracts.errors import (
 from postroom.contracts.events import EventScope
 from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import ClaimRequest, Delivery, MessageQuery, ThreadCommit
+from postroom.stores.runs.ports import RunStores
 from postroom.testing.clock import ManualClock
 
 

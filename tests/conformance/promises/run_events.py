@@ -15,8 +15,8 @@ from postroom.contracts.events import (
     EventVisibility,
 )
 from postroom.contracts.records import replace
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import ThreadCommit
+from postroom.stores.runs.ports import RunStores
 from postroom.testing.clock import ManualClock
 
 THREAD = EventScope.thread("t")

@@ -10,7 +10,6 @@ from postroom.contracts.events import CanonicalEventDraft, EventScope
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage, PendingVersion
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, RunQuery, ThreadCommit
 from postroom.contracts.runs import (
     RunRecord,
@@ -20,6 +19,7 @@ from postroom.contracts.runs import (
     Thread,
     WaitingReason,
 )
+from postroom.stores.runs.ports import RunStores
 from postroom.testing.clock import ManualClock
 
 Promise = Callable[[RunStores, ManualClock], Awaitable[None]]

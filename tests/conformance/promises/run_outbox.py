@@ -10,9 +10,9 @@ from conformance.promises.run_given import KIND, LEASE, SECOND, TARGET, TOGETHER
 from conformance.promises.run_outbox_given import claim_effects, claim_one, effect, numbers
 from postroom.contracts.errors import IdempotencyConflict
 from postroom.contracts.outbox import NackOutcome, OutboxMessage, OutboxStatus
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import ThreadCommit
-from postroom.contracts.transactions import Transaction
+from postroom.stores.runs.ports import RunStores
+from postroom.stores.transaction import Transaction
 from postroom.testing.clock import ManualClock
 
 

@@ -16,8 +16,8 @@ from conformance.promises.run_outbox_given import (
 from postroom.contracts.errors import IdempotencyConflict
 from postroom.contracts.outbox import NackOutcome, OutboxMessage, OutboxStatus
 from postroom.contracts.records import replace
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import ThreadCommit
+from postroom.stores.runs.ports import RunStores
 from postroom.testing.clock import ManualClock
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from conformance.promises.run_given import KIND, LEASE, TARGET
 from postroom.contracts.outbox import OutboxDraft, OutboxMessage
-from postroom.contracts.run_ports import RunStores
+from postroom.stores.runs.ports import RunStores
 
 
 def effect(number: int = 0, **details: Any) -> OutboxDraft:

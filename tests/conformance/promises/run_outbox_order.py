@@ -4,7 +4,7 @@ import asyncio
 
 from conformance.promises.run_given import KIND, LEASE, SECOND, TARGET, Promise
 from conformance.promises.run_outbox_given import claim_effects, claim_one, effect, numbers
-from postroom.contracts.run_ports import RunStores
+from postroom.stores.runs.ports import RunStores
 from postroom.testing.clock import ManualClock
 
 

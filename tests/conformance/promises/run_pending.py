@@ -29,8 +29,8 @@ from postroom.contracts.messages import (
     ToolCall,
 )
 from postroom.contracts.records import replace
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import ThreadCommit
+from postroom.stores.runs.ports import RunStores
 from postroom.testing.clock import ManualClock
 
 

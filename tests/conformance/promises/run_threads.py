@@ -15,7 +15,6 @@ from postroom.contracts.activation import (
 from postroom.contracts.errors import DuplicateRecord, InvalidRecord, UnknownThread
 from postroom.contracts.messages import SeqRange
 from postroom.contracts.records import replace
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import RunQuery, SubmissionFacts, ThreadCommit, ThreadQuery
 from postroom.contracts.runs import (
     PersistedState,
@@ -29,6 +28,7 @@ from postroom.contracts.runs import (
     WaitingReason,
 )
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume, ToolDescriptor
+from postroom.stores.runs.ports import RunStores
 from postroom.testing.clock import ManualClock
 
 

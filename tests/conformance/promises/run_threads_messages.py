@@ -16,9 +16,9 @@ from postroom.contracts.messages import (
     Visibility,
 )
 from postroom.contracts.records import replace
-from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import MAX_PAGE, MessageQuery, ThreadCommit
 from postroom.contracts.runs import PersistedState, RunMessageInput, RunRecord, RunStatus, TerminationReason
+from postroom.stores.runs.ports import RunStores
 from postroom.testing.clock import ManualClock
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 from conformance.promises.chat_given import BLANK, HALF, ChatPromise
 from conformance.promises.given import refused
-from postroom.contracts.chat import ChatStores
 from postroom.contracts.errors import InvalidRecord
 from postroom.contracts.web_chats import WebEntry
+from postroom.stores.chats.stores import ChatStores
 from postroom.testing.clock import ManualClock
 
 

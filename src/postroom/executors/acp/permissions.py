@@ -13,10 +13,10 @@ from hashlib import sha256
 from typing import Any, Final
 
 from postroom.contracts.errors import PostroomError, StaleClaim
-from postroom.contracts.executor import RunControl
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.tools import ToolCallResume
 from postroom.log import get_logger
+from postroom.ports import RunControl
 
 PREFIX: Final = "permission-"
 MOST_SHOWN: Final = 2_000

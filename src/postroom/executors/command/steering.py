@@ -21,7 +21,6 @@ from typing import Any, Final, Protocol
 
 from postroom.concurrency import Tasks
 from postroom.contracts.errors import CommandBusy, CommandNotStarted, PostroomError, StaleClaim
-from postroom.contracts.executor import PendingBoundary
 from postroom.contracts.messages import Boundary, storable
 from postroom.contracts.runners import Recipe, Runner
 from postroom.executors.command.readers import Said
@@ -30,6 +29,7 @@ from postroom.executors.processes.output import Stream
 from postroom.executors.processes.process_runner import Work
 from postroom.executors.processes.stdin import StdinWriter
 from postroom.log import get_logger
+from postroom.ports import PendingBoundary
 from postroom.version import __version__
 
 _LOG = get_logger(__name__)

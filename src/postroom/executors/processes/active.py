@@ -5,8 +5,8 @@ from enum import StrEnum
 
 from postroom.contracts.agent_events import RunIdentity
 from postroom.contracts.errors import ThreadAlreadyRunning
-from postroom.contracts.executor import PendingBoundary
 from postroom.contracts.messages import Boundary, storable
+from postroom.ports import PendingBoundary
 
 
 class StopReason(StrEnum):

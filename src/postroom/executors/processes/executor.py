@@ -20,7 +20,7 @@ from postroom.contracts.errors import (
     RunnerNotFound,
     StaleClaim,
 )
-from postroom.contracts.executor import AgentRunResult, RunControl, RunDispatchExecutor
+from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.contracts.messages import Boundary
 from postroom.contracts.records import replace
 from postroom.contracts.run_access import AccessOf, RunAccess
@@ -36,6 +36,7 @@ from postroom.executors.processes.orphans import Orphan
 from postroom.executors.processes.process_runner import ProcessRunner, Work
 from postroom.executors.processes.starting import program_of
 from postroom.log import get_logger
+from postroom.ports import RunControl
 
 _LOG = get_logger(__name__)
 _MARGIN_MS = 2_000  # for the looks at processes, on a machine under load

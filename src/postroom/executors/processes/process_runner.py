@@ -12,7 +12,6 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Clock, SystemClock, Timer
 from postroom.contracts.errors import ConfigError, PostroomError
-from postroom.contracts.executor import RunControl
 from postroom.contracts.files import ChatFile
 from postroom.contracts.run_access import RunAccess
 from postroom.contracts.runners import Runner
@@ -28,6 +27,7 @@ from postroom.executors.processes.records import Records
 from postroom.executors.processes.starting import Launch, notes_kept, started
 from postroom.executors.processes.supervision import ProgramEnd, Supervision, Talk, Watch
 from postroom.log import get_logger
+from postroom.ports import RunControl
 
 _LOG = get_logger(__name__)
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from postroom.contracts.errors import PostroomError, StaleClaim
-from postroom.contracts.executor import RunControl
 from postroom.contracts.messages import Json
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runners import SessionPer
 from postroom.log import get_logger
+from postroom.ports import RunControl
 
 _LOG = get_logger(__name__)
 _MOST_TRIES: Final = 3

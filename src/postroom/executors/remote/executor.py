@@ -37,16 +37,16 @@ from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.remote_runners import HttpRunner
-from postroom.contracts.run_ports import DispatchStore
 from postroom.contracts.runners import Runners
 from postroom.contracts.runs import RunRecord, TerminationReason
 from postroom.contracts.signing import Proof, proof_of
-from postroom.contracts.transactions import Transaction
 from postroom.executors.activations import identity_of, prompt_of
 from postroom.executors.files import without_files
 from postroom.executors.remote.client import RemoteClient, check_installed
 from postroom.executors.remote.wire import Result, cancel_body, judge, result_of, run_body
 from postroom.log import get_logger
+from postroom.stores.runs.ports import DispatchStore
+from postroom.stores.transaction import Transaction
 
 _LOG = get_logger(__name__)
 CANCEL_MS: Final = 5_000

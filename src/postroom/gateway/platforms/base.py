@@ -33,9 +33,8 @@ from postroom.contracts.errors import (
     StoreError,
     StoreUnavailable,
 )
-from postroom.contracts.files import FileContent, FileStore
+from postroom.contracts.files import FileContent
 from postroom.contracts.messages import Json, storable
-from postroom.contracts.web_chats import WebChats
 from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
@@ -51,6 +50,8 @@ from postroom.gateway.events import (
 from postroom.gateway.pacing import Pacing, Turn
 from postroom.gateway.session import Platform, SessionSource
 from postroom.log import get_logger
+from postroom.stores.chats.files import FileStore
+from postroom.stores.chats.web_chats import WebChats
 
 __all__ = [
     "AdapterState",

@@ -38,10 +38,10 @@ from starlette.routing import BaseRoute, Route
 
 from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import StoreError, TooLarge, UnknownMessage
-from postroom.contracts.files import FileContent, FileStore, media_type_of, safe_name
+from postroom.contracts.files import FileContent, media_type_of, safe_name
 from postroom.contracts.messages import Json, storable
 from postroom.contracts.records import replace
-from postroom.contracts.web_chats import WebChats, WebEntry
+from postroom.contracts.web_chats import WebEntry
 from postroom.gateway.capabilities import NO_LIMIT, ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
@@ -80,6 +80,8 @@ from postroom.gateway.session import Platform, SessionSource
 from postroom.gateway.spooling import MOST_FILES, head_of, spooled
 from postroom.markdown import AS_WRITTEN, Markdown
 from postroom.sse import SseResponse
+from postroom.stores.chats.files import FileStore
+from postroom.stores.chats.web_chats import WebChats
 
 LARGEST_JSON: Final = 1024 * 1024
 LARGEST_FORM: Final = 8 * 1024

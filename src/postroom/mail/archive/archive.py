@@ -20,7 +20,6 @@ from postroom.contracts.errors import ArchiveUnavailable
 from postroom.contracts.mail import Message, Project
 from postroom.contracts.messages import Json
 from postroom.contracts.outbox import OutboxMessage
-from postroom.contracts.store import MailReads, MailStore
 from postroom.log import get_logger
 from postroom.mail.archive import layout
 from postroom.mail.archive.batch import Batch, gather, gather_deletions
@@ -30,6 +29,8 @@ from postroom.mail.archive.mark import raise_mark
 from postroom.mail.archive.repository import ArchiveRepository
 from postroom.mail.outgoing import ARCHIVE, DELETION, MOVED, records_of
 from postroom.relay import Performed
+from postroom.stores.mail.access import MailReads
+from postroom.stores.mail.store import MailStore
 
 _LOG = get_logger(__name__)
 

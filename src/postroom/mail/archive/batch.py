@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from postroom.contracts.mail import Message, Project, is_damaged
-from postroom.contracts.store import MailReads
 from postroom.mail.archive import layout
+from postroom.stores.mail.access import MailReads
 
 
 @dataclass(slots=True, kw_only=True)

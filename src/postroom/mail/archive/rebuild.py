@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from postroom.contracts import progress
 from postroom.contracts.errors import StoreCorrupt
-from postroom.contracts.store import MailStore
 from postroom.mail.archive import layout
 from postroom.mail.archive.mark import read_mark
 from postroom.mail.archive.repository import ArchiveRepository
+from postroom.stores.mail.store import MailStore
 
 Row = dict[str, Any]
 

@@ -11,12 +11,12 @@ from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
-from postroom.contracts.transactions import Transaction
 from postroom.mail.reservations import in_run, release_reserved_in
 from postroom.mail.waking.completion import ContextOf, RunCompletion
 from postroom.mail.waking.open_questions import takes_reply
 from postroom.mail.waking.prompts import STOPS, agent_of, messages_named
 from postroom.mail.waking.run_input import MailClaims
+from postroom.stores.transaction import Transaction
 
 
 class MessageEffects:

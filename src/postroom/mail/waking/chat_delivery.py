@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 from postroom.contracts.errors import InvalidArgument, UnknownAgent, UnknownMessage
 from postroom.contracts.people import ChatAddress, ChatWords
-from postroom.contracts.store import MailReads, MailWrites
 from postroom.mail.context import Caller
 from postroom.mail.outgoing import woken_by
 from postroom.mail.people import name_person, visitor_of
 from postroom.mail.projects import HUMAN, PEOPLE_KEY, PEOPLE_SLUG, VISITOR
 from postroom.mail.waking.completion import RunCompletion
+from postroom.stores.mail.access import MailReads, MailWrites
 
 if TYPE_CHECKING:
     from postroom.mail.service import Mail

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from postroom.contracts.accepting import Accept
 from postroom.contracts.mail import Agent, Message, Project
 from postroom.contracts.quoting import without_escapes
-from postroom.contracts.transactions import Transaction
 from postroom.contracts.waking import MessageRun
 from postroom.log import get_logger
 from postroom.mail.contacts import Addressee, refusals
@@ -14,6 +13,7 @@ from postroom.mail.context import WriteContext
 from postroom.mail.sending import NewMessage, post, reply_subject
 from postroom.mail.tracing import run_trace
 from postroom.mail.waking.prompts import NO_WORDS, asks, clipped, failure
+from postroom.stores.transaction import Transaction
 
 _LOG = get_logger(__name__)
 MOST_ANSWERS = 40

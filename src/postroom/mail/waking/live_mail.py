@@ -3,9 +3,10 @@
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from postroom.contracts.executor import PendingBoundary
 from postroom.contracts.messages import Boundary, Message
-from postroom.contracts.store import MailReads, MailStore, MailWrites
+from postroom.ports import PendingBoundary
+from postroom.stores.mail.access import MailReads, MailWrites
+from postroom.stores.mail.store import MailStore
 
 
 class Taken(Protocol):

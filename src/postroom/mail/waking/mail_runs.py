@@ -6,13 +6,7 @@ from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.budgets import BUDGET_TOOL
 from postroom.contracts.clock import Clock
-from postroom.contracts.executor import (
-    AgentRunResult,
-    ExecutorAround,
-    ResolvedRunPlan,
-    RunControl,
-    RunDispatchExecutor,
-)
+from postroom.contracts.executor import AgentRunResult, ExecutorAround, ResolvedRunPlan, RunDispatchExecutor
 from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
 from postroom.contracts.runs import (
@@ -23,7 +17,6 @@ from postroom.contracts.runs import (
     TerminationReason,
     WaitingReason,
 )
-from postroom.contracts.store import MailStore
 from postroom.contracts.tracing import OFF, Invoked, Span, Tracing
 from postroom.contracts.waking import AskedQuestion
 from postroom.mail.tracing import followed, run_trace
@@ -31,6 +24,8 @@ from postroom.mail.waking.live_mail import LiveMail
 from postroom.mail.waking.open_questions import ASK, BY_MAIL
 from postroom.mail.waking.prompts import DECISION, agent_of, answer_told
 from postroom.mail.waking.run_input import AgentName, MailClaims, RunInput
+from postroom.ports import RunControl
+from postroom.stores.mail.store import MailStore
 
 
 class MailRunExecutor(ExecutorAround):

@@ -10,10 +10,10 @@ from typing import Final
 from postroom.contracts.clock import iso
 from postroom.contracts.mail import Message, Recipient
 from postroom.contracts.runs import RunRecord
-from postroom.contracts.store import RecordReads
 from postroom.contracts.tools import ToolCallResume
 from postroom.mail.projects import PEOPLE_SLUG, VISITOR
 from postroom.mail.waking.prompts import agent_thread, lane_of
+from postroom.stores.mail.access import RecordReads
 
 ASK: Final = "ask_person"
 BY_MAIL: Final = "mail"

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from postroom.contracts.mail import Agent
 from postroom.contracts.messages import Message
 from postroom.contracts.runs import RunRecord
-from postroom.contracts.store import MailReads, MailWrites
 from postroom.contracts.waking import MessageRun
 from postroom.mail.waking.prompts import messages_named
+from postroom.stores.mail.access import MailReads, MailWrites
 
 AgentName = tuple[str, str]
 """Slug of the project, and name."""

@@ -18,11 +18,8 @@ from postroom.contracts.errors import IdempotencyConflict, QueueFull
 from postroom.contracts.mail import Agent, Message, Project
 from postroom.contracts.messages import Boundary, DeliveryMode
 from postroom.contracts.messages import Message as RunMessage
-from postroom.contracts.people import ChatAddress, ChatDelivery, ChatOutbox
-from postroom.contracts.run_queue import RunQueue
+from postroom.contracts.people import ChatAddress
 from postroom.contracts.runs import RunRecord
-from postroom.contracts.store import MailReads, MailStore, MailWrites
-from postroom.contracts.transactions import Transaction
 from postroom.mail.context import Waking
 from postroom.mail.outgoing import wake_key
 from postroom.mail.projects import PEOPLE_SLUG, VISITOR, address_of
@@ -38,6 +35,10 @@ from postroom.mail.waking.prompts import (
     lane_of,
     message_name,
 )
+from postroom.ports import ChatDelivery, ChatOutbox, RunQueue
+from postroom.stores.mail.access import MailReads, MailWrites
+from postroom.stores.mail.store import MailStore
+from postroom.stores.transaction import Transaction
 
 T = TypeVar("T")
 Reader = tuple[Project, Agent]

@@ -5,27 +5,29 @@ from collections.abc import AsyncIterator, Collection
 from hashlib import sha256 as digest
 from pathlib import Path
 
-from typing_extensions import override
-
 from postroom.contracts.errors import UnknownMessage
-from postroom.contracts.files import BYTES_LOCK, PIECE_BYTES, ChatFile, FileStore, SpooledFile
+from postroom.contracts.files import BYTES_LOCK, PIECE_BYTES, ChatFile, SpooledFile
 from postroom.contracts.outbox import OutboxDraft
-from postroom.contracts.transactions import Store, Transaction
+from postroom.stores.store import Store
+from postroom.stores.transaction import Transaction
 
 
-class StoredFiles(FileStore):
+class FileStore:
     """The files of chats in a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    @override
     async def files(self, thread_id: str, message_ids: Collection[str]) -> tuple[ChatFile, ...]:
+        """Return the files of these messages, or runs, of a thread, by message and position."""
         asked = sorted(set(message_ids))
         return tuple(await self._store.read(lambda tx: tx.chats.files(thread_id, asked)))
 
-    @override
     async def put_bytes(self, spooled: SpooledFile) -> None:
+        """Store bytes once under their hash, piece by piece; what is there already is not written again.
+
+        Safe to repeat when it was cut off.
+        """
         whole = max(1, -(-spooled.size // PIECE_BYTES))
         if await self._store.read(lambda tx: tx.chats.count_pieces(spooled.sha256)) == whole:
             kept = await self._store.write(
@@ -46,16 +48,21 @@ class StoredFiles(FileStore):
 
         await self._store.write(change, key=sha256)
 
-    @override
     async def purge(self, before: int, *, limit: int = 100) -> int:
+        """Remove the bytes of files that nothing refers to, as `ChatTables.drop_unused_bytes` says.
+
+        Return how many files that were; with `limit` of them there may be more.
+        """
+
         def change(tx: Transaction) -> int:
             tx.lock(BYTES_LOCK)
             return tx.chats.drop_unused_bytes(before, limit=limit)
 
         return await self._store.write(change, key=BYTES_LOCK)
 
-    @override
     async def put(self, file: ChatFile, *, notices: tuple[OutboxDraft, ...] = ()) -> None:
+        """Store a file of a message, or what is known of it now, with what is to be said of it."""
+
         def change(tx: Transaction) -> None:
             tx.lock(file.thread_id, *(lock for notice in notices for lock in notice.locks))
             tx.chats.put_file(file)
@@ -64,8 +71,12 @@ class StoredFiles(FileStore):
 
         await self._store.write(change, key=file.thread_id)
 
-    @override
     async def content(self, sha256: str) -> AsyncIterator[bytes]:
+        """Yield the bytes under a hash, a piece at a time; an attachment of mail is one piece.
+
+        Raises:
+            UnknownMessage: there are none.
+        """
         whole = await self._store.read(lambda tx: tx.chats.count_pieces(sha256))
         for position in range(max(1, whole)):
             content = await self._piece(sha256, position)

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterable
 
-from typing_extensions import override
-
 from postroom.contracts.chat import (
     MAX_INBOUND,
     InboundDraft,
@@ -11,30 +9,36 @@ from postroom.contracts.chat import (
     InboundMessage,
     InboundMove,
     InboundStatus,
-    IntakeLog,
     Received,
     chat_lock,
 )
 from postroom.contracts.errors import InvalidRecord, UnknownMessage
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
-from postroom.contracts.transactions import Store, Transaction
 from postroom.stores.chats.rows import page, plain, refuse_unfit
+from postroom.stores.store import Store
+from postroom.stores.transaction import Transaction
 
 
-class StoredIntakeLog(IntakeLog):
+class IntakeLog:
     """The messages of all chats in a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     @property
-    @override
     def storage_identity(self) -> str | None:
+        """Names the place where it writes."""
         return self._store.identity
 
-    @override
     async def receive(self, draft: InboundDraft, *, now: int | None = None) -> Received:
+        """Keep a message as waiting; one that is known by its key is returned as it stands, and stays so.
+
+        Durable when it returns. Safe to repeat when its answer was lost.
+
+        Raises:
+            InvalidRecord: a part of the key, or the session key, is blank.
+        """
         receive, lock = self.receiving(draft, now=now), chat_lock(draft.key)
 
         def change(tx: Transaction) -> Received:
@@ -43,10 +47,16 @@ class StoredIntakeLog(IntakeLog):
 
         return await self._store.write(change, key=lock)
 
-    @override
     def receiving(
         self, draft: InboundDraft, *, thread_id: str | None = None, now: int | None = None
     ) -> Callable[[Transaction], Received]:
+        """Return what `receive` does, to be done in a change of the caller under the chat's lock.
+
+        With a thread, to which that change hands it over, a new message is kept as handed over.
+
+        Raises:
+            InvalidRecord: as for `receive`.
+        """
         key = draft.key
         refuse_unfit(
             draft.sender_id,
@@ -68,10 +78,18 @@ class StoredIntakeLog(IntakeLog):
 
         return receive
 
-    @override
     async def move(
         self, inbound_ids: Collection[int], move: InboundMove, *, now: int | None = None
     ) -> tuple[InboundMessage, ...]:
+        """Move all of these messages, or none, and return them by id; an id that comes twice counts once.
+
+        A move to the status that a message has already changes nothing and is no error, so that a move may be
+        repeated when its answer was lost.
+
+        Raises:
+            UnknownMessage: there is no message with one of these ids.
+            IllegalTransition: one of them may not become that: `INBOUND_MOVES`.
+        """
         refuse_unfit(move.thread_id, move.reason)
         asked = frozenset(inbound_ids)
 
@@ -91,8 +109,13 @@ class StoredIntakeLog(IntakeLog):
 
         return await self._store.write(change, key=min(chats, default=""))
 
-    @override
     async def edit(self, key: InboundKey, body: dict[str, Json], *, now: int | None = None) -> InboundMessage:
+        """Replace the body of an open message and raise its revision; the same body again changes nothing.
+
+        Raises:
+            UnknownMessage: the message was never received.
+            AlreadyConsumed: it is not open any more.
+        """
         asked = plain(body)
 
         def change(tx: Transaction) -> InboundMessage:
@@ -109,8 +132,13 @@ class StoredIntakeLog(IntakeLog):
 
         return await self._store.write(change, key=chat_lock(key))
 
-    @override
     async def forget_answer(self, key: InboundKey) -> None:
+        """Note in a message, open or not, that its answer is no longer shown (`metadata.forgotten`).
+
+        Raises:
+            UnknownMessage: The message was never received.
+        """
+
         def change(tx: Transaction) -> None:
             tx.lock(chat_lock(key))
             message = tx.chats.inbound(key)
@@ -123,16 +151,19 @@ class StoredIntakeLog(IntakeLog):
 
         await self._store.write(change, key=chat_lock(key))
 
-    @override
     async def find(self, key: InboundKey) -> InboundMessage | None:
+        """Return the message with this key."""
         return await self._store.read(lambda tx: tx.chats.inbound(key))
 
-    @override
     async def messages(self, inbound_ids: Collection[int]) -> tuple[InboundMessage, ...]:
+        """Return those of these messages that exist, by id; at most `MAX_INBOUND` ids.
+
+        Raises:
+            InvalidRecord: more ids than that.
+        """
         asked = not_too_many(inbound_ids)
         return await self._store.read(lambda tx: tuple(tx.chats.inbound_by_id(asked, readable=True)))
 
-    @override
     async def open_messages(
         self,
         *,
@@ -141,6 +172,11 @@ class StoredIntakeLog(IntakeLog):
         after: int = 0,
         limit: int = MAX_INBOUND,
     ) -> tuple[InboundMessage, ...]:
+        """Return open messages by id, of one of the open states and one session where that is asked.
+
+        It costs what is open, not what ever was.
+        """
+
         def look(tx: Transaction) -> Iterable[InboundMessage]:
             return tx.chats.open_inbound(
                 status=status, session_key=session_key, after=after, limit=page(limit)
@@ -148,16 +184,19 @@ class StoredIntakeLog(IntakeLog):
 
         return tuple(await self._store.read(look))
 
-    @override
     async def newest(self, platform: str, *, limit: int = MAX_INBOUND) -> tuple[InboundMessage, ...]:
+        """Return the messages of a platform that were received last, the newest first, however they ended."""
         return tuple(await self._store.read(lambda tx: tx.chats.newest_inbound(platform, limit=page(limit))))
 
-    @override
     async def counts(self) -> dict[InboundStatus, int]:
+        """Count all messages by status, states without messages left out; for gauges, at long intervals."""
         return await self._store.read(lambda tx: tx.chats.count_inbound())
 
-    @override
     async def purge(self, *, older_than: int, limit: int = 1_000) -> int:
+        """Remove up to `limit` messages that are not open and were last changed before `older_than`.
+
+        Return how many that were. What was removed is not known any more when the platform sends it again.
+        """
         return await self._store.write(
             lambda tx: tx.chats.purge_inbound(older_than=older_than, limit=max(limit, 0))
         )

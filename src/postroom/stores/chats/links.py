@@ -2,32 +2,35 @@
 
 from dataclasses import replace
 
-from typing_extensions import override
-
-from postroom.contracts.chat_links import ChatLinks, LinkedChat, LinkOutcome
+from postroom.contracts.chat_links import LinkedChat, LinkOutcome
 from postroom.contracts.chat_people import PairingRules
 from postroom.contracts.people import ChatAddress
-from postroom.contracts.transactions import Store, Transaction
 from postroom.stores.chats.rows import refuse_unfit
+from postroom.stores.store import Store
+from postroom.stores.transaction import Transaction
 
 _LOCK = "linked_chats"
 """One lock for all: two codes that are entered at once must not make two persons of three chats."""
 
 
-class StoredLinks(ChatLinks):
+class ChatLinks:
     """Linked chats in a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    @override
     async def find(self, address: ChatAddress) -> LinkedChat | None:
+        """Return what is known of a chat."""
         return await self._store.read(lambda tx: tx.chats.linked_chat(address))
 
-    @override
     async def offer(
         self, address: ChatAddress, code_hash: str, rules: PairingRules, *, now: int | None = None
     ) -> None:
+        """Keep the hash of a code of this chat for `rules.code_ms`, in the place of an earlier one.
+
+        Raises:
+            InvalidRecord: the chat or the hash is blank.
+        """
         refuse_unfit(platform=address.platform, chat_id=address.chat_id, code_hash=code_hash)
 
         def change(tx: Transaction) -> None:
@@ -38,7 +41,6 @@ class StoredLinks(ChatLinks):
 
         await self._store.write(change, key=_LOCK)
 
-    @override
     async def redeem(
         self,
         address: ChatAddress,
@@ -48,6 +50,11 @@ class StoredLinks(ChatLinks):
         person: str,
         now: int | None = None,
     ) -> tuple[LinkOutcome, LinkedChat | None]:
+        """Link a chat with the one that gave this code, and return that; `person` names a new person.
+
+        A code links once. Each code that nobody was given counts as a wrong one of this chat; the last that
+        `rules.most_wrong` allows locks the chat for `rules.locked_ms`. A right code begins the count anew.
+        """
         refuse_unfit(platform=address.platform, chat_id=address.chat_id, code_hash=code_hash, person=person)
 
         def change(tx: Transaction) -> tuple[LinkOutcome, LinkedChat | None]:
@@ -66,8 +73,9 @@ class StoredLinks(ChatLinks):
 
         return await self._store.write(change, key=_LOCK)
 
-    @override
     async def share(self, address: ChatAddress, *, shares: bool) -> bool:
+        """Say whether a linked chat has the person's conversation or its own; False when it is not linked."""
+
         def change(tx: Transaction) -> bool:
             tx.lock(_LOCK)
             chat = _known(tx, address)
@@ -77,8 +85,9 @@ class StoredLinks(ChatLinks):
 
         return await self._store.write(change, key=_LOCK)
 
-    @override
     async def leave(self, address: ChatAddress) -> LinkedChat | None:
+        """Forget that a chat is linked, and its code; return it as it was, None when it was not linked."""
+
         def change(tx: Transaction) -> LinkedChat | None:
             tx.lock(_LOCK)
             chat = _known(tx, address)
@@ -89,8 +98,8 @@ class StoredLinks(ChatLinks):
 
         return await self._store.write(change, key=_LOCK)
 
-    @override
     async def chats_of(self, person: str) -> tuple[LinkedChat, ...]:
+        """Return a person's chats by platform and id, up to 200."""
         return tuple(await self._store.read(lambda tx: tx.chats.linked_chats_of(person)))
 
 

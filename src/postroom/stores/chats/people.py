@@ -2,42 +2,45 @@
 
 from dataclasses import replace
 
-from typing_extensions import override
-
 from postroom.contracts.chat import MAX_INBOUND
-from postroom.contracts.chat_people import ChatPeople, PairingRequest, PairingRules, Person, PersonRole
+from postroom.contracts.chat_people import PairingRequest, PairingRules, Person, PersonRole
 from postroom.contracts.errors import QueueFull
-from postroom.contracts.transactions import Store, Transaction
 from postroom.stores.chats.rows import page, refuse_unfit
+from postroom.stores.store import Store
+from postroom.stores.transaction import Transaction
 
 
-class StoredPeople(ChatPeople):
+class ChatPeople:
     """Who may write, and who asks to, in a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     @property
-    @override
     def storage_identity(self) -> str | None:
+        """Names the place where it writes."""
         return self._store.identity
 
-    @override
     async def person(self, platform: str, user_id: str) -> Person | None:
+        """Return somebody who was let in."""
         return await self._store.read(lambda tx: tx.chats.person(platform, user_id))
 
-    @override
     async def people(
         self, *, platform: str | None = None, after: tuple[str, str] = ("", ""), limit: int = MAX_INBOUND
     ) -> tuple[Person, ...]:
+        """Return those who were let in, by platform and id."""
         return tuple(
             await self._store.read(
                 lambda tx: tx.chats.people(platform=platform, after=after, limit=page(limit))
             )
         )
 
-    @override
     async def let_in(self, person: Person, *, now: int | None = None) -> Person:
+        """Store a person, or a known one's new role and name; `added_at` stays what it was.
+
+        Raises:
+            InvalidRecord: the platform or the id is blank.
+        """
         refuse_unfit(person.name, platform=person.platform, user_id=person.user_id)
 
         def change(tx: Transaction) -> Person:
@@ -46,14 +49,22 @@ class StoredPeople(ChatPeople):
 
         return await self._store.write(change, key=person.platform)
 
-    @override
     async def shut_out(self, platform: str, user_id: str) -> bool:
+        """Forget a person; False when there was none."""
         return await self._store.write(lambda tx: tx.chats.drop_person(platform, user_id), key=platform)
 
-    @override
     async def ask(
         self, request: PairingRequest, rules: PairingRules, *, now: int | None = None
     ) -> PairingRequest:
+        """Keep a request until `rules.code_ms` from now; `asked_at` and `expires_at` are set here.
+
+        It takes the place of an ended one of the same person.
+
+        Raises:
+            InvalidRecord: the platform, the id or the hash is blank.
+            QueueFull: the person asked less than `rules.ask_again_ms` ago, as many as may wait, or the
+                platform is locked; nothing was stored.
+        """
         platform, user_id = request.platform, request.user_id
         refuse_unfit(request.name, platform=platform, user_id=user_id, code_hash=request.code_hash)
 
@@ -76,7 +87,6 @@ class StoredPeople(ChatPeople):
 
         return await self._store.write(change, key=platform)
 
-    @override
     async def redeem(
         self,
         platform: str,
@@ -86,6 +96,15 @@ class StoredPeople(ChatPeople):
         role: PersonRole = PersonRole.MEMBER,
         now: int | None = None,
     ) -> Person | None:
+        """Let the person in whose open request has this hash, and forget the request; None when none has.
+
+        Each None counts as a wrong guess on the platform; the last that `rules.most_wrong` allows locks it
+        for `rules.locked_ms`. A right code begins the count anew.
+
+        Raises:
+            QueueFull: the platform is locked; the guess was not looked at.
+        """
+
         def change(tx: Transaction) -> Person | None:
             _lock(tx, platform)
             at = _at(tx, now)
@@ -105,17 +124,19 @@ class StoredPeople(ChatPeople):
 
         return await self._store.write(change, key=platform)
 
-    @override
     async def requests(
         self, *, platform: str | None = None, now: int | None = None
     ) -> tuple[PairingRequest, ...]:
+        """Return the open requests, the oldest first."""
+
         def look(tx: Transaction) -> tuple[PairingRequest, ...]:
             return tuple(tx.chats.requests(platform=platform, now=_at(tx, now), limit=MAX_INBOUND))
 
         return await self._store.read(look)
 
-    @override
     async def forget_requests(self, platform: str) -> int:
+        """Remove all requests of a platform, its failures and its lock; return how many requests."""
+
         def change(tx: Transaction) -> int:
             _lock(tx, platform)
             tx.chats.put_pairing_failures(platform, failures=0, locked_until=0)

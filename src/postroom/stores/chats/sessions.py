@@ -1,32 +1,38 @@
 """Keeps the sessions of chats, and the threads that they were bound to."""
 
-from typing_extensions import override
-
-from postroom.contracts.chat import MAX_INBOUND, ChatSession, ChatSessions, SessionThread, session_locks
+from postroom.contracts.chat import MAX_INBOUND, ChatSession, SessionThread, session_locks
 from postroom.contracts.errors import DuplicateRecord, UnknownThread, VersionConflict
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
-from postroom.contracts.transactions import Store, Transaction
 from postroom.stores.chats.rows import page, plain, refuse_unfit
+from postroom.stores.store import Store
+from postroom.stores.transaction import Transaction
 
 
-class StoredSessions(ChatSessions):
+class ChatSessions:
     """Sessions of chats in a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     @property
-    @override
     def storage_identity(self) -> str | None:
+        """Names the place where it writes."""
         return self._store.identity
 
-    @override
     async def load(self, session_key: str) -> ChatSession | None:
+        """Return one session."""
         return await self._store.read(lambda tx: tx.chats.session(session_key))
 
-    @override
     async def open(self, session: ChatSession, *, now: int | None = None) -> ChatSession:
+        """Store a new session and its thread; when there is one with this key, return that unchanged.
+
+        Of callers at the same time one makes it, and all are given the same.
+
+        Raises:
+            InvalidRecord: the session key or the thread id is blank.
+            DuplicateRecord: the thread is another session's.
+        """
         asked = _checked(session)
 
         def change(tx: Transaction) -> ChatSession:
@@ -39,8 +45,17 @@ class StoredSessions(ChatSessions):
 
         return await self._store.write(change, key=session.session_key)
 
-    @override
     async def put(self, session: ChatSession, *, now: int | None = None) -> ChatSession:
+        """Store a changed session, compared by its revision, and return it with the next one.
+
+        `thread_id`, `source`, `title`, `settings` and `active_at` are stored as given. A thread that it was
+        not bound to before becomes one of its own; the title is also that of the present thread.
+
+        Raises:
+            UnknownThread: there is no such session.
+            VersionConflict: it was changed since it was read.
+            DuplicateRecord: another thread of this session has the title, or the thread is another session's.
+        """
         asked = _checked(session)
 
         def change(tx: Transaction) -> ChatSession:
@@ -59,8 +74,14 @@ class StoredSessions(ChatSessions):
 
         return await self._store.write(change, key=session.session_key)
 
-    @override
     async def rename(self, session_key: str, new_key: str, source: dict[str, Json]) -> bool:
+        """Give a session, its threads and its open messages another key, for its chat is elsewhere now.
+
+        False: there is no such session, or there is one with the new key; nothing was changed.
+
+        Raises:
+            InvalidRecord: the new key is blank.
+        """
         refuse_unfit(None, session_key=new_key)
         there = plain(source)
 
@@ -77,20 +98,20 @@ class StoredSessions(ChatSessions):
 
         return await self._store.write(change, key=session_key)
 
-    @override
     async def threads(
         self, session_key: str, *, title: str | None = None, limit: int = MAX_INBOUND
     ) -> tuple[SessionThread, ...]:
+        """Return a session's threads, the last active first; those of one title when it is given."""
         return tuple(
             await self._store.read(lambda tx: tx.chats.threads(session_key, title=title, limit=page(limit)))
         )
 
-    @override
     async def thread(self, thread_id: str) -> SessionThread | None:
+        """Return this thread of a session, whether the session is bound to it at present or not."""
         return await self._store.read(lambda tx: tx.chats.thread(thread_id))
 
-    @override
     async def sessions(self, *, after: str = "", limit: int = MAX_INBOUND) -> tuple[ChatSession, ...]:
+        """Return sessions by key."""
         return tuple(await self._store.read(lambda tx: tx.chats.sessions(after=after, limit=page(limit))))
 
 

@@ -5,7 +5,6 @@ from dataclasses import asdict
 from typing import Final
 
 from msgspec import structs
-from typing_extensions import override
 
 from postroom.contracts.chat import (
     INBOUND_MOVES,
@@ -21,7 +20,6 @@ from postroom.contracts.chat_links import LinkedChat
 from postroom.contracts.chat_people import MAX_PEOPLE, PairingRequest, Person
 from postroom.contracts.files import ChatFile
 from postroom.contracts.people import ChatAddress
-from postroom.contracts.tables import ChatTables
 from postroom.contracts.web_chats import WebConversation, WebEntry
 from postroom.stores.chats import rows
 from postroom.stores.codec import encode, kept, record
@@ -31,26 +29,26 @@ _NEWEST: Final = 2**63 - 1
 """The last id that a row can have."""
 
 
-class SqlChatTables(ChatTables):
+class ChatTables:
     """The tables of chats within one transaction."""
 
     def __init__(self, tx: SqlTransaction) -> None:
         self._tx = tx
 
-    @override
     def inbound(self, key: InboundKey) -> InboundMessage | None:
+        """Return the inbound message with this key."""
         row = self._tx.one("chats.inbound", rows.of_key(key))
         return rows.inbound(row) if row else None
 
-    @override
     def inbound_by_id(self, inbound_ids: Collection[int], *, readable: bool = False) -> list[InboundMessage]:
+        """Return those of these inbound messages that exist, by id; the readable ones, or all."""
         statement = "chats.readable_inbound" if readable else "chats.inbound_by_id"
         return [rows.inbound(row) for row in self._tx.all(statement, {"ids": _possible(inbound_ids)})]
 
-    @override
     def answered(
         self, inbound_ids: Collection[int], thread_id: str, run_id: str | None
     ) -> tuple[tuple[InboundMessage, ...], tuple[ChatFile, ...]]:
+        """Return in one look the readable ones of these inbound messages, by id, and the files of a run."""
         message_ids = [] if run_id is None else [run_id]
         found, files = self._tx.ask(
             ("chats.readable_inbound", {"ids": _possible(inbound_ids)}),
@@ -58,10 +56,10 @@ class SqlChatTables(ChatTables):
         )
         return tuple(map(rows.inbound, found)), tuple(record(ChatFile, row) for row in files)
 
-    @override
     def open_inbound(
         self, *, status: InboundStatus | None, session_key: str | None, after: int, limit: int
     ) -> list[InboundMessage]:
+        """Return open messages by id, of one status and one session where that is asked."""
         values = {
             "status": status and status.value,
             "session_key": session_key,
@@ -71,19 +69,22 @@ class SqlChatTables(ChatTables):
         statement = "chats.open_inbound" if session_key is None else "chats.open_inbound_of_session"
         return [rows.inbound(row) for row in self._tx.all(statement, values)]
 
-    @override
     def newest_inbound(self, platform: str, *, limit: int) -> list[InboundMessage]:
+        """Return the messages of a platform that were received last, the newest first."""
         found = self._tx.all("chats.newest", {"platform": platform, "limit": limit})
         return [rows.inbound(row) for row in found]
 
-    @override
     def count_inbound(self) -> dict[InboundStatus, int]:
+        """Count all messages by status."""
         return {InboundStatus(status): number for status, number in self._tx.all("chats.counts")}
 
-    @override
     def insert_inbound(
         self, draft: InboundDraft, now: int, *, thread_id: str | None = None
     ) -> InboundMessage | None:
+        """Store a message, which waits; with a thread it is handed over to that. None: its key is known.
+
+        Its body is plain data.
+        """
         status = InboundStatus.WAITING if thread_id is None else InboundStatus.HANDED_OVER
         values = {
             **rows.of_key(draft.key),
@@ -109,8 +110,8 @@ class SqlChatTables(ChatTables):
             thread_id=thread_id,
         )
 
-    @override
     def move_inbound(self, inbound_ids: Collection[int], move: InboundMove, now: int) -> None:
+        """Store what becomes of these messages, save of those that may not become that."""
         values = {
             "ids": _possible(inbound_ids),
             "status": move.status.value,
@@ -122,8 +123,8 @@ class SqlChatTables(ChatTables):
         }
         self._tx.run("chats.move", values)
 
-    @override
     def put_body(self, message: InboundMessage) -> None:
+        """Store the body and the revision of a message."""
         values = {
             "inbound_id": message.inbound_id,
             "body": encode(message.body),
@@ -132,158 +133,158 @@ class SqlChatTables(ChatTables):
         }
         self._tx.run("chats.edit", values)
 
-    @override
     def purge_inbound(self, *, older_than: int, limit: int) -> int:
+        """Remove messages that are not open, those changed longest ago first; return how many."""
         gone = self._tx.all("chats.purge", {"older_than": older_than, "limit": limit})
         self._tx.run("chats.forget_purged", {"ids": [str(row[0]) for row in gone]})
         return len(gone)
 
-    @override
     def session(self, session_key: str) -> ChatSession | None:
+        """Return one session."""
         row = self._tx.one("chats.session", {"session_key": session_key})
         return rows.session(row) if row else None
 
-    @override
     def sessions(self, *, after: str, limit: int) -> list[ChatSession]:
+        """Return sessions by key."""
         return [rows.session(row) for row in self._tx.all("chats.sessions", {"after": after, "limit": limit})]
 
-    @override
     def put_session(self, session: ChatSession) -> None:
+        """Store a session, or replace the one with its key."""
         self._tx.run("chats.put_session", rows.of_session(session))
 
-    @override
     def rename_session(self, session_key: str, session: ChatSession) -> None:
+        """Store a session that had another key; its threads and its open messages follow."""
         keys = {"session_key": session_key, "new_key": session.session_key}
         self._tx.run("chats.take_session_away", {"session_key": session_key})
         self.put_session(session)
         self._tx.run("chats.rename_threads", keys)
         self._tx.run("chats.rename_inbound", keys)
 
-    @override
     def thread(self, thread_id: str) -> SessionThread | None:
+        """Return this thread of a session."""
         row = self._tx.one("chats.thread", {"thread_id": thread_id})
         return rows.thread(row) if row else None
 
-    @override
     def threads(self, session_key: str, *, title: str | None, limit: int) -> list[SessionThread]:
+        """Return a session's threads, the last active first; those of one title when it is given."""
         statement = "chats.threads" if title is None else "chats.threads_titled"
         values = {"session_key": session_key, "title": kept(title), "limit": limit}
         return [rows.thread(row) for row in self._tx.all(statement, values)]
 
-    @override
     def put_thread(self, thread: SessionThread) -> None:
+        """Store a thread of a session, or its new title and activity."""
         values = {**asdict(thread), "title": kept(thread.title)}
         self._tx.run("chats.put_thread", values)
 
-    @override
     def person(self, platform: str, user_id: str) -> Person | None:
+        """Return somebody who was let in."""
         row = self._tx.one("chats.person", {"platform": platform, "user_id": user_id})
         return rows.person(row) if row else None
 
-    @override
     def people(self, *, platform: str | None, after: tuple[str, str], limit: int) -> list[Person]:
+        """Return those who were let in, by platform and id."""
         statement = "chats.people" if platform is None else "chats.people_of_platform"
         values = {"platform": platform, "after_platform": after[0], "after_id": after[1], "limit": limit}
         return [rows.person(row) for row in self._tx.all(statement, values)]
 
-    @override
     def put_person(self, person: Person) -> Person:
+        """Store a person, or a known one's new role and name; return what is stored."""
         values = {**asdict(person), "role": person.role.value, "name": kept(person.name)}
         [row] = self._tx.all("chats.let_in", values)
         return rows.person(row)
 
-    @override
     def drop_person(self, platform: str, user_id: str) -> bool:
+        """Remove a person; False when there was none."""
         return self._tx.changed("chats.shut_out", {"platform": platform, "user_id": user_id}) > 0
 
-    @override
     def requests(self, *, platform: str | None, now: int, limit: int) -> list[PairingRequest]:
+        """Return the requests that are open at an instant, the oldest first."""
         found = self._tx.all("chats.requests", {"platform": platform, "now": now, "limit": limit})
         return [rows.request(row) for row in found]
 
-    @override
     def request_of(self, platform: str, user_id: str) -> PairingRequest | None:
+        """Return a person's request, whether it is open or has ended."""
         row = self._tx.one("chats.request_of", {"platform": platform, "user_id": user_id})
         return rows.request(row) if row else None
 
-    @override
     def request_with_code(self, platform: str, code_hash: str, now: int) -> PairingRequest | None:
+        """Return the oldest open request with this hash."""
         values = {"platform": platform, "code_hash": code_hash, "now": now}
         row = self._tx.one("chats.request_with_code", values)
         return rows.request(row) if row else None
 
-    @override
     def put_request(self, request: PairingRequest) -> None:
+        """Store a request in place of a former one of the same person."""
         self._tx.run("chats.put_request", {**asdict(request), "name": kept(request.name)})
 
-    @override
     def drop_request(self, platform: str, user_id: str) -> None:
+        """Remove a person's request."""
         self._tx.run("chats.forget_request", {"platform": platform, "user_id": user_id})
 
-    @override
     def drop_ended_requests(self, platform: str, *, now: int, asked_until: int) -> None:
+        """Remove requests that have ended and were made so long ago that their people may ask again."""
         values = {"platform": platform, "now": now, "asked_until": asked_until}
         self._tx.run("chats.drop_ended_requests", values)
 
-    @override
     def drop_requests(self, platform: str) -> int:
+        """Remove all requests of a platform; return how many."""
         return self._tx.changed("chats.forget_requests", {"platform": platform})
 
-    @override
     def pairing_failures(self, platform: str) -> tuple[int, int]:
+        """Return the wrong codes on a platform since a right one, and until when it is locked."""
         row = self._tx.one("chats.pairing_failures", {"platform": platform})
         return (row[0], row[1]) if row else (0, 0)
 
-    @override
     def put_pairing_failures(self, platform: str, *, failures: int, locked_until: int) -> None:
+        """Store them, and until when it is locked."""
         values = {"platform": platform, "failures": failures, "locked_until": locked_until}
         self._tx.run("chats.put_pairing_failures", values)
 
-    @override
     def linked_chat(self, address: ChatAddress) -> LinkedChat | None:
+        """Return what is known of a direct chat."""
         row = self._tx.one("chats.linked_chat", asdict(address))
         return rows.linked_chat(row) if row else None
 
-    @override
     def linked_chat_with_code(self, code_hash: str, now: int) -> LinkedChat | None:
+        """Return the chat in which a code was given that holds at an instant."""
         row = self._tx.one("chats.linked_chat_with_code", {"code_hash": code_hash, "now": now})
         return rows.linked_chat(row) if row else None
 
-    @override
     def linked_chats_of(self, person: str) -> list[LinkedChat]:
+        """Return a person's chats by platform and id."""
         found = self._tx.all("chats.linked_chats_of", {"person": person, "limit": MAX_PEOPLE})
         return [rows.linked_chat(row) for row in found]
 
-    @override
     def put_linked_chat(self, chat: LinkedChat) -> None:
+        """Store what is known of a direct chat."""
         self._tx.run("chats.put_linked_chat", {**asdict(chat), "shares": int(chat.shares)})
 
-    @override
     def web_conversations(self, person: str, *, before: int | None, limit: int) -> list[WebConversation]:
+        """Return a person's conversations on the chat page, the last active first."""
         values = {"person": person, "before": _NEWEST if before is None else before, "limit": limit}
         return [rows.web_conversation(row) for row in self._tx.all("chats.web_conversations", values)]
 
-    @override
     def web_conversation(self, person: str, conversation_id: str) -> WebConversation | None:
+        """Return one conversation of the chat page."""
         values = {"person": person, "conversation_id": conversation_id}
         row = self._tx.one("chats.web_conversation", values)
         return rows.web_conversation(row) if row else None
 
-    @override
     def put_web_conversation(self, conversation: WebConversation) -> None:
+        """Store a conversation of the chat page, or its new title and newest position."""
         values = {**structs.asdict(conversation), "title": kept(conversation.title)}
         self._tx.run("chats.put_web_conversation", values)
 
-    @override
     def drop_web_conversation(self, person: str, conversation_id: str) -> bool:
+        """Delete a conversation of the chat page and its entries; return whether there was one."""
         values = {"person": person, "conversation_id": conversation_id}
         self._tx.run("chats.drop_web_entries", values)
         return self._tx.changed("chats.drop_web_conversation", values) > 0
 
-    @override
     def web_entries(
         self, person: str, conversation_id: str, *, before: int | None, limit: int
     ) -> list[WebEntry]:
+        """Return the newest entries of a conversation, the newest first."""
         values = {
             "person": person,
             "conversation_id": conversation_id,
@@ -292,49 +293,54 @@ class SqlChatTables(ChatTables):
         }
         return [rows.web_entry(row) for row in self._tx.all("chats.web_entries", values)]
 
-    @override
     def web_entry(self, person: str, entry_id: str) -> WebEntry | None:
+        """Return one entry of the chat page."""
         row = self._tx.one("chats.web_entry", {"person": person, "entry_id": entry_id})
         return rows.web_entry(row) if row else None
 
-    @override
     def put_web_entry(self, entry: WebEntry) -> None:
+        """Store an entry of the chat page, or the new body of a known one."""
         self._tx.run("chats.put_web_entry", {**structs.asdict(entry), "body": encode(entry.body)})
 
-    @override
     def files(self, thread_id: str, message_ids: Collection[str]) -> list[ChatFile]:
+        """Return the files of these messages of a thread, by message and position."""
         values = {"thread_id": thread_id, "message_ids": list(message_ids)}
         return [record(ChatFile, row) for row in self._tx.all("chats.files", values)]
 
-    @override
     def put_file(self, file: ChatFile) -> None:
+        """Store a file of a message, or what is known of it now."""
         self._tx.run("chats.put_file", structs.asdict(file))
 
-    @override
     def count_pieces(self, sha256: str) -> int:
+        """Count the pieces that are stored of the bytes under a hash."""
         return int(self._tx.all("chats.count_pieces", {"sha256": sha256})[0][0])
 
-    @override
     def piece(self, sha256: str, position: int) -> bytes | None:
+        """Return one piece of the bytes under a hash, counted from 0; an attachment of mail is one."""
         row = self._tx.one("chats.piece", {"sha256": sha256, "position": position})
         return bytes(row[0]) if row else None
 
-    @override
     def put_piece(self, sha256: str, position: int, piece: str, content: bytes, *, now: int) -> None:
+        """Store one piece under its own hash, if it is not there; `BYTES_LOCK` is locked."""
         values = {"sha256": sha256, "position": position, "piece": piece, "now": now}
         self._tx.run("mail.insert_blob", {"sha256": piece, "content": content})
         self._tx.run("chats.put_piece", values)
 
-    @override
     def keep_pieces(self, sha256: str, *, now: int) -> int:
+        """Note that the bytes under a hash are wanted now; return how many pieces there are of them."""
         return self._tx.changed("chats.keep_pieces", {"sha256": sha256, "now": now})
 
-    @override
     def drop_files(self, thread_ids: Collection[str]) -> None:
+        """Forget all files of threads; their bytes go with `drop_unused_bytes`."""
         self._tx.run("chats.drop_files", {"thread_ids": list(thread_ids)})
 
-    @override
     def drop_unused_bytes(self, before: int, *, limit: int) -> int:
+        """Remove bytes that no file has and nobody has stored since an instant; `BYTES_LOCK` is locked.
+
+        Return of how many files, at most `limit`. Bytes are stored before their file is: those of an upload
+        wait as long as its message does, so `before` is longer ago than that. What an attachment of mail, or
+        a file with a piece in common, still has is kept.
+        """
         unused = self._tx.all("chats.unused_pieces", {"before": before, "limit": limit})
         hashes, pieces = sorted({row[0] for row in unused}), sorted({row[1] for row in unused})
         if hashes:

@@ -2,44 +2,47 @@
 
 from collections.abc import Sequence
 
-from typing_extensions import override
-
 from postroom.contracts.records import replace
-from postroom.contracts.transactions import Store, Transaction
-from postroom.contracts.web_chats import WebChats, WebConversation, WebEntry
+from postroom.contracts.web_chats import WebConversation, WebEntry
 from postroom.stores.chats.rows import page, plain, refuse_unfit
+from postroom.stores.store import Store
+from postroom.stores.transaction import Transaction
 
 
-class StoredWebChats(WebChats):
+class WebChats:
     """The conversations of the chat page in a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    @override
     async def end_session(self, hashed: str, *, ends_at: int) -> None:
+        """Store the hash of a session that a person signed out of, until the session ends by itself."""
         await self._store.write(lambda tx: tx.mail.end_session(hashed, ends_at=ends_at))
 
-    @override
     async def is_session_ended(self, hashed: str) -> bool:
+        """Return whether a person signed out of the session with this hash."""
         return await self._store.read(lambda tx: tx.mail.is_session_ended(hashed))
 
-    @override
     async def conversations(
         self, person: str, *, before: int | None = None, limit: int = 200
     ) -> tuple[WebConversation, ...]:
+        """Return a person's conversations, the last active first; only those active before an instant."""
         return tuple(
             await self._store.read(
                 lambda tx: tx.chats.web_conversations(person, before=before, limit=page(limit))
             )
         )
 
-    @override
     async def conversation(self, person: str, conversation_id: str) -> WebConversation | None:
+        """Return one conversation; None if there is no such conversation."""
         return await self._store.read(lambda tx: tx.chats.web_conversation(person, conversation_id))
 
-    @override
     async def open(self, person: str, conversation_id: str, *, title: str) -> None:
+        """Create an empty conversation; an existing conversation keeps its title.
+
+        Raises:
+            InvalidRecord: A part is blank, or holds half a character.
+        """
         refuse_unfit(person=person, conversation_id=conversation_id, title=title)
 
         def change(tx: Transaction) -> None:
@@ -57,8 +60,14 @@ class StoredWebChats(WebChats):
 
         await self._store.write(change, key=person)
 
-    @override
     async def put(self, entries: Sequence[WebEntry]) -> bool:
+        """Store entries of one conversation; a known entry gets the new body and keeps its position.
+
+        Return False, and store nothing, if the conversation does not exist: it was deleted.
+
+        Raises:
+            InvalidRecord: An id is blank, or a text holds half a character.
+        """
         asked = [replace(one, body=plain(one.body)) for one in entries]
         for one in asked:
             refuse_unfit(person=one.person, conversation_id=one.conversation_id, entry_id=one.entry_id)
@@ -77,8 +86,12 @@ class StoredWebChats(WebChats):
 
         return await self._store.write(change, key=newest.person)
 
-    @override
     async def rename(self, person: str, conversation_id: str, title: str) -> bool:
+        """Give a conversation another title; return False if there is no such conversation.
+
+        Raises:
+            InvalidRecord: The title is blank, or holds half a character.
+        """
         refuse_unfit(title=title)
 
         def change(tx: Transaction) -> bool:
@@ -90,26 +103,27 @@ class StoredWebChats(WebChats):
 
         return await self._store.write(change, key=person)
 
-    @override
     async def delete(self, person: str, conversation_id: str) -> bool:
+        """Delete a conversation with its entries; return False if there is no such conversation."""
+
         def change(tx: Transaction) -> bool:
             tx.lock(_lock(person))
             return tx.chats.drop_web_conversation(person, conversation_id)
 
         return await self._store.write(change, key=person)
 
-    @override
     async def entries(
         self, person: str, conversation_id: str, *, before: int | None = None, limit: int = 200
     ) -> tuple[WebEntry, ...]:
+        """Return the newest entries of a conversation, the newest first; only those before a position."""
         return tuple(
             await self._store.read(
                 lambda tx: tx.chats.web_entries(person, conversation_id, before=before, limit=page(limit))
             )
         )
 
-    @override
     async def entry(self, person: str, entry_id: str) -> WebEntry | None:
+        """Return one entry of a person, from any conversation; None if there is no such entry."""
         return await self._store.read(lambda tx: tx.chats.web_entry(person, entry_id))
 
 

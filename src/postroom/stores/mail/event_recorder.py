@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from postroom.contracts.choices import ContactPolicy, RecipientKind
-from postroom.contracts.events import EventTables
 from postroom.contracts.mail import Agent, ContactLink, Message, Reservation
 from postroom.contracts.project_log import HIDDEN, OF_CONTACT, OTHER, Detail, EventKind, Happening
 from postroom.contracts.waking import MessageRun
+from postroom.stores.events import EventTables
 from postroom.stores.sql_transaction import SqlTransaction
 
 

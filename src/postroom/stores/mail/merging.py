@@ -6,10 +6,10 @@ from typing import Final
 from typing_extensions import override
 
 from postroom.contracts import progress
-from postroom.contracts.events import EventTables
 from postroom.contracts.mail import Project
 from postroom.contracts.merging import MergingWrites, ProjectSize
 from postroom.stores.codec import record
+from postroom.stores.events import EventTables
 from postroom.stores.mail import search_index
 from postroom.stores.mail.event_recorder import EventRecorder
 from postroom.stores.sql_transaction import SqlTransaction

@@ -20,7 +20,7 @@ from postroom.contracts.errors import (
     UnknownProject,
     UnknownReservation,
 )
-from postroom.contracts.events import CanonicalEvent, EventScope, EventTables
+from postroom.contracts.events import CanonicalEvent, EventScope
 from postroom.contracts.mail import (
     Agent,
     Attachment,
@@ -41,13 +41,12 @@ from postroom.contracts.mail import (
     ThreadParticipant,
     check_value,
 )
-from postroom.contracts.outbox import OutboxTables
 from postroom.contracts.project_log import EventKind, Happening, LogBounds, ProjectEvent
-from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.contracts.tokens import KeptToken
-from postroom.contracts.transactions import Changes, Store
 from postroom.stores.codec import record
+from postroom.stores.events import EventTables
 from postroom.stores.mail import check_values, search_index
+from postroom.stores.mail.access import MailWrites
 from postroom.stores.mail.check_values import message_of
 from postroom.stores.mail.event_recorder import EventRecorder
 from postroom.stores.mail.merging import Merging
@@ -55,7 +54,8 @@ from postroom.stores.mail.restoring import TABLES, whole
 from postroom.stores.mail.retention import Retention, lock_bytes
 from postroom.stores.mail.timeline import Timeline
 from postroom.stores.mail.waking import Waking
-from postroom.stores.sql_transaction import OF_A_PROJECT, Look, Row, SqlTransaction, asked
+from postroom.stores.outbox import OutboxTables
+from postroom.stores.sql_transaction import Look, Row, SqlTransaction, asked
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -847,34 +847,6 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
         scope = EventScope.project(project_id).key
         self._tx.run("merging.move_log", {"scope": scope, "into": scope, "by": newest})
         self._tx.run("merging.number_log", {"scope": scope})
-
-
-class StoredMail(MailStore):
-    """Transactions of a store, of which only the mail is seen."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    @property
-    @override
-    def changes(self) -> Changes:
-        return self._store.changes
-
-    @override
-    async def read(self, look: Callable[[MailReads], T]) -> T:
-        return await self._store.read(lambda tx: look(tx.mail))
-
-    @override
-    async def write(self, change: Callable[[MailWrites], T], *, key: str = "") -> T:
-        return await self._store.write(lambda tx: change(tx.mail), key=OF_A_PROJECT + key)
-
-    @override
-    async def settle(self) -> None:
-        await self._store.settle()
-
-    @override
-    async def probe(self) -> None:
-        await self._store.probe()
 
 
 def _agent_named(project_id: int, name: str) -> Look:

@@ -19,11 +19,11 @@ from postroom.contracts.errors import (
     WrongStore,
 )
 from postroom.contracts.leases import IsGone, nobody_is_gone
-from postroom.contracts.transactions import Outline
 from postroom.log import get_logger
 from postroom.stores.changes import ChangeNotifier
 from postroom.stores.engine import Engine
 from postroom.stores.migrations import shipped_migrations
+from postroom.stores.outline import Outline
 from postroom.stores.postgres.connection import Address, Connection
 from postroom.stores.postgres.errors import ConnectionLost, Contended, no_backup, unreachable
 from postroom.stores.postgres.inspection import SETTINGS, WITHIN, faults_of, outline_of

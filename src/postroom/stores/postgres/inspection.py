@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Final
 
 from postroom.contracts.errors import StoreError
-from postroom.contracts.transactions import Outline
 from postroom.stores import outline
+from postroom.stores.outline import Outline
 from postroom.stores.postgres.sql_transaction import PostgresTransaction
 
 WITHIN: Final = timedelta(hours=6)

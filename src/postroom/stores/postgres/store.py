@@ -6,7 +6,8 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.errors import MissingExtra
 from postroom.contracts.leases import IsGone, nobody_is_gone
 from postroom.stores.changes import ChangeNotifier
-from postroom.stores.store import SqlStore, Stores
+from postroom.stores.store import Store
+from postroom.stores.stores import Stores
 
 
 class PostgresStore(Stores):
@@ -63,4 +64,4 @@ class PostgresStore(Stores):
             is_tried=is_tried,
             is_gone=is_gone,
         )
-        return cls(SqlStore(engine, changes), is_exclusive=False)
+        return cls(Store(engine, changes), is_exclusive=False)

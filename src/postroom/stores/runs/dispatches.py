@@ -8,8 +8,6 @@ raised undoes the change.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
-from typing_extensions import override
-
 from postroom.contracts.dispatch import (
     INTERRUPTED,
     STALE_EPOCH,
@@ -29,10 +27,9 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import ClaimRequest
-from postroom.contracts.run_tables import MOST_COUNTED, DispatchTables, DueThread, Places
-from postroom.contracts.transactions import WORK, commands_to
+from postroom.contracts.run_stores import MOST_COUNTED, ClaimRequest, DueThread, Places
 from postroom.stores.answers import Answer
+from postroom.stores.changes import WORK, commands_to
 from postroom.stores.codec import decode, encode
 from postroom.stores.runs import rows
 from postroom.stores.runs.rows import beyond
@@ -55,48 +52,51 @@ _SOON_MS: Final = 10_000
 _QUEUED, _CLAIMED = RunDispatchStatus.QUEUED, RunDispatchStatus.CLAIMED
 
 
-class Dispatches(Tables, DispatchTables):
+class Dispatches(Tables):
     """The rows of the queue."""
 
-    @override
     def load(self, dispatch_id: str) -> RunDispatch | None:
+        """Return one dispatch."""
         row = self._row(dispatch_id)
         return rows.dispatch(row) if row else None
 
-    @override
     def begun_with(self, prefix: str, limit: int) -> dict[str, str]:
+        """Return the dispatches whose ids begin so, by id, each with the id of its run."""
         asked = {"low": prefix, "beyond": beyond(prefix), "limit": limit}
         return {row[0]: row[1] for row in self._sql.all("dispatches.begun_with", asked)}
 
-    @override
     def thread_of(self, dispatch_id: str) -> str | None:
+        """Return the thread of a dispatch, which never changes: what is to be locked."""
         row = self._sql.one("dispatches.thread_of", {"dispatch_id": dispatch_id})
         return row[0] if row else None
 
-    @override
     def claimed(self, thread_id: str) -> RunDispatch | None:
+        """Return the thread's claimed dispatch."""
         row = self._sql.one("dispatches.claimed", {"thread_id": thread_id})
         return rows.dispatch(row) if row else None
 
-    @override
     def claimed_by(self, consumer: str, *, besides: Sequence[str]) -> tuple[RunDispatch, ...]:
+        """Return what a consumer has claimed, except the claims with the tokens `besides`, by thread."""
         return self._all("claimed_by", {"consumer": consumer, "besides": besides})
 
-    @override
     def epoch(self, thread_id: str) -> int:
+        """Return the thread's epoch."""
         return int(self._queue(thread_id)[1])
 
-    @override
     def enqueue(self, dispatch: RunDispatch) -> RunDispatch:
+        """Store a queued dispatch with its thread's epoch; see `DispatchStore.enqueue`."""
         [[_, epoch, *_]], against = self._sql.ask(queue_look(dispatch.thread_id), against_look(dispatch))
         stored = dispatch.prepared_for_enqueue(epoch=epoch)
         refuse_taken(dispatch, against)
         return self.insert(stored)
 
-    @override
     def due(
         self, thread_id: str, *, behind: RunDispatch | None = None, now: int | None = None
     ) -> RunDispatch | None:
+        """Return the thread's next due dispatch when none is claimed; one of an older epoch is superseded.
+
+        With `behind`, as if that one and its run had ended, of what is due at `now`; nothing is superseded.
+        """
         now, of_thread = self._now() if now is None else now, {"thread_id": thread_id}
         looks = [due_look(thread_id, now, behind)]
         if behind is None:
@@ -110,13 +110,13 @@ class Dispatches(Tables, DispatchTables):
             self.put(rows.dispatch(row).superseded(reason=STALE_EPOCH, now=now))
         return rows.dispatch(due[0]) if due else None
 
-    @override
     def claim(self, thread_id: str, asks: ClaimRequest) -> RunDispatch | None:
+        """Own the thread's next due dispatch; see `DispatchStore.claim`."""
         due = self.due(thread_id)
         return None if due is None else self._taken(due, asks, self._now())
 
-    @override
     def claim_dispatch(self, dispatch_id: str, asks: ClaimRequest) -> RunDispatch | None:
+        """Own this dispatch, due or not; see `DispatchStore.claim_dispatch`."""
         now, row = self._now(), self._row(dispatch_id)
         found = rows.dispatch(row) if row else None
         if row is None or found is None or found.status is not _QUEUED:
@@ -134,10 +134,14 @@ class Dispatches(Tables, DispatchTables):
             row.claim(token=self._new_id(), consumer=asks.consumer, lease_ms=asks.lease_ms, now=now)
         )
 
-    @override
     def move_owned(
         self, claim: Claim, move: Callable[[RunDispatch, int], RunDispatch]
     ) -> RunDispatch | StaleClaim:
+        """Store what `move` makes, now, of the dispatch that the claim owns, or say why it may not.
+
+        Raises:
+            UnknownDispatch: there is no such dispatch.
+        """
         found = self.proved(claim, self._row(claim.dispatch_id))
         return found if isinstance(found, StaleClaim) else self.put(move(found, self._now()))
 
@@ -157,8 +161,12 @@ class Dispatches(Tables, DispatchTables):
             return StaleClaim(f"dispatch {found.dispatch_id!r} was interrupted", value=found.dispatch_id)
         return found
 
-    @override
     def renew(self, lengths: Mapping[Claim, int]) -> frozenset[str]:
+        """Own dispatches until so long from now; return the ids of those that are owned still.
+
+        One statement for each length, without locks: who moves a dispatch meanwhile waits or is waited for,
+        and a claim that was lost renews nothing.
+        """
         now, owned = self._now(), set[str]()
         for length in set(lengths.values()):
             claims = [claim for claim, until in lengths.items() if until == length]
@@ -172,27 +180,27 @@ class Dispatches(Tables, DispatchTables):
             owned.update(row[0] for row in self._sql.all("dispatches.renewed", values))
         return frozenset(owned)
 
-    @override
     def refuse_stale(self, claim: Claim) -> None:
+        """End the claimed dispatch as superseded where the claim owns it and is of an older epoch."""
         row = self._row(claim.dispatch_id)
         if row is not None:
             self.proved(claim, row)
 
-    @override
     def cancel(self, dispatch_id: str) -> RunDispatch | None:
+        """Withdraw a queued dispatch; None when it is not queued."""
         found = self.load(dispatch_id)
         if found is None or found.status is not _QUEUED:
             return None
         return self.put(found.cancelled(now=self._now()))
 
-    @override
     def hurry(self, dispatch_id: str, *, not_before: int) -> None:
+        """Make a queued dispatch due at `not_before`, whenever it was due; at once if that is over."""
         found = self.load(dispatch_id)
         if found is not None and found.status is _QUEUED and found.available_at:
             self.put(found.hurried(not_before=not_before, now=self._now()))
 
-    @override
     def interrupt(self, thread_id: str) -> Interrupt:
+        """Raise the thread's epoch and supersede all that is queued; see `DispatchStore.interrupt`."""
         named = {"thread_id": thread_id}
         [[_, epoch, *_]], claimed, queue = self._sql.ask(
             queue_look(thread_id), ("dispatches.claimed", named), ("dispatches.queue", named)
@@ -206,8 +214,8 @@ class Dispatches(Tables, DispatchTables):
         self._tell(WORK)
         return interrupt
 
-    @override
     def supersede_claimed(self, claim: Claim, reason: str) -> RunDispatch | StaleClaim | None:
+        """End a claimed dispatch as superseded, whatever its epoch; None when it is not Claimed any more."""
         found = self.load(claim.dispatch_id)
         if found is None or found.status is not _CLAIMED:
             return None
@@ -215,13 +223,16 @@ class Dispatches(Tables, DispatchTables):
             return _not_owned(found)
         return self.put(found.superseded(reason=reason, now=self._now()))
 
-    @override
     def overdue(self, limit: int) -> list[RunDispatch]:
+        """Return what was owned until before now, the longest overdue first."""
         found = self._sql.all("dispatches.overdue", {"now": self._now(), "limit": limit})
         return [rows.dispatch(row) for row in found]
 
-    @override
     def reclaim(self, dispatch_id: str, *, counts: bool = True) -> RunDispatch | None:
+        """Take back a dispatch if it is overdue; None when it is not, or is of an older epoch and ends.
+
+        `counts` says whether that is an attempt.
+        """
         now, row = self._now(), self._row(dispatch_id)
         found = rows.dispatch(row) if row else None
         if row is None or found is None or found.lease_until is None or found.lease_until >= now:
@@ -248,16 +259,15 @@ class Dispatches(Tables, DispatchTables):
             self._tell(WORK)
         return row
 
-    @override
     def of_thread(
         self, thread_id: str, statuses: Collection[RunDispatchStatus], *, limit: int, offset: int
     ) -> tuple[RunDispatch, ...]:
+        """Return a thread's dispatches by priority, then age, then id."""
         asked = {"thread_id": thread_id, "limit": limit, "offset": max(offset, 0)}
         if set(statuses) == {_QUEUED}:
             return self._all("queued_of_thread", asked)
         return self._all("of_thread", {**asked, "statuses": sorted(statuses)})
 
-    @override
     def by_status(
         self,
         status: RunDispatchStatus,
@@ -266,20 +276,20 @@ class Dispatches(Tables, DispatchTables):
         after: tuple[int, str] | None,
         thread_prefix: str = "",
     ) -> tuple[RunDispatch, ...]:
+        """Return dispatches of threads whose ids begin so, by last change, then id."""
         at, dispatch_id = after or _EARLIEST
         asked = {"status": status.value, "at": at, "id": dispatch_id, "limit": limit}
         asked |= {"low": thread_prefix, "beyond": beyond(thread_prefix)}
         return self._all("ended_by_change" if status.is_terminal else "open_by_change", asked)
 
-    @override
     def unreconciled(self, limit: int) -> tuple[RunDispatch, ...]:
+        """Return ended dispatches whose runs were not told yet, oldest first."""
         return self._all("unreconciled", {"limit": limit})
 
-    @override
     def mark_reconciled(self, dispatch_ids: Sequence[str]) -> None:
+        """Record that the runs of these were told."""
         self._sql.run("dispatches.mark_reconciled", {"dispatch_ids": dispatch_ids})
 
-    @override
     def due_threads(
         self,
         limit: int,
@@ -288,6 +298,11 @@ class Dispatches(Tables, DispatchTables):
         full_keys: Sequence[str] = (),
         places: Places = None,
     ) -> tuple[DueThread, ...]:
+        """Return threads that have a due dispatch and no claimed one, in the order of those dispatches.
+
+        Those of one tenant where it is given, '' for none, those of keys that are not full, and those that
+        may run in one of these places.
+        """
         found: dict[str, DueThread] = {}
         for row in self._due(limit, tenant, full_keys, places):
             found.setdefault(row[3], DueThread(*row[3:6]))
@@ -323,52 +338,58 @@ class Dispatches(Tables, DispatchTables):
             behind = part[-1][:3]
         return sorted(self._sql.all("dispatches.due_by_thread", asked), key=_turn)
 
-    @override
     def begun_by_limit(self) -> tuple[tuple[str, str, int], ...]:
+        """Count by tenant and key the runs that execute or are retried within 10 s; a pair may come twice."""
         found = self._sql.all("dispatches.begun_by_limit", {"soon": self._now() + _SOON_MS})
         return tuple((row[0], row[1], row[2]) for row in found)
 
-    @override
     def begun_of_agent(self, agent_id: str) -> int:
+        """Count the runs of an agent that execute, or are retried within 10 s."""
         found = self._sql.all("dispatches.begun_runs", {"soon": self._now() + _SOON_MS})
         return sum(rows.run(row).agent_id == agent_id for row in found)
 
-    @override
     def claimed_by_limit(self) -> tuple[tuple[str, str, int], ...]:
+        """Return how much is claimed for each tenant and key; to be counted on under the lock of limits."""
         return tuple((row[0], row[1], row[2]) for row in self._sql.all("dispatches.claimed_by_limit"))
 
-    @override
     def starts(self, scope: str, most: int) -> tuple[int, int | None]:
+        """Return the number of the scope's last start, and the instant of the one `most` before the next."""
         row = self._sql.one("dispatches.starts", {"scope": scope, "most": most})
         return (row[0], row[1]) if row else (0, None)
 
-    @override
     def note_start(self, scope: str, most: int) -> None:
+        """Note that something of the scope begins now; no more than the last `most` are kept."""
         number = self.starts(scope, most)[0] + 1
         self._sql.run("dispatches.note_start", {"scope": scope, "number": number, "started_at": self._now()})
         self._sql.run("dispatches.forget_start", {"scope": scope, "number": number - most})
 
-    @override
     def forget_starts(self, older_than: int) -> None:
+        """Remove the starts of scopes that were before this instant."""
         self._sql.run("dispatches.forget_starts", {"older_than": older_than})
 
-    @override
     def hold(self, thread_id: str, scope: str, until: int | None) -> None:
+        """Keep what is queued on a thread out of `due_threads` until then, None: until it is released.
+
+        It says why nobody is to try, not that nobody may: whoever claims decides anew, and that ends it.
+        """
         values = {"thread_id": thread_id, "scope": scope, "until": until or _FOR_EVER}
         self._sql.run("dispatches.hold", values)
 
-    @override
     def release_held(self, scope: str, until: int | None) -> None:
+        """Have what is held for this scope tried again."""
         self._sql.run("dispatches.release_held", {"scope": scope, "until": until or _FOR_EVER})
         self._tell(WORK)
 
-    @override
     def held_until(self) -> int | None:
+        """Return when the next of what is held is tried again by itself."""
         row = self._sql.one("dispatches.held_until", {"now": self._now()})
         return None if row is None or row[0] in (None, _FOR_EVER) else row[0]
 
-    @override
     def set_back(self, back_ms: int) -> int:
+        """Make delays and leases end earlier if a clock wrote them that was set back; count the delays.
+
+        Harmless if another process has done it already.
+        """
         values = {"back": back_ms, "now": self._now()}
         self._sql.run("dispatches.set_back_leases", values)
         changed = self._sql.changed("dispatches.set_back", values)
@@ -376,69 +397,78 @@ class Dispatches(Tables, DispatchTables):
             self._tell(WORK)
         return changed
 
-    @override
     def due_tenants(self, limit: int) -> tuple[str, ...]:
+        """Return the names of tenants that have something queued."""
         return tuple(row[0] for row in self._sql.all("dispatches.due_tenants", {"limit": limit}))
 
-    @override
     def next_due_at(self, places: Places = None) -> int | None:
+        """Return when the next dispatch of a thread without a claimed one is due; 0 for at once.
+
+        Of threads that may run in one of these places.
+        """
         if due := self._due(1, None, (), places):
             return min(int(row[6]) for row in due)
         row = self._sql.one("dispatches.next_due_at", {"now": self._now(), **_within(places)})
         return row[0] if row else None
 
-    @override
     def place(self, thread_id: str) -> str:
+        """Return the only place where runs of a thread may execute; '' for anywhere."""
         row = self._sql.one("dispatches.place", {"thread_id": thread_id})
         return row[0] if row else ""
 
-    @override
     def put_place(self, thread_id: str, place: str) -> None:
+        """Say where runs of a thread may execute, '' for anywhere."""
         put_place(self._sql, thread_id, place)
         self._tell(WORK)
 
-    @override
     def open_threads(self, among: Sequence[str]) -> frozenset[str]:
+        """Return those of some threads that have an open dispatch."""
         return frozenset(row[0] for row in self._sql.all("dispatches.open_threads", {"thread_ids": among}))
 
-    @override
     def queued_threads(self, limit: int, after: str) -> tuple[str, ...]:
+        """Return threads that have queued dispatches, by id."""
         found = self._sql.all("dispatches.queued_threads", {"after": after, "limit": limit})
         return tuple(row[0] for row in found)
 
-    @override
     def count_queued(self, thread_id: str, at_most: int) -> int:
+        """Count a thread's queued dispatches, no further than `at_most`."""
         return _number(
             self._sql.one("dispatches.count_queued", {"thread_id": thread_id, "at_most": max(at_most, 0)})
         )
 
-    @override
     def count_dead(self, thread_prefix: str, at_most: int) -> int:
+        """Count the dead letters of threads whose ids begin so, no further than `at_most`."""
         asked = {"low": thread_prefix, "beyond": beyond(thread_prefix), "at_most": at_most}
         return _number(self._sql.one("dispatches.count_dead", asked))
 
-    @override
     def count_by_status(self) -> dict[RunDispatchStatus, int]:
+        """Count dispatches; of those that ended as they should, `MOST_COUNTED` of each kind at most.
+
+        What has ended stays for days, and is no work: a gauge that counted it took longer every day.
+        """
         counted = dict(map(tuple, self._sql.all("dispatches.count_by_status", {"at_most": MOST_COUNTED})))
         return {status: counted.get(status.value, 0) for status in RunDispatchStatus}
 
-    @override
     def hasten(self, dispatch_id: str) -> RunDispatch | None:
+        """Have a queued dispatch that is due later be due at once; None when it is none."""
         found = self.load(dispatch_id)
         if found is None or found.status is not _QUEUED or found.available_at <= self._now():
             return None
         return self.put(replace(found, available_at=0, updated_at=self._now()))
 
-    @override
     def discard(self, dispatch_id: str) -> RunDispatch | None:
+        """Remove a dead letter for good; None when it is none."""
         found = self.load(dispatch_id)
         if found is None or found.status is not RunDispatchStatus.DEAD_LETTER:
             return None
         self._sql.run("dispatches.discard", {"dispatch_id": dispatch_id})
         return found
 
-    @override
     def put_command(self, dispatch: RunDispatch, command: LiveRunCommand) -> None:
+        """Keep what is asked of a run at work, a wish that it ends or one decision, and tell its owner.
+
+        Of each call, and of the wish, the first is kept.
+        """
         values = {
             "dispatch_id": dispatch.dispatch_id,
             # No call has a blank id. A cancel by a person and one by a submission are kept side by side.
@@ -449,18 +479,18 @@ class Dispatches(Tables, DispatchTables):
         self._sql.run("dispatches.put_command", values)
         self._tell(commands_to(dispatch.claimed_by or ""))
 
-    @override
     def commands(self, dispatch_ids: Sequence[str]) -> tuple[tuple[str, LiveRunCommand], ...]:
+        """Return what is kept for these dispatches, with the id of each, in the order in which it came."""
         statement, values = look = commands_look(dispatch_ids)
         found = self._asked([look])[statement, *values.values()]
         return tuple((row[0], decode(LiveRunCommand, row[1], where=f"command {row[0]}")) for row in found)
 
-    @override
     def drop_commands(self, dispatch_id: str) -> None:
+        """Keep nothing more for a dispatch: it is not at work any more."""
         self._sql.run("dispatches.drop_commands", {"dispatch_id": dispatch_id})
 
-    @override
     def purge_some(self, older_than: int, dead_letters_older_than: int | None) -> int:
+        """Remove some of what ended before and return how many; 0 when nothing is left."""
         for status in TERMINAL:
             bound = older_than
             if status is RunDispatchStatus.DEAD_LETTER and dead_letters_older_than is not None:

@@ -6,8 +6,6 @@ Positions of what waits are counted among what is there. What changes a thread's
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
-from typing_extensions import override
-
 from postroom.contracts.conversation import Summary, SummaryDraft
 from postroom.contracts.errors import (
     AlreadyConsumed,
@@ -29,7 +27,6 @@ from postroom.contracts.messages import (
 )
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MessageQuery
-from postroom.contracts.run_tables import MessageTables
 from postroom.contracts.runs import RunRecord
 from postroom.stores.answers import Answer
 from postroom.stores.codec import decode, encode
@@ -43,16 +40,16 @@ _LAST_PAGE: Final = 1_024
 """Rows of pending messages that are read at once: the first time, and at most."""
 
 
-class Messages(Tables, MessageTables):
+class Messages(Tables):
     """The rows of messages."""
 
-    @override
     def all(self, thread_id: str) -> tuple[Message, ...]:
+        """Return all committed messages in order."""
         found = self._sql.all("threads.all_messages", {"thread_id": thread_id})
         return tuple(rows.message(row).message for row in found)
 
-    @override
     def unsummarized(self, thread_id: str, after: int | None) -> tuple[Message, ...]:
+        """Return those that no summary stands for, or only one with a higher number, in order."""
         if after is None:
             found = self._sql.all("threads.unsummarized", {"thread_id": thread_id})
         else:
@@ -60,24 +57,24 @@ class Messages(Tables, MessageTables):
             found = self._sql.all("threads.unsummarized_after", asked)
         return tuple(rows.message(row).message for row in found)
 
-    @override
     def passed_over(
         self, thread_id: str, message_ids: Sequence[str], own: Sequence[str]
     ) -> tuple[Message, ...]:
+        """Return of these messages those that a summary has passed over, and `own` in any case, in order."""
         asked = {"thread_id": thread_id, "message_ids": tuple(message_ids), "own": tuple(own)}
         found = self._sql.all("threads.passed_over", asked)
         return tuple(rows.message(row).message for row in found)
 
-    @override
     def summary(self, thread_id: str, below: int | None = None) -> Summary | None:
+        """Return the thread's newest summary, or the newest with a lower number."""
         asked = {"thread_id": thread_id, "below": _NEWEST if below is None else below}
         row = self._sql.one("threads.summary", asked)
         return None if row is None else decode(Summary, row[0], where=f"a summary of thread {thread_id!r}")
 
-    @override
     def first_summary_of(
         self, thread_id: str, run_ids: Sequence[str], message_ids: Sequence[str]
     ) -> int | None:
+        """Return the number of the first summary that stands for what these runs said, or these messages."""
         asked = {"thread_id": thread_id, "run_ids": tuple(run_ids), "message_ids": tuple(message_ids)}
         found = [row[0] for row in self._sql.all("threads.summaries_of", asked)]
         return min((number for number in found if number is not None), default=None)
@@ -93,13 +90,13 @@ class Messages(Tables, MessageTables):
         values = {"since": summary.since, "created_at": self._now(), "body": encode(summary)}
         self._sql.run("threads.put_summary", {**numbered, **values})
 
-    @override
     def named(self, thread_id: str, message_ids: Sequence[str]) -> tuple[MessageRecord, ...]:
+        """Return those committed messages, in the order of the thread."""
         asked = {"thread_id": thread_id, "message_ids": message_ids}
         return tuple(map(rows.message, self._sql.all("threads.named_messages", asked)))
 
-    @override
     def list(self, thread_id: str, query: MessageQuery, limit: int) -> tuple[MessageRecord, ...]:
+        """Return committed messages in order of `seq`."""
         asked = {
             "thread_id": thread_id,
             "visibility": query.visibility and query.visibility.value,
@@ -113,19 +110,24 @@ class Messages(Tables, MessageTables):
         newest = "_newest" if query.newest_first else ""
         return tuple(map(rows.message, self._sql.all(f"threads.messages{of_run}{newest}", asked)))
 
-    @override
     def delete(self, thread_id: str) -> int:
+        """Remove a thread's committed messages; numbering goes on."""
         self._sql.run("threads.drop_summaries", {"thread_ids": [thread_id]})
         return self._sql.changed("threads.drop_messages", {"thread_ids": [thread_id]})
 
-    @override
     def waiting(self, thread_id: str) -> tuple[PendingMessage, ...]:
+        """Return what waits on a thread, in order."""
         return waiting(self._sql.all("threads.pending", {"thread_id": thread_id}))
 
-    @override
     def append_waiting(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode
     ) -> tuple[PendingMessage, ...]:
+        """Add messages behind those that wait; the thread is there, or is made by the caller.
+
+        Raises:
+            InvalidRecord: they could not be committed as they are.
+            DuplicateRecord: an id waits or is committed.
+        """
         [[before]] = self._sql.all("threads.count_pending", {"thread_id": thread_id})
         added = self.put_waiting(thread_id, messages, mode, None)
         return tuple(replace(entry, position=before + entry.position) for entry in added)
@@ -163,7 +165,6 @@ class Messages(Tables, MessageTables):
         self._insert(added, range(place + 1, place + 1 + len(added)))
         return added
 
-    @override
     def leading(
         self,
         thread_id: str,
@@ -173,6 +174,10 @@ class Messages(Tables, MessageTables):
         group: str | None = None,
         resumed: RunRecord | None = None,
     ) -> tuple[PendingMessage, ...]:
+        """Return the first messages that wait, up to the one at which `select_pending` stops.
+
+        `resumed` is the waiting run that reads them: messages that may not resume it are left out.
+        """
         seen: list[PendingMessage] = []
 
         def entries() -> Iterator[PendingMessage]:
@@ -195,13 +200,13 @@ class Messages(Tables, MessageTables):
         select_pending(entries(), boundary, run_id, group=group)
         return tuple(seen)
 
-    @override
     def waiting_named(self, thread_id: str, pending_id: str) -> PendingMessage | None:
+        """Return the message with this id, if it waits on the thread."""
         row = self._sql.one("threads.pending_named", {"thread_id": thread_id, "pending_id": pending_id})
         return None if row is None else rows.pending(row[:-1], row[-1])
 
-    @override
     def given_to(self, thread_id: str, message_id: str) -> RunRecord | None:
+        """Return the run that was given a committed message to read; None if there is none."""
         row = self._sql.one("threads.given_to", {"thread_id": thread_id, "message_id": message_id})
         if row is None:
             return None
@@ -215,18 +220,18 @@ class Messages(Tables, MessageTables):
                 return run
         return None
 
-    @override
     def among_waiting(self, thread_id: str, message_ids: Sequence[str]) -> tuple[str, ...]:
+        """Return which of these messages wait on the thread."""
         asked = {"thread_id": thread_id, "pending_ids": tuple(message_ids)}
         return tuple(row[0] for row in self._sql.all("threads.pending_versions", asked))
 
-    @override
     def full(self, thread_ids: Collection[str], at_most: int) -> frozenset[str]:
+        """Return the threads on which at least `at_most` messages wait."""
         asked = {"thread_ids": sorted(thread_ids), "at_least": at_most}
         return frozenset(row[0] for row in self._sql.all("threads.full_threads", asked))
 
-    @override
     def edit_waiting(self, thread_id: str, message: Message, expected_revision: int | None) -> PendingMessage:
+        """Replace a message under its id; see `ThreadStore.edit_pending`."""
         before = self._as_expected(thread_id, message.id or "", expected_revision)
         refuse_broken_delta([message])
         now = self._now()
@@ -237,18 +242,18 @@ class Messages(Tables, MessageTables):
         )
         return after
 
-    @override
     def retract_waiting(
         self, thread_id: str, pending_id: str, expected_revision: int | None
     ) -> PendingMessage:
+        """Take back a message; see `ThreadStore.retract_pending`."""
         taken = self._as_expected(thread_id, pending_id, expected_revision)
         self.take(thread_id, [taken.version])
         return taken
 
-    @override
     def reorder_waiting(
         self, thread_id: str, order: Sequence[str], expected: Sequence[PendingVersion] | None
     ) -> tuple[PendingMessage, ...]:
+        """Put all that waits into this order; see `ThreadStore.reorder_pending`."""
         found = self._sql.all("threads.pending", {"thread_id": thread_id})
         there = waiting(found)
         if expected is not None and [one.version for one in there] != list(expected):
@@ -278,13 +283,13 @@ class Messages(Tables, MessageTables):
         ids = [one.pending_id for one in versions]
         self._sql.run("threads.take_pending", {"thread_id": thread_id, "pending_ids": ids})
 
-    @override
     def threads_with_waiting(self, limit: int, after: str) -> tuple[str, ...]:
+        """Return threads on which something waits, by id."""
         found = self._sql.all("threads.threads_with_pending", {"after": after, "limit": limit})
         return tuple(row[0] for row in found)
 
-    @override
     def threads_left_over(self, limit: int, after: str) -> tuple[str, ...]:
+        """Return, by id, idle threads on which a message waits that starts a run or was meant for one."""
         found = self._sql.all("threads.threads_left_over", {"after": after, "limit": limit})
         return tuple(row[0] for row in found)
 

@@ -6,15 +6,11 @@ in one call; the instant is read after that, when it is first needed.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from typing_extensions import override
-
-from postroom.contracts import run_tables
 from postroom.contracts.dispatch import Claim, Interrupt, RunDispatch
 from postroom.contracts.errors import ForeignThread, StaleClaim, UnknownDispatch
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage, refuse_broken_delta
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import Committed, ThreadCommit
-from postroom.contracts.run_tables import Beginning
+from postroom.contracts.run_stores import Beginning, Committed, ThreadCommit
 from postroom.contracts.runs import RunRecord, Thread
 from postroom.stores.answers import Answer
 from postroom.stores.codec import encode
@@ -34,7 +30,7 @@ from postroom.stores.runs.together import Together
 from postroom.stores.sql_transaction import Found, SqlTransaction, Tables
 
 
-class RunTables(Tables, run_tables.RunTables):
+class RunTables(Tables):
     """Dispatches, threads and messages in one open transaction, and the steps that write to all of them."""
 
     dispatches: Dispatches
@@ -55,7 +51,6 @@ class RunTables(Tables, run_tables.RunTables):
         self.threads = Threads(sql, now, tell, new_id)
         self.messages = Messages(sql, now, tell, new_id)
 
-    @override
     def together(
         self,
         messages: Mapping[str, Collection[str]],
@@ -63,13 +58,21 @@ class RunTables(Tables, run_tables.RunTables):
         dispatch_ids: Collection[str],
         at_most: int,
     ) -> Together:
+        """Look at once at what new runs are decided on: threads, with the ids of messages they are given.
+
+        What is queued on a thread is counted up to `at_most`.
+        """
         together = Together(self._sql, self._now, self._tell, self._new_id)
         return together.look(messages, run_ids, dispatch_ids, at_most)
 
-    @override
     def owned_run(
         self, dispatch: RunDispatch, answer_id: str | None = None, now: int | None = None
     ) -> RunRecord | None:
+        """Return the run of a claimed dispatch, and look up with it what its end is decided on.
+
+        `answer_id` is what the message is called that its end may write; with `now`, what is due behind it
+        then is looked up as well.
+        """
         looks = [
             ("threads.run", {"run_id": dispatch.run_id}),
             ("threads.thread", {"thread_id": dispatch.thread_id}),
@@ -84,8 +87,8 @@ class RunTables(Tables, run_tables.RunTables):
         self._asked([queue_look(dispatch.thread_id), *looks])
         return self.threads.load_run(dispatch.run_id)
 
-    @override
     def begin(self, dispatch: RunDispatch, run: RunRecord | None) -> None:
+        """Store a dispatch that is claimed in this change, and its run where that begins with it."""
         if run is not None:
             thread = self.threads.load(run.thread_id)
             if thread is not None:
@@ -93,8 +96,14 @@ class RunTables(Tables, run_tables.RunTables):
             self.threads.put_run(run)
         self.dispatches.put(dispatch)
 
-    @override
     def commit(self, step: ThreadCommit, following: Beginning | None = None) -> Committed | StaleClaim:
+        """Write a step of a thread; one whose claim was lost is refused before anything else is written.
+
+        What is `following` the dispatch that ends is stored with it, as `begin` does.
+
+        Raises:
+            PostroomError: as `CommitCoordinator.commit` says; the change is to be undone.
+        """
         step.refuse_unclaimed_move()
         now, thread_id, delivery = self._now(), step.thread_id, step.delivery
         message_ids = refuse_broken_delta(step.messages) if step.messages else ()
@@ -149,18 +158,27 @@ class RunTables(Tables, run_tables.RunTables):
             self.threads.put_run(run)
         self.dispatches.put(dispatch)
 
-    @override
     def append_waiting(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode
     ) -> tuple[PendingMessage, ...]:
+        """Add messages behind those that wait; a missing thread is made.
+
+        Raises:
+            InvalidRecord, DuplicateRecord: as `ThreadStore.append_pending` says.
+        """
         added = self.messages.append_waiting(thread_id, messages, mode)
         self.threads.made(thread_id)
         return added
 
-    @override
     def put_waiting(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode, at_most: int | None
     ) -> None:
+        """Add messages as `append_waiting` does, at a cost that does not grow with what waits.
+
+        Raises:
+            InvalidRecord, DuplicateRecord: As for `append_waiting`.
+            QueueFull: More than `at_most` messages would wait on the thread.
+        """
         self.messages.put_waiting(thread_id, messages, mode, at_most)
         self.threads.made(thread_id)
 

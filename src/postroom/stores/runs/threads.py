@@ -3,15 +3,12 @@
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
-from typing_extensions import override
-
 from postroom.contracts.budgets import Spending
 from postroom.contracts.conversation import Turn
 from postroom.contracts.errors import DuplicateRecord, InvalidRecord, UnknownThread
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import LikelyCommit, RunQuery, SubmissionFacts, ThreadQuery
-from postroom.contracts.run_tables import ThreadTables
 from postroom.contracts.runs import RunRecord, RunStatus, Thread
 from postroom.stores.codec import decode_json
 from postroom.stores.runs import rows
@@ -25,24 +22,28 @@ FAMILIES: Final = "threads"
 _SPENT: Final = ("scope", "runs", "wall_ms", "tokens", "cost_micros")
 
 
-class Threads(Tables, ThreadTables):
+class Threads(Tables):
     """The rows of threads and runs."""
 
-    @override
     def load(self, thread_id: str) -> Thread | None:
+        """Return one thread."""
         found = self._asked([("threads.thread", {"thread_id": thread_id})])["threads.thread", thread_id]
         return rows.thread(found[0]) if found else None
 
-    @override
     def made(self, thread_id: str) -> Thread:
+        """Return the thread; a missing one is stored first."""
         found = self.load(thread_id)
         if found is None:
             found = new_thread(thread_id, self._now())
             self.put(found)
         return found
 
-    @override
     def save(self, thread: Thread) -> None:
+        """Store a thread as given but for `message_count`.
+
+        Raises:
+            UnknownThread, InvalidRecord: as `ThreadStore.save_thread` says.
+        """
         parent = thread.parent_thread_id
         before, above = self._sql.ask(
             ("threads.thread", {"thread_id": thread.id}), ("threads.above", {"thread_id": parent})
@@ -61,21 +62,28 @@ class Threads(Tables, ThreadTables):
         """Store what runs and messages change of a thread that exists."""
         self._sql.run("threads.move_thread", rows.thread_values(thread))
 
-    @override
     def below(self, thread_id: str) -> list[str]:
+        """Return the thread's children, their children and so on."""
         return [row[0] for row in self._sql.all("threads.below", {"thread_id": thread_id})]
 
-    @override
     def idle(self, before: int, *, limit: int, among: Sequence[str] | None = None) -> list[str]:
+        """Return threads on which nothing has happened since an instant, of some or of all.
+
+        Nothing on them is open, waits or is pending; no chat is in one, and none has a thread below it.
+        """
         asked = {"before": before, "limit": limit, "among": among or (), "is_any": among is None}
         return [row[0] for row in self._sql.all("threads.idle", asked)]
 
-    @override
     def runs_of(self, thread_ids: Sequence[str]) -> list[str]:
+        """Return the ids of all runs of threads."""
         return [row[0] for row in self._sql.all("threads.runs_of_threads", {"thread_ids": thread_ids})]
 
-    @override
     def delete(self, thread_id: str, children: Literal["detach", "reject", "cascade"]) -> bool:
+        """Remove a thread with its messages and runs; False when there is none.
+
+        Raises:
+            InvalidRecord: it has children and they are to prevent it.
+        """
         asked = {"thread_id": thread_id}
         known, below = self._sql.ask(("threads.thread", asked), ("threads.below", asked))
         if not known:
@@ -90,8 +98,8 @@ class Threads(Tables, ThreadTables):
         self._sql.run("threads.forget_runs")
         return True
 
-    @override
     def list(self, query: ThreadQuery, limit: int) -> tuple[Thread, ...]:
+        """Return threads by id."""
         asked = _bounds(query.id_prefix, query.after, limit)
         statement = "threads"
         if query.parent_thread_id is not None:
@@ -102,8 +110,12 @@ class Threads(Tables, ThreadTables):
             asked["resource_id"] = query.resource_id
         return tuple(map(rows.thread, self._sql.all(f"threads.{statement}", asked)))
 
-    @override
     def create_run(self, run: RunRecord) -> None:
+        """Store a new run and move its thread's pointers; a missing thread is made.
+
+        Raises:
+            DuplicateRecord: a run with this id exists.
+        """
         there, known = self._sql.ask(
             ("threads.run", {"run_id": run.run_id}), ("threads.thread", {"thread_id": run.thread_id})
         )
@@ -117,18 +129,18 @@ class Threads(Tables, ThreadTables):
         """Store or replace a run."""
         self._sql.run("threads.put_run", rows.run_values(run))
 
-    @override
     def load_run(self, run_id: str) -> RunRecord | None:
+        """Return one run."""
         found = self._asked([("threads.run", {"run_id": run_id})])["threads.run", run_id]
         return rows.run(found[0]) if found else None
 
-    @override
     def latest_runs(self, thread_id: str, limit: int) -> tuple[RunRecord, ...]:
+        """Return the thread's newest runs by `updated_at`, then `created_at`, the newest first."""
         found = self._sql.all("threads.latest_runs", {"thread_id": thread_id, "limit": limit})
         return tuple(map(rows.run, found))
 
-    @override
     def list_runs(self, query: RunQuery, limit: int) -> tuple[RunRecord, ...]:
+        """Return runs by run id."""
         statuses = set(query.statuses) or set(RunStatus)
         asked = _bounds(query.id_prefix, query.after, limit)
         asked["statuses"] = sorted(statuses)
@@ -141,36 +153,42 @@ class Threads(Tables, ThreadTables):
         open_ones = "" if RunStatus.DONE in statuses else "open_"
         return tuple(map(rows.run, self._sql.all(f"threads.{open_ones}runs{of_thread}", asked)))
 
-    @override
     def undelivered(self, limit: int, after: str) -> tuple[RunRecord, ...]:
+        """Return the runs that are only prepared, or wait, and have no open dispatch, by id."""
         found = self._sql.all("threads.undelivered", {"after": after, "limit": limit})
         return tuple(map(rows.run, found))
 
-    @override
     def waiting_without_questions(self, limit: int, after: str) -> tuple[RunRecord, ...]:
+        """Return the runs that wait and ask nothing, on threads without an open dispatch, by id."""
         found = self._sql.all("threads.waiting_without_questions", {"after": after, "limit": limit})
         return tuple(map(rows.run, found))
 
-    @override
     def count_open(self, thread_prefix: str) -> int:
+        """Count the runs that are not done of threads whose ids begin so."""
         asked = {"low": thread_prefix, "beyond": beyond(thread_prefix)}
         [counted] = self._sql.all("threads.count_open", asked)
         return int(counted[0])
 
-    @override
     def turns(self, thread_id: str, since: int = 0) -> Sequence[Turn]:
+        """Return runs of a thread, in any order, as far as a conversation is ordered by them.
+
+        With `since` those that were last written before, and are over, are left out.
+        """
         found = self._sql.all("threads.turns", {"thread_id": thread_id, "since": since})
         return [rows.turn(row) for row in found]
 
-    @override
     def turns_named(self, run_ids: Sequence[str]) -> Sequence[Turn]:
+        """Return these runs, in any order, likewise."""
         found = self._sql.all("threads.turns_named", {"run_ids": tuple(run_ids)})
         return [rows.turn(row) for row in found]
 
-    @override
     def submission_facts(
         self, thread_id: str, run_id: str | None, queued: int = 1, likely: LikelyCommit | None = None
     ) -> SubmissionFacts:
+        """Return what a submission to the thread is decided on, with what is queued counted to `queued`.
+
+        What stands against a `likely` commit is looked up with the rest.
+        """
         looks = facts_looks(thread_id, queued)
         queue = looks[-1]
         if run_id is not None:
@@ -204,8 +222,8 @@ class Threads(Tables, ThreadTables):
             held_by=held_by,
         )
 
-    @override
     def state(self, thread_id: str) -> dict[str, Json] | None:
+        """Return what executors keep for the thread."""
         row = self._sql.one("threads.state", {"thread_id": thread_id})
         return decode_json(row[0], where=f"the state of thread {thread_id!r}") if row else None
 
@@ -213,30 +231,30 @@ class Threads(Tables, ThreadTables):
         """Replace what executors keep for the thread."""
         self._sql.run("threads.put_state", {"thread_id": thread_id, "body": body})
 
-    @override
     def spending(self, scopes: Sequence[str]) -> dict[str, Spending]:
+        """Return what each scope has spent so far."""
         found = {row[0]: _spending(row) for row in self._sql.all("threads.spending", {"scopes": scopes})}
         return {scope: found.get(scope) or Spending(scope=scope) for scope in scopes}
 
-    @override
     def spend(self, spends: Sequence[Spending]) -> None:
+        """Add to what scopes have spent, always in the same order, so that no two wait for each other."""
         ordered = sorted(spends, key=lambda one: one.scope)
         values = [
             {name: getattr(one, name) for name in _SPENT} | {"window_end": one.until or 0} for one in ordered
         ]
         self._sql.run_many("threads.spend", values)
 
-    @override
     def put_asker(self, scope: str, until: int | None, run_id: str, *, is_refused: bool = False) -> None:
+        """Store which run asks for all of a scope, '' for none; to be decided on under the lock of limits."""
         values = {"scope": scope, "window_end": until or 0, "asked_by": run_id, "is_refused": int(is_refused)}
         self._sql.run("threads.put_asker", values)
 
-    @override
     def asked(self) -> tuple[Spending, ...]:
+        """Return the scopes for which a run asks, those without a window first, then by the window's end."""
         return tuple(_spending(row) for row in self._sql.all("threads.asked"))
 
-    @override
     def forget_spending(self, older_than: int) -> None:
+        """Remove what was spent in windows that had ended before this instant."""
         self._sql.run("threads.forget_spending", {"older_than": older_than})
 
 

@@ -10,15 +10,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from typing_extensions import override
-
-from postroom.contracts import run_tables
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.messages import Message, refuse_broken_delta
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import SubmissionFacts
 from postroom.contracts.runs import RunRecord, RunStatus, Thread
-from postroom.contracts.transactions import WORK
+from postroom.stores.changes import WORK
 from postroom.stores.codec import decode
 from postroom.stores.runs import rows
 from postroom.stores.runs.dispatches import queue_look
@@ -42,7 +39,7 @@ class _Line:
     """The thread as it is to be written."""
 
 
-class Together(Tables, run_tables.Together):
+class Together(Tables):
     """New runs in one open transaction, under the locks of their threads."""
 
     def look(
@@ -75,10 +72,13 @@ class Together(Tables, run_tables.Together):
         self._lines.update((thread_id, line) for thread_id in used if (line := self._line(thread_id)))
         return self
 
-    @override
     def facts(
         self, thread_id: str, run_id: str, dispatch_id: str, messages: Sequence[Message]
     ) -> SubmissionFacts | None:
+        """Return a thread as it is with what was added to it.
+
+        None where one of these exists, or something waits on the thread: that is to be looked at alone.
+        """
         if run_id in self.runs or not self._taken.isdisjoint((run_id, dispatch_id)):
             return None
         line = self._lines.get(thread_id) or self._line(thread_id)
@@ -87,8 +87,8 @@ class Together(Tables, run_tables.Together):
         self._lines[thread_id] = line
         return line.facts
 
-    @override
     def add(self, run: RunRecord, messages: Sequence[Message], dispatch: RunDispatch) -> RunDispatch:
+        """Add a run, decided on these facts, to its thread; return its dispatch as it is stored."""
         thread_id, now = run.thread_id, self._now()
         line = self._lines[thread_id]
         before = line.facts.thread or new_thread(thread_id, now)
@@ -109,8 +109,8 @@ class Together(Tables, run_tables.Together):
         self.messages.update((run.run_id, message) for message in messages if message.id == run.run_id)
         return stored
 
-    @override
     def write(self, looked_at_alone: str | None = None) -> None:
+        """Write what was added; a thread that is looked at alone after this is looked at anew here."""
         threads: dict[bool, list[Values]] = {True: [], False: []}
         for thread_id, line in self._lines.items():
             if line.moved is not None:

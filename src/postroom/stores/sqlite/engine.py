@@ -14,10 +14,10 @@ from typing_extensions import override
 from postroom.contracts import progress
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import StateError, StoreError, StoreFull, WrongStore
-from postroom.contracts.transactions import Outline
 from postroom.log import get_logger
 from postroom.stores.engine import Engine
 from postroom.stores.migrations import missing_migrations, shipped_migrations
+from postroom.stores.outline import Outline
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.sqlite.apart import Apart
 from postroom.stores.sqlite.connection import (

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
-from postroom.contracts.transactions import Outline
 from postroom.stores import outline
 from postroom.stores.identity import StoreIdentity, identity_of
 from postroom.stores.mail.check_values import damaged_messages
+from postroom.stores.outline import Outline
 from postroom.stores.sqlite.connection import connect, translated
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 

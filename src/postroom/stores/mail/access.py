@@ -6,7 +6,7 @@ after a failure, so that it must not touch anything but the transaction. That ke
 mail room in one place and gives every store the same atomicity.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from postroom.contracts.announcing import AnnouncingReads, AnnouncingWrites
@@ -31,13 +31,13 @@ from postroom.contracts.mail import (
     ThreadParticipant,
 )
 from postroom.contracts.merging import MergingReads, MergingWrites
-from postroom.contracts.outbox import OutboxTables
 from postroom.contracts.project_log import ProjectLogReads, ProjectLogWrites
 from postroom.contracts.retention import RetentionReads, RetentionWrites
 from postroom.contracts.timeline import TimelineReads
 from postroom.contracts.tokens import TokenReads, TokenWrites
 from postroom.contracts.tracing import TraceReads, TraceWrites
 from postroom.contracts.waking import WakingReads, WakingWrites
+from postroom.stores.outbox import OutboxTables
 
 
 class ProjectReads(Protocol):
@@ -83,7 +83,7 @@ class ProjectWrites(ProjectReads, Protocol):
 
 
 if TYPE_CHECKING:
-    from postroom.contracts.transactions import Changes
+    pass
 
 T = TypeVar("T")
 
@@ -330,7 +330,7 @@ class RecordWrites(
     WakingWrites,
     Protocol,
 ):
-    """Changes of what belongs to a project.
+    """ChangeNotifier of what belongs to a project.
 
     Whatever happens to a project, its agents, messages, reservations, contacts and runs is told in its log by
     the change itself (`contracts.project_log`); what changes nothing is not told.
@@ -475,40 +475,3 @@ class RecordWrites(
 
 class MailWrites(RecordWrites, MailReads, ProjectWrites, MergingWrites, Protocol):
     """Look-ups and changes within one transaction."""
-
-
-class MailStore(Protocol):
-    """Transactions over the mail tables."""
-
-    @property
-    def changes(self) -> "Changes":
-        """Hints about what was committed, here and by other processes: `MAIL` for what is mail."""
-        ...
-
-    async def read(self, look: Callable[[MailReads], T]) -> T:
-        """Run `look` in one consistent view and return what it returns.
-
-        Raises:
-            StoreUnavailable: closed, or not answering in time.
-        """
-        ...
-
-    async def write(self, change: Callable[[MailWrites], T], *, key: str = "") -> T:
-        """Run `change` as one transaction; when this returns, it survives a power cut.
-
-        An exception from `change` undoes it and is raised here. `key` names the project that it is about, in
-        any spelling: changes of one key are run one after another, others may run beside them.
-        A cancelled caller does not learn the outcome: the change may have happened.
-
-        Raises:
-            StoreFull, StoreReadOnly, StoreUnavailable: nothing was written.
-        """
-        ...
-
-    async def settle(self) -> None:
-        """Let reads that begin after this returns see every message written so far in search and threads."""
-        ...
-
-    async def probe(self) -> None:
-        """Write and read back one row; raise what is wrong."""
-        ...

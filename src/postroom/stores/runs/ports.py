@@ -41,15 +41,18 @@ from postroom.contracts.run_stores import (
     CommitCoordinator,
     Committed,
     MessageQuery,
+    Places,
     RunQuery,
     SubmissionFacts,
     ThreadCommit,
     ThreadQuery,
     thread_lock,
 )
-from postroom.contracts.run_tables import Places, RunTables
 from postroom.contracts.runs import RunRecord, Thread
-from postroom.contracts.transactions import WORK, Store, Transaction
+from postroom.stores.changes import WORK
+from postroom.stores.runs.tables import RunTables
+from postroom.stores.store import Store
+from postroom.stores.transaction import Transaction
 
 T = TypeVar("T")
 

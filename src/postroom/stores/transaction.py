@@ -1,0 +1,145 @@
+"""One open transaction with its parts, the same on every engine.
+
+A change is a function of a `Transaction`, and runs as one transaction: when `Store.write` returns, all of it
+is durable, or none of it happened. The function is synchronous and quick, does no I/O, and may run again
+after a failure, so it must not touch anything but the transaction. Every rule therefore has one place, and
+every engine the same atomicity.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Generic, TypeVar
+
+from postroom.contracts.clock import Clock
+from postroom.contracts.outbox import EffectPerformer, OutboxMessage
+from postroom.stores.changes import MAIL
+from postroom.stores.chats.tables import ChatTables
+from postroom.stores.events import EventTables
+from postroom.stores.leases import LeaseTables
+from postroom.stores.mail.tables import MailTables
+from postroom.stores.outbox import OutboxTables
+from postroom.stores.runs.tables import RunTables
+from postroom.stores.schedules import ScheduleTables
+from postroom.stores.sql_transaction import SqlTransaction
+
+T = TypeVar("T")
+
+
+class _Part(Generic[T]):
+    """A part of a transaction, made when asked for. `cached_property` takes a lock before Python 3.12."""
+
+    def __init__(self, make: "Callable[[Transaction], T]") -> None:
+        self._make = make
+        self.__doc__ = make.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, tx: "Transaction", owner: type) -> T:
+        part: T = self._make(tx)
+        tx.__dict__[self._name] = part
+        return part
+
+
+class Transaction:
+    """One run of a change or a look; its parts are made when they are first asked for.
+
+    `seed` is what its ids are made from; a look makes none.
+    """
+
+    def __init__(
+        self,
+        sql: SqlTransaction,
+        clock: Clock,
+        seed: bytes = b"",
+        performer: EffectPerformer | None = None,
+    ) -> None:
+        self.sql = sql
+        self._performer = performer
+        self.topics: set[str] = set()
+        self._clock = clock
+        self._now: int | None = None
+        self._seed = seed
+        self._ids = 0
+
+    def __enter__(self) -> "Transaction":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let go of the parts, which hold this: else only the garbage collector frees either."""
+        vars(self).clear()
+
+    @_Part
+    def mail(self) -> MailTables:
+        """Projects, agents, messages, reservations and what belongs to them."""
+        self.tell(MAIL)
+        return MailTables(self.sql, self.outbox, self.events, now=self.now, lock=self.lock)
+
+    @_Part
+    def runs(self) -> RunTables:
+        """Threads, runs, messages, dispatches and what waits for them."""
+        return RunTables(self.sql, self.now, self.tell, self.new_id, self.outbox)
+
+    @_Part
+    def chats(self) -> ChatTables:
+        """What the chat gateway keeps."""
+        return ChatTables(self.sql)
+
+    @_Part
+    def events(self) -> EventTables:
+        """The event log."""
+        return EventTables(self.sql, self.now, self.tell, self.new_id)
+
+    @_Part
+    def outbox(self) -> OutboxTables:
+        """Effects outside the database."""
+        return OutboxTables(self.sql, self.now, self.tell, self.new_id, self._performer)
+
+    @_Part
+    def schedules(self) -> ScheduleTables:
+        """What is submitted again and again."""
+        return ScheduleTables(self.sql, self.now, self.tell, self.new_id)
+
+    @_Part
+    def leases(self) -> LeaseTables:
+        """Who does what one server does at a time."""
+        return LeaseTables(self.sql, self.now, self.tell, self.new_id)
+
+    @property
+    def claimed_effects(self) -> Sequence[OutboxMessage]:
+        """The effects that were stored as claimed by this process."""
+        return self.outbox.claimed if "outbox" in self.__dict__ else ()
+
+    def now(self) -> int:
+        """Return the instant of this transaction, read once, after the locks that were asked for are held."""
+        if self._now is None:
+            self.sql.wait_for_locks()
+            self._now = self._clock.now()
+        return self._now
+
+    def new_id(self) -> str:
+        """Return 32 hexadecimal digits that nobody can guess; a change that is run again gets the same."""
+        self._ids += 1
+        return blake2b(b"%d" % self._ids, key=self._seed, digest_size=16).hexdigest()
+
+    def lock(self, *names: str) -> None:
+        """Keep every other change that locks one of these names out until this one has ended.
+
+        It comes first and once in a change, with all its names.
+        """
+        self._now = None  # an instant that was read before may lie before a change that was waited for
+        self.sql.lock(*names)
+
+    def tell(self, *topics: str) -> None:
+        """Wake those who listen to these topics, once this change is committed."""
+        self.topics.update(topics)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """What a caller has written in the transaction of another's change: all of both, or nothing."""
+
+    locks: tuple[str, ...]
+    change: Callable[[Transaction], None]
+    """An exception undoes everything."""
