@@ -31,7 +31,6 @@ from conformance.promises.run_given import (
     snapshot,
     waiting,
 )
-from postroom.contracts import run_ports as ports
 from postroom.contracts.dispatch import TERMINAL, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
     ActiveRunConflict,
@@ -50,7 +49,7 @@ from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, Run
 from postroom.contracts.runs import RunStatus, TerminationReason, Thread
 from postroom.stores.events import EventTables
 from postroom.stores.migrations import shipped_migrations
-from postroom.stores.runs import dispatches, rows
+from postroom.stores.runs import dispatches, ports, rows
 from postroom.stores.runs.dispatches import Dispatches
 from postroom.stores.runs.ports import RunStores
 from postroom.stores.runs.rows import beyond as end_of_prefix
