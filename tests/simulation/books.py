@@ -64,14 +64,12 @@ class Commits:
 
     def look(self, who: str, change: str) -> None:
         """Compare the queue with how it was before."""
-        raw = self.database.connection.execute(_ROWS).fetchall()
+        raw = self.database.rows(_ROWS)
         if raw == self._raw:
             return
         before_rows, self._raw = self.rows, raw
         known = self._interrupts
-        self._interrupts = dict(
-            self.database.connection.execute("SELECT thread_id, epoch FROM dispatch_epochs")
-        )
+        self._interrupts = dict(self.database.rows("SELECT thread_id, epoch FROM dispatch_epochs"))
         self.rows = rows = {row[0]: Row._make(row) for row in raw}
         at = self.database.loop.ms
         for id, row in rows.items():
@@ -180,7 +178,7 @@ class Rounds:
             elif row.due_at <= now - 200 and row.thread not in busy and free:
                 if asking is None:
                     asked = "SELECT thread_id FROM runs WHERE status = 'waiting'"
-                    asking = {thread for (thread,) in self.commits.database.connection.execute(asked)}
+                    asking = {thread for (thread,) in self.commits.database.rows(asked)}
                 if row.thread not in asking:  # other runs wait behind a question
                     yield (
                         ("due", row.id, str(row.attempts)),
@@ -207,7 +205,7 @@ class Outcome:
 
 async def audit(world: Outcome) -> list[str]:
     """Return what is wrong when nothing moves any more."""
-    rows = world.commits.database.connection.execute
+    rows = world.commits.database.rows
     is_by_agents = bool(world.settings["mail"] or world.settings["chats"])
     runs: dict[str, dict[str, Any]] = {}
     for run_id, thread, status, body in rows("SELECT run_id, thread_id, status, body FROM runs"):

@@ -135,7 +135,7 @@ def plan_of(seed: int) -> Plan:
         "relay": draw.random() < 0.4,
         "schedules": draw.random() < 0.15,
         "leases": draw.random() < 0.15,
-        "sweep_s": draw.choice((2, 5)),
+        "sweep_s": draw.choice((1, 2, 5)),
     }
     jobs = draw.choice((1, 2, 2, 3, 3, 4, 5))
     has = draw.random()

@@ -83,14 +83,15 @@ class ChangeNotifier(Changes):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._listeners: dict[str, set[TopicListener]] = {}
+        self._listeners: dict[str, dict[TopicListener, None]] = {}
+        """By topic, in the order in which they began to listen: they are told in this order."""
 
     @override
     def listen(self, topic: str) -> TopicListener:
         short = short_topic(topic)
         listener = TopicListener(lambda one: self._forget(short, one))
         with self._lock:
-            self._listeners.setdefault(short, set()).add(listener)
+            self._listeners.setdefault(short, {})[listener] = None
         return listener
 
     @override
@@ -112,8 +113,8 @@ class ChangeNotifier(Changes):
 
     def _forget(self, topic: str, listener: TopicListener) -> None:
         with self._lock:
-            there = self._listeners.get(topic, set())
-            there.discard(listener)
+            there = self._listeners.get(topic, {})
+            there.pop(listener, None)
             if not there:
                 self._listeners.pop(topic, None)
 
