@@ -103,6 +103,12 @@ IN_CI = {
     ),
     "e2e/test_prune.py": ("test_killed_in_the_middle_it_leaves_a_whole_store_and_goes_on",),
     "e2e/test_rebuild_commands.py": ("test_each_is_rebuilt_from_the_other",),
+    "e2e/test_rest_contract.py": (
+        "test_a_real_server_answers_as_its_document_tells[file_reservation_paths",
+        "test_a_real_server_answers_as_its_document_tells[send_message",
+        "test_a_real_server_was_not_harmed",
+        "test_every_answer_is_one_that_the_document_tells",
+    ),
     "e2e/test_restored_backups.py": (
         "test_a_server_starts_on_an_older_backup_and_the_newer_archive_is_kept",
     ),
@@ -179,6 +185,9 @@ IN_CI = {
         "test_the_product_names_the_pinned_releases_as_tried",
     ),
     "real_clients/test_woken.py": ("test_ten_messages_get_ten_right_answers[claude]",),
+    "soak/test_soak.py": (
+        "test_a_traceback_in_the_log_is_a_finding_unless_a_program_was_killed_or_the_model_slow",
+    ),
     "soak/test_several.py": ("test_two_runs_of_a_conversation_at_once_are_seen_by_the_model",),
     "unit/test_guard_and_hook_managers.py": (
         "test_commits_go_on_in_each_order_and_what_is_installed_runs[PGP",

@@ -11,6 +11,7 @@ from e2e.commands import run_here
 from e2e.running import Line, RunningServer, plain_environment
 from e2e.test_protocol_revisions import listen
 
+pytestmark = pytest.mark.long
 FOLDER, OTHER = "/yard/named", "/yard/other"
 
 

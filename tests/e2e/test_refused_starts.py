@@ -7,6 +7,7 @@ import pytest
 
 from e2e.running import postroom
 
+pytestmark = pytest.mark.long
 CONFIGURATION = 78
 
 

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.long
 FAILS = """
 import asyncio
 from postroom import Mailbox

@@ -408,6 +408,7 @@ async def test_a_stale_row_in_the_queue_is_superseded_by_the_next_claim(
             "UPDATE run_dispatches SET dispatch_epoch = 0 WHERE dispatch_id LIKE 'old-%'"
         )
     )
+    assert await stores.dispatches.claim_dispatch("old-2", "worker", lease_ms=LEASE) is None
     owned = await stores.dispatches.claim("t", "worker", lease_ms=LEASE)
     assert owned is not None
     assert owned.dispatch_id == "new"

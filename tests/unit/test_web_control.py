@@ -1,9 +1,11 @@
 """What people decide in the control room, and the same content as JSON."""
 
+import asyncio
 import json
 import re
+from datetime import timedelta
 
-from unit.test_web_work import RUNS, asked, dead, room, stores
+from unit.test_web_work import RUNS, asked, dead, room, stores, until_kept
 from waking_room import PROJECT
 from work_room import HTTP, SLUG, TOKEN, WorkRoom, hidden, post
 
@@ -85,6 +87,50 @@ async def test_a_run_that_was_given_up_is_left_and_waits_for_nobody(room: WorkRo
     assert (await post(browser, RUNS, *fields, ("do", "discard"))).status_code == 409
 
 
+async def test_what_needs_a_person_is_one_number_at_home_on_the_tab_and_over_the_cards(room: WorkRoom):
+    await room.people_named.add("Ana", None)
+    browser, _ = await asked(room)
+    await dead(room)
+    await overlapping(room)
+    browser.cookies.set("postroom_name", "Ana")
+    for number in range(22):
+        await room.send("Ada", "human:Ana", subject=f"Bill {number}")
+    home, page = (await browser.get(f"{HTTP}/")).text, (await browser.get(HOME)).text
+    assert re.search(rf'href="{HOME}#needs"><span class="badge owed">3</span>', home)
+    assert "22 unread messages to <bdi>Ana</bdi>" in home
+    assert "<title>(25) Projects" in home
+    assert page.count("data-need ") == 3
+    assert re.search(r'Control room <span class="count owed">3<span class="hidden"> need you', page)
+    assert 'Needs you <span class="count owed">3</span>' in page
+    assert 'Messages to you <span class="count">22</span>' in page
+    assert page.count('aria-label="A message to you"') == 5
+    assert "All messages to you" in page
+    assert re.search(r"Threads</a>", page)  # its count was that of all projects
+
+
+async def test_an_active_run_without_output_for_minutes_says_so(room: WorkRoom):
+    goes_on, began = asyncio.Event(), asyncio.Event()
+
+    async def held(activation):
+        began.set()
+        await goes_on.wait()
+
+    room.agents.act, room.agents.output = held, ["step 1\n"]
+    await room.send("Ada", "Bo")
+    await began.wait()
+    [work] = await room.operator.works(SLUG)
+    await until_kept(room, work.run_id, "step 1")
+    browser = room.browser()
+    assert "no output for" not in (await browser.get(HOME)).text
+    room.clock.advance(timedelta(minutes=12))
+    page = (await browser.get(HOME)).text
+    assert "no output for 12 min" in page
+    assert "step 1" in page
+    goes_on.set()
+    await room.turn()
+    assert "no output for" not in (await browser.get(HOME)).text
+
+
 async def test_the_control_room_is_told_as_json_to_its_operator_alone(room: WorkRoom):
     await asked(room)
     await dead(room)
@@ -98,6 +144,7 @@ async def test_the_control_room_is_told_as_json_to_its_operator_alone(room: Work
     assert [one["agent"] for one in told["given_up"]] == ["Fay"]
     assert [one["state"] for one in told["works"]] == ["asks"]
     assert told["questions"][0]["asked_at"].startswith("20")
+    assert all(one.endswith("Z") for one in told["heard_at"].values())
     [conflict] = told["conflicts"]
     assert (conflict["first"]["holder"], conflict["second"]["holder"]) == ("Ada", "Bo")
     assert conflict["first"]["expires_at"].endswith("Z")

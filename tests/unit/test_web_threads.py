@@ -1,5 +1,6 @@
 """Threads on the pages: filtered, folded by what was read, and answered at their end."""
 
+from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
 from postroom.web import threads
 from unit.test_web_pages import NOW, Page, client, page, store, world
 from unit.test_web_work import message_form, room, stores
@@ -71,13 +72,17 @@ async def test_a_filter_is_kept_from_page_to_page_and_says_where_it_has_looked(c
     ]
 
 
-async def test_what_was_read_is_folded_and_the_last_message_never_is(client, store, world):
+async def test_what_the_person_has_read_is_folded_and_the_last_message_never_is(client, store, world):
     def put(writes):
         write, home = Writer(writes), writes.project("orchard").id
         lake, fox = write.agent(home, "x"), write.agent(home, "y")
-        sent = [write.send(lake, "S", "x", to=(fox,), thread="fold", ack=number == 1) for number in range(4)]
+        ana = write.agent(write.project(PEOPLE_SLUG, PEOPLE_KEY), "Ana")
+        sent = [
+            write.send(lake, "S", "x", to=(fox, ana), thread="fold", ack=number == 1) for number in range(4)
+        ]
         for number in (0, 1, 3):
             writes.mark_read(sent[number].id, fox.id, NOW - MINUTE)
+            writes.mark_read(sent[number].id, ana.id, NOW - MINUTE)
         return [one.id for one in sent]
 
     read = (await store.write(put))[0]
@@ -86,6 +91,8 @@ async def test_what_was_read_is_folded_and_the_last_message_never_is(client, sto
         seen = await page(client, address)
         return ["open" in one for one in seen.all("details") if one.get("class") == "fold"]
 
+    assert await opened("/p/orchard/t/fold") == [True] * 4  # agents have read it, and nobody says who looks
+    client.cookies.set("postroom_name", "Ana")
     assert await opened("/p/orchard/t/fold") == [False, True, True, True]
     assert await opened(f"/p/orchard/t/fold?after={read - 1}") == [True, True, True, True]
     assert await opened(f"/p/orchard/m/{read}") == []

@@ -13,6 +13,7 @@ from postroom.web.wording import (
     TONES,
     UNKNOWN_TIME,
     absolute,
+    every,
     extension,
     folder_name,
     gist,
@@ -67,6 +68,16 @@ def test_a_time_no_calendar_has_is_unknown_and_not_an_error():
 
 
 def test_a_size_is_told_in_the_unit_that_fits(subtests: pytest.Subtests) -> None:
+    for interval, words in [
+        (86_400_000, "every day"),
+        (5_400_000, "every 90 minutes"),
+        (3_600_000, "every hour"),
+        (90_000, "every 90 seconds"),
+        (1_500, "every 1500 ms"),
+    ]:
+        with subtests.test(interval=interval, words=words):
+            assert every(interval) == words
+
     for size, words in [
         (0, "0 B"),
         (1023, "1023 B"),

@@ -35,13 +35,14 @@ class ServerHealth:
         application, found = self._application, await self._ready()
         now, counts = application.clock.now(), await application.runs.counts()
         up = lasting(self._started_at, now)
+        queued = counts[RunDispatchStatus.QUEUED]
         facts = [
             HealthFact(name="server", state="ok", text=f"Server well, up {up}")
             if found.is_ready
             else HealthFact(name="server", state="failed", text=f"Server not ready, up {up}"),
             *(fact for one in found.checks if (fact := _told(one)) is not None),
             _slots(counts[RunDispatchStatus.CLAIMED], application.runs.slots),
-            HealthFact(name="queue", state="ok", text=f"{counts[RunDispatchStatus.QUEUED]} runs queued"),
+            HealthFact(name="queue", state="ok", text=f"{queued} run{'' if queued == 1 else 's'} queued"),
             *[one async for one in _spending(application, now)],
         ]
         return sorted(facts, key=lambda one: _ORDER.index(one.state))

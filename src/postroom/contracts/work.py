@@ -108,6 +108,11 @@ class WorkCounts:
     questions: int = 0
     given_up: int = 0
 
+    @property
+    def for_people(self) -> int:
+        """How many questions and failed runs wait for a person."""
+        return self.questions + self.given_up
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedRun:
@@ -232,6 +237,8 @@ class Floor:
     """Messages that wait for the next run of their reader."""
     last_lines: Mapping[str, str] = field(default_factory=dict)
     """The last lines that an open run, or one given up, has put out, by run id."""
+    heard_at: Mapping[str, int] = field(default_factory=dict)
+    """When the newest event of such a run came, by run id."""
     conflicts: Sequence[ReservationConflict] = ()
     holds: Mapping[str, Sequence[Held]] = field(default_factory=dict)
     """What each agent holds, by its name in small letters."""
@@ -253,7 +260,7 @@ def told(record: OpenQuestion | GivenAnswer | Work | Waiting | Floor) -> dict[st
 
 def _plain(name: str, value: object) -> object:
     if isinstance(value, Mapping):
-        return {key: _plain(key, one) for key, one in value.items()}
+        return {key: _plain(name if name.endswith(_INSTANTS) else key, one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain("", one) for one in value]
     return iso(value) if isinstance(value, int) and name.endswith(_INSTANTS) else value

@@ -67,6 +67,7 @@ def floor_of(tx: Transaction, slug: str) -> Floor:
     works.sort(key=lambda one: (_ORDER.index(one.state), one.created_at))
     given_up = _given_up(tx, prefix)
     project = tx.mail.project(slug)
+    last = {one.run_id: last_lines(tx, one.run_id) for one in (*works, *given_up)[:MOST_LINES]}
     return Floor(
         **({} if project is None else _of_mail(tx.mail, project, now)),
         waits=_waits(tx.mail, works, given_up),
@@ -74,11 +75,8 @@ def floor_of(tx: Transaction, slug: str) -> Floor:
         questions=[open_question(*one) for one in asked_in(runs)],
         given_up=given_up,
         waiting=_waiting(tx, prefix, why),
-        last_lines={
-            one.run_id: text
-            for one in (*works, *given_up)[:MOST_LINES]
-            if (text := last_lines(tx, one.run_id))
-        },
+        last_lines={run_id: text for run_id, (text, _) in last.items() if text},
+        heard_at={run_id: at for run_id, (_, at) in last.items() if at is not None},
     )
 
 

@@ -15,15 +15,19 @@ _LINE: Final = 400
 """Characters."""
 
 
-def last_lines(tx: Transaction, run_id: str) -> str:
-    """Return the last lines that a run has put out; "" when there are none."""
+def last_lines(tx: Transaction, run_id: str) -> tuple[str, int | None]:
+    """Return the last lines that a run has put out, and when its newest event came.
+
+    Without lines the text is empty; without events the instant is None.
+    """
     key = EventScope.run(run_id).key
     oldest, newest = tx.events.bounds(key)
     if not newest:
-        return ""
+        return "", None
     after = max(newest - EVENTS, oldest - 1, 0)
-    text = "".join(said(one) for one in tx.events.behind(key, after, EVENTS).events)
-    return for_people(text, is_cut=after > 0)
+    events = tx.events.behind(key, after, EVENTS).events
+    text = "".join(map(said, events))
+    return for_people(text, is_cut=after > 0), max((one.created_at for one in events), default=None)
 
 
 def for_people(text: str, *, is_cut: bool) -> str:

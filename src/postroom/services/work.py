@@ -1,5 +1,6 @@
 """Runs as people see them, at the pages and at the command line: looked at, ended, tried again."""
 
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -131,6 +132,15 @@ class WorkService:
         open_runs, dead = await self._runs.stores.store.read(counted)
         asking = await self._runs.open(slug, (RunStatus.WAITING,))
         return WorkCounts(open_runs=open_runs, questions=len(asked_in(asking)), given_up=dead)
+
+    async def for_people(self, slugs: Sequence[str]) -> dict[str, int]:
+        """Return by project how many questions and failed runs wait for a person; leave out zeros."""
+        asking = await self._runs.open("", (RunStatus.WAITING,))
+        found = Counter(whose(run.thread_id)[0] for run, _ in asked_in(asking))
+        dead = await self._runs.stores.store.read(
+            lambda tx: {one: tx.runs.dispatches.count_dead(project_threads(one), _MOST) for one in slugs}
+        )
+        return {one: number for one in slugs if (number := found[one] + dead[one])}
 
     async def floor(self, slug: str) -> Floor:
         """Return what goes on in a project now, in one read of the store, and how the server is."""

@@ -13,6 +13,8 @@ from postroom.mail.projects import PEOPLE_KEY
 from postroom.web import reading
 from postroom.web.views import Overview
 
+SILENCE: Final = 5 * 60_000
+"""Milliseconds without output after which the control room says so of an active run."""
 UNREAD: Final = 5
 """Messages to the person at the page that are shown."""
 

@@ -62,18 +62,28 @@ def cursor(reads: MailReads, slug: str) -> int:
 def frame(reads: MailReads, project: Project, *, after: int, work: WorkCounts, me: str, now: int) -> Frame:
     """Return the frame of a project's pages as the person `me` sees it."""
     people = reads.project(PEOPLE_KEY)
-    person = reads.agent(people.id, me) if people is not None and me else None
-    found = conflicts(reads.live_reservations(project.id, now=now, limit=LEASES))
-    overlaps = len(together((one.first, one.second) for one in found))
+    overlaps = count_overlaps(reads, project, now=now)
     return Frame(
         after=after,
-        needs=work.questions + work.given_up + overlaps,
+        needs=work.for_people + overlaps,
         questions=work.questions,
         open_runs=work.open_runs,
         conflicts=overlaps,
-        unread=0 if person is None else reads.unread_count(person.id),
+        unread=count_unread(reads, people, me),
         faces=_faces(reads, project, people),
     )
+
+
+def count_overlaps(reads: MailReads, project: Project, *, now: int) -> int:
+    """Return how many groups of a project's reservations overlap."""
+    found = conflicts(reads.live_reservations(project.id, now=now, limit=LEASES))
+    return len(together((one.first, one.second) for one in found))
+
+
+def count_unread(reads: MailReads, people: Project | None, me: str) -> int:
+    """Return how many messages the person `me` has not read; 0 if nobody has this name."""
+    person = reads.agent(people.id, me) if people is not None and me else None
+    return 0 if person is None else reads.unread_count(person.id)
 
 
 def _faces(reads: MailReads, project: Project, people: Project | None) -> dict[str, Face]:

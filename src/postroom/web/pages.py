@@ -21,12 +21,12 @@ from postroom.contracts.mail import Agent, Attachment, Project
 from postroom.contracts.store import MailReads, MailStore
 from postroom.contracts.work import Floor, Waiting
 from postroom.log import get_logger
-from postroom.mail.projects import PEOPLE_SLUG
+from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
 from postroom.mail.query import parse_query
 from postroom.markdown import Body, Markdown
 from postroom.web import files, links, presence, reading, wording
 from postroom.web.chat_pages import ChatPages
-from postroom.web.control import control
+from postroom.web.control import SILENCE, control
 from postroom.web.files import asset_routes
 from postroom.web.forms import (
     PageContext,
@@ -38,12 +38,13 @@ from postroom.web.forms import (
     remembered_name,
     token_for,
 )
+from postroom.web.frame import count_overlaps, count_unread
 from postroom.web.message_pages import MessagePages
 from postroom.web.run_pages import LONGEST_WHY, QuestionPages, RunPages, SchedulePages
 from postroom.web.serving import NUMBER, Endpoint, choice, error_page, guarded, html, number
 from postroom.web.threads import LEVELS, Wanted, thread, threads
 from postroom.web.timeline_pages import TimelinePages
-from postroom.web.views import ShownMessage
+from postroom.web.views import Page, ProjectRow, ShownMessage
 
 _LOG = get_logger(__name__)
 T = TypeVar("T")
@@ -132,9 +133,22 @@ class Pages:
     async def projects(self, request: Request) -> Response:
         """Show every project."""
         after = number(request, "after") or 0
-        page = await self._settled(lambda reads: reading.projects(reads, after=after))
-        dead = 0 if self._services is None else await self._services.runs.count_dead_in_chats()
+        now, me = self._clock.now(), remembered_name(request)
+
+        def look(reads: MailReads) -> tuple[Page[ProjectRow], dict[str, int], int]:
+            page = reading.projects(reads, after=after)
+            known = [one.project for one in page.rows]
+            overlaps = {one.slug: count_overlaps(reads, one, now=now) for one in known}
+            return page, overlaps, count_unread(reads, reads.project(PEOPLE_KEY), me)
+
+        page, needs, unread = await self._settled(look)
+        dead = 0
+        if self._services is not None:
+            dead = await self._services.runs.count_dead_in_chats()
+            for slug, number_of_work in (await self._services.runs.for_people(list(needs))).items():
+                needs[slug] += number_of_work
         shown = {"after": after, "address": _address(request), "dead_in_chats": dead}
+        shown |= {"needs": needs, "unread": unread, "me": me}
         return await self._html(request, "projects", page=page, project=None, **shown)
 
     async def project(self, request: Request) -> Response:
@@ -148,7 +162,13 @@ class Pages:
         if run_id and self._services is not None:
             given = await self._services.questions.given_answer(slug, run_id, question)
         answered = (run_id, question) if given is not None and given.can_take_back else None
-        shown = {"page": page, "done": done, "answered": answered, "longest_why": LONGEST_WHY}
+        shown = {
+            "page": page,
+            "done": done,
+            "answered": answered,
+            "longest_why": LONGEST_WHY,
+            "silence": SILENCE,
+        }
         return await self._html(request, "project", project=page.overview.project, **shown)
 
     async def threads(self, request: Request) -> Response:

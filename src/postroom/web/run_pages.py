@@ -12,6 +12,7 @@ from postroom.contracts.mail import Message, Project
 from postroom.contracts.store import MailReads
 from postroom.contracts.work import Work
 from postroom.mail import conversation
+from postroom.markdown import Markdown
 from postroom.services.run_story import Story
 from postroom.web import files, links
 from postroom.web.forms import PageContext, read_form, remember_name, see
@@ -31,6 +32,7 @@ class RunPages:
 
     def __init__(self, working: PageContext) -> None:
         self._with = working
+        self._markdown = Markdown()
 
     def endpoints(self) -> Sequence[tuple[str, Endpoint]]:
         """Return the endpoints by their addresses."""
@@ -76,6 +78,12 @@ class RunPages:
         shown = {one.id for one in await self._here(project, messages)}
         story, told = _told_once(story, answers, shown)
         output = await runs.output(work.run_id)
+        said = {place: lines(one.text) for place, one in enumerate(story.steps) if one.kind == "says"}
+        said |= {
+            place: one.message.body_md
+            for place, one in enumerate(story.steps)
+            if one.message and one.message.id in told
+        }
         return await self._with.html(
             request,
             "run",
@@ -88,6 +96,7 @@ class RunPages:
             shown=shown,
             answers=answers,
             told=told,
+            bodies=await self._markdown.render(said),
             story=story,
             stretches=stretches(work, story.attempts, self._with.clock.now()),
             gates=gates(work),

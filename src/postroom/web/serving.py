@@ -12,7 +12,7 @@ from importlib import resources
 
 from jinja2 import DictLoader, Environment, StrictUndefined, pass_context
 from jinja2.runtime import Context
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -44,6 +44,7 @@ from postroom.web.reading import awaited
 from postroom.web.wording import (
     absolute,
     clip,
+    every,
     extension,
     folder_name,
     gist,
@@ -279,6 +280,8 @@ def _environment() -> Environment:
         absolute=absolute,
         awaited=awaited,
         clip=clip,
+        coded=_coded,
+        every=every,
         extension=extension,
         folder_name=folder_name,
         gist=gist,
@@ -294,6 +297,17 @@ def _environment() -> Environment:
         when=_when,
     )
     return made
+
+
+def _coded(text: str) -> Markup:
+    """Return a line with what stands between backquotes as code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return escape(text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if number % 2 else escape(part)
+        for number, part in enumerate(parts)
+    )
 
 
 def _percent(x: float) -> str:

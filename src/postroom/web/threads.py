@@ -121,13 +121,12 @@ def _folded(messages: Sequence[ShownMessage], me: str, *, first: int) -> frozens
 
 
 def _was_read(one: ShownMessage, me: str) -> bool:
-    """Return whether a person has read a message that came to them, or else all its readers have.
+    """Return whether the person `me` has read a message, and acknowledged it where that is asked for.
 
-    Where an acknowledgement is asked for, it counts.
+    A message that came to agents only is open: nobody knows whether the person has read it.
     """
     mine = [reader for reader in one.recipients if (reader.name, reader.project_slug) == (me, PEOPLE_SLUG)]
-    readers = mine or one.recipients
-    return all(reader.read_at is not None for reader in readers) and not awaited(one.message, readers)
+    return any(reader.read_at is not None for reader in mine) and not awaited(one.message, mine)
 
 
 def _id_of(reads: MailReads, project: Project | None, name: str) -> int:

@@ -91,7 +91,9 @@ async def a_commit_makes_the_thread_it_needs(stores: RunStores, clock: ManualClo
     other = await stores.threads.load_thread("u")
     assert other is not None
     assert (other.parent_thread_id, other.active_run_id) == (None, "r1")
-    await refused_whole(stores, replace(commit, thread_id="v", parent_thread_id="nobody"), UnknownThread)
+    orphan = ThreadCommit(thread_id="v", messages=(Message.user("x", id="m1"),))
+    await refused_whole(stores, replace(orphan, parent_thread_id="nobody"), UnknownThread)
+    await refused_whole(stores, replace(orphan, parent_thread_id="v"), InvalidRecord)
     assert await stores.threads.load_thread("v") is None
 
 
@@ -214,6 +216,9 @@ async def events_and_effects_are_refused_with_the_rest(stores: RunStores, clock:
     (taken_effect,) = await stores.outbox.claim(KIND, TARGET, lease_ms=LEASE)
     await stores.outbox.ack(used.outbox_id, taken_effect.claim_token or "")
     commit = everything(stores)
+    fresh = AppendOptions(writer_id="w", idempotency_key="fresh")
+    twice = (event("One", options=fresh), event("Other", options=fresh))
+    await refused_whole(stores, replace(commit, events=twice), IdempotencyConflict)
     for draft, kind in (
         (event("Other", options=keyed), IdempotencyConflict),
         (event(options=AppendOptions(expected_prior={"thread:t": 9})), VersionConflict),

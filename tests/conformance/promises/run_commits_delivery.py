@@ -88,6 +88,8 @@ async def a_delivery_can_be_refused_as_an_enqueue_can(stores: RunStores, clock: 
         for claim in (None, CLAIM):
             delivery = Delivery(dispatch=dispatch, claim=claim)
             await refused_whole(stores, replace(everything(stores), delivery=delivery), kind)
+    nameless = Delivery(dispatch=good, claim=replace(CLAIM, consumer=" "))
+    await refused_whole(stores, replace(everything(stores), delivery=nameless), InvalidRecord)
 
 
 async def an_interrupting_delivery_replaces_what_is_queued(stores: RunStores, clock: ManualClock) -> None:

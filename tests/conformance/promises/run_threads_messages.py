@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection
 from datetime import timedelta
 
-from conformance.promises.run_given import TOGETHER, Promise, a_thread, said
+from conformance.promises.run_given import TOGETHER, Promise, a_thread, run, said
 from postroom.contracts.conversation import Summary, SummaryDraft
 from postroom.contracts.messages import (
     ContentBlock,
@@ -18,7 +18,7 @@ from postroom.contracts.messages import (
 from postroom.contracts.records import replace
 from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import MAX_PAGE, MessageQuery, ThreadCommit
-from postroom.contracts.runs import RunMessageInput, RunRecord, RunStatus, TerminationReason
+from postroom.contracts.runs import PersistedState, RunMessageInput, RunRecord, RunStatus, TerminationReason
 from postroom.testing.clock import ManualClock
 
 
@@ -183,9 +183,13 @@ async def what_executors_keep_is_replaced_whole(stores: RunStores, clock: Manual
 
 async def what_was_given_or_read_may_be_changed_without_effect(stores: RunStores, clock: ManualClock) -> None:
     """A caller's dictionary is not the store's."""
-    state: dict[str, object] = {"list": [1]}
-    await stores.coordinator.commit(ThreadCommit(thread_id="t", thread_state=state))
-    state["list"] = [2]
+    state: dict[str, list[int]] = {"list": [1]}
+    stored_run = run(stores, state=PersistedState(extensions=state))
+    await stores.coordinator.commit(ThreadCommit(thread_id="t", thread_state=state, run=stored_run))
+    state["list"].append(2)
+    kept = await stores.threads.load_run("r1")
+    assert kept is not None
+    assert kept.state == PersistedState(extensions={"list": [1]})
     read = await stores.threads.load_thread_state("t")
     assert read == {"list": [1]}
     read["list"].append(3)
