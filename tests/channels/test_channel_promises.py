@@ -40,7 +40,15 @@ from postroom.contracts.agent_events import TextDelta
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import CredentialRefused, InvalidArgument, StoreUnavailable
 from postroom.contracts.executor import AgentRunResult
-from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
+from postroom.contracts.inference import CallerRequest
+from postroom.contracts.records import replace
+from postroom.contracts.runs import (
+    RunWaitingState,
+    RunWaitingTicket,
+    TerminationReason,
+    Usage,
+    WaitingReason,
+)
 from postroom.gateway import wording
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import MessageEvent, SendErrorKind
@@ -101,8 +109,9 @@ class Stage:
         """Return whether the platform lacks one of these abilities."""
         return not self.driver.lacks.keys().isdisjoint(abilities)
 
-    async def start(self) -> "Stage":
-        config = GatewayConfig(platforms={self.driver.platform: self.driver.config()}, drain=timedelta(0))
+    async def start(self, **more: Any) -> "Stage":
+        channels = {self.driver.platform: self.driver.config()}
+        config = GatewayConfig(platforms=channels, drain=timedelta(0), **more)
         self.adapter = self.driver.adapter(self.clock)
         self.gateway, _ = await self.room.open(self.agent, config=config, channel=self.adapter)
         self.door = Door(self.gateway)
@@ -676,6 +685,32 @@ async def test_a_question_is_answered_once_and_its_buttons_go_away(stage: Stage)
     await stage.driver.say("and then")
     await stage.until(lambda: len(stage.agent.read) >= 2)
     assert stage.texts().count("approved: [True]") == 1
+
+
+async def test_a_model_is_chosen_by_a_button_and_holds_for_that_chat(stage: Stage) -> None:
+    await stage.start(models={None: ("small", "large")})
+    await stage.driver.command("/model")
+    card = await card_of(stage, "model: as the agent's")
+    labels = [] if stage.lacks("buttons") else ["small", "large", "default"]
+    assert [label for label, _ in card.buttons] == labels
+    await answer(stage, card, "large")
+    await stage.driver.say("hello")
+    await stage.until(stage.shows("re: hello"))
+    asked = CallerRequest.of(stage.agent.activations[-1].messages[-1])
+    assert asked.overrides is not None
+    assert asked.overrides.upstream_model == "large"
+
+
+async def test_an_answer_says_what_it_cost_if_its_chat_shows_that(stage: Stage) -> None:
+    async def act(activation: Any, sink: Any) -> Any:
+        used = Usage(input_tokens=1_200, output_tokens=30, cost_micros=4_500)
+        return replace(done(activation, "read"), usage=used)
+
+    stage.agent.act = act
+    await stage.start(show_cost=True)
+    await stage.driver.say("hello")
+    await stage.until(lambda: any("read" in text for text in stage.texts()))
+    assert "read\n\n(1,200 tokens read, 30 written, cost 0.0045)" in stage.texts()
 
 
 def now(stage: Stage, card: Shown) -> Shown | None:

@@ -44,6 +44,27 @@ async def test_model_and_instructions_go_with_each_message_of_the_chat(room):
     assert asked_of(agent) == ("small", "Rhyme.")
 
 
+async def test_a_model_that_is_not_offered_is_refused(room):
+    agent = Agent()
+    config = replace(CONFIG, models={None: ("small", "a" * 80)})
+    gateway, channel = await room.open(agent, config=config)
+    assert await said(room, gateway, channel, "/model huge") == (
+        f"The model 'huge' is not offered here. The operator offers these: small, {'a' * 80}."
+    )
+    assert await said(room, gateway, channel, "/model SMALL") == "model: small"
+    await said(room, gateway, channel, "one")
+    assert asked_of(agent) == ("small", "")
+    assert await said(room, gateway, channel, "/model default") == "model: as the agent's"
+    await said(room, gateway, channel, "two")
+    assert asked_of(agent) == (None, "")
+
+
+async def test_without_offered_models_the_command_says_how_to_offer_them(room):
+    gateway, channel = await room.open(Agent())
+    shown = await said(room, gateway, channel, "/model")
+    assert shown == f"model: as the agent's\n{wording.NO_MODELS}"
+
+
 async def test_an_edited_message_asks_what_its_chat_asks(room):
     agent = Agent()
     rules = ChatRules(model="small")

@@ -100,7 +100,7 @@ async def test_a_command_reads_no_more_in_a_conversation_of_twice_the_length(
         said = await told(gateway, channel, command)
         counts.append(dict(read))
         if command == "/usage":
-            assert said.startswith("The newest 200 runs; ")
+            assert said.startswith("The newest 200 runs: ")
         if command == "/undo":
             assert said == "The last exchange is forgotten."
         if command == "/retry":

@@ -258,6 +258,18 @@ async def test_rounds_are_bounded() -> None:
     assert (record.status, record.steps, record.error) == (RunStatus.DONE, 2, None)
 
 
+@pytest.mark.parametrize(("asked", "cost"), [(None, 5 * 0.5 + 2 * 4), ("large", 5 * 2), ("unknown", 0)])
+async def test_an_answer_costs_the_price_of_the_model_that_gave_it(asked: str | None, cost: float) -> None:
+    prices = {"m": (0.5, 4.0), "large": (2.0, 0.0)}
+    overrides = InferenceOverride(upstream_model=asked) if asked else None
+    room = Room(
+        script=[replace(InferenceResult.text("hello"), usage=Usage(input_tokens=5, output_tokens=2))],
+        spec={"prices": prices, "overrides": overrides, "model": "m"},
+    )
+    await room.execute()
+    assert (await room.run()).usage.cost_micros == round(cost)
+
+
 async def test_tokens_are_bounded_over_all_executions() -> None:
     used = Usage(input_tokens=60, output_tokens=40)
     room = Room(

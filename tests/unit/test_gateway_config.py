@@ -181,6 +181,25 @@ def test_single_chats_have_rules_of_their_own(home: Path) -> None:
     assert gateway.programs == {None}
 
 
+def test_an_agent_offers_models_with_prices_which_count_for_its_endpoint_alone(home: Path) -> None:
+    told = read(
+        home,
+        '[agent]\nbase_url = "http://a.test/v1"\nmodel = "m"\n'
+        '[agent.models.m]\ninput_price = 0.5\noutput_price = 4\n[agent.models."large:2"]\n'
+        + WEB
+        + "show_cost = true\n".join(("[platforms.web.chats.ada]\n", "[gateway]\n"))
+        + "show_cost = false\n"
+        '[agents.poet]\ninstructions = "Rhyme."\n[agents.far]\nbase_url = "http://b.test/v1"\n'
+        '[[routes]]\nagent = "poet"\nmention = "poet"\n[[routes]]\nagent = "far"\nmention = "far"\n',
+    )
+    assert told.agent.models == {"m": (0.5, 4), "large:2": (0, 0)}
+    assert told.gateway.models == {None: ("m", "large:2"), "poet": ("m", "large:2"), "far": ()}
+    assert told.gateway.rules_of(Platform.WEB, "ada").show_cost is True
+    assert told.gateway.show_cost is False
+    with pytest.raises(ConfigError, match="input_price"):
+        read(home, '[agent]\nbase_url = "http://a.test/v1"\nmodel = "m"\nmodels.m.input_price = -1\n' + WEB)
+
+
 def test_routes_name_agents_and_models_that_take_over_what_they_leave_out(home: Path) -> None:
     told = read(
         home,

@@ -81,6 +81,8 @@ class AgentConfig:
     """The endpoint that writes down what is said in voice messages; None: nobody does."""
     transcription_model: str = "whisper-1"
     transcription_key: str | None = field(default=None, repr=False)
+    models: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """The models that /model offers, with the prices of a million tokens read and written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +145,10 @@ def load_gateway(settings: Settings, *, environment: Mapping[str, str] | None = 
     others = {one.agent for one in routes if one.agent and one.agent not in models}
     named = {one: _of_mail_room(one) for one in others if not is_person(one)}
     programs = frozenset(others) | (frozenset() if agent.run is None else {None})
-    gateway = _gateway(source, routes, rules, channels, programs)
+    gateway = replace(
+        _gateway(source, routes, rules, channels, programs),
+        models={None: tuple(agent.models), **{name: tuple(one.models) for name, one in models.items()}},
+    )
     return GatewayFile(path=file, agent=agent, gateway=gateway, others={**models, **named})
 
 
@@ -169,6 +174,7 @@ def _models(
                 inner.refuse(f"{other} is set", value=other, remedy="name agents of the mail room in routes")
         own = {"base_url", "api_key_env", "api_key_file"} & rest.keys()
         left = {"id", "run", "instructions", *(("api_key_env", "api_key_file") if own else ())}
+        left |= {"models"} if own else set()
         left |= {"context_window"} if "model" in rest else set()
         kept = {key: value for key, value in default.items() if key not in left}
         found[name] = replace(_agent(source, {**kept, **rest}, inner), agent_id=name)
@@ -315,6 +321,7 @@ def _agent(source: _Source, told: dict[str, Any] | None, table: Table | None = N
         transcription_url=read.transcription_url,
         transcription_model=read.transcription_model,
         transcription_key=voice_key,
+        models={name: (one.input_price, one.output_price) for name, one in read.models.items()},
     )
 
 
@@ -373,6 +380,7 @@ def _gateway(
         max_media_bytes_by_kind={str(kind): most for kind, most in rules.max_media_bytes_by_kind.items()},
         scan_command=tuple(rules.scan_command),
         drain=rules.drain,
+        show_cost=rules.show_cost,
         routes=routes,
         group_context=rules.group_context,
         state_dir=source.state_dir,

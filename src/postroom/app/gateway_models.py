@@ -75,6 +75,16 @@ class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
 
+Price = Annotated[float, Field(ge=0, le=1_000_000)]
+
+
+class ModelTable(_Table):
+    """A model that /model offers, and the prices of a million tokens."""
+
+    input_price: Price = 0
+    output_price: Price = 0
+
+
 class AgentTable(_Table):
     """Who answers: a model behind an endpoint that speaks the OpenAI chat protocol, or an agent of ours."""
 
@@ -91,6 +101,7 @@ class AgentTable(_Table):
     send_files: bool = False
     transcription_url: Annotated[str, AfterValidator(_address)] | None = None
     transcription_model: Line = "whisper-1"
+    models: dict[Line, ModelTable] = {}
 
 
 def _several(value: object) -> object:
@@ -210,6 +221,7 @@ class GatewayTable(_Table):
     max_media_bytes_by_kind: dict[FileKind, Annotated[Count, Field(ge=0, le=1_000_000_000)]] = {}
     scan_command: Annotated[list[Line], Field(max_length=50)] = []
     drain: Time = timedelta(seconds=30)
+    show_cost: bool = False
 
 
 class HomeTable(_Table):
@@ -236,6 +248,7 @@ class ChatTable(_Table):
     quiet: Annotated[str, AfterValidator(_quiet)] | None = None
     model: Line | None = None
     instructions: Annotated[str, Field(max_length=100_000)] | None = None
+    show_cost: bool | None = None
 
     def rules(self) -> ChatRules:
         """Return it as the gateway has it."""
@@ -245,6 +258,7 @@ class ChatTable(_Table):
             quiet=None if self.quiet is None else QuietHours.parse(self.quiet),
             model=self.model,
             instructions=self.instructions,
+            show_cost=self.show_cost,
         )
 
 

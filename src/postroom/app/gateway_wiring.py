@@ -445,6 +445,7 @@ def _resolved(agent: AgentConfig, model: OpenAICompatibleModel) -> ResolvedAgent
         wall_timeout_ms=milliseconds(agent.max_run),
         context_window=agent.context_window,
         commits_calls=agent.send_files,
+        prices=agent.models,
     )
     return ResolvedAgent(spec=spec, model=model, tools=(SendFileTool(),) if agent.send_files else ())
 

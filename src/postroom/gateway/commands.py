@@ -32,7 +32,7 @@ from postroom.contracts.run_stores import MAX_PAGE, MessageQuery
 from postroom.contracts.runs import RunRecord, Usage
 from postroom.gateway import wording
 from postroom.gateway.config import DEFAULT_AGENT, GatewayConfig, chat_names, is_person, reachable, short_name
-from postroom.gateway.events import MessageEvent
+from postroom.gateway.events import Button, Card, MessageEvent, is_button_value
 from postroom.gateway.handover import Handover
 from postroom.gateway.notices import Notices
 from postroom.gateway.people import People
@@ -46,7 +46,9 @@ _MOST_LISTED = 10
 _MOST_SEARCHED = 2_000
 """How many messages one `/search` reads, in pages."""
 _ID_DIGITS = 15
-_FOR_AGENTS = frozenset({"queue", "steer", "busy", "background", "compact", "every", "retry", "undo"})
+_FOR_AGENTS = frozenset(
+    {"model", "queue", "steer", "busy", "background", "compact", "every", "retry", "undo"}
+)
 """Commands that mean nothing where a person answers."""
 _GIVES_WORDS = frozenset({"queue", "steer", "background"})
 """Commands whose words an agent reads."""
@@ -69,6 +71,9 @@ COMMANDS = (
     Command(name="status", help="what is at work here, and what waits", role=PersonRole.VIEWER),
     Command(name="stop", usage="[all]", help="end the run at work; with `all` drop what waits as well"),
     Command(name="agent", usage="[name]", help="who answers here, or have another agent answer"),
+    Command(
+        name="model", usage="[name|default]", help="which model answers here, or have another model answer"
+    ),
     Command(name="queue", usage="<text>", aliases=("q",), help="have this answered in a run of its own"),
     Command(name="steer", usage="<text>", help="have the agent read this at its next step"),
     Command(
@@ -144,6 +149,10 @@ def help_text(may_use: Callable[[Command], bool]) -> str:
     return "\n".join(f"/{command.name} {command.usage}".rstrip() + f": {command.help}" for command in shown)
 
 
+Answer = str | Card | None
+"""What is said about a command: a text, a text with buttons, or nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandCall:
     """A command as somebody has used it."""
@@ -206,7 +215,7 @@ class Commands:
         """By session, as long as somebody holds it or waits for it."""
         self._handlers = self._by_name()
 
-    def _by_name(self) -> Mapping[str, Callable[[CommandCall], Awaitable[str | None]]]:
+    def _by_name(self) -> Mapping[str, Callable[[CommandCall], Awaitable[Answer]]]:
         """Return what does each command."""
         return {
             "remind": self._remind,
@@ -218,6 +227,7 @@ class Commands:
             "queue": self._queue,
             "steer": self._steer,
             "busy": self._busy,
+            "model": self._model,
             "set": lambda call: self._settings.set(call.key, call.source, call.words),
             "new": self._new,
             "retry": self._retry,
@@ -241,9 +251,7 @@ class Commands:
         """Say whether somebody may use a command."""
         return self._people.may(source, self._config.command_roles.get(command.name, command.role))
 
-    async def obey(
-        self, command: Command, event: MessageEvent, source: SessionSource, key: str
-    ) -> str | None:
+    async def obey(self, command: Command, event: MessageEvent, source: SessionSource, key: str) -> Answer:
         """Do what a command says and return what is to be said about it.
 
         Those of one session are done in the order in which they came: what is said at once after `/title`
@@ -285,11 +293,15 @@ class Commands:
         session, _ = await self._sessions.of(call.key, call.source)
         runs = await self._threads.latest_runs(session.thread_id)
         used = sum((run.usage for run in runs), Usage())
-        cost = f", cost {used.cost_micros / 1_000_000:.4f}" if used.cost_micros else ""
+        if not runs:
+            return "This conversation has no runs yet."
+        last = max(runs, key=lambda run: run.created_at).usage
         which = f"The newest {MAX_PAGE} runs" if len(runs) == MAX_PAGE else f"{len(runs)} runs"
         return (
-            f"{which}; {used.input_tokens} tokens read, {used.output_tokens} written,"
-            f" {used.wall_ms / 1_000:.1f} s{cost}"
+            f"{which}: {wording.used_up(used.input_tokens, used.output_tokens, used.cost_micros)},"
+            f" {used.wall_ms / 1_000:.1f} s\n"
+            f"The last of them: {wording.used_up(last.input_tokens, last.output_tokens, last.cost_micros)},"
+            f" {last.wall_ms / 1_000:.1f} s"
         )
 
     # The run at work, and what waits.
@@ -566,6 +578,23 @@ class Commands:
         agent = None if found[0] == DEFAULT_AGENT else found[0]
         await self._sessions.choose_agent(call.source, agent)
         return f"{named[found[0]]} answers in this chat from now on. /agent {DEFAULT_AGENT} undoes this."
+
+    async def _model(self, call: CommandCall) -> Answer:
+        """Show the model that answers, with a button for each offered model; or choose one for this chat."""
+        names = self._config.models.get(call.source.agent, ())
+        wanted = call.words.strip()
+        if wanted and wanted.casefold() != DEFAULT_AGENT:
+            found = [name for name in names if wanted.casefold() == name.casefold()]
+            if not found:
+                offered = f"The operator offers these: {', '.join(names)}." if names else wording.NO_MODELS
+                return f"The model {wanted[:100]!r} is not offered here. {offered}"
+            wanted = found[0]
+        if wanted:
+            return await self._settings.set(call.key, call.source, f"model {wanted}")
+        shown = await self._settings.set(call.key, call.source, "model")
+        values = [(name, f"model {name}") for name in (*names, DEFAULT_AGENT) if names]
+        buttons = [Button(label=name, value=value) for name, value in values if is_button_value(value)]
+        return Card(text=shown, buttons=tuple(buttons)) if buttons else f"{shown}\n{wording.NO_MODELS}"
 
     # Parts of these.
 

@@ -116,6 +116,8 @@ class ChatRules:
     """The model that answers, where the agent is one."""
     instructions: str | None = None
     """Said to the agent beside its own."""
+    show_cost: bool | None = None
+    """Whether each answer ends with its tokens and its cost."""
 
 
 AS_EVERYWHERE = ChatRules()
@@ -196,6 +198,10 @@ class GatewayConfig:
     """What holds for single chats, by the platform's id."""
     programs: frozenset[str | None] = frozenset()
     """The agents that are no models, as routes name them; None: `[agent]`."""
+    models: Mapping[str | None, tuple[str, ...]] = field(default_factory=dict)
+    """The models that /model offers, by agent; None: `[agent]`."""
+    show_cost: bool = False
+    """Whether each answer ends with its tokens and its cost, where the rules of its chat do not say."""
     group_sessions_per_user: bool = True
     thread_sessions_per_user: bool = True
     busy: BusyConfig = BusyConfig()

@@ -33,7 +33,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.transactions import Joined, Transaction
 from postroom.gateway import wording
 from postroom.gateway.capabilities import SMALLEST_LIMIT
-from postroom.gateway.config import DeliveryConfig
+from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import Button, Card, SendErrorKind, SendResult
 from postroom.gateway.files import attached, attachment_of, content_of
 from postroom.gateway.handover import inbound_key
@@ -192,20 +192,20 @@ class Delivery:
         self,
         stores: ChatStores,
         presenter: StreamingPresenter,
-        config: DeliveryConfig,
+        config: GatewayConfig,
         *,
         clock: Clock,
         metrics: GatewayMetrics,
         mail: ChatDelivery | None = None,
     ) -> None:
-        self.lease = config.lease
-        self.retries = config.first_retry, config.longest_retry
+        self.lease = config.delivery.lease
+        self.retries = config.delivery.first_retry, config.delivery.longest_retry
         self._adapters: dict[str, BasePlatformAdapter] = {}
         self._mail = mail
         self._stores = stores
         self._sessions = presenter.sessions
         self._presenter = presenter
-        self._config = config
+        self._config, self._chats = config.delivery, config
         self._clock = clock
         self._metrics = metrics
         self._outgoing: dict[str, OutgoingMessage] = {}
@@ -309,6 +309,13 @@ class Delivery:
         match reply.kind:
             case ReplyKind.QUESTION if reply.questions:
                 return await self._ask(adapter, row, reply, address)
+            case _ if reply.choices:
+                source, mark = address.source, f"{wording.POSSIBLE_DUPLICATE}\n" * row.may_have_arrived
+                metadata = send_metadata(
+                    source, dedupe_key=row.outbox_id, answers=list(address.answers), final=True
+                )
+                card = Card(text=mark + reply.text, buttons=reply.choices)
+                return await adapter.send_card(source.chat_id, card, metadata)
             case _:
                 outgoing = self._outgoing.get(row.outbox_id)
                 if outgoing is None:
@@ -373,9 +380,7 @@ class Delivery:
             return OutgoingMessage(
                 row.outbox_id, address, files_sent=row.steps_done - _TEXT, marks_file=row.may_have_arrived
             )
-        text = reply.text.strip() or wording.NO_ANSWER
-        if reply.kind is ReplyKind.ANSWER:
-            text = self._sessions.label(address.source) + text
+        text = self._text_of(reply, address.source, adapter)
         if row.may_have_arrived:
             text = f"{wording.POSSIBLE_DUPLICATE}\n{text}"
         parts = list(parts_of(text, adapter))
@@ -396,6 +401,17 @@ class Delivery:
             if found is not None:
                 outgoing.draft_id = await self._presenter.left_draft(adapter, found[0], reply.run_id)
         return outgoing
+
+    def _text_of(self, reply: Reply, source: SessionSource, adapter: BasePlatformAdapter) -> str:
+        """Return the text of a reply; an answer gets its agent's name and its cost, if they are shown."""
+        text = reply.text.strip() or wording.NO_ANSWER
+        if reply.kind is not ReplyKind.ANSWER:
+            return text
+        of_chat = self._chats.rules_of(source.platform, source.chat_id).show_cost
+        is_shown = self._chats.show_cost if of_chat is None else of_chat
+        if is_shown and any(reply.usage) and not adapter.capabilities.holds_requests:
+            text = f"{text}\n\n({wording.used_up(*reply.usage, reply.cost_micros)})"
+        return self._sessions.label(source) + text
 
     async def _ask(
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress

@@ -226,6 +226,11 @@ class Button:
     value: str
 
 
+def is_button_value(value: str) -> bool:
+    """Return whether every platform takes a value: 1 to 60 characters of ASCII."""
+    return value.isascii() and value.isprintable() and 0 < len(value) <= 60
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
     """A question with buttons."""

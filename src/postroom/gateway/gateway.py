@@ -89,7 +89,7 @@ class Gateway:
         self._locks = ScopedLocks(config.state_dir if leases is None else None)
         self.people = People(stores.people, stores.links, config, clock)
         self.delivery = relay.handlers[CHAT_KIND] = Delivery(
-            stores, presenter, config.delivery, clock=clock, metrics=metrics, mail=mail
+            stores, presenter, config, clock=clock, metrics=metrics, mail=mail
         )
         handover = Handover(run_queue, stores, config, presenter.seen.clear, self._place_of_runs)
         notices = self._notices = Notices(outbox)

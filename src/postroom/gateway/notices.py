@@ -2,7 +2,7 @@
 
 from postroom.contracts.errors import IdempotencyConflict, SubmissionRejected
 from postroom.contracts.run_ports import OutboxStore
-from postroom.gateway.events import MessageEvent
+from postroom.gateway.events import Button, Card, MessageEvent
 from postroom.gateway.replies import Reply, ReplyKind, thread_name
 from postroom.gateway.session import Platform, SessionSource
 from postroom.log import get_logger
@@ -24,6 +24,7 @@ class Notices:
         key: str,
         answers: str | None = None,
         is_refusal: bool = False,
+        choices: tuple[Button, ...] = (),
     ) -> None:
         """Have something said in a chat, once a `key`; the first words count.
 
@@ -37,6 +38,7 @@ class Notices:
             kind=ReplyKind.NOTICE,
             thread_id=thread_name(source.platform.value, source.account, "notice"),
             text=text,
+            choices=choices,
             source=source.to_dict(),
             answers=() if answers is None else (answers,),
             error=text if is_refusal else None,
@@ -53,14 +55,18 @@ class Notices:
         if event.source is not None:
             await self.tell(event.source, text, key=key, answers=event.message_id, is_refusal=True)
 
-    async def answer(self, event: MessageEvent, text: str, *, key: str, is_answer: bool = True) -> None:
-        """Tell the sender of an inbound message something, once a `key`.
+    async def answer(
+        self, event: MessageEvent, told: str | Card, *, key: str, is_answer: bool = True
+    ) -> None:
+        """Tell the sender of an inbound message something, with the buttons of a card, once a `key`.
 
         Raises:
             StoreError: it could not be kept.
         """
         if event.source is not None:
-            await self.tell(event.source, text, key=key, answers=event.message_id if is_answer else None)
+            card = told if isinstance(told, Card) else Card(text=told)
+            answers = event.message_id if is_answer else None
+            await self.tell(event.source, card.text, key=key, answers=answers, choices=card.buttons)
 
     async def show_answered(self, thread_id: str, number: str, text: str) -> None:
         """Have a question's card show that it has its answer; after the card itself, however late that is.

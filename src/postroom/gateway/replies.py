@@ -29,6 +29,7 @@ from postroom.contracts.runs import (
 from postroom.contracts.transactions import Transaction
 from postroom.contracts.waking import QUESTION_NUMBER, question_number
 from postroom.gateway import wording
+from postroom.gateway.events import Button
 from postroom.gateway.session import Platform
 
 _ENDED_EARLY = (TerminationKind.CANCELLED, TerminationKind.STOPPED, TerminationKind.BLOCKED)
@@ -77,6 +78,10 @@ class Reply(Record, frozen=True, kw_only=True):
     """The tools that the caller is asked to use: the answer is not complete without their results."""
     usage: tuple[int, int] = (0, 0)
     """The tokens that its run has read and written."""
+    cost_micros: int = 0
+    """What its run has cost, in millionths of the currency in use."""
+    choices: tuple[Button, ...] = ()
+    """Buttons below a notice."""
     output: str | None = None
     """The agent's own words, if `text` adds a sentence of ours to them or stands in their place."""
     is_cut: bool = False
@@ -230,6 +235,7 @@ def answer_of(run: RunRecord) -> Reply:
         code=reason.detail if reason and failed else None,
         tool_calls=calls,
         usage=(run.usage.input_tokens, run.usage.output_tokens),
+        cost_micros=run.usage.cost_micros,
         output=None if failed or says_nothing or run.final_output == text else run.final_output or "",
         is_cut=reason is not None and (reason.value == CUT_OFF or reason.type is TerminationKind.STOPPED),
     )

@@ -21,9 +21,9 @@ from postroom.contracts.errors import IllegalTransition, PostroomError, StoreErr
 from postroom.contracts.transactions import Joined
 from postroom.gateway import status, wording
 from postroom.gateway.admission import AGENT_PENDING, SessionGuard
-from postroom.gateway.commands import Command, Commands, help_text, resolve_command
+from postroom.gateway.commands import Answer, Command, Commands, help_text, resolve_command
 from postroom.gateway.config import GatewayConfig, is_person, short_name
-from postroom.gateway.events import ButtonPress, MessageEvent
+from postroom.gateway.events import ButtonPress, Card, MessageEvent
 from postroom.gateway.handover import NOTHING_ELSE, Admission, AdmissionKind, Handover
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.notices import Notices, notice_key
@@ -175,7 +175,7 @@ class GatewayRunner:
             else:
                 tasks.start(self._go_on(key), name=f"messages of {key}")
 
-    async def _handle_message(self, event: MessageEvent) -> str | None:
+    async def _handle_message(self, event: MessageEvent) -> Answer:
         """Take a message and return what is to be said to it at once, if anything is."""
         source = event.source
         if source is None:
@@ -384,7 +384,7 @@ class GatewayRunner:
 
     # Commands.
 
-    async def _obey(self, event: MessageEvent, source: SessionSource, key: str) -> str | None:
+    async def _obey(self, event: MessageEvent, source: SessionSource, key: str) -> Answer:
         """Do what a command says. It never waits for a run and never becomes what an agent reads."""
         name = event.get_command() or ""
         command = resolve_command(name)
@@ -410,7 +410,7 @@ class GatewayRunner:
         if not self._knows(press.source):
             return wording.NOT_ALLOWED
         said = await self._obey(event, press.source, self._session_key_for_source(press.source))
-        return said or ""
+        return said.text if isinstance(said, Card) else said or ""
 
     # Its end.
 

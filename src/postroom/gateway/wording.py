@@ -325,3 +325,12 @@ def not_transcribed(name: str, why: str) -> str:
 def file_not_sent(name: str, why: str) -> str:
     """Say that a file of the agent's answer did not come."""
     return f"The agent's file {name} could not be sent: {_short(why)}."
+
+
+NO_MODELS = "No models are offered here; the operator lists them in [agent.models]."
+
+
+def used_up(read: int, written: int, cost_micros: int) -> str:
+    """Say which tokens an answer took, and its cost if the prices are known."""
+    cost = f", cost {cost_micros / 1_000_000:.4f}" if cost_micros else ""
+    return f"{read:,} tokens read, {written:,} written{cost}"

@@ -1,13 +1,14 @@
 """What an agent is made of, and how one is found by its name."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from postroom.contracts.activation import InferenceOverride
 from postroom.contracts.errors import AgentNotFound
 from postroom.contracts.inference import Model
 from postroom.contracts.records import replace
+from postroom.contracts.runs import Usage
 from postroom.runtime.tools import Tool
 
 
@@ -20,6 +21,7 @@ class AgentSpec:
     is stopped, and what it did stands. `context_window` is how many tokens the model takes, where that is
     known before its endpoint says so. With `commits_calls` the calls of a step are committed before they are
     made: what a crash cuts off is made again under the same ids, and the model is not asked again.
+    `prices` are the prices of a million tokens read and written, by the name of the model.
     """
 
     model: str
@@ -34,6 +36,14 @@ class AgentSpec:
     tool_timeout_ms: int | None = 600_000
     parallel_tools: bool = True
     commits_calls: bool = False
+    prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def priced(self, usage: Usage, overrides: InferenceOverride | None) -> Usage:
+        """Return the usage with its cost, if the price of the model that answered is known."""
+        model = overrides.upstream_model if overrides is not None else None
+        read, written = self.prices.get(model or self.model, (0, 0))
+        cost = round(usage.input_tokens * read + usage.output_tokens * written)
+        return replace(usage, cost_micros=usage.cost_micros + cost)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -186,7 +186,7 @@ class Execution:
             raise
         self._steps += 1
         self._log.steps += 1
-        self._count(result.usage or Usage())
+        self._count(result.usage or Usage())  # priced where it was asked
         self._is_cut = result.stop_reason is StopReason.MAX_TOKENS
         message = Message(
             role=Role.ASSISTANT,
@@ -249,14 +249,14 @@ class Execution:
         """Do what `/compact` asks for, and end the run."""
         compacted = await self._compaction.now()
         if compacted is not None:
-            self._count(compacted.usage)
+            self._count(self._with.agent.spec.priced(compacted.usage, None))
         self._said = NOTHING_TO_COMPACT if compacted is None else compacted.told
         return await self._end(TerminationReason.natural_end())
 
     async def _note(self, compacted: Compacted | None) -> None:
         if compacted is None:
             return
-        self._count(compacted.usage)
+        self._count(self._with.agent.spec.priced(compacted.usage, None))
         if compacted.left_out:
             self._told = f"\n\n({compacted.told})"
 
@@ -297,6 +297,8 @@ class Execution:
             result = await self._asked_without(request, files, sent, error, sink)
         if asked.messages == request.messages:  # what files take is not estimated
             self._with.windows.count(self._with.agent.spec, request, result.usage)
+        priced = self._with.agent.spec.priced(result.usage or Usage(), request.overrides)
+        result = replace(result, usage=priced)
         taken = [call.id for message in self._log.messages for call in message.tool_calls]
         return with_call_ids(result, self._with.new_id, taken=taken)
 
