@@ -156,7 +156,10 @@ IN_CI = {
         "test_a_token_that_one_server_made_is_good_at_the_other_until_that_revokes_it",
     ),
     "e2e/test_work_in_a_browser.py": ("test_a_person_writes_answers_and_cancels_without_a_script",),
-    "meta/test_planted_faults.py": ("test_the_copy_is_what_is_tested",),
+    "meta/test_planted_faults.py": (
+        "test_each_fault_has_one_place_in_the_source",
+        "test_the_copy_is_what_is_tested",
+    ),
     "real_clients/test_acp_permissions.py": ("test_six_messages_around_a_permission_are_six_answers[codex",),
     "real_clients/test_bad_input.py": (
         "test_a_run_of_a_client_that_is_logged_out_says_how_to_log_in[claude]",
@@ -225,6 +228,6 @@ def lane_of(file: str, case: str, parameters: Iterable[object], *, is_long: bool
     kinds = TWINS & {str(value) for value in parameters}
     if not kinds:
         return None
-    if folder == "conformance":
-        return "nightly" if "pooled" in kinds else None
+    if "pooled" in kinds:
+        return "nightly"
     return "long" if folder in WHERE_ENGINES_DIFFER or file in EMBEDDED_ON_POSTGRES else "nightly"

@@ -218,13 +218,21 @@ SOON = 4
 """Seconds after which a test of a planted fault fails that waits for what does not come."""
 
 
+def test_each_fault_has_one_place_in_the_source() -> None:
+    """CI leaves the faults to the night, but sees at once that a fault must be planted anew."""
+    counts = {
+        name: (ROOT / "src/postroom" / one.file).read_text(encoding="utf-8").count(one.text)
+        for name, one in FAULTS.items()
+    }
+    assert counts == dict.fromkeys(FAULTS, 1)
+
+
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_caught(name: str, copy: Path) -> None:
     fault = FAULTS[name]
     file = f"postroom/{fault.file}"
     text = (copy / file).read_text(encoding="utf-8")
-    assert text.count(fault.text) == 1, "the source has changed: plant the fault anew"
     with planted(copy, file, text.replace(fault.text, fault.fault)):
         done = run_tests(fault.test, copy, patience=SOON)
     assert done.returncode == 1, f"nobody noticed: {done.stdout[-2000:]}{done.stderr[-2000:]}"

@@ -189,20 +189,6 @@ async def test_a_refusal_shows_no_row(stores: OpenedRuns, session: Session) -> N
     assert str(owned.claim_token) not in str(raised.value)
 
 
-async def test_free_text_holds_any_character(stores: OpenedRuns) -> None:
-    text = "a\0b\x1ac\x1a0 d\\0"
-    owned = await given.claimed(stores)
-    result = given.result(owned, response=text, error=text)
-    said = await stores.dispatches.record_run_result(owned.claim_proof, result)
-    assert (said.run_response, said.run_error) == (text, text)
-    back = await stores.dispatches.nack(owned.claim_proof, error=text)
-    assert back.last_error == text
-    assert await stores.dispatches.load_dispatch("d1") == back
-    message = Message.user(text, id="m")
-    await stores.coordinator.commit(ThreadCommit(thread_id="t", messages=(message,)))
-    assert await stores.threads.load_messages("t") == (message,)
-
-
 async def test_half_a_character_is_refused(stores: OpenedRuns) -> None:
     with pytest.raises(InvalidRecord):
         await given.said(stores, "\ud800")

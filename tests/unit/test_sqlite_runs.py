@@ -18,7 +18,6 @@ from conformance.promises.given import an_office, put_message
 from conformance.promises.run_given import (
     KIND,
     LEASE,
-    SECOND,
     TARGET,
     asked,
     claimed,
@@ -33,7 +32,6 @@ from conformance.promises.run_given import (
     waiting,
 )
 from postroom.contracts import run_ports as ports
-from postroom.contracts.budgets import Spending
 from postroom.contracts.dispatch import TERMINAL, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
     ActiveRunConflict,
@@ -342,12 +340,6 @@ async def test_what_was_answered_is_there_when_the_file_is_opened_again(
     assert seen[0] == seen[1]
 
 
-async def test_all_parts_write_to_one_place(sqlite_store: SqliteStore) -> None:
-    runs = sqlite_store.runs
-    parts = (runs.dispatches, runs.threads, runs.events, runs.outbox, runs.coordinator)
-    assert {part.storage_identity for part in parts} == {sqlite_store.store.identity}
-
-
 async def test_many_steps_share_a_commit(stores: RunStores, sqlite_store: SqliteStore) -> None:
     before = sqlite_store.grouping
     async with asyncio.TaskGroup() as group:
@@ -379,23 +371,6 @@ async def removed(stores: RunStores, dispatch_id: str) -> None:
             await asyncio.sleep(0)
 
 
-async def test_ended_dispatches_are_counted_as_they_come_and_go(
-    stores: RunStores, clock: ManualClock
-) -> None:
-    expected = dict.fromkeys(RunDispatchStatus, 0)
-    for number, status in enumerate((*TERMINAL, *TERMINAL)):
-        await ended(stores, f"d{number}", status, thread=f"t{number}")
-        expected[status] += 1
-        assert await stores.dispatches.count_by_status() == expected
-    assert await stores.dispatches.discard("d3") is not None
-    await stores.dispatches.mark_reconciled([f"d{number}" for number in range(8)])
-    assert await stores.dispatches.purge_terminal(older_than=clock.now() + 1, dead_letters_older_than=0) == 6
-    assert await stores.dispatches.count_by_status() == {
-        **dict.fromkeys(RunDispatchStatus, 0),
-        RunDispatchStatus.DEAD_LETTER: 1,
-    }
-
-
 async def test_a_stale_row_in_the_queue_is_superseded_by_the_next_claim(
     stores: RunStores, sqlite_store: SqliteStore
 ) -> None:
@@ -425,50 +400,6 @@ async def test_a_stale_row_in_the_queue_is_superseded_by_the_next_claim(
     await enqueued(stores, "old-4", thread="u")
     await stores.dispatches.interrupt("u")
     assert await stores.dispatches.claim_dispatch("old-4", "worker", lease_ms=LEASE) is None
-
-
-async def test_a_delivery_that_asks_for_an_idle_thread_is_refused_when_it_is_not(stores: RunStores) -> None:
-    async def submit(dispatch_id: str) -> None:
-        delivery = Delivery(dispatch=asked(stores, dispatch_id), when_idle=True)
-        await stores.coordinator.commit(ThreadCommit(thread_id="t", delivery=delivery))
-
-    await submit("d1")
-    for _ in range(2):  # queued, then claimed
-        before = await snapshot(stores, "t")
-        with pytest.raises(ActiveRunConflict):
-            await submit("d2")
-        assert await snapshot(stores, "t") == before
-        owned = await stores.dispatches.claim("t", "worker", lease_ms=LEASE) or await loaded(stores)
-    await stores.dispatches.ack(owned.claim_proof)
-    await submit("d2")
-
-
-async def test_what_is_spent_adds_up(stores: RunStores) -> None:
-    def spending(scope: str, tokens: int) -> Spending:
-        return Spending(scope=scope, runs=1, wall_ms=2, tokens=tokens, cost_micros=-4)
-
-    for tokens in (3, 30):
-        spends = (spending("thread:t", tokens), spending("all:*", tokens))
-        await stores.coordinator.commit(ThreadCommit(thread_id="t", spends=spends))
-    found = await stores.threads.spending(["all:*", "tenant:x"])
-    assert found == {
-        "all:*": Spending(scope="all:*", runs=2, wall_ms=4, tokens=33, cost_micros=-8),
-        "tenant:x": Spending(scope="tenant:x"),
-    }
-    refused = ThreadCommit(thread_id="t", spends=(spending("all:*", 1),), expected_message_count=9)
-    with pytest.raises(VersionConflict):
-        await stores.coordinator.commit(refused)
-    assert await stores.threads.spending(["all:*"]) == {"all:*": found["all:*"]}
-
-
-async def test_a_claim_by_id_ends_a_stale_row(stores: RunStores, sqlite_store: SqliteStore) -> None:
-    await stores.dispatches.interrupt("t")
-    await enqueued(stores)
-    await sqlite_store.store.engine.write(
-        lambda sql: sql.connection.execute("UPDATE run_dispatches SET dispatch_epoch = 0")
-    )
-    assert await stores.dispatches.claim_dispatch("d1", "worker", lease_ms=LEASE) is None
-    assert (await loaded(stores)).status is RunDispatchStatus.SUPERSEDED
 
 
 @each_row("prefix, beyond", [("a", "b"), ("a\U0010ffff", "b"), ("x\ud7ff", "x\ue000"), ("é", "ê")])
@@ -508,15 +439,6 @@ async def test_a_waiter_that_gives_up_leaves_nothing(stores: RunStores, sqlite_s
         async with asyncio.timeout(0.02):
             await stores.events.wait(EventScope.thread("t"), after=0)
     assert EventScope.thread("t").key not in sqlite_store.store.changes._listeners
-
-
-async def test_a_wakeup_that_came_before_is_not_lost(stores: RunStores) -> None:
-    await enqueued(stores)
-    async with asyncio.timeout(60):
-        await stores.wakeups.wait(60 * SECOND)
-        await stores.wakeups.wait(1)  # it was told once
-        await stores.dispatches.cancel("d1")
-        await stores.wakeups.wait(60 * SECOND)
 
 
 async def test_a_closed_store_says_so(tmp_path: Path, clock: ManualClock) -> None:

@@ -149,6 +149,9 @@ async def counts_follow_every_move(stores: RunStores, clock: ManualClock) -> Non
     assert await counts() == (0, 0, 1, 1, 1, 1)
     await stores.dispatches.discard("d2")
     assert await counts() == (0, 0, 1, 1, 1, 0)
+    await stores.dispatches.mark_reconciled(["d0", "d1", "d3"])
+    assert await stores.dispatches.purge_terminal(older_than=clock.now() + 1) == 3
+    assert await counts() == (0, 0, 0, 0, 0, 0)
 
 
 async def dispatches_are_listed_by_status_over_all_threads(stores: RunStores, clock: ManualClock) -> None:
@@ -237,12 +240,13 @@ async def the_parts_of_one_place_share_it(stores: RunStores, clock: ManualClock)
     assert place
     assert stores.dispatches.storage_identity == place
     assert stores.threads.storage_identity == place
+    assert stores.events.storage_identity == stores.outbox.storage_identity == place
     assert stores.clock.now() == clock.now()
 
 
 async def what_a_worker_reports_may_be_any_text(stores: RunStores, clock: ManualClock) -> None:
     """A NUL character, or a very long text, makes no row that cannot be written or read."""
-    text = "\0 \x1b \u2028 'ü' \\u0000 \U0001f600 %s $1 ? \"x\"" + "long" * 20_000
+    text = "\0 \x1a0 \x1a \x1b \u2028 'ü' \\u0000 \U0001f600 %s $1 ? \"x\"" + "long" * 20_000
     owned = await claimed(stores)
     said = result(owned, response=text, error=text, termination=TerminationReason.error(text))
     recorded = await stores.dispatches.record_run_result(owned.claim_proof, said)

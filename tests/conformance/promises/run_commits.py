@@ -251,7 +251,7 @@ async def events_of_a_commit_may_expect_one_another(stores: RunStores, clock: Ma
 
 async def a_commit_keeps_any_text(stores: RunStores, clock: ManualClock) -> None:
     """Models and tools answer with whatever they like, a NUL character included."""
-    text = "\0 \x1b \u2028 'ü' \\u0000 \U0001f600 %s $1 ? \"x\"" + "long" * 20_000
+    text = "\0 \x1a0 \x1a \x1b \u2028 'ü' \\u0000 \U0001f600 %s $1 ? \"x\"" + "long" * 20_000
     commit = ThreadCommit(
         thread_id="t",
         messages=(Message.user(text, id="m1"),),
