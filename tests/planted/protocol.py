@@ -128,7 +128,7 @@ PLANTS = (
     plant(
         "a cancel of a run at another server is not stored",
         "dispatch/control.py",
-        "            tx.runs.dispatches.put_command(row, _CANCEL)\n            return True\n",
+        "            tx.runs.dispatches.put_command(row, command)\n            return True\n",
         "            return True\n",
     ),
     plant(
@@ -188,8 +188,8 @@ PLANTS = (
     plant(
         "the result of a step is not stored",
         "embedded/running.py",
-        '            await self._keep(STEP, name, {"name": name, "value": value})\n            if returns',
-        "            if returns",
+        "        await self._keep(STEP, name, payload, spends=self._control.spends(used))\n",
+        "",
     ),
     plant(
         "a key names no run",
