@@ -25,9 +25,9 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from postroom.app import places
 from postroom.app.tokens import redact
+from postroom.contracts.addresses import refuse_malformed_address, shown_address
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.runners import is_place
-from postroom.stores.addresses import refuse_malformed_address, shown_address
 
 _MIB: Final = 1024 * 1024
 _UNITS: Final = {

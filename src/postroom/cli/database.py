@@ -9,9 +9,9 @@ from postroom.app import places
 from postroom.cli import show
 from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, DataDir
+from postroom.contracts.addresses import is_postgres_address, refuse_malformed_address
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import InvalidArgument
-from postroom.stores.addresses import is_postgres_address, refuse_malformed_address
 
 app = typer.Typer(
     help="Move the store to another database.",

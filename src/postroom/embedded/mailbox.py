@@ -12,6 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from postroom.concurrency import SystemTimer, Tasks, in_thread
 from postroom.contracts.activation import BusyPolicy, RunActivation, RunHints
+from postroom.contracts.addresses import is_postgres_address, refuse_malformed_address
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import (
     ConfigError,
@@ -38,7 +39,6 @@ from postroom.embedded.operators import DeadLetters, Pending, Questions
 from postroom.embedded.running import Function, FunctionExecutor, Run, is_awaited
 from postroom.embedded.schedules import RunSchedules
 from postroom.embedded.values import refuse_other_text
-from postroom.stores.addresses import is_postgres_address, refuse_malformed_address
 from postroom.stores.live import LocalLiveChannels
 from postroom.stores.sqlite.store import SqliteStore
 from postroom.stores.store import Stores, refuse_forked
