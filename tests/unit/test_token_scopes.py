@@ -500,19 +500,17 @@ async def test_news_is_told_to_a_token_while_it_is_good() -> None:
 
 
 async def test_suggestions_for_addresses_are_for_those_who_may_read_them(edge: Edge) -> None:
-    few, bound = (
-        await edge.named_token("few", "mail:send"),
-        await edge.named_token("b", "mail:read", project=HARBOR),
-    )
-
-    async def suggested(headers: dict[str, str], part: str, **known: str) -> httpx2.Response:
-        ref = {"type": "ref/resource", "uri": "mail://inbox/{project}/{agent}"}
-        about = {"argument": {"name": part, "value": ""}, "context": {"arguments": known}}
-        asked = _call("completion/complete", ref=ref, **about)
-        return await _ask(edge, "POST", "/mcp", headers, json=asked)
-
-    assert (await suggested(few, "project")).status_code == 403
-    found = (await suggested(bound, "project")).json()["result"]["completion"]
-    assert found["values"] == ["projects-harbor"]
-    refused = (await suggested(bound, "agent", project="projects-shore")).json()
-    assert refused["error"]["data"]["code"] == "unknown_project"
+    inbox = "mail://inbox/{project}/{agent}"
+    few, reader = await edge.named_token("few", "mail:send"), await edge.named_token("reader", "mail:read")
+    asked = {"ref": {"type": "ref/resource", "uri": inbox}, "argument": {"name": "project", "value": ""}}
+    for headers, status in ((few, 403), (reader, 200)):
+        answer = await _ask(edge, "POST", "/mcp", headers, json=_call("completion/complete", **asked))
+        assert answer.status_code == status
+    harbor = await edge.store.read(lambda tx: tx.project(HARBOR))
+    assert harbor is not None
+    bound = Caller(grant=grant("mail:read", project_id=harbor.id, project_slug=harbor.slug))
+    assert await resources.suggested(edge.mail, inbox, "project", "", {}, bound) == [harbor.slug]
+    with pytest.raises(UnknownProject):
+        await resources.suggested(edge.mail, inbox, "agent", "", {"project": "projects-shore"}, bound)
+    with pytest.raises(InsufficientScope):
+        await resources.suggested(edge.mail, inbox, "project", "", {}, Caller(grant=grant("mail:send")))
