@@ -174,8 +174,9 @@ test-clients: $(DEV) .clients/.installed libraries ## drive the real clients aga
 test-clients-nightly: $(DEV) .clients/.installed libraries
 	$(DRIVE_CLIENTS) -m nightly tests/real_clients
 
-clients-table: $(DEV) .clients/.installed ## run all tests of them and write docs/clients.md from that run
-	-$(DRIVE_CLIENTS) tests/real_clients
+clients-table: $(DEV) .clients/.installed ## drive one after another and write docs/clients.md; goes on where it stopped, AGAIN=1 begins anew
+	@$(if $(AGAIN),rm -rf .clients/results)
+	-$(BIN)/pytest -q --only-left tests/real_clients/test_table.py
 	@PYTHONPATH=tests:src $(BIN)/python -m real_clients.page
 
 # Everything is resolved together, and what running needs is a part of that: a package has one version in both.

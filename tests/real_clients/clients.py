@@ -31,6 +31,8 @@ class Client(Protocol):
     """Flags with which one turn without a person may call our tools and edit files."""
     trusting: ClassVar[tuple[str, ...]]
     """Flags with which one turn runs our hooks, where a person trusts them by hand."""
+    resuming: ClassVar[tuple[str, ...]]
+    """The words before a session's id with which a person resumes it, if a turn without a person cannot."""
     drawn: ClassVar[str]
     """What it draws at a terminal when it can be typed to; empty where it reads what was typed before."""
 
@@ -90,6 +92,7 @@ class Claude:
     files = (".claude/settings.json",)
     allowing = ("--allowedTools", "mcp__plugin_postroom_postroom", "--permission-mode", "acceptEdits")
     trusting = ()
+    resuming = ()
     drawn = ""
 
     def prepare(self, home: Home) -> None:
@@ -160,6 +163,7 @@ class Codex:
         "workspace-write",
     )
     trusting = ("--dangerously-bypass-hook-trust",)
+    resuming = ()
     drawn = "Ask Codex to do anything"
 
     def prepare(self, home: Home) -> None:
@@ -222,6 +226,7 @@ class Gemini:
     files = (".gemini/settings.json",)
     allowing = ("--approval-mode", "yolo")
     trusting = ()
+    resuming = ()
     drawn = ""
 
     def prepare(self, home: Home) -> None:
@@ -281,6 +286,7 @@ class Opencode:
     files = (".config/opencode/opencode.json",)
     allowing = ()
     trusting = ()
+    resuming = ()
     drawn = "Ask anything"
 
     def prepare(self, home: Home) -> None:
@@ -350,6 +356,7 @@ class Copilot:
     files = (".copilot/mcp-config.json", ".copilot/settings.json")
     allowing = ("--allow-all-tools",)
     trusting = ("--trust-folder",)
+    resuming = ()
     drawn = ""
 
     def prepare(self, home: Home) -> None:
@@ -395,7 +402,7 @@ class Cline:
 
     name = "cline"
     package = "cline"
-    pass_env = ("CLINE_TELEMETRY_DISABLED",)
+    pass_env = ("CLINE_PLUGIN_IMPORT_TIMEOUT_MS", "CLINE_TELEMETRY_DISABLED")
 
     setup = "cline"
     waking = ()
@@ -403,10 +410,13 @@ class Cline:
     files = (".cline/data/settings/cline_mcp_settings.json",)
     allowing = ()
     trusting = ()
+    resuming = ("cline", "--id")
     drawn = ""
 
     def prepare(self, home: Home) -> None:
         home.environment["CLINE_TELEMETRY_DISABLED"] = "1"
+        # It drops plugins that it has not imported within 4 s, which a busy machine may need.
+        home.environment["CLINE_PLUGIN_IMPORT_TIMEOUT_MS"] = "60000"
         name = "openai-compatible"
         settings = {"provider": name, "apiKey": KEY, "model": "gpt-5.1", "baseUrl": f"{home.model.url}/v1"}
         provider = {"settings": settings, "updatedAt": "2026-11-23T00:00:00.000Z", "tokenSource": "manual"}
@@ -421,17 +431,18 @@ class Cline:
     def edit(self, path: Path, text: str) -> CallTool:
         return CallTool("apply_patch", {"input": _patch(path, text)})
 
-    def person(self, _home: Home) -> Sequence[str]:
+    def person(self, home: Home) -> Sequence[str]:
+        home.environment["TERM"] = "xterm-256color"
         return ("cline",)
 
     def rewriting(self, _home: Home) -> Sequence[str]:
         return ("cline", "mcp", "add", "--yes", "other", "--", "true")
 
     def servers(self) -> Sequence[str]:
-        return ("cline", "config", "--json")
+        return ("cline", "config", "mcp")
 
     def accepts(self, told: str) -> bool:
-        return "postroom" in told
+        return re.search(r"^ *postroom \[stdio\]", told, re.MULTILINE) is not None
 
     def answer(self, done: Done) -> str:
         return next(str(line["text"]) for line in done.lines() if line["type"] == "run_result")

@@ -9,14 +9,27 @@ from real_clients.bench import Bench
 from real_clients.clients import CLIENTS
 from real_clients.home import PINS, Home, are_installed
 from real_clients.model_server import ModelServer
-from real_clients.page import keep
+from real_clients.page import is_left, keep
 
 HERE = Path(__file__).parent
 NEEDS_CLIENTS = "the real clients are not installed in the pinned versions: `make clients`"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option with which a run of the table goes on where the last one stopped."""
+    parser.addoption(
+        "--only-left",
+        action="store_true",
+        help="Leave out each scenario whose result passed in the last 7 days, with the pinned release.",
+    )
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep one test of those that need clients, skipped, when they are not installed."""
+    if config.getoption("--only-left", default=False):
+        done = [item for item in items if "scenario" in _fixtures(item) and not is_left(*_cell_of(item))]
+        items[:] = [item for item in items if item not in done]
+        config.hook.pytest_deselected(items=done)
     if are_installed():
         return
     theirs = [item for item in items if HERE in item.path.parents and "home" in _fixtures(item)]
@@ -24,6 +37,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         theirs[0].add_marker(pytest.mark.skip(reason=NEEDS_CLIENTS))
         items[:] = [item for item in items if item not in theirs[1:]]
         config.hook.pytest_deselected(items=theirs[1:])
+
+
+def _cell_of(item: pytest.Item) -> tuple[str, str]:
+    params: dict[str, str] = getattr(item, "callspec").params  # noqa: B009 - pytest types no parameters
+    return params["client"], params["scenario"]
 
 
 def _fixtures(item: pytest.Item) -> tuple[str, ...]:
@@ -42,7 +60,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         package = bench.client.package
         report.sections.append((f"{package} {PINS[package]}", bench.runs_said()))
     if report.when == "call" and "scenario" in _fixtures(item):
-        keep(*(item.callspec.params[name] for name in ("client", "scenario")), passed=report.passed)
+        keep(*_cell_of(item), passed=report.passed)
     return report
 
 

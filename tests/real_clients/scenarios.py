@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from postroom.mail.operations import OPERATIONS
@@ -95,6 +95,8 @@ def session_resumed(bench: Bench) -> str:
     bench.set_up()
     first = bench.turn("The boat is called Albatross.", Say("I know it now."))
     session = bench.client.session(first, bench.home)
+    if bench.client.resuming:
+        return _resumed_at_a_terminal(bench, (*bench.client.resuming, session))
     second = bench.turn("What is it called?", Say("Albatross."), session=session)
     assert bench.client.session(second, bench.home) == session
     asked = bench.model.conversation[-1].text
@@ -102,6 +104,18 @@ def session_resumed(bench: Bench) -> str:
         assert said in asked, bench.tell(second)
     assert bench.client.answer(second) == "Albatross."
     return ""
+
+
+def _resumed_at_a_terminal(bench: Bench, words: Sequence[str]) -> str:
+    """Go on with the session as a person at a terminal does; return how."""
+    bench.client.person(bench.home)
+    bench.model.script = lambda _asked: Say("Albatross.")
+    with at_a_terminal(bench.home, words) as terminal:
+        terminal.type("What is it called?", behind="Albatross")
+        asked = bench.model.wait_for(lambda one: "What is it called?" in one.new_text)
+    for said in ("The boat is called Albatross.", "I know it now."):
+        assert said in asked.text, f"{bench.model.story()}\n{terminal}"
+    return f"at a terminal, by `{' '.join(bench.client.resuming)}`"
 
 
 def tool_changes(bench: Bench) -> str:

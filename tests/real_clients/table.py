@@ -38,8 +38,7 @@ class NotOffered:
 
 Cell = Yes | No | NotYet | NotOffered
 
-_NOT_WOKEN = NotOffered("nothing begins a turn of its idle session")
-_NOT_STEERED = NotOffered("it takes no message while it works")
+_NOT_WOKEN = NotOffered("nothing outside begins a turn of its idle session")
 
 TABLE: Mapping[str, Mapping[str, Cell]] = {
     "claude": {
@@ -134,7 +133,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     },
     "copilot": {
         "configuration_accepted": Yes(),
-        "tools_offered": Yes("`core`: 10 tools, about 1,800 tokens; `full`: 36 tools, about 4,700 tokens"),
+        "tools_offered": Yes("`core`: 10 tools, about 1,800 tokens; `full`: 36 tools, about 4,800 tokens"),
         "tools_in_the_first_request": Yes(),
         "ends_with_its_answer": Yes(),
         "session_resumed": Yes(),
@@ -155,13 +154,11 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
         "run_cancelled": Yes(),
     },
     "cline": {
-        "configuration_accepted": NotOffered("has no command that lists its servers"),
-        "tools_offered": Yes("`core`: 10 tools, about 1,800 tokens; `full`: 36 tools, about 4,700 tokens"),
+        "configuration_accepted": Yes(),
+        "tools_offered": Yes("`core`: 10 tools, about 1,800 tokens; `full`: 36 tools, about 4,800 tokens"),
         "tools_in_the_first_request": Yes(),
         "ends_with_its_answer": Yes(),
-        "session_resumed": No(
-            "a turn that prints JSON resumes no session", "JSON output mode requires a prompt argument"
-        ),
+        "session_resumed": Yes("at a terminal, by `cline --id`"),
         "tool_changes": Yes(),
         "welcomed_at_the_start": Yes(),
         "mail_told_at_the_prompt": Yes(),

@@ -37,7 +37,7 @@ def test_every_client_has_a_cell_for_every_scenario() -> None:
 
 
 def test_the_page_says_what_the_table_says_of_the_pinned_versions() -> None:
-    told = page.page(page.expected(), page.tried()["date"])
+    told = page.page(page.expected(), page.tried()["dates"])
     assert page.PAGE.read_text() == told, "run `make clients-table`"
 
 

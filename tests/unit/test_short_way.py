@@ -443,9 +443,9 @@ async def test_a_refusal_of_the_headers_says_what_to_send(ways: Ways) -> None:
 @pytest.mark.parametrize(
     ("client", "text_is_whole"),
     [
-        ("copilot", False),
-        ("github-copilot-developer", False),
         ("Cline", False),
+        ("@cline/core", False),
+        ("copilot", True),  # its hooks see the text only
         ("claude-code", True),
         ("gemini-cli-mcp-client", True),
         ("somebody", True),

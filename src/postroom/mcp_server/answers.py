@@ -20,8 +20,11 @@ CAME: Final = "messages_for_this_run"
 ELSEWHERE: Final = "The answer is in structuredContent."
 _GIVES_STRUCTURED: Final = ("claude", "codex")
 """The clients whose model is given the structured content and no text. Others give it the text."""
-_GIVES_BOTH: Final = ("copilot", "github-copilot", "cline", "@cline")
-"""The clients whose model is given both, so that it would read each body twice."""
+_GIVES_BOTH: Final = ("cline", "@cline")
+"""The clients whose model is given both, so that it would read each body twice.
+
+Copilot's model is given both, too, but its hooks see the text only: they need it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
