@@ -698,7 +698,9 @@ class MatrixDriver(Driver):
 
     async def files(self) -> Sequence[tuple[str, bytes]]:
         names = [
-            one.get("filename") or one["body"] for one in self.fake.said if one.get("msgtype") == "m.file"
+            one.get("filename") or one["body"]
+            for one in self.fake.said
+            if one.get("msgtype") in ("m.file", "m.image", "m.audio")
         ]
         return list(zip(names, [one.body for one in self.fake.requests("/upload")], strict=False))
 

@@ -515,6 +515,29 @@ async def test_a_file_that_the_agent_leaves_comes_behind_the_answer_once(stage: 
     assert (name, content.replace(b"\r\n", b"\n")) == ("notes.txt", b"some notes\n")
 
 
+async def test_pictures_and_sounds_that_the_agent_leaves_come_whole_and_in_order(
+    stage: Stage, tmp_path: Path
+) -> None:
+    await stage.start()
+    left = [
+        ("chart.png", b"\x89PNG\r\n\x1a\n" + b"picture" * 9),
+        ("notes.txt", b"some notes"),
+        ("reply.ogg", b"OggS\x00\x02" + b"\x00" * 22 + b"OpusHead" + b"sound" * 9),
+    ]
+
+    async def act(activation: Any, sink: Any) -> Any:
+        for position, (name, content) in enumerate(left):
+            await asyncio.to_thread((tmp_path / name).write_bytes, content)
+            await activation.control.files.leave(tmp_path / name, position)
+        return done(activation, "here they are")
+
+    stage.agent.act = act
+    await stage.driver.say("all of it, please")
+    await stage.answered(1)
+    assert "here they are" in stage.texts()
+    assert [(name, content.rstrip()) for name, content in await stage.driver.files()] == left
+
+
 async def test_a_part_of_an_unknown_kind_is_named_to_the_agent_and_to_the_sender(stage: Stage) -> None:
     if stage.lacks("unknown parts"):
         return

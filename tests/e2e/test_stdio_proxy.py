@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import psutil
 import pytest
-from filelock import FileLock
 from mcp import Client, StdioServerParameters
 
 from fake_postroom import FakePostroom, Raw, Seen, Stream, rpc_error, rpc_result
@@ -451,13 +450,18 @@ def env(tmp_path: Path) -> Iterator[dict[str, str]]:
         "POSTROOM_PORT": "0",
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
     }
-    note = places.read_server_note(data)
-    # One that a failing test leaves half started has no note yet, but owns the database.
-    pid = note.pid if note is not None else read_owner(data / "postroom.db").get("pid")
-    if pid is not None:
-        os.kill(pid, signal.SIGTERM)
-        with FileLock(f"{data / 'postroom.db'}.lock", timeout=PATIENCE):
-            pass  # it has let go of the database
+    # On a busy machine a second server may wait for the database of the first.
+    started = [one for one in psutil.process_iter() if data_folder_of(one) == str(data)]
+    for process in started:
+        process.terminate()
+    assert not psutil.wait_procs(started, timeout=PATIENCE)[1]
+
+
+def data_folder_of(process: psutil.Process) -> str | None:
+    try:
+        return process.environ().get("POSTROOM_DATA_DIR")
+    except psutil.Error:
+        return None
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
