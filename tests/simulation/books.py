@@ -110,8 +110,10 @@ class Rounds:
     commits: Commits
     servers: list[Server]
     settings: dict[str, Any]
-    patience_ms: int = 5_500
+    patience_ms: int = 3_500
     """How long it may stay undone."""
+    idle_ms: int = 2_400
+    """How long a claim may lie that its server does not execute: less than a lease, after which others have it."""
     found: list[str] = field(default_factory=list)
     _since: dict[tuple[str, ...], int] = field(default_factory=dict)
     _told: set[tuple[str, ...]] = field(default_factory=set)
@@ -123,7 +125,8 @@ class Rounds:
         wrong = dict(self._wrong(now))
         self._since = {one: self._since.get(one, now) for one in wrong}
         for one, since in self._since.items():
-            if now - since > self.patience_ms and one not in self._told:
+            patience = self.idle_ms if one[0] == "idle" else self.patience_ms
+            if now - since > patience and one not in self._told:
                 self._told.add(one)
                 self.found.append(f"{wrong[one]} (since {since}, seen at {now})")
         if self.settings["leases"]:

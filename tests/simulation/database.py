@@ -215,7 +215,7 @@ class SimulatedEngine:
                 if fault.kind == "slow back":
                     back += self._happens(fault, change).ms
                     self.slow_until = max(self.slow_until, back)
-                elif fault.kind in ("killed behind", "frozen behind") and not process.is_dead:
+                elif fault.kind.endswith(" behind") and not process.is_dead:
                     database.on_fault(process, self._happens(fault, change))
             if call is not None:
                 call.step(loop, process)

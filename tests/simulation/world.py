@@ -249,6 +249,10 @@ class World:
         if self.database.is_calm:  # the change was sent before
             return
         server = next(one for one in self.servers if one.process is process)
+        if fault.kind == "another killed behind":
+            if not (others := [one for one in self._up() if one is not server]):
+                return
+            server = others[0]
         if fault.kind.startswith("frozen"):
             server.freeze(fault.ms)
         else:
