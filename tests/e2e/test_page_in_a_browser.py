@@ -191,6 +191,15 @@ def test_a_page_fits_every_width_in_light_and_dark_and_fetches_from_home_only(si
     assert len(grounds) == 2
 
 
+def test_the_number_that_needs_a_person_is_in_sight_on_a_phone_beside_the_current_tab(site, browser):
+    browser.open(f"{site.address}/p/orchard/runs", width=390)
+    for what in (".tabs [data-go=c] .count", ".tabs [aria-current]"):
+        place = browser.see(
+            f"(({{left, right}}) => [left, right])(document.querySelector('{what}').getBoundingClientRect())"
+        )
+        assert 0 <= place[0] < place[1] <= 390, (what, place)
+
+
 def test_hostile_mail_does_nothing_in_a_browser(site, browser):
     browser.open(f"{site.address}/p/orchard/m/{site.hostile}")
     assert "alert(1)" in browser.see("document.querySelector('.prose').textContent")

@@ -471,7 +471,7 @@ def test_clients_that_begin_at_once_share_one_server_which_outlives_them(env: di
     for proxy in proxies:
         proxy.send(ask(1, "tools/call", name="health_check", arguments={}))
     for proxy in proxies:
-        assert proxy.line()["result"]["structuredContent"]["status"] == "ok"
+        assert proxy.line(patience=60)["result"]["structuredContent"]["status"] == "ok"
         assert proxy.end() == 0
     note = places.read_server_note(data)
     assert note is not None
@@ -533,7 +533,7 @@ def test_a_killed_server_is_started_again_by_the_next_requests(env: dict[str, st
     data = Path(env["POSTROOM_DATA_DIR"])
     proxy = Proxy(env)
     proxy.send(ask(1, "tools/call", name="health_check", arguments={}))
-    assert proxy.line()["result"]["structuredContent"]["status"] == "ok"
+    assert proxy.line(patience=60)["result"]["structuredContent"]["status"] == "ok"
     first = places.read_server_note(data)
     assert first is not None
     os.kill(first.pid, signal.SIGKILL)

@@ -699,6 +699,31 @@ async def test_a_lost_connection_for_hints_is_opened_again(store: SqlStore, othe
         assert await asyncio.to_thread(hints.is_listening.wait, PATIENCE)
 
 
+async def test_a_process_that_is_alone_sends_no_hints_and_one_that_begins_misses_none(
+    store: SqlStore, other: Connection, postgres_dsn: str, a_schema: str, clock: ManualClock
+) -> None:
+    hints = engine_of(store).notifications
+    assert await asyncio.to_thread(hints.is_alone.wait, PATIENCE)
+    await asyncio.to_thread(other.listen, hints.channel)
+    engine_of(store).share(["unsent"])
+    heard: list[str] = []
+    await asyncio.to_thread(asked, other, "SELECT pg_notify($1, 'plum')", hints.channel)
+    while "*" not in heard:  # it hears that it is not alone, and from now on it sends
+        await asyncio.to_thread(asked, other, "SELECT 1")
+        heard += [word for word, _ in other.heard()]
+    assert set(heard) == {"plum", "*"}
+    second = await asyncio.to_thread(PostgresStore.open, postgres_dsn, schema=a_schema, clock=clock)
+    try:
+        with second.store.changes.listen("plum") as told:
+            for _ in range(5):  # the first may come from the beginning itself
+                engine_of(store).share(["plum"])
+                assert await told.wait(timedelta(seconds=PATIENCE))
+        assert not hints.is_alone.is_set()
+        assert not engine_of(second.store).notifications.is_alone.is_set()
+    finally:
+        await asyncio.to_thread(second.close)
+
+
 # Transactions that wait for each other
 
 

@@ -79,6 +79,10 @@ PUT_TOGETHER = {
 MAY_BE_SCANNED = {
     "json_each",
     "found",
+    "due",
+    "walked",
+    "counted",
+    "one",
     "(subquery",
     "CONSTANT",
     "unreadable_rows",

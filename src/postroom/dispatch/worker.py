@@ -78,7 +78,7 @@ from postroom.log import get_logger
 _LOG = get_logger(__name__)
 _MOST_SAFETY_MS = 1_000
 _TOGETHER_S = 0.002
-_LONGEST_END_S = 0.025
+_LONGEST_END_S = 0.1
 _LEASES = "leases"
 """The key of changes that renew claims, of whatever threads."""
 _TRACEBACK_KEPT = 16 * 1024
@@ -388,7 +388,7 @@ class Dispatcher:
         return frozenset(self.held)
 
     async def ends_are_stored(self) -> None:
-        """Return when the ends that are being stored have freed their slots, after 2 ms to 27 ms.
+        """Return when the ends that are being stored have freed their slots, after 2 ms to 102 ms.
 
         Short runs that begin together end together: then their slots are filled in one commit, too.
         """

@@ -2,6 +2,9 @@
 
 They are sent after the commit, many at once, on a connection that does not wait for the disk: NOTIFY within a
 transaction would let only one transaction of the database commit at a time.
+
+Each is a transaction of its own. A process that is alone sends none: that is a third of the transactions of a
+busy one. Each process that listens holds a shared lock of its session, so that others see it, and says so.
 """
 
 import contextlib
@@ -20,6 +23,7 @@ from postroom.log import get_logger
 from postroom.stores.changes import ChangeNotifier, short_topic
 from postroom.stores.postgres.connection import Address, Connection
 from postroom.stores.postgres.errors import ConnectionLost, Contended
+from postroom.stores.postgres.sql_transaction import lock_number
 
 _LOG = get_logger(__name__)
 
@@ -32,6 +36,16 @@ TOGETHER_WITHIN: Final = timedelta(milliseconds=10)
 LOOKS_EVERY: Final = timedelta(seconds=10)
 """How often clocks are compared, and the schema with what this release can use."""
 _SEND: Final = "SELECT pg_notify($1::text, word) FROM unnest($2::text[]) AS word"
+_BEGUN: Final = "*"
+"""Sent by a process that begins to listen, or to send: all listeners look again."""
+_LISTENS: Final = "SELECT pg_advisory_lock_shared($1::bigint)"
+_OTHERS: Final = """
+SELECT EXISTS (SELECT 1 FROM pg_locks
+                WHERE locktype = 'advisory' AND objsubid = 1 AND pid <> pg_backend_pid()
+                  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+                  AND classid = ($1::bigint >> 32 & 4294967295)::oid
+                  AND objid = ($1::bigint & 4294967295)::oid)
+"""
 
 
 class Notifications:
@@ -45,8 +59,11 @@ class Notifications:
         self._changes = changes
         self._look_around, self._looked_at = look_around, 0
         self.channel = f"postroom_{blake2b(address.schema.encode(), digest_size=8).hexdigest()}"
+        self._key = lock_number(f"postroom listens {address.schema}")
         self.is_listening = threading.Event()
         """Whether other processes are heard now."""
+        self.is_alone = threading.Event()
+        """Whether no other process listens: nothing is sent."""
         self._owed: set[str] = set()
         self._gate = threading.Lock()
         self._closing = threading.Event()
@@ -58,7 +75,7 @@ class Notifications:
 
     def share(self, topics: Iterable[str]) -> None:
         """Tell other processes of these topics, some time soon."""
-        if self.is_listening.is_set():
+        if self.is_listening.is_set() and not self.is_alone.is_set():
             with self._gate:
                 is_first = not self._owed
                 self._owed.update(short_topic(topic) for topic in topics)
@@ -96,8 +113,11 @@ class Notifications:
     def _listen(self) -> None:
         connection = Connection(self._address)
         try:
+            connection.send(_LISTENS, (self._key,))
             connection.listen(self.channel)
+            self._send_to_others()
             self.is_listening.set()
+            self._ring()
             self._changes.tell_all()  # what was said while nobody listened
             with selectors.DefaultSelector() as selector:
                 selector.register(connection.fileno, selectors.EVENT_READ)
@@ -107,6 +127,7 @@ class Notifications:
                     self._pass_on(connection)
                     if elapsed_ms() - self._looked_at > milliseconds(LOOKS_EVERY):
                         self._look_around(connection)
+                        self._look_for_others(connection)
                         self._looked_at = elapsed_ms()
         finally:
             connection.close()
@@ -124,4 +145,25 @@ class Notifications:
         self._closing.wait(TOGETHER_WITHIN.total_seconds())
 
     def _hear(self, connection: Connection) -> None:
-        self._changes.tell(word for word, process in connection.heard() if process != connection.pid)
+        words = [word for word, process in connection.heard() if process != connection.pid]
+        if words and self.is_alone.is_set():
+            self._send_to_others()
+        if _BEGUN in words:
+            self._changes.tell_all()
+        self._changes.tell(words)
+
+    def _look_for_others(self, connection: Connection) -> None:
+        """Find out whether another process listens; one that begins to says so, and is not waited for."""
+        found = connection.send(_OTHERS, (self._key,))
+        connection.wait()
+        if not found.rows[0][0]:
+            self.is_alone.set()
+            self._hear(connection)  # one may have begun meanwhile
+        elif self.is_alone.is_set():
+            self._send_to_others()
+
+    def _send_to_others(self) -> None:
+        """Send from now on, and have the listeners of others look for what was told before."""
+        self.is_alone.clear()
+        with self._gate:
+            self._owed.add(_BEGUN)

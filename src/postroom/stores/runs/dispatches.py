@@ -46,9 +46,10 @@ _FOR_EVER: Final = 2**63 - 1
 """Until when something is held that has no end of its own."""
 _FEW: Final = 16
 """Due rows, and threads of the queue, of which fewer are looked at one by one."""
-_FIRST_WINDOW: Final = 64
-_WINDOWS: Final = 3
-"""Rows of the queue that are looked at together, at least, and how often before each thread is looked at."""
+_LATER_WINDOW: Final = 64
+"""Rows of the queue that are looked at together behind the first ones, at least."""
+_WINDOWS: Final = 4
+"""How often rows are looked at together before each thread is looked at."""
 _SOON_MS: Final = 10_000
 """Milliseconds: a queued run that is due within this time counts as an executing run for budgets."""
 _QUEUED, _CLAIMED = RunDispatchStatus.QUEUED, RunDispatchStatus.CLAIMED
@@ -295,25 +296,27 @@ class Dispatches(Tables, DispatchTables):
     def _due(self, limit: int, tenant: str | None, full_keys: Sequence[str], places: Places) -> Sequence[Row]:
         """Return due rows in their order, of at least `limit` threads if so many are due.
 
-        The cost does not grow with delayed rows, with the rows of one thread, or with rows behind a run that
-        is claimed or waits: if few threads are queued, or a few windows of rows hold too few that are due,
-        each thread is looked at once instead.
+        One statement looks at few due rows, at few threads, or at the first rows of the queue, and mostly
+        these are enough. Its cost does not grow with delayed rows, with the rows of one thread, or with rows
+        behind a run that is claimed or waits. If a few more windows of rows hold too few that are due, each
+        thread is looked at once instead.
         """
         asked = {"now": self._now(), "full_keys": full_keys, "tenant": tenant, **_within(places)}
-        due = self._sql.all("dispatches.due_now", {**asked, "window": _FEW})
-        if len(due) < _FEW:
-            return sorted((row for row in due if row[-1]), key=_turn)
-        if len(self.queued_threads(_FEW, "")) < _FEW:
-            return sorted(self._sql.all("dispatches.due_by_thread", asked), key=_turn)
-        window = max(2 * limit, _FIRST_WINDOW)
+        window = 1 if tenant is not None else max(limit, 1)
+        first = self._sql.all("dispatches.due_first", {**asked, "few": _FEW, "window": window})
+        part = [row[:-1] for row in first if row[-1]]
+        if not part:
+            return sorted((row[:-1] for row in first if row[-2]), key=_turn)
         statement = "due_threads"
         if tenant is not None:
             statement = "due_threads_of_tenant" if tenant else "due_threads_of_nobody"
         found: list[Row] = []
         behind: Sequence[Any] = (-1, *_EARLIEST)
-        for _ in range(_WINDOWS):
-            after = dict(zip(("priority", "created_at", "dispatch_id"), behind, strict=True))
-            part = self._sql.all(f"dispatches.{statement}", {**asked, **after, "window": window})
+        for number in range(_WINDOWS):
+            if number or tenant is not None:
+                window = max(2 * limit, _LATER_WINDOW)
+                after = dict(zip(("priority", "created_at", "dispatch_id"), behind, strict=True))
+                part = self._sql.all(f"dispatches.{statement}", {**asked, **after, "window": window})
             found += [row for row in part if row[-1]]
             if len(part) < window or len({row[3] for row in found}) >= limit:
                 return found

@@ -183,12 +183,6 @@ SELECT priority, created_at, dispatch_id, thread_id, tenant, limit_key, availabl
             THEN 1 ELSE 0 END
   FROM run_dispatches
 
--- due_now
--- The rows that are due, blocked or not, as far as the window goes: mostly these are all of them.
-{part due_rows}
- WHERE status = 'Queued' AND available_at <= :now
- ORDER BY available_at LIMIT :window;
-
 -- due_threads
 {part due_rows}
  WHERE status = 'Queued' AND is_open = 1
@@ -207,13 +201,8 @@ SELECT priority, created_at, dispatch_id, thread_id, tenant, limit_key, availabl
    AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
  ORDER BY priority, created_at, dispatch_id LIMIT :window;
 
--- due_by_thread
--- The first due row of each thread that is free, and the row of a run that holds the others of its thread.
-WITH RECURSIVE found (thread_id) AS (
-  SELECT (SELECT min(thread_id) FROM run_dispatches WHERE status = 'Queued')
-   UNION ALL
-  SELECT (SELECT min(d.thread_id) FROM run_dispatches d WHERE d.status = 'Queued' AND d.thread_id > found.thread_id)
-    FROM found WHERE found.thread_id IS NOT NULL)
+-- part due_of_found
+-- The first due row of each found thread that is free, and the row of a run that holds the others of its thread.
 SELECT d.priority, d.created_at, d.dispatch_id, d.thread_id, d.tenant, d.limit_key, d.available_at, 1
   FROM found {cross} run_dispatches d
     ON d.dispatch_id = (
@@ -232,18 +221,51 @@ SELECT d.priority, d.created_at, d.dispatch_id, d.thread_id, d.tenant, d.limit_k
                       AND CAST(:is_anywhere AS bigint) = 0 AND NOT (p.place IN {texts :places}))
  UNION ALL
 SELECT d.priority, d.created_at, d.dispatch_id, d.thread_id, d.tenant, d.limit_key, d.available_at, 1
-  FROM runs h {index runs_holding} {cross} run_dispatches d ON d.run_id = h.run_id
- WHERE h.status <> 'done' AND h.holds_others = 1 AND d.is_open = 1 AND d.run_id > '' AND d.status = 'Queued'
-   AND d.available_at <= :now AND d.held_until <= :now
-   AND NOT (d.limit_key IN {texts :full_keys})
-   AND (CAST(:tenant AS text) IS NULL OR d.tenant = CAST(:tenant AS text))
+  FROM found {cross} run_dispatches d
+    ON d.dispatch_id = (
+       SELECT q.dispatch_id FROM runs h {index runs_holding} {cross} run_dispatches q ON q.run_id = h.run_id
+        WHERE h.thread_id = found.thread_id AND h.status <> 'done' AND h.holds_others = 1
+          AND q.is_open = 1 AND q.run_id > '' AND q.status = 'Queued' AND q.available_at <= :now AND q.held_until <= :now
+          AND NOT (q.limit_key IN {texts :full_keys})
+          AND (CAST(:tenant AS text) IS NULL OR q.tenant = CAST(:tenant AS text))
+          AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = q.dispatch_id)
+        LIMIT 1)
+ WHERE found.thread_id IS NOT NULL
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = d.thread_id AND r.status <> 'done'
                       AND r.holds_others = 1 AND r.run_id <> d.run_id LIMIT 1 OFFSET 0)
    AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = d.thread_id AND o.status = 'Claimed'
                     LIMIT 1 OFFSET 0)
    AND NOT EXISTS (SELECT 1 FROM thread_places p WHERE p.thread_id = d.thread_id
                       AND CAST(:is_anywhere AS bigint) = 0 AND NOT (p.place IN {texts :places}))
-   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = d.dispatch_id);
+
+-- due_by_thread
+WITH RECURSIVE found (thread_id) AS (
+  SELECT (SELECT min(thread_id) FROM run_dispatches WHERE status = 'Queued')
+   UNION ALL
+  SELECT (SELECT min(d.thread_id) FROM run_dispatches d WHERE d.status = 'Queued' AND d.thread_id > found.thread_id)
+    FROM found WHERE found.thread_id IS NOT NULL)
+{part due_of_found};
+
+-- due_first
+-- One look at the queue. If few rows are due: those. Else, if few threads are queued: what is due of each. Else: the
+-- first rows of the queue, marked by a 1 in the last column. Delayed rows, and rows behind others, cost nothing.
+WITH RECURSIVE due (number) AS (
+  SELECT count(*) FROM (SELECT 1 FROM run_dispatches WHERE status = 'Queued' AND available_at <= :now LIMIT :few) AS found),
+walked (thread_id, number) AS (
+  SELECT (SELECT min(thread_id) FROM run_dispatches WHERE status = 'Queued'), 1 FROM due WHERE due.number >= :few
+   UNION ALL
+  SELECT (SELECT min(d.thread_id) FROM run_dispatches d WHERE d.status = 'Queued' AND d.thread_id > walked.thread_id),
+         walked.number + 1
+    FROM walked WHERE walked.thread_id IS NOT NULL AND walked.number < :few),
+counted (number) AS (SELECT count(thread_id) FROM walked),
+found (thread_id) AS (SELECT walked.thread_id FROM counted {cross} walked ON counted.number < :few)
+SELECT one.*, 0 FROM ({part due_rows} WHERE status = 'Queued' AND available_at <= :now ORDER BY available_at
+                       LIMIT (SELECT CASE WHEN number < :few THEN number ELSE 0 END FROM due)) AS one
+ UNION ALL
+SELECT one.*, 0 FROM ({part due_of_found}) AS one
+ UNION ALL
+SELECT one.*, 1 FROM ({part due_rows} WHERE status = 'Queued' AND is_open = 1 ORDER BY priority, created_at, dispatch_id
+                       LIMIT (SELECT CASE WHEN number < :few THEN 0 ELSE CAST(:window AS bigint) END FROM counted)) AS one;
 
 -- due_tenants
 WITH RECURSIVE found (tenant) AS (
