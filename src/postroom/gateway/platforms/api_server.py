@@ -294,8 +294,12 @@ class ApiServerAdapter(HttpAdapter):
             check_results(asked.earlier)
         key = idempotency_key(request.headers.get(KEY_HEADER))
         if key is None:
-            is_retry = request.headers.get("X-Stainless-Retry-Count", "0") not in ("", "0")
-            key = await self._repeats.key_of(session, asked, is_retry=is_retry)
+            key = await self._repeats.key_of(
+                session,
+                ids.digest(f"{session}\0{asked.fingerprint}"),
+                is_again=request.headers.get("X-Stainless-Retry-Count", "0") not in ("", "0"),
+                has_history=bool(asked.earlier) or asked.previous is not None,
+            )
         else:
             key = await self._repeats.not_cancelled(session, key)
         chat_id = session or ids.own_session(key)

@@ -8,7 +8,6 @@ from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import StoreError
 from postroom.gateway.platforms.api_server_answers import Exchange, Exchanges
 from postroom.gateway.platforms.api_server_ids import digest, own_session
-from postroom.gateway.platforms.api_server_wire import Asked
 from postroom.gateway.platforms.base import KnownMessage
 from postroom.gateway.platforms.refused import Refused
 from postroom.log import get_logger
@@ -68,7 +67,9 @@ class Repeats:
             except StoreError as error:
                 _LOG.warning("answer.not_looked_for", reason=error.describe())
 
-    async def key_of(self, session: str | None, asked: Asked, *, is_retry: bool) -> str:
+    async def key_of(
+        self, session: str | None, told: str, *, is_again: bool, has_history: bool = False
+    ) -> str:
         """Return the key of a request that brings none.
 
         A request that counts itself as a retry gets the key of an equal request whose caller has no answer,
@@ -76,7 +77,6 @@ class Repeats:
         has no answer, if the history in both says that they have the same position in their conversation.
         Each other request gets a new key. Only the newest six equal requests of the last hour are compared.
         """
-        told = digest(f"{session}\0{asked.fingerprint}")
         now = self._clock.now()
         hour = now // RETRIED_WITHIN_MS
         before, here = await self._count(session, told, hour - 1), await self._count(session, told, hour)
@@ -84,9 +84,9 @@ class Repeats:
         earlier += [
             f"auto-{told}-{hour - 1}-{number}" for number in reversed(range(max(before - _NEWEST, 0), before))
         ]
-        has_position = session is None or bool(asked.earlier) or asked.previous is not None
+        has_position = session is None or has_history
         latest = ""
-        for key in earlier[:_NEWEST] if is_retry or has_position else ():
+        for key in earlier[:_NEWEST] if is_again or has_position else ():
             place = session or own_session(key), key
             exchange = self._exchanges.find(*place)
             known = await self._look_up(*place) if exchange is None or not exchange.since else None
@@ -95,10 +95,10 @@ class Repeats:
             is_cancelled = known.is_cancelled if known is not None else exchange and exchange.is_cancelled
             if is_cancelled or now - since >= RETRIED_WITHIN_MS:
                 continue
-            if self._is_missed(exchange, known, since, is_retry=is_retry):
+            if self._is_missed(exchange, known, since, is_again=is_again):
                 return key
             latest = latest or key
-        if is_retry and latest:
+        if is_again and latest:
             return latest
         while True:
             key = f"auto-{told}-{hour}-{here}"
@@ -143,7 +143,7 @@ class Repeats:
         raise Refused(409, "idempotency_conflict", told)
 
     def _is_missed(
-        self, exchange: Exchange | None, known: KnownMessage | None, since: int, *, is_retry: bool
+        self, exchange: Exchange | None, known: KnownMessage | None, since: int, *, is_again: bool
     ) -> bool:
         """Return whether the caller of a request got no answer and no longer waits for it.
 
@@ -152,8 +152,8 @@ class Repeats:
         """
         if exchange is None or exchange.fingerprint is None:  # nobody of this process asked it
             is_background = known is not None and "background" in known.event.metadata
-            return not is_retry and since < self._began and not is_background
-        return not exchange.is_collected and (is_retry or not exchange.waits)
+            return not is_again and since < self._began and not is_background
+        return not exchange.is_collected and (is_again or not exchange.waits)
 
 
 def _is_answered(exchange: Exchange, known: KnownMessage | None) -> bool:
