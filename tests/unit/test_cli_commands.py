@@ -1013,10 +1013,10 @@ def test_a_reservation_says_its_conflict_and_its_reason_whole_on_a_narrow_screen
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("mail", "read", "abc", "--as", "Ada"), "Invalid value for 'ID': it is no whole number"),
+        (("mail", "read", "abc", "--as", "Ada"), "Invalid value for 'ID': 'abc' is no number of a message"),
         (
             ("mail", "read", "0", "--as", "Ada"),
-            "Invalid value for 'ID': it must be greater than or equal to 1",
+            "Invalid value for 'ID': '0' is no number of a message; give a number from 1, or latest",
         ),
         (
             ("mail", "inbox", "--limit", "x", "--as", "Ada"),

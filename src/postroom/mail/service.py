@@ -211,6 +211,11 @@ class Mail:
                 self._replaced[token_hash(caller.agent_token)] = now + _LISTS_ON
         return {"agent": name, "token_file": path}
 
+    async def slugs(self, caller: Caller, *, limit: int) -> list[str]:
+        """Return the slugs of at most `limit` projects that the caller may see, in order of their ids."""
+        found = await self.store.read(lambda tx: self.context(tx, caller).projects.projects(limit=limit))
+        return [project.slug for project in found]
+
     async def slug(self, project_key: str) -> str:
         """Return the slug of the project that a key names.
 

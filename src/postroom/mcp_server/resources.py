@@ -112,8 +112,7 @@ async def suggested(
     OPERATIONS[kind.operation].check(caller.grant)
     found: Iterable[str] = ()
     if argument == "project":
-        projects = await mail.store.read(lambda tx: mail.context(tx, caller).projects.projects(limit=_LISTED))
-        found = [one.slug for one in projects]
+        found = await mail.slugs(caller, limit=_LISTED)
     elif argument == "agent" and "project" in known:
         asked = {"project_key": known["project"], "limit": _LISTED}
         found = [one["name"] for one in (await mail.call("list_agents", asked, caller=caller))["agents"]]
