@@ -64,14 +64,12 @@ class Commits:
 
     def look(self, who: str, change: str) -> None:
         """Compare the queue with how it was before."""
-        raw = self.database.connection.execute(_ROWS).fetchall()
+        raw = self.database.rows(_ROWS)
         if raw == self._raw:
             return
         before_rows, self._raw = self.rows, raw
         known = self._interrupts
-        self._interrupts = dict(
-            self.database.connection.execute("SELECT thread_id, epoch FROM dispatch_epochs")
-        )
+        self._interrupts = dict(self.database.rows("SELECT thread_id, epoch FROM dispatch_epochs"))
         self.rows = rows = {row[0]: Row._make(row) for row in raw}
         at = self.database.loop.ms
         for id, row in rows.items():
@@ -112,8 +110,10 @@ class Rounds:
     commits: Commits
     servers: list[Server]
     settings: dict[str, Any]
-    patience_ms: int = 5_500
+    patience_ms: int = 3_500
     """How long it may stay undone."""
+    idle_ms: int = 2_400
+    """How long a claim may lie that its server does not execute: less than a lease, after which others have it."""
     found: list[str] = field(default_factory=list)
     _since: dict[tuple[str, ...], int] = field(default_factory=dict)
     _told: set[tuple[str, ...]] = field(default_factory=set)
@@ -125,7 +125,8 @@ class Rounds:
         wrong = dict(self._wrong(now))
         self._since = {one: self._since.get(one, now) for one in wrong}
         for one, since in self._since.items():
-            if now - since > self.patience_ms and one not in self._told:
+            patience = self.idle_ms if one[0] == "idle" else self.patience_ms
+            if now - since > patience and one not in self._told:
                 self._told.add(one)
                 self.found.append(f"{wrong[one]} (since {since}, seen at {now})")
         if self.settings["leases"]:
@@ -180,7 +181,7 @@ class Rounds:
             elif row.due_at <= now - 200 and row.thread not in busy and free:
                 if asking is None:
                     asked = "SELECT thread_id FROM runs WHERE status = 'waiting'"
-                    asking = {thread for (thread,) in self.commits.database.connection.execute(asked)}
+                    asking = {thread for (thread,) in self.commits.database.rows(asked)}
                 if row.thread not in asking:  # other runs wait behind a question
                     yield (
                         ("due", row.id, str(row.attempts)),
@@ -207,7 +208,7 @@ class Outcome:
 
 async def audit(world: Outcome) -> list[str]:
     """Return what is wrong when nothing moves any more."""
-    rows = world.commits.database.connection.execute
+    rows = world.commits.database.rows
     is_by_agents = bool(world.settings["mail"] or world.settings["chats"])
     runs: dict[str, dict[str, Any]] = {}
     for run_id, thread, status, body in rows("SELECT run_id, thread_id, status, body FROM runs"):

@@ -10,7 +10,6 @@ A change runs in one piece: changes are serial, as on SQLite. Locks and isolatio
 """
 
 import asyncio
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
@@ -19,8 +18,7 @@ from typing import Any
 
 from postroom.contracts.errors import CommitUnknown, StoreUnavailable
 from postroom.stores.changes import ChangeNotifier
-from postroom.stores.sqlite.connection import store_error
-from postroom.stores.sqlite.engine import _new_in_memory
+from postroom.stores.sqlite.inline import InlineDatabase
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 from postroom.stores.store import Store
 from postroom.stores.stores import Stores
@@ -53,14 +51,15 @@ class Call:
 class Database:
     """The rows, and an observer that hears of each commit."""
 
-    _shared: sqlite3.Connection | None = None
+    shared: InlineDatabase
+    """The rows of all worlds, one world after another."""
 
     def __init__(self, loop: SimulatedLoop, faults: Iterable[Fault], random: Random) -> None:
-        """Begin an empty database. All worlds share one connection: the end of a world rolls its rows back."""
-        assert Database._shared is not None
+        """Begin with the rows that every world begins with; `close` undoes what a world has written."""
         self.loop = loop
-        self.connection = Database._shared
-        self.connection.execute("BEGIN")
+        self.shared.begin()
+        self.rows = self.shared.rows
+        self.read = self.shared.read
         self.random = random
         self.faults: dict[tuple[str, int], list[Fault]] = {}
         for fault in faults:
@@ -80,29 +79,17 @@ class Database:
 
     def close(self) -> None:
         """Undo everything that this world has written."""
-        self.connection.execute("ROLLBACK")
+        self.shared.undo()
 
     def way_ms(self) -> int:
         """Draw how long a way takes."""
         return WAYS[int(self.random.random() * 8)]
 
     def write(self, process: Process, change: Callable[[SqliteTransaction], Any], *, times: int = 1) -> Any:
-        """Run a change in a savepoint; when it runs several times, only the last run is kept."""
-        connection = self.connection
-        before = connection.total_changes
-        for left in range(times - 1, -1, -1):
-            connection.execute("SAVEPOINT change")
-            try:
-                done = change(SqliteTransaction(connection))
-            except BaseException:
-                connection.execute("ROLLBACK TO change")
-                connection.execute("RELEASE change")
-                raise
-            if left:
-                connection.execute("ROLLBACK TO change")
-            connection.execute("RELEASE change")
+        """Run a change; when it runs several times, only the last run is kept."""
+        done, has_written = self.shared.write(change, runs=times)
         self.commits += 1
-        if connection.total_changes != before:
+        if has_written:
             self.on_commit(process, name_of(change) if self.note else "")
         return done
 
@@ -113,14 +100,14 @@ class Database:
 
 def prepare_rows() -> None:
     """Store what every world begins with: a mail project and its agents."""
-    connection = Database._shared = _new_in_memory()
+    Database.shared = InlineDatabase()
     loop = SimulatedLoop(Random(0))
     database = Database(loop, (), Random(0))
     stores = Stores(
         Store(SimulatedEngine(database, loop.outside, Network(loop, database, ()))), is_exclusive=False
     )
     loop.run_until_complete(furnish(stores))
-    connection.execute("COMMIT")
+    Database.shared.keep()
 
 
 class Network:
@@ -229,7 +216,7 @@ class SimulatedEngine:
                 if fault.kind == "slow back":
                     back += self._happens(fault, change).ms
                     self.slow_until = max(self.slow_until, back)
-                elif fault.kind in ("killed behind", "frozen behind") and not process.is_dead:
+                elif fault.kind.endswith(" behind") and not process.is_dead:
                     database.on_fault(process, self._happens(fault, change))
             if call is not None:
                 call.step(loop, process)
@@ -252,7 +239,7 @@ class SimulatedEngine:
         if fault is not None:
             self._database.happened[fault.kind] += 1
             raise StoreUnavailable("the way to the database is broken")
-        return look(SqliteTransaction(self._database.connection))
+        return self._database.read(look)
 
     def _changed(self, change: Callable[[SqliteTransaction], Any], faults: list[Fault]) -> Any:
         database, times, is_lost = self._database, 1, False
@@ -269,8 +256,6 @@ class SimulatedEngine:
             is_lost |= fault.kind == "reply lost"
         try:
             done = database.write(self._process, change, times=times)
-        except sqlite3.Error as error:
-            raise store_error(error) from error
         finally:
             if database.note is not None:
                 database.note(f"{self._process.name} change {database.sent}: {name_of(change)}")

@@ -16,11 +16,12 @@ CHANGE_FAULTS = (
     "slow there",
     "slow back",
     "killed behind",
+    "another killed behind",
     "killed while sent",
     "frozen behind",
     "frozen while sent",
 )
-CHANGES = ("end", "end", "claim", "moved", "renew_leases", "submit", "committed", "accepted")
+CHANGES = ("end", "end", "claim", "moved", "renew_leases", "submit", "committed", "accepted", "ask")
 """The names of changes at which half of the faults are aimed."""
 HINT_FAULTS = ("hint lost", "hint doubled")
 EFFECT_FAULTS = ("effect refused", "effect unknown", "effect slow")
@@ -135,7 +136,7 @@ def plan_of(seed: int) -> Plan:
         "relay": draw.random() < 0.4,
         "schedules": draw.random() < 0.15,
         "leases": draw.random() < 0.15,
-        "sweep_s": draw.choice((2, 5)),
+        "sweep_s": draw.choice((1, 2, 5)),
     }
     jobs = draw.choice((1, 2, 2, 3, 3, 4, 5))
     has = draw.random()
@@ -275,6 +276,7 @@ def _faults(draw: Random, settings: dict[str, Any], jobs: int) -> Iterator[Fault
             "slow there": draw.choice((300, 1_200, lease + 200)),
             "slow back": draw.choice((300, 1_200, lease + 200)),
             "killed behind": draw.choice((100, 3_000)),
+            "another killed behind": draw.choice((100, 3_000)),
             "killed while sent": draw.choice((100, 3_000)),
             "frozen behind": draw.choice((300, lease + 500, long)),
             "frozen while sent": draw.choice((300, lease + 500, long)),

@@ -106,7 +106,7 @@ def config_of(settings: dict[str, Any]) -> MailboxConfig:
         lease_renewal_interval=timedelta(milliseconds=settings["lease_ms"] // 3),
         lease_retry_ms=200,
         sweep_interval=timedelta(seconds=settings["sweep_s"]),
-        poll_interval=timedelta(seconds=2),
+        poll_interval=timedelta(seconds=1),
         stop_wait_ms=1_500,
         default_retry_delay_ms=100,
         max_retry_delay_ms=2_000,

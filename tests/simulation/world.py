@@ -19,7 +19,6 @@ from random import Random
 from postroom.contracts import clock
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.schedules import Schedule
-from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 from simulation.books import Commits, Outcome, Rounds, audit
 from simulation.callers import DELIVERED, Caller, Follower, HungUp, Job
 from simulation.chats import ChatPlatform, said
@@ -135,14 +134,11 @@ class World:
         self.trace.append(f"{self.loop.ms:>7} {text}")
 
     def _has_ended(self, run_id: str) -> bool:
-        row = self.database.connection.execute(
-            "SELECT status FROM runs WHERE run_id = ?", (run_id,)
-        ).fetchone()
-        return row is not None and row[0] == "done"
+        return self.database.rows("SELECT status FROM runs WHERE run_id = ?", (run_id,)) == [("done",)]
 
     def _claimed_ms(self, run_id: str) -> int:
         asked = "SELECT max(claimed_at) FROM run_dispatches WHERE run_id = ? AND status = 'Claimed'"
-        return (self.database.connection.execute(asked, (run_id,)).fetchone()[0] or 0) - START_MS
+        return (self.database.rows(asked, (run_id,))[0][0] or 0) - START_MS
 
     # Life.
 
@@ -217,13 +213,13 @@ class World:
             self._begin_server()
 
     def _is_idle(self) -> bool:
-        rows = self.database.connection.execute
-        if rows("SELECT 1 FROM runs WHERE status <> 'done' LIMIT 1").fetchone():
+        rows = self.database.rows
+        if rows("SELECT 1 FROM runs WHERE status <> 'done' LIMIT 1"):
             return False
-        if rows("SELECT 1 FROM run_dispatches WHERE is_open = 1 LIMIT 1").fetchone():
+        if rows("SELECT 1 FROM run_dispatches WHERE is_open = 1 LIMIT 1"):
             return False
         settings, unsent = self.plan.settings, "kind = 'notice' AND status IN ('pending', 'claimed')"
-        if settings["relay"] and rows(f"SELECT 1 FROM outbox WHERE {unsent} LIMIT 1").fetchone():
+        if settings["relay"] and rows(f"SELECT 1 FROM outbox WHERE {unsent} LIMIT 1"):
             return False
         if settings["mail"] and self._has_unwoken():
             return False
@@ -233,15 +229,15 @@ class World:
         return bool(alive) and all(one.is_awake and not one.queue._dispatcher._executing for one in alive)
 
     def _is_chat_idle(self) -> bool:
-        rows = self.database.connection.execute
+        rows = self.database.rows
         is_open = "SELECT 1 FROM inbound_messages WHERE status IN ('waiting', 'handed_over') LIMIT 1"
         unsent = "SELECT 1 FROM outbox WHERE kind <> 'archive' AND status IN ('pending', 'claimed') LIMIT 1"
-        return not (self.platform.waiting or rows(is_open).fetchone() or rows(unsent).fetchone())
+        return not (self.platform.waiting or rows(is_open) or rows(unsent))
 
     def _has_unwoken(self) -> bool:
         """Whether a message has not yet begun a run of an agent."""
         asked = {"message_id": 0, "agent_id": 0, "limit": 1}
-        return SqliteTransaction(self.database.connection).one("mail.unwoken", asked) is not None
+        return bool(self.database.read(lambda sql: sql.all("mail.unwoken", asked)))
 
     async def _watch(self) -> None:
         while True:
@@ -253,6 +249,10 @@ class World:
         if self.database.is_calm:  # the change was sent before
             return
         server = next(one for one in self.servers if one.process is process)
+        if fault.kind == "another killed behind":
+            if not (others := [one for one in self._up() if one is not server]):
+                return
+            server = others[0]
         if fault.kind.startswith("frozen"):
             server.freeze(fault.ms)
         else:
@@ -408,9 +408,7 @@ class World:
 
         while True:
             await self.loop.passes(draw.choice((200, 600, 1_500)))
-            asked = self.database.connection.execute(
-                "SELECT run_id FROM runs WHERE status = 'waiting'"
-            ).fetchall()
+            asked = self.database.rows("SELECT run_id FROM runs WHERE status = 'waiting'")
             if asked:
                 run_id = draw.choice(sorted(asked))[0]
                 with suppress(HungUp, PostroomError):

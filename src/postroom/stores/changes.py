@@ -89,14 +89,15 @@ class ChangeNotifier:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._listeners: dict[str, set[TopicListener]] = {}
+        self._listeners: dict[str, dict[TopicListener, None]] = {}
+        """By topic, in the order in which they began to listen: they are told in this order."""
 
     def listen(self, topic: str) -> TopicListener:
         """Hear a topic from now on: `WORK`, `MAIL`, or the key of an event scope."""
         short = short_topic(topic)
         listener = TopicListener(lambda one: self._forget(short, one))
         with self._lock:
-            self._listeners.setdefault(short, set()).add(listener)
+            self._listeners.setdefault(short, {})[listener] = None
         return listener
 
     def tell(self, topics: Iterable[str]) -> None:
@@ -118,8 +119,8 @@ class ChangeNotifier:
 
     def _forget(self, topic: str, listener: TopicListener) -> None:
         with self._lock:
-            there = self._listeners.get(topic, set())
-            there.discard(listener)
+            there = self._listeners.get(topic, {})
+            there.pop(listener, None)
             if not there:
                 self._listeners.pop(topic, None)
 

@@ -152,7 +152,7 @@ class SqliteEngine(Engine):
     @classmethod
     def in_memory(cls, clock: Clock) -> "SqliteEngine":
         """Begin an empty database that is gone with the engine; one thread writes and reads."""
-        writer = Writer(_new_in_memory)
+        writer = Writer(new_in_memory)
         return cls(IN_MEMORY, clock, writer, SharedReader(writer))
 
     @property
@@ -364,7 +364,8 @@ def _empty_database() -> bytes:
         connection.close()
 
 
-def _new_in_memory() -> sqlite3.Connection:
+def new_in_memory() -> sqlite3.Connection:
+    """Return a connection, for any thread, to a new database in memory with the newest schema."""
     connection = sqlite3.connect(
         ":memory:", isolation_level=None, check_same_thread=False, cached_statements=256
     )

@@ -1,0 +1,68 @@
+"""A database in memory whose changes run at once, on the thread that asks; simulations write to it."""
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from postroom.stores.sqlite.connection import store_error
+from postroom.stores.sqlite.engine import new_in_memory
+from postroom.stores.sqlite.sql_transaction import SqliteTransaction
+
+T = TypeVar("T")
+
+
+class InlineDatabase:
+    """Runs each change in place. Everything since `begin` is one transaction of SQLite, and can be undone."""
+
+    def __init__(self) -> None:
+        self._connection = new_in_memory()
+
+    def begin(self) -> None:
+        """Begin what `keep` or `undo` ends."""
+        self._connection.execute("BEGIN")
+
+    def keep(self) -> None:
+        """Keep everything since `begin`."""
+        self._connection.execute("COMMIT")
+
+    def undo(self) -> None:
+        """Undo everything since `begin`: the next world finds the rows that were kept."""
+        self._connection.execute("ROLLBACK")
+
+    def rows(self, statement: str, values: tuple[object, ...] = ()) -> list[Any]:
+        """Return the rows of a look that no part of the product has."""
+        return self._connection.execute(statement, values).fetchall()
+
+    def read(self, look: Callable[[SqliteTransaction], T]) -> T:
+        """Run a look.
+
+        Raises:
+            StoreError: The database refused it.
+        """
+        try:
+            return look(SqliteTransaction(self._connection))
+        except sqlite3.Error as error:
+            raise store_error(error) from error
+
+    def write(self, change: Callable[[SqliteTransaction], T], *, runs: int = 1) -> tuple[T, bool]:
+        """Run a change `runs` times and keep its last run; return its result, and whether it wrote rows.
+
+        Raises:
+            StoreError: The database refused it; nothing of it is kept.
+        """
+        connection = self._connection
+        before = connection.total_changes
+        for left in range(runs - 1, -1, -1):
+            connection.execute("SAVEPOINT change")
+            try:
+                done = change(SqliteTransaction(connection))
+                if left:
+                    connection.execute("ROLLBACK TO change")
+            except BaseException as error:
+                connection.execute("ROLLBACK TO change")
+                if isinstance(error, sqlite3.Error):
+                    raise store_error(error) from error
+                raise
+            finally:
+                connection.execute("RELEASE change")
+        return done, connection.total_changes != before
