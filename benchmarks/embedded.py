@@ -13,7 +13,7 @@ from benchmarks.figures import Table, median, ms, p95, size, timed
 from postroom.dispatch.config import MailboxConfig
 from postroom.embedded import Mailbox, Run, RunHandle
 from postroom.embedded.running import LOGGED
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.stores.transaction import Transaction
 
 STEPS = size(300, 5)
@@ -87,7 +87,7 @@ async def first_behind(handle: RunHandle, after: int) -> None:
         return
 
 
-async def fill(store: Store, scope: str, number: int) -> None:
+async def fill(store: SqlStore, scope: str, number: int) -> None:
     """Store events of a scope, straight into the tables."""
     for first in range(1, number + 1, AT_ONCE):
         last = min(first + AT_ONCE, number + 1)

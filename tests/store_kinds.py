@@ -18,7 +18,7 @@ from pooler import a_pooler, missing_pooler
 from postgres_server import missing_postgres
 from postroom.contracts.clock import Clock
 from postroom.stores.postgres.store import PostgresStore
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.testing.changes import CheckingEngine
 from sqlite_files import open_new
 
@@ -31,14 +31,14 @@ _FILES = count(1)
 _POOLERS = ExitStack()
 
 
-def checked(store: Store) -> Store:
+def checked(store: SqlStore) -> SqlStore:
     """Let the store run every change twice."""
     store.engine = CheckingEngine(store.engine)
     return store
 
 
 @contextmanager
-def opened(kind: str, folder: Path, dsn: Callable[[], str], clock: Clock) -> Iterator[Store]:
+def opened(kind: str, folder: Path, dsn: Callable[[], str], clock: Clock) -> Iterator[SqlStore]:
     """Open an empty store of a kind; call it outside of the event loop."""
     if kind == "sqlite":
         store = open_new(folder / f"store-{next(_FILES)}.db", clock).store

@@ -16,7 +16,7 @@ from typing import Any
 import postroom
 
 HOME = Path(postroom.__file__).resolve().parent
-_OPENS = {"stores.store.Store.read", "stores.store.Store.write"}
+_OPENS = {"stores.store.SqlStore.read", "stores.store.SqlStore.write"}
 _PASS_ON = {  # a call through these counts as its caller's
     "dispatch.metrics.MailboxMetrics.observed",
     "stores.mail.store.MailStore.read",
@@ -28,7 +28,7 @@ _WRITES = {
     "stores.sqlite.sql_transaction.SqliteTransaction.run",
     "stores.sqlite.sql_transaction.SqliteTransaction.run_many",
 }
-_RUNS = {"stores.store.Store.read.<locals>.<lambda>", "stores.store.Store.write.<locals>.run"}
+_RUNS = {"stores.store.SqlStore.read.<locals>.<lambda>", "stores.store.SqlStore.write.<locals>.run"}
 
 
 def name_of(frame: FrameType) -> str:

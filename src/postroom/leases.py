@@ -28,7 +28,7 @@ from postroom.contracts.leases import (
 )
 from postroom.contracts.messages import Json
 from postroom.log import get_logger
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.stores.transaction import Transaction
 
 _LOG = get_logger(__name__)
@@ -46,7 +46,7 @@ class Leases:
 
     def __init__(
         self,
-        store: Store,
+        store: SqlStore,
         holder: str,
         about: Mapping[str, Json],
         *,

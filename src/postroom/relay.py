@@ -23,7 +23,7 @@ from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import PostroomError, StoreError
 from postroom.contracts.outbox import OUTBOX, EffectPerformer, OutboxMessage, line_lock
 from postroom.log import get_logger
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.stores.transaction import Joined, Transaction
 
 _LOG = get_logger(__name__)
@@ -95,7 +95,7 @@ class Relay(EffectPerformer):
     """Performs what is due. One of them serves a process; several processes share an outbox."""
 
     def __init__(
-        self, store: Store, handlers: MutableMapping[str, Handler], *, is_exclusive: bool = False
+        self, store: SqlStore, handlers: MutableMapping[str, Handler], *, is_exclusive: bool = False
     ) -> None:
         """`is_exclusive` says that no other process performs effects of this outbox."""
         self.handlers = handlers

@@ -58,7 +58,7 @@ from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.connection import add_functions
 from postroom.stores.sqlite.migrate import split_statements
 from postroom.stores.statements import statements
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.stores.transaction import Transaction
 from postroom.testing import ManualClock
 from sqlite_files import open_new
@@ -77,7 +77,7 @@ class Opened:
 
     chat: ChatStores
     spoil: Spoil
-    store: Store | None = None
+    store: SqlStore | None = None
     dsn: str = ""
     schema: str = ""
 
@@ -85,7 +85,7 @@ class Opened:
     def is_postgres(self) -> bool:
         return bool(self.dsn)
 
-    def opened_again(self, clock: ManualClock | None) -> Store:
+    def opened_again(self, clock: ManualClock | None) -> SqlStore:
         """Return the place as another process sees it."""
         return PostgresStore.open(self.dsn, schema=self.schema, clock=clock).store
 

@@ -15,7 +15,7 @@ from postroom.contracts.errors import CommitUnknown, StoreUnavailable
 from postroom.embedded.mailbox import Mailbox, queue_over
 from postroom.embedded.running import Run
 from postroom.stores.runs.ports import RunStores
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.stores.stores import Stores
 from postroom.stores.transaction import Transaction
 from store_kinds import KINDS, opened, refuse_missing
@@ -28,7 +28,7 @@ OF_OTHERS = ("claim", "submit")
 class Faulty:
     """A store of which every second write of a run fails, and every eleventh look."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: SqlStore) -> None:
         self._store = store
         self.loses = False
         """Whether a write that fails is made all the same."""
@@ -68,7 +68,7 @@ async def faulty(request: pytest.FixtureRequest, tmp_path: Any) -> AsyncIterator
     store = await asyncio.to_thread(context.__enter__)
     stores = Stores(store, is_exclusive=True)
     faults = Faulty(store)
-    stores._runs = RunStores(cast("Store", faults))
+    stores._runs = RunStores(cast("SqlStore", faults))
     yield stores, faults
     await asyncio.to_thread(context.__exit__, None, None, None)
 

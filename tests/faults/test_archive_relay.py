@@ -22,7 +22,7 @@ from postroom.mail.outgoing import ARCHIVE, to_archive
 from postroom.mail.service import Mail
 from postroom.relay import Relay
 from postroom.stores.sqlite import SqliteStore
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.testing import ManualClock
 
 PROJECT = "/srv/lighthouse"
@@ -33,7 +33,7 @@ AUTHOR = Author(name="postroom", email="postroom@example.org")
 class Losing:
     """Loses the answer to one write: everything is written, and the caller is told of a failure."""
 
-    def __init__(self, store: Store, nth: int) -> None:
+    def __init__(self, store: SqlStore, nth: int) -> None:
         self._store, self._left, self.lost = store, nth, False
         self.clock, self.changes, self.read = store.clock, store.changes, store.read
 

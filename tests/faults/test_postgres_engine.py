@@ -43,7 +43,7 @@ from postroom.stores.postgres.values import encoded
 from postroom.stores.room import LEAST
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.statements import Statement
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.testing import ManualClock
 from store_kinds import POOLED, pooled, refuse_missing
 
@@ -90,11 +90,11 @@ def looked(name: str) -> Callable[[SqlTransaction], str]:
     return change
 
 
-async def notes(store: Store) -> list[object]:
+async def notes(store: SqlStore) -> list[object]:
     return await store.engine.read(lambda sql: rows(sql, "SELECT name FROM notes ORDER BY name"))
 
 
-def engine_of(store: Store) -> PostgresEngine:
+def engine_of(store: SqlStore) -> PostgresEngine:
     assert isinstance(store.engine, PostgresEngine)
     return store.engine
 
@@ -111,14 +111,14 @@ class Gate:
         assert self.opened.wait(PATIENCE)
 
 
-async def outcome(store: Store, change: Change, key: str = "") -> object:
+async def outcome(store: SqlStore, change: Change, key: str = "") -> object:
     try:
         return await store.engine.write(change, key=key)
     except (PostroomError, ValueError) as error:
         return error
 
 
-async def as_one_group(store: Store, *changes: Change, key: str = "key{:03}") -> list[object]:
+async def as_one_group(store: SqlStore, *changes: Change, key: str = "key{:03}") -> list[object]:
     """Let the changes be handed to one writer as a group, and return what each caller learned.
 
     Each has a key of its own, in the order of the changes, unless one is given.
@@ -136,7 +136,7 @@ async def as_one_group(store: Store, *changes: Change, key: str = "key{:03}") ->
 
 
 @asynccontextmanager
-async def opened(dsn: str, schema: str, clock: ManualClock | None, **more: Any) -> AsyncIterator[Store]:
+async def opened(dsn: str, schema: str, clock: ManualClock | None, **more: Any) -> AsyncIterator[SqlStore]:
     store = (
         await asyncio.to_thread(PostgresStore.open, dsn, schema=schema, clock=clock, readers=2, **more)
     ).store
@@ -150,7 +150,7 @@ async def opened(dsn: str, schema: str, clock: ManualClock | None, **more: Any) 
 @pytest_asyncio.fixture
 async def store(
     postgres_dsn: str, a_schema: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Store]:
+) -> AsyncIterator[SqlStore]:
     monkeypatch.setitem(SESSION, "lock_timeout", "1500ms")
     async with opened(postgres_dsn, a_schema, clock) as opened_store:
         yield opened_store
@@ -159,13 +159,13 @@ async def store(
 @pytest_asyncio.fixture
 async def proxied(
     postgres_dsn: str, a_schema: str, clock: ManualClock
-) -> AsyncIterator[tuple[Store, CuttingProxy]]:
+) -> AsyncIterator[tuple[SqlStore, CuttingProxy]]:
     async with a_proxy(postgres_dsn) as (proxy, dsn), opened(dsn, a_schema, clock) as opened_store:
         yield opened_store, proxy
 
 
 @pytest.fixture
-def other(postgres_dsn: str, a_schema: str, store: Store) -> Iterator[Connection]:
+def other(postgres_dsn: str, a_schema: str, store: SqlStore) -> Iterator[Connection]:
     """A session of somebody else."""
     connection = Connection(Address(dsn=postgres_dsn, schema=a_schema))
     yield connection
@@ -188,7 +188,7 @@ async def until_one_waits(other: Connection) -> None:
 # What PostgreSQL refuses within a group
 
 
-async def test_a_statement_that_is_refused_within_a_group_redoes_the_others(store: Store) -> None:
+async def test_a_statement_that_is_refused_within_a_group_redoes_the_others(store: SqlStore) -> None:
     learned = await as_one_group(
         store, noting("a"), noting("b", "bad"), looked("c"), noting("a"), noting("d")
     )
@@ -201,7 +201,7 @@ async def test_a_statement_that_is_refused_within_a_group_redoes_the_others(stor
     assert await notes(store) == ["a", "c", "d"]
 
 
-async def test_a_change_that_raises_after_it_wrote_is_undone_alone(store: Store) -> None:
+async def test_a_change_that_raises_after_it_wrote_is_undone_alone(store: SqlStore) -> None:
     def failing(sql: SqlTransaction) -> None:
         noting("lost")(sql)
         raise StateError("not now")
@@ -211,7 +211,7 @@ async def test_a_change_that_raises_after_it_wrote_is_undone_alone(store: Store)
     assert await notes(store) == ["a", "b"]
 
 
-async def test_a_change_that_raises_before_it_writes_costs_the_others_nothing(store: Store) -> None:
+async def test_a_change_that_raises_before_it_writes_costs_the_others_nothing(store: SqlStore) -> None:
     runs = []
 
     def counted(name: str) -> Change:
@@ -236,7 +236,7 @@ async def test_a_change_that_raises_before_it_writes_costs_the_others_nothing(st
 
 
 async def test_the_first_looks_of_a_group_are_waited_for_once(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits = []
     flush = Connection.flush
@@ -260,7 +260,7 @@ async def test_the_first_looks_of_a_group_are_waited_for_once(
 
 
 async def test_changes_of_one_key_ask_once_each_behind_the_other(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They asked anew at each of their runs once one of them was done, and waited for each look alone."""
     asked_for = []
@@ -286,7 +286,7 @@ async def test_changes_of_one_key_ask_once_each_behind_the_other(
     assert Counter(names) == {f"{name}{number}".encode(): 1 for name in "abc" for number in range(4)}
 
 
-async def test_what_a_group_asks_together_is_dealt_out_as_each_asked_it(store: Store) -> None:
+async def test_what_a_group_asks_together_is_dealt_out_as_each_asked_it(store: SqlStore) -> None:
     odd = ("plain", 'a "quote", {and} \\', "NULL", "", "ünïcödé", "\n")
 
     def looking(name: str) -> Change:
@@ -325,7 +325,7 @@ def names_sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def test_what_a_group_writes_together_is_written_in_the_order_of_each_and_of_its_locks(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row that is written twice is not written by one statement, which would leave one of them out."""
 
@@ -355,7 +355,9 @@ async def test_what_a_group_writes_together_is_written_in_the_order_of_each_and_
     assert sent.count("threads.put_run") == 1, "what comes behind another under its lock"
 
 
-async def test_a_group_tries_its_locks_before_it_looks(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_group_tries_its_locks_before_it_looks(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that asks the same without a lock stands before it, and both are asked together."""
 
     def looking(name: str, *locks: str) -> Change:
@@ -371,7 +373,7 @@ async def test_a_group_tries_its_locks_before_it_looks(store: Store, monkeypatch
     assert sent == ["try_lock+", "threads.state+"]
 
 
-async def test_a_change_sees_what_was_written_before_it_under_the_same_lock(store: Store) -> None:
+async def test_a_change_sees_what_was_written_before_it_under_the_same_lock(store: SqlStore) -> None:
     def adding(*locks: str, later: str = "") -> Change:
         def change(sql: SqlTransaction) -> list[tuple[str, int]]:
             sql.lock(*locks)
@@ -411,7 +413,7 @@ async def test_a_change_sees_what_was_written_before_it_under_the_same_lock(stor
 
 
 async def test_what_is_held_up_waits_for_its_lock_also_when_its_group_is_redone_one_by_one(
-    store: Store, other: Connection
+    store: SqlStore, other: Connection
 ) -> None:
     def failing(sql: SqlTransaction) -> None:
         noting("lost")(sql)
@@ -433,7 +435,7 @@ async def test_what_is_held_up_waits_for_its_lock_also_when_its_group_is_redone_
 
 
 async def test_a_fault_of_our_own_in_the_writer_is_told_and_the_next_change_is_written(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread ended, and whoever wrote waited for ever."""
     begin = Connection.begin
@@ -449,7 +451,7 @@ async def test_a_fault_of_our_own_in_the_writer_is_told_and_the_next_change_is_w
     assert await notes(store) == ["kept"]
 
 
-async def test_a_number_that_is_taken_twice_is_another_each_time(store: Store) -> None:
+async def test_a_number_that_is_taken_twice_is_another_each_time(store: SqlStore) -> None:
     def taking(sql: SqlTransaction) -> tuple[object, object]:
         return sql.all("mail.next_message"), sql.all("mail.next_message")
 
@@ -459,7 +461,7 @@ async def test_a_number_that_is_taken_twice_is_another_each_time(store: Store) -
 
 
 async def test_a_single_change_that_raises_after_a_refused_write_leaves_a_usable_connection(
-    store: Store,
+    store: SqlStore,
 ) -> None:
     def failing(sql: SqlTransaction) -> None:
         noting("b", "bad")(sql)
@@ -469,7 +471,7 @@ async def test_a_single_change_that_raises_after_a_refused_write_leaves_a_usable
     assert await outcome(store, noting("c")) == "c"
 
 
-async def test_a_change_that_hides_a_refusal_is_not_acknowledged(store: Store) -> None:
+async def test_a_change_that_hides_a_refusal_is_not_acknowledged(store: SqlStore) -> None:
     def hiding(sql: SqlTransaction) -> str:
         try:
             sql.one("store.set_aside", {"kind": None, "id": "x", "reason": "", "at": 0})
@@ -483,7 +485,7 @@ async def test_a_change_that_hides_a_refusal_is_not_acknowledged(store: Store) -
     assert isinstance(learned[1], StoreError)
 
 
-async def test_a_value_that_no_database_holds_is_refused_before_it_is_sent(store: Store) -> None:
+async def test_a_value_that_no_database_holds_is_refused_before_it_is_sent(store: SqlStore) -> None:
     for text in ("a\0b", "\ud800"):
         row = {"kind": "run", "id": text, "reason": "", "at": 0}
         refused = await outcome(store, lambda sql, row=row: sql.run("store.set_aside", row))
@@ -491,7 +493,7 @@ async def test_a_value_that_no_database_holds_is_refused_before_it_is_sent(store
     assert await outcome(store, noting("a")) == "a"
 
 
-async def test_a_statement_that_was_refused_at_its_first_use_is_prepared_again(store: Store) -> None:
+async def test_a_statement_that_was_refused_at_its_first_use_is_prepared_again(store: SqlStore) -> None:
     row = {"kind": "run", "id": "x", "reason": "", "at": 0}
 
     def behind_a_mistake(sql: SqlTransaction) -> None:
@@ -502,13 +504,13 @@ async def test_a_statement_that_was_refused_at_its_first_use_is_prepared_again(s
     assert await outcome(store, lambda sql: sql.one("store.set_aside", row)) == ("run",)
 
 
-async def test_a_look_cannot_write(store: Store) -> None:
+async def test_a_look_cannot_write(store: SqlStore) -> None:
     with pytest.raises(StoreReadOnly):
         await store.engine.read(lambda sql: rows(sql, "DELETE FROM notes"))
     assert await notes(store) == []
 
 
-async def test_a_look_sees_one_view_whatever_is_written_meanwhile(store: Store) -> None:
+async def test_a_look_sees_one_view_whatever_is_written_meanwhile(store: SqlStore) -> None:
     between, written = threading.Event(), threading.Event()
 
     def twice(sql: SqlTransaction) -> list[object]:
@@ -574,7 +576,7 @@ def test_a_pooler_of_transactions_is_refused_where_the_direct_address_is_not_tol
 
 
 async def test_a_backend_that_is_ended_in_the_middle_of_a_group_writes_each_change_once(
-    store: Store, other: Connection
+    store: SqlStore, other: Connection
 ) -> None:
     ended: list[int] = []
 
@@ -590,7 +592,7 @@ async def test_a_backend_that_is_ended_in_the_middle_of_a_group_writes_each_chan
 
 
 async def test_a_connection_that_was_ended_while_nobody_wrote_is_replaced(
-    store: Store, other: Connection
+    store: SqlStore, other: Connection
 ) -> None:
     pid = await store.engine.write(lambda sql: on(sql).pid)
     await asyncio.to_thread(asked, other, "SELECT pg_terminate_backend($1::int, 5000)", pid)
@@ -600,7 +602,7 @@ async def test_a_connection_that_was_ended_while_nobody_wrote_is_replaced(
 
 @pytest.mark.parametrize("heard", [True, False])
 async def test_a_commit_whose_answer_is_lost_is_unknown(
-    proxied: tuple[Store, CuttingProxy], heard: bool
+    proxied: tuple[SqlStore, CuttingProxy], heard: bool
 ) -> None:
     store, proxy = proxied
     if heard:
@@ -617,7 +619,7 @@ async def test_a_commit_whose_answer_is_lost_is_unknown(
 
 
 async def test_a_connection_that_is_lost_before_the_commit_was_sent_is_replaced_and_the_change_done_again(
-    proxied: tuple[Store, CuttingProxy],
+    proxied: tuple[SqlStore, CuttingProxy],
 ) -> None:
     store, proxy = proxied
     proxy.cut_after = b"needle"
@@ -632,7 +634,7 @@ async def test_a_connection_that_is_lost_before_the_commit_was_sent_is_replaced_
     assert (len(tries), proxy.cuts, await notes(store)) == (2, 1, ["a"])
 
 
-async def test_a_look_whose_answer_is_lost_is_taken_again(proxied: tuple[Store, CuttingProxy]) -> None:
+async def test_a_look_whose_answer_is_lost_is_taken_again(proxied: tuple[SqlStore, CuttingProxy]) -> None:
     store, proxy = proxied
     proxy.cut_after = b"needle"
     assert await store.engine.read(lambda sql: rows(sql, "SELECT 'needle'")) == ["needle"]
@@ -640,7 +642,7 @@ async def test_a_look_whose_answer_is_lost_is_taken_again(proxied: tuple[Store, 
 
 
 async def test_a_server_that_is_out_of_reach_for_a_while_is_used_again(
-    proxied: tuple[Store, CuttingProxy],
+    proxied: tuple[SqlStore, CuttingProxy],
 ) -> None:
     store, proxy = proxied
     proxy.refuse = True
@@ -681,7 +683,7 @@ async def test_closing_cuts_off_what_takes_too_long(
             assert isinstance(await hanging, StoreUnavailable)
 
 
-async def test_a_lost_connection_for_hints_is_opened_again(store: Store, other: Connection) -> None:
+async def test_a_lost_connection_for_hints_is_opened_again(store: SqlStore, other: Connection) -> None:
     hints = engine_of(store).notifications
     assert await asyncio.to_thread(hints.is_listening.wait, PATIENCE)
     with store.changes.listen("t") as news:
@@ -698,7 +700,7 @@ async def test_a_lost_connection_for_hints_is_opened_again(store: Store, other: 
 
 
 async def test_a_process_that_is_alone_sends_no_hints_and_one_that_begins_misses_none(
-    store: Store, other: Connection, postgres_dsn: str, a_schema: str, clock: ManualClock
+    store: SqlStore, other: Connection, postgres_dsn: str, a_schema: str, clock: ManualClock
 ) -> None:
     hints = engine_of(store).notifications
     assert await asyncio.to_thread(hints.is_alone.wait, PATIENCE)
@@ -726,7 +728,7 @@ async def test_a_process_that_is_alone_sends_no_hints_and_one_that_begins_misses
 
 
 async def test_who_gave_way_in_a_deadlock_simply_does_it_again(
-    store: Store, other: Connection, postgres_dsn: str, a_schema: str
+    store: SqlStore, other: Connection, postgres_dsn: str, a_schema: str
 ) -> None:
     tries: list[int] = []
     holding, other_waits = threading.Event(), threading.Event()
@@ -759,7 +761,7 @@ async def test_who_gave_way_in_a_deadlock_simply_does_it_again(
 
 
 async def test_a_lock_that_is_held_for_too_long_is_told_to_its_change_alone(
-    store: Store, other: Connection
+    store: SqlStore, other: Connection
 ) -> None:
     def locking(name: str) -> Change:
         def change(sql: SqlTransaction) -> object:
@@ -779,7 +781,9 @@ async def test_a_lock_that_is_held_for_too_long_is_told_to_its_change_alone(
     assert await outcome(store, locking("b")) == "b"
 
 
-async def test_a_change_of_another_key_is_not_kept_by_one_that_waits(store: Store, other: Connection) -> None:
+async def test_a_change_of_another_key_is_not_kept_by_one_that_waits(
+    store: SqlStore, other: Connection
+) -> None:
     def locking(sql: SqlTransaction) -> None:
         sql.lock("held")
         sql.wait_for_locks()
@@ -795,7 +799,7 @@ async def test_a_change_of_another_key_is_not_kept_by_one_that_waits(store: Stor
 
 
 async def test_a_change_that_would_keep_its_group_waiting_comes_with_the_next(
-    store: Store, other: Connection
+    store: SqlStore, other: Connection
 ) -> None:
     runs: list[str] = []
 
@@ -833,7 +837,7 @@ async def test_a_change_that_would_keep_its_group_waiting_comes_with_the_next(
 
 
 async def test_an_instant_is_read_after_the_locks_are_held(
-    store: Store, other: Connection, clock: ManualClock
+    store: SqlStore, other: Connection, clock: ManualClock
 ) -> None:
     other.begin()
     asked(other, "SELECT pg_advisory_xact_lock($1)", lock_number("t"))
@@ -927,7 +931,7 @@ async def test_a_server_that_is_stopped_refuses_typed_and_is_used_again(
 
 
 async def test_a_server_that_takes_no_writes_is_refused_when_the_store_is_opened(
-    store: Store, other: Connection, postgres_dsn: str, a_schema: str
+    store: SqlStore, other: Connection, postgres_dsn: str, a_schema: str
 ) -> None:
     dsn = f"{postgres_dsn.partition('?')[0]}?options=-c%20default_transaction_read_only%3Don"
     with pytest.raises(StoreReadOnly, match="takes no writes") as refused:
@@ -1052,7 +1056,7 @@ def test_a_server_that_ends_while_a_store_is_opened_counts_as_unreachable(
 
 
 @pytest.mark.parametrize("size", [0, 1_200_000])
-async def test_room_is_taken_as_large_as_it_is_wanted(store: Store, size: int) -> None:
+async def test_room_is_taken_as_large_as_it_is_wanted(store: SqlStore, size: int) -> None:
     """On disk: the server that keeps temporary files below half of it refuses, one with a little more does not."""
     wanted = max(size, LEAST)
 

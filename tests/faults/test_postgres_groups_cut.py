@@ -18,7 +18,7 @@ from faults.test_postgres_engine import (
 from postroom.contracts.errors import CommitUnknown
 from postroom.stores.postgres.connection import Connection
 from postroom.stores.sql_transaction import SqlTransaction
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.testing import ManualClock
 
 pytestmark = pytest.mark.long
@@ -41,7 +41,7 @@ def writing(name: str) -> Change:
     return change
 
 
-async def written(store: Store, prefix: str) -> tuple[set[object], set[object]]:
+async def written(store: SqlStore, prefix: str) -> tuple[set[object], set[object]]:
     """Return of which changes there is a row in the one table, and in the other."""
 
     def look(sql: SqlTransaction) -> tuple[set[object], set[object]]:

@@ -14,7 +14,7 @@ from postroom.contracts.errors import CommitUnknown, StoreFull, StoreUnavailable
 from postroom.contracts.outbox import Backlog, OutboxDraft, OutboxMessage, OutboxStatus, line_lock
 from postroom.relay import NotPerformed, Outcome, Performed, Relay
 from postroom.stores.postgres.store import PostgresStore
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.stores.transaction import Joined, Transaction
 from postroom.testing import ManualClock
 
@@ -50,20 +50,20 @@ class FakeHandler:
 
 
 @pytest.fixture
-def store(prepared_stores: Prepared) -> Store:
+def store(prepared_stores: Prepared) -> SqlStore:
     return prepared_stores.held.runs.store
 
 
-async def put(store: Store, *numbers: int, **more: Any) -> None:
+async def put(store: SqlStore, *numbers: int, **more: Any) -> None:
     drafts = [OutboxDraft(**{"kind": KIND, "target": TARGET, "payload": {"n": n}, **more}) for n in numbers]
     await store.write(lambda tx: tx.outbox.enqueue(drafts))
 
 
-async def backlog(store: Store, kind: str = KIND) -> Backlog:
+async def backlog(store: SqlStore, kind: str = KIND) -> Backlog:
     return await store.read(lambda tx: tx.outbox.backlog(kind))
 
 
-async def rows(store: Store) -> list[OutboxMessage]:
+async def rows(store: SqlStore) -> list[OutboxMessage]:
     return list(await store.read(lambda tx: tx.outbox.open(KIND, limit=99)))
 
 
@@ -94,7 +94,7 @@ class Cut(Exception):
 class Dying:
     """A store whose process dies when the end of an effect is to be written."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: SqlStore) -> None:
         self._store = store
         self.clock, self.changes, self.read = store.clock, store.changes, store.read
 
@@ -105,7 +105,7 @@ class Dying:
 
 
 async def test_an_effect_whose_relay_died_before_its_end_is_performed_again_and_marked(
-    store: Store, clock: ManualClock
+    store: SqlStore, clock: ManualClock
 ) -> None:
     await put(store, 1)
     first, second = FakeHandler(), FakeHandler()
@@ -118,7 +118,7 @@ async def test_an_effect_whose_relay_died_before_its_end_is_performed_again_and_
     assert await backlog(store) == Backlog(waiting=0, oldest_at=None)
 
 
-async def test_a_relay_that_is_alone_waits_for_no_lease_of_the_one_before(store: Store) -> None:
+async def test_a_relay_that_is_alone_waits_for_no_lease_of_the_one_before(store: SqlStore) -> None:
     await put(store, 1)
     await Relay(Dying(store), {KIND: FakeHandler()}).drain()  # type: ignore[arg-type]
     again = FakeHandler()
@@ -128,7 +128,7 @@ async def test_a_relay_that_is_alone_waits_for_no_lease_of_the_one_before(store:
 
 
 async def test_a_handler_that_hangs_is_cut_off_and_keeps_nobody_else_waiting(
-    store: Store, clock: ManualClock
+    store: SqlStore, clock: ManualClock
 ) -> None:
     ended = asyncio.Event()
 
@@ -158,7 +158,7 @@ async def test_a_handler_that_hangs_is_cut_off_and_keeps_nobody_else_waiting(
 
 
 async def test_a_handler_that_raises_for_ever_is_given_up_and_the_others_go_on(
-    store: Store, clock: ManualClock
+    store: SqlStore, clock: ManualClock
 ) -> None:
     def raises(row: OutboxMessage) -> Outcome:
         if row.payload["n"] == 1:
@@ -186,7 +186,7 @@ async def test_a_handler_that_raises_for_ever_is_given_up_and_the_others_go_on(
 
 
 async def test_of_one_order_key_a_later_effect_waits_for_one_that_is_tried_again(
-    store: Store, clock: ManualClock
+    store: SqlStore, clock: ManualClock
 ) -> None:
     outcomes = [NotPerformed(error="later", not_before_ms=5_000), Performed(), Performed()]
     handler = FakeHandler(act=lambda row: outcomes.pop(0))
@@ -201,7 +201,7 @@ async def test_of_one_order_key_a_later_effect_waits_for_one_that_is_tried_again
 
 
 async def test_an_effect_behind_another_of_its_order_key_costs_no_change_until_it_is_its_turn(
-    store: Store,
+    store: SqlStore,
 ) -> None:
     """While an answer is on its way, the next of its session is not asked for by a change that finds nothing."""
     begun, free = asyncio.Event(), asyncio.Event()
@@ -233,7 +233,7 @@ async def test_an_effect_behind_another_of_its_order_key_costs_no_change_until_i
     assert claims == [1, 1]
 
 
-async def test_effects_without_an_order_key_are_performed_in_their_order(store: Store) -> None:
+async def test_effects_without_an_order_key_are_performed_in_their_order(store: SqlStore) -> None:
     handler = FakeHandler()
     await put(store, *range(20))
     assert await Relay(store, {KIND: handler}).drain() == 20
@@ -241,7 +241,7 @@ async def test_effects_without_an_order_key_are_performed_in_their_order(store: 
 
 
 async def test_what_a_handler_writes_is_there_with_the_end_of_the_row_or_not_at_all(
-    store: Store, clock: ManualClock
+    store: SqlStore, clock: ManualClock
 ) -> None:
     def also(tx: Transaction) -> None:
         tx.outbox.enqueue([OutboxDraft(kind="next", target="y", payload={"n": 2})])
@@ -262,7 +262,7 @@ async def test_what_a_handler_writes_is_there_with_the_end_of_the_row_or_not_at_
     assert handler.marked == [1, 1]
 
 
-async def test_a_store_that_fails_for_a_while_ends_nothing(store: Store, clock: ManualClock) -> None:
+async def test_a_store_that_fails_for_a_while_ends_nothing(store: SqlStore, clock: ManualClock) -> None:
     class Away:
         def __init__(self) -> None:
             self.clock, self.changes, self.left = store.clock, store.changes, 6
@@ -291,7 +291,7 @@ async def test_a_store_that_fails_for_a_while_ends_nothing(store: Store, clock: 
     assert handler.given
 
 
-async def test_a_full_queue_is_performed_whole_and_no_target_hides_another(store: Store) -> None:
+async def test_a_full_queue_is_performed_whole_and_no_target_hides_another(store: SqlStore) -> None:
     def acts(row: OutboxMessage) -> Outcome:
         return NotPerformed(error="broken") if row.target == TARGET else Performed()
 
@@ -306,7 +306,7 @@ async def test_a_full_queue_is_performed_whole_and_no_target_hides_another(store
     assert await again.drain() == 4_800  # those that were tried rest for a second
 
 
-async def test_a_burst_is_performed_together(store: Store) -> None:
+async def test_a_burst_is_performed_together(store: SqlStore) -> None:
     handler = FakeHandler(together=True)
     async with serving(Relay(store, {KIND: handler})):
         for number in range(5):
@@ -316,7 +316,7 @@ async def test_a_burst_is_performed_together(store: Store) -> None:
 
 
 async def test_a_clock_that_jumps_on_has_nothing_performed_twice_by_one_relay(
-    store: Store, clock: ManualClock
+    store: SqlStore, clock: ManualClock
 ) -> None:
     begun, free = asyncio.Event(), asyncio.Event()
 
@@ -343,7 +343,7 @@ async def test_a_clock_that_jumps_on_has_nothing_performed_twice_by_one_relay(
 class Crossing:
     """A store where the end of an effect is written while the claim that renews it is on its way, or before."""
 
-    def __init__(self, store: Store, *, claim_returns_last: bool) -> None:
+    def __init__(self, store: SqlStore, *, claim_returns_last: bool) -> None:
         self.clock, self.changes, self.read = store.clock, store.changes, store.read
         self._store, self._claim_returns_last = store, claim_returns_last
         self.claims = 0
@@ -369,7 +369,7 @@ class Crossing:
 @pytest.mark.parametrize("claim_returns_last", [True, False], ids=["end first", "claim first"])
 @pytest.mark.parametrize("outcome", [Performed(), NotPerformed(error="no")], ids=["done", "failed"])
 async def test_an_effect_whose_claim_is_renewed_as_it_ends_ends_once(
-    store: Store, clock: ManualClock, outcome: Outcome, claim_returns_last: bool
+    store: SqlStore, clock: ManualClock, outcome: Outcome, claim_returns_last: bool
 ) -> None:
     begun, free = asyncio.Event(), asyncio.Event()
 
@@ -394,7 +394,7 @@ async def test_an_effect_whose_claim_is_renewed_as_it_ends_ends_once(
 
 
 async def test_an_effect_that_another_process_has_claimed_meanwhile_ends_with_that(
-    store: Store, clock: ManualClock
+    store: SqlStore, clock: ManualClock
 ) -> None:
     begun, free = [asyncio.Event(), asyncio.Event()], [asyncio.Event(), asyncio.Event()]
 
@@ -422,7 +422,7 @@ async def test_an_effect_that_another_process_has_claimed_meanwhile_ends_with_th
 
 
 async def test_a_clock_that_is_set_back_keeps_nothing_waiting_that_was_not_delayed(
-    store: Store, clock: ManualClock
+    store: SqlStore, clock: ManualClock
 ) -> None:
     outcomes = [NotPerformed(error="no"), Performed()]
     handler = FakeHandler(act=lambda row: outcomes.pop(0), together=True)
@@ -435,7 +435,7 @@ async def test_a_clock_that_is_set_back_keeps_nothing_waiting_that_was_not_delay
     assert handler.given == [1, 2]
 
 
-async def test_a_target_that_nobody_serves_here_waits(store: Store) -> None:
+async def test_a_target_that_nobody_serves_here_waits(store: SqlStore) -> None:
     handler = FakeHandler(targets=("y",))
     relay = Relay(store, {KIND: handler})
     await put(store, 1)
@@ -447,7 +447,7 @@ async def test_a_target_that_nobody_serves_here_waits(store: Store) -> None:
 
 
 async def test_what_was_performed_is_forgotten_after_a_week_and_its_key_is_free(
-    store: Store, clock: ManualClock
+    store: SqlStore, clock: ManualClock
 ) -> None:
     handler = FakeHandler()
     relay = Relay(store, {KIND: handler})
@@ -462,7 +462,7 @@ async def test_what_was_performed_is_forgotten_after_a_week_and_its_key_is_free(
     assert handler.given == [1, 2, 3]
 
 
-async def test_a_stop_lets_what_is_under_way_come_to_its_end(store: Store) -> None:
+async def test_a_stop_lets_what_is_under_way_come_to_its_end(store: SqlStore) -> None:
     begun, free = asyncio.Event(), asyncio.Event()
 
     async def waits(row: OutboxMessage) -> Outcome:
@@ -510,7 +510,7 @@ async def test_two_processes_on_one_postgresql_share_the_work(postgres_dsn: str,
 class Looks:
     """A store that counts what is read of it."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: SqlStore) -> None:
         self._store, self.count = store, 0
         self.clock, self.changes, self.write = store.clock, store.changes, store.write
 
@@ -520,7 +520,7 @@ class Looks:
 
 
 async def test_an_end_with_nothing_behind_it_causes_no_look_and_one_in_line_is_begun_at_once(
-    store: Store,
+    store: SqlStore,
 ) -> None:
     looks, handler = Looks(store), FakeHandler()
     async with serving(Relay(looks, {KIND: handler})):  # type: ignore[arg-type]
@@ -539,7 +539,7 @@ async def test_an_end_with_nothing_behind_it_causes_no_look_and_one_in_line_is_b
     assert handler.given == list(range(20))
 
 
-async def test_what_is_stored_where_it_is_performed_needs_no_look_and_no_claim(store: Store) -> None:
+async def test_what_is_stored_where_it_is_performed_needs_no_look_and_no_claim(store: SqlStore) -> None:
     """It is stored as claimed: two changes for each effect, and no read behind the first."""
     changes, looks, handler = Changes(store), Looks(store), FakeHandler()
     looks.write = changes.write  # type: ignore[method-assign]
@@ -559,7 +559,7 @@ async def test_what_is_stored_where_it_is_performed_needs_no_look_and_no_claim(s
 class Changes:
     """A store that counts what is changed through it."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: SqlStore) -> None:
         self._store, self.count = store, 0
 
     async def write(self, change: Any, *, key: str = "") -> Any:
@@ -568,7 +568,7 @@ class Changes:
 
 
 async def test_what_was_begun_as_it_was_stored_survives_its_process_and_is_marked(
-    store: Store, clock: ManualClock
+    store: SqlStore, clock: ManualClock
 ) -> None:
     begun = asyncio.Event()
 
@@ -592,7 +592,7 @@ async def test_what_was_begun_as_it_was_stored_survives_its_process_and_is_marke
 
 
 async def test_what_was_stored_without_an_answer_is_given_back_and_performed_once(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = store.engine  # type: ignore[attr-defined]
     durable, handler = engine.write, FakeHandler()
@@ -613,7 +613,7 @@ async def test_what_was_stored_without_an_answer_is_given_back_and_performed_onc
 
 
 async def test_what_is_stored_as_its_relay_stops_waits_unmarked_for_the_next(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = store.engine  # type: ignore[attr-defined]
     relay, stopping, durable = Relay(store, {KIND: FakeHandler()}), asyncio.Event(), engine.write
@@ -641,7 +641,7 @@ async def test_what_is_stored_as_its_relay_stops_waits_unmarked_for_the_next(
 
 
 async def test_no_more_are_performed_at_once_than_a_handler_takes_however_many_are_stored_together(
-    store: Store,
+    store: SqlStore,
 ) -> None:
     free, most = asyncio.Event(), 0
     at_work: set[int] = set()

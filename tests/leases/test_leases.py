@@ -12,7 +12,7 @@ from conformance.run_backends import Prepared, prepared_stores, run_place
 from postroom.contracts.errors import StaleClaim, StoreUnavailable
 from postroom.contracts.leases import LEASES, SERVER
 from postroom.leases import LENGTH, Leases
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.stores.transaction import Transaction
 from postroom.testing import ManualClock
 
@@ -23,12 +23,12 @@ SURE = LENGTH * 5 / 6
 
 
 @pytest.fixture
-async def store(prepared_stores: Prepared) -> AsyncIterator[Store]:
+async def store(prepared_stores: Prepared) -> AsyncIterator[SqlStore]:
     async with prepared_stores.opened() as stores:
         yield stores.store
 
 
-def leases(store: Store, holder: str, *wanted: str, **given: Any) -> Leases:
+def leases(store: SqlStore, holder: str, *wanted: str, **given: Any) -> Leases:
     made = Leases(store, holder, {"address": f"http://{holder}"}, **given)
     for name in wanted or (NAME,):
         made.want(name)
@@ -36,7 +36,7 @@ def leases(store: Store, holder: str, *wanted: str, **given: Any) -> Leases:
 
 
 async def test_one_of_two_servers_has_it_and_keeps_it_for_as_long_as_it_renews(
-    store: Store, clock: ManualClock
+    store: SqlStore, clock: ManualClock
 ) -> None:
     one, two = leases(store, "one"), leases(store, "two")
     assert not one.holds(NAME)
@@ -51,7 +51,7 @@ async def test_one_of_two_servers_has_it_and_keeps_it_for_as_long_as_it_renews(
     assert lease.about == {"address": "http://one"}
 
 
-async def test_who_does_not_renew_stops_before_another_begins(store: Store, clock: ManualClock) -> None:
+async def test_who_does_not_renew_stops_before_another_begins(store: SqlStore, clock: ManualClock) -> None:
     one, two = leases(store, "one"), leases(store, "two")
     await one.renew()
     clock.advance(SURE)
@@ -66,7 +66,7 @@ async def test_who_does_not_renew_stops_before_another_begins(store: Store, cloc
 
 
 async def test_what_was_begun_with_a_lease_is_not_written_once_another_has_it(
-    store: Store, clock: ManualClock
+    store: SqlStore, clock: ManualClock
 ) -> None:
     one, two = leases(store, "one"), leases(store, "two")
     await one.renew()
@@ -90,12 +90,12 @@ async def test_what_was_begun_with_a_lease_is_not_written_once_another_has_it(
     assert await store.write(one.guarded(NAME, change)) == "written"
 
 
-async def test_without_a_lease_nothing_is_written(store: Store) -> None:
+async def test_without_a_lease_nothing_is_written(store: SqlStore) -> None:
     with pytest.raises(StaleClaim):
         await store.write(leases(store, "one").guarded(NAME, lambda tx: None))
 
 
-async def test_a_lease_that_is_given_back_is_anothers_at_once_and_wakes_it(store: Store) -> None:
+async def test_a_lease_that_is_given_back_is_anothers_at_once_and_wakes_it(store: SqlStore) -> None:
     one, two = leases(store, "one"), leases(store, "two")
     async with asyncio.timeout(60), one.serving(), two.serving():
         assert one.holds(NAME)
@@ -107,7 +107,7 @@ async def test_a_lease_that_is_given_back_is_anothers_at_once_and_wakes_it(store
                 await news.wait(timedelta(milliseconds=10))
 
 
-async def test_a_lease_that_is_given_back_while_it_is_taken_is_free(store: Store) -> None:
+async def test_a_lease_that_is_given_back_while_it_is_taken_is_free(store: SqlStore) -> None:
     one, two = leases(store, "one"), leases(store, "two")
     for _ in range(20):
         one.want(NAME)
@@ -122,7 +122,7 @@ async def test_a_lease_that_is_given_back_while_it_is_taken_is_free(store: Store
         two.want(NAME)
 
 
-async def test_a_server_that_ends_gives_back_all_that_it_has(store: Store) -> None:
+async def test_a_server_that_ends_gives_back_all_that_it_has(store: SqlStore) -> None:
     one = leases(store, "one", "a", "b")
     async with one.serving():
         assert one.holds("a")
@@ -133,7 +133,7 @@ async def test_a_server_that_ends_gives_back_all_that_it_has(store: Store) -> No
     assert two.holds("b")
 
 
-async def test_the_only_process_takes_over_from_one_that_was_killed(store: Store) -> None:
+async def test_the_only_process_takes_over_from_one_that_was_killed(store: SqlStore) -> None:
     await leases(store, "killed").renew()
     shares, alone = leases(store, "shares"), leases(store, "alone", is_gone=lambda _: True)
     await shares.renew()
@@ -142,7 +142,7 @@ async def test_the_only_process_takes_over_from_one_that_was_killed(store: Store
     assert alone.holds(NAME)
 
 
-async def test_who_has_all_that_it_wants_hears_of_servers_that_have_ended_too(store: Store) -> None:
+async def test_who_has_all_that_it_wants_hears_of_servers_that_have_ended_too(store: SqlStore) -> None:
     ended: list[str] = []
     one = leases(store, "one", is_gone=lambda about: about["address"] in ended)
     await leases(store, "two", "another").renew()
@@ -154,7 +154,7 @@ async def test_who_has_all_that_it_wants_hears_of_servers_that_have_ended_too(st
 
 
 async def test_which_servers_are_up_is_a_lease_of_each_and_forgotten_after_a_while(
-    store: Store, clock: ManualClock
+    store: SqlStore, clock: ManualClock
 ) -> None:
     one, two = leases(store, "one"), leases(store, "two")
     await one.renew()
@@ -166,7 +166,7 @@ async def test_which_servers_are_up_is_a_lease_of_each_and_forgotten_after_a_whi
 
 
 async def test_a_store_that_fails_costs_the_lease_only_when_its_time_is_over(
-    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = leases(store, "one")
     await one.renew()
@@ -185,7 +185,7 @@ async def test_a_store_that_fails_costs_the_lease_only_when_its_time_is_over(
 
 
 async def test_a_renewal_that_was_answered_late_is_worth_what_is_left_of_it(
-    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, write = leases(store, "one"), store.write
 
@@ -199,5 +199,5 @@ async def test_a_renewal_that_was_answered_late_is_worth_what_is_left_of_it(
     assert not one.holds(NAME)
 
 
-async def _named(store: Store) -> list[str]:
+async def _named(store: SqlStore) -> list[str]:
     return [one.name for one in await store.read(lambda tx: tx.leases.listed())]

@@ -12,7 +12,7 @@ from postroom.contracts.errors import ServerUnavailable
 from postroom.contracts.leases import SERVER, Lease
 from postroom.http_api.other_servers import PASSED_ON, OtherServers, server_of
 from postroom.leases import Leases
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.testing import ManualClock
 
 __all__ = ["prepared_stores", "run_place"]
@@ -21,7 +21,7 @@ HERE, THERE = "mill/1/aaaaaaaa", "quay/2/bbbbbbbb"
 
 
 @pytest.fixture
-async def store(prepared_stores: Prepared) -> AsyncIterator[Store]:
+async def store(prepared_stores: Prepared) -> AsyncIterator[SqlStore]:
     async with prepared_stores.opened() as stores:
         yield stores.store
 
@@ -48,7 +48,7 @@ def request(headers: Mapping[str, str] | None = None) -> Request:
     )
 
 
-async def put(store: Store, *leases: Lease) -> None:
+async def put(store: SqlStore, *leases: Lease) -> None:
     for lease in leases:
         await store.write(lambda tx, lease=lease: tx.leases.put(lease), key="leases")  # type: ignore[misc]
 
@@ -60,7 +60,7 @@ async def refused(others: OtherServers, there: Lease, headers: Mapping[str, str]
     return raised.value.message
 
 
-async def test_who_cannot_be_reached_is_named(store: Store) -> None:
+async def test_who_cannot_be_reached_is_named(store: SqlStore) -> None:
     others = OtherServers(Leases(store, HERE, {}), SystemClock())
     alone = await refused(others, server(THERE, "http://127.0.0.1:1"))
     assert alone == "the server on quay does this, and listens on loopback alone"
@@ -69,7 +69,7 @@ async def test_who_cannot_be_reached_is_named(store: Store) -> None:
         assert silent == "the server mill/3/cccccccc does this, and does not answer (ConnectError)"
 
 
-async def test_a_request_is_passed_on_once(store: Store) -> None:
+async def test_a_request_is_passed_on_once(store: SqlStore) -> None:
     told = await refused(
         OtherServers(Leases(store, HERE, {}), SystemClock()), server(THERE, "http://quay:1"), {PASSED_ON: "1"}
     )
@@ -89,7 +89,7 @@ async def test_a_request_is_passed_on_once(store: Store) -> None:
     ],
 )
 async def test_who_calls_is_believed_of_a_server_that_knows_the_secret(
-    secret: str, change: dict[str, str], after_ms: int, is_believed: bool, store: Store
+    secret: str, change: dict[str, str], after_ms: int, is_believed: bool, store: SqlStore
 ) -> None:
     clock = ManualClock(1_000_000)
     sender = OtherServers(Leases(store, HERE, {}), clock)
@@ -106,7 +106,7 @@ async def test_who_calls_is_believed_of_a_server_that_knows_the_secret(
     assert seen == (("203.0.113.1", "https") if is_believed else ("127.0.0.1", "http"))
 
 
-async def test_what_no_other_server_has_is_refused_for_a_moment(store: Store) -> None:
+async def test_what_no_other_server_has_is_refused_for_a_moment(store: SqlStore) -> None:
     others = OtherServers(Leases(store, HERE, {}), SystemClock())
     mine, theirs = server(HERE, "http://mill:1"), server(THERE, "http://quay:1")
     channel = Lease(name="channel web", holder=HERE, about={}, fence=1, since=0, until=2**53)
@@ -117,7 +117,7 @@ async def test_what_no_other_server_has_is_refused_for_a_moment(store: Store) ->
     assert (await others.with_lease("channel web")).holder == THERE
 
 
-async def test_the_token_of_a_run_says_whose_it_is(store: Store) -> None:
+async def test_the_token_of_a_run_says_whose_it_is(store: SqlStore) -> None:
     others = OtherServers(Leases(store, HERE, {}), SystemClock())
     await put(store, server(HERE, "http://mill:1"), server(THERE, "http://quay:1"))
     found = await others.of_run("prr_bbbbbbbb_" + "x" * 43)
@@ -129,7 +129,7 @@ async def test_the_token_of_a_run_says_whose_it_is(store: Store) -> None:
 
 
 async def test_what_has_not_the_form_of_a_runs_token_costs_no_look(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leases = Leases(store, HERE, {})
     monkeypatch.delattr(leases, "_store")

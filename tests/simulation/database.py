@@ -20,7 +20,7 @@ from postroom.contracts.errors import CommitUnknown, StoreUnavailable
 from postroom.stores.changes import ChangeNotifier
 from postroom.stores.sqlite.inline import InlineDatabase
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.stores.stores import Stores
 from simulation.loop import Process, ProcessClock, SimulatedLoop
 from simulation.mail import furnish
@@ -104,7 +104,7 @@ def prepare_rows() -> None:
     loop = SimulatedLoop(Random(0))
     database = Database(loop, (), Random(0))
     stores = Stores(
-        Store(SimulatedEngine(database, loop.outside, Network(loop, database, ()))), is_exclusive=False
+        SqlStore(SimulatedEngine(database, loop.outside, Network(loop, database, ()))), is_exclusive=False
     )
     loop.run_until_complete(furnish(stores))
     Database.shared.keep()

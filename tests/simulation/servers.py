@@ -22,7 +22,7 @@ from postroom.embedded.running import FunctionExecutor
 from postroom.leases import Leases
 from postroom.relay import NotPerformed, Outcome, Performed, Relay
 from postroom.stores.changes import ChangeNotifier
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.stores.stores import Stores
 from postroom.stores.transaction import Transaction
 from simulation.chats import ChatServer
@@ -140,7 +140,7 @@ class Server:
         self.config = config_of(settings)
         changes = network.ends[process] = ChangeNotifier()
         self.engine = SimulatedEngine(database, process, network)
-        self.stores = Stores(Store(self.engine, changes), is_exclusive=False)
+        self.stores = Stores(SqlStore(self.engine, changes), is_exclusive=False)
         runs, timer = self.stores.runs, SystemTimer()
         options = {"consumer_id": self.name, "config": self.config, "random": random}
         self.mail: MailServer | None = None

@@ -15,7 +15,7 @@ import pytest
 from postroom.contracts.errors import StateError
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.sqlite.engine import SqliteEngine
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.stores.transaction import Transaction
 from postroom.testing import ManualClock
 from postroom.testing.changes import ChangeBreaksRules, CheckingEngine
@@ -43,7 +43,7 @@ async def test_a_change_that_keeps_the_rules_is_run_twice_and_written_once(engin
 async def test_ids_of_a_change_are_the_same_when_it_is_run_again_and_no_others_are(
     engine: CheckingEngine,
 ) -> None:
-    store, made = Store(engine), list[tuple[str, str]]()
+    store, made = SqlStore(engine), list[tuple[str, str]]()
 
     def change(tx: Transaction) -> None:
         made.append((tx.new_id(), tx.new_id()))

@@ -10,7 +10,7 @@ import pytest
 from postroom.contracts.errors import StaleClaim, StoreCorrupt, StoreReadOnly, StoreUnavailable
 from postroom.stores.changes import WORK, ChangeNotifier
 from postroom.stores.sqlite import SqliteStore
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.stores.transaction import Transaction
 from postroom.testing import ManualClock
 
@@ -19,7 +19,7 @@ AT_ONCE = timedelta()
 
 
 @pytest.fixture
-def store(clock: ManualClock) -> Store:
+def store(clock: ManualClock) -> SqlStore:
     return SqliteStore.in_memory(clock).store
 
 
@@ -29,26 +29,26 @@ def make_project(tx: Transaction) -> int:
     ).id
 
 
-async def test_what_a_change_writes_is_read(store: Store, clock: ManualClock) -> None:
+async def test_what_a_change_writes_is_read(store: SqlStore, clock: ManualClock) -> None:
     made = await store.write(make_project)
     found = await store.read(lambda tx: tx.mail.project("/s"))
     assert found is not None
     assert (found.id, found.created_at) == (made, clock.now())
 
 
-async def test_two_stores_in_memory_know_nothing_of_each_other(store: Store, clock: ManualClock) -> None:
+async def test_two_stores_in_memory_know_nothing_of_each_other(store: SqlStore, clock: ManualClock) -> None:
     await store.write(make_project)
     other = SqliteStore.in_memory(clock).store
     assert await other.read(lambda tx: tx.mail.projects(limit=9)) == []
 
 
-async def test_a_look_cannot_write(store: Store) -> None:
+async def test_a_look_cannot_write(store: SqlStore) -> None:
     with pytest.raises(StoreReadOnly):
         await store.read(make_project)
     assert await store.write(make_project) == 1
 
 
-async def test_a_change_that_raises_is_undone_and_tells_nobody(store: Store) -> None:
+async def test_a_change_that_raises_is_undone_and_tells_nobody(store: SqlStore) -> None:
     def fail(tx: Transaction) -> None:
         make_project(tx)
         tx.tell(WORK)
@@ -61,7 +61,7 @@ async def test_a_change_that_raises_is_undone_and_tells_nobody(store: Store) -> 
     assert await store.read(lambda tx: tx.mail.project("/s")) is None
 
 
-async def test_a_stale_claim_that_a_change_returns_is_raised_and_its_writes_stand(store: Store) -> None:
+async def test_a_stale_claim_that_a_change_returns_is_raised_and_its_writes_stand(store: SqlStore) -> None:
     def refuse(tx: Transaction) -> StaleClaim:
         make_project(tx)
         return StaleClaim("it was lost")
@@ -71,7 +71,7 @@ async def test_a_stale_claim_that_a_change_returns_is_raised_and_its_writes_stan
     assert await store.read(lambda tx: tx.mail.project("/s"))
 
 
-async def test_a_listener_hears_what_was_told_since_it_last_waited(store: Store) -> None:
+async def test_a_listener_hears_what_was_told_since_it_last_waited(store: SqlStore) -> None:
     with store.changes.listen("thread:a") as news, store.changes.listen("thread:b") as other:
         await store.write(lambda tx: tx.tell("thread:a"))
         assert await news.wait(AT_ONCE)
@@ -80,7 +80,7 @@ async def test_a_listener_hears_what_was_told_since_it_last_waited(store: Store)
 
 
 async def test_a_waiting_listener_is_woken_although_the_caller_of_the_change_was_cancelled(
-    store: Store,
+    store: SqlStore,
 ) -> None:
     entered, opened = threading.Event(), threading.Event()
 
@@ -107,7 +107,7 @@ async def test_a_closed_listener_is_forgotten() -> None:
     assert not changes._listeners
 
 
-async def test_a_row_that_does_not_read_back_is_set_aside_and_the_step_done_again(store: Store) -> None:
+async def test_a_row_that_does_not_read_back_is_set_aside_and_the_step_done_again(store: SqlStore) -> None:
     seen: list[int] = []
 
     def change(tx: Transaction) -> str:
@@ -122,7 +122,7 @@ async def test_a_row_that_does_not_read_back_is_set_aside_and_the_step_done_agai
     assert await store.engine.write(lambda sql: sql.one("store.set_aside", row)) is None
 
 
-async def test_who_asks_for_the_very_row_that_does_not_read_back_learns_it(store: Store) -> None:
+async def test_who_asks_for_the_very_row_that_does_not_read_back_learns_it(store: SqlStore) -> None:
     def look(tx: Transaction) -> None:
         raise StoreCorrupt("unreadable", details={"kind": "run", "id": "r1", "reason": "broken"})
 
@@ -130,7 +130,7 @@ async def test_who_asks_for_the_very_row_that_does_not_read_back_learns_it(store
         await store.read(look)
 
 
-def test_a_store_in_memory_serves_one_event_loop_after_another(store: Store) -> None:
+def test_a_store_in_memory_serves_one_event_loop_after_another(store: SqlStore) -> None:
     async def hear() -> bool:
         with store.changes.listen(WORK) as news:
             await store.write(lambda tx: tx.tell(WORK))
@@ -141,7 +141,7 @@ def test_a_store_in_memory_serves_one_event_loop_after_another(store: Store) -> 
     assert asyncio.run(store.read(lambda tx: tx.mail.project("/s")))
 
 
-async def test_a_closed_store_in_memory_refuses_typed(store: Store) -> None:
+async def test_a_closed_store_in_memory_refuses_typed(store: SqlStore) -> None:
     store.close()
     store.close()
     for step in (store.read(lambda tx: None), store.write(lambda tx: None), store.probe()):

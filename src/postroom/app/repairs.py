@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.mail import Project
 from postroom.mail.archive.archive import Archive
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.stores.stores import Stores
 
 
@@ -31,7 +31,7 @@ def indexes_of(store: Stores, indexes: Sequence[str]) -> Repair:
     )
 
 
-def records_of(store: Store, count: int) -> Repair:
+def records_of(store: SqlStore, count: int) -> Repair:
     """Return how records that a release could not read are given back to it."""
     return Repair(
         name="records",

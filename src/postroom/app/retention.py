@@ -39,7 +39,7 @@ from postroom.mail.tracing import run_trace
 from postroom.stores.chats.files import FileStore
 from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.mail.store import MailStore
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.stores.transaction import Transaction
 
 RETENTION: Final = "retention"
@@ -88,7 +88,7 @@ class Retention:
         store: MailStore,
         rules: Sequence[KeepRule] = (),
         *,
-        runs: Store | None = None,
+        runs: SqlStore | None = None,
         files: FileStore | None = None,
         timer: Timer | None = None,
         leases: Leases | None = None,

@@ -25,7 +25,7 @@ from postroom.contracts.run_stores import thread_lock
 from postroom.contracts.runs import AnsweredTicket, RunRecord, RunStatus, RunWaitingTicket, Usage
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume, ToolCallResumeMode
 from postroom.stores.runs.tables import RunTables
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.stores.transaction import Transaction
 
 _WHOSE: Final = {
@@ -332,7 +332,7 @@ def window_ended(scope: str, *, now: int) -> ToolCallResume:
     )
 
 
-async def release_abandoned(store: Store) -> None:
+async def release_abandoned(store: SqlStore) -> None:
     """Have those go on that are held for an answer that nobody can give: the run that asked has ended.
 
     Raises:

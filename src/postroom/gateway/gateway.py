@@ -42,7 +42,7 @@ from postroom.ports import ChatDelivery, RunQueue
 from postroom.relay import Relay
 from postroom.stores.chats.stores import ChatStores
 from postroom.stores.runs.ports import OutboxStore, ThreadStore
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 
 _LOG = get_logger(__name__)
 _SWEEP_EVERY_MS = 15_000
@@ -70,7 +70,7 @@ class Gateway:
         timer: Timer,
         metrics: GatewayMetrics | None = None,
         mail: ChatDelivery | None = None,
-        store: Store | None = None,
+        store: SqlStore | None = None,
         leases: Leases | None = None,
     ) -> None:
         """Make everything; nothing runs yet. Without a `store` nothing is kept for later.

@@ -32,7 +32,7 @@ from postroom.gateway.replies import Reply, ReplyKind, thread_name
 from postroom.gateway.session import SessionSource
 from postroom.ports import RunQueue
 from postroom.schedules.firing import Firing, Schedules, new_schedule
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.stores.transaction import Transaction
 
 CHAT: Final = "chat"
@@ -70,7 +70,7 @@ class Reminders:
 
     def __init__(
         self,
-        store: Store,
+        store: SqlStore,
         run_queue: RunQueue,
         place_of: Callable[[SessionSource], Awaitable[tuple[str, Json] | None]],
     ) -> None:

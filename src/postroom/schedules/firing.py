@@ -32,7 +32,7 @@ from postroom.contracts.messages import Json, storable
 from postroom.contracts.schedules import SCHEDULES, Missed, Overlap, Schedule, schedule_lock
 from postroom.log import get_logger
 from postroom.schedules.ticks import Plan, after_set_back, due_at, next_tick, planned, refuse_unfit
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.stores.transaction import Joined, Transaction
 
 _LOG = get_logger(__name__)
@@ -141,7 +141,7 @@ def new_schedule(  # noqa: PLR0913 - what can be chosen, by name
 class Schedules:
     """The schedules of a database, and the worker that submits them."""
 
-    def __init__(self, store: Store, targets: Mapping[str, Target]) -> None:
+    def __init__(self, store: SqlStore, targets: Mapping[str, Target]) -> None:
         """Keep what it works with: `targets` submit what is due, by kind."""
         self._store = store
         self._targets = targets

@@ -21,7 +21,7 @@ from postroom.mail.waking.waker import OpenChange, Waker
 from postroom.schedules.firing import Firing, Schedules, Target, new_schedule
 from postroom.services.people import addressed
 from postroom.stores.mail.access import MailReads, MailWrites
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.stores.transaction import Transaction
 
 MAIL: Final = "mail"
@@ -94,7 +94,7 @@ class MessageTarget(Target):
 class MailSchedules:
     """Answers the operator's routes and the pages to schedules."""
 
-    def __init__(self, mail: Mail, store: Store, waker: Waker) -> None:
+    def __init__(self, mail: Mail, store: SqlStore, waker: Waker) -> None:
         self._mail = mail
         self.kept = Schedules(store, {MAIL: MessageTarget(mail, waker)})
 

@@ -59,7 +59,7 @@ class UnreadableRow:
     """When it was found, in milliseconds since the epoch."""
 
 
-class Store:
+class SqlStore:
     """The store over an engine."""
 
     def __init__(self, engine: Engine, changes: ChangeNotifier | None = None) -> None:

@@ -9,13 +9,13 @@ from postroom.stores.identity import StoreIdentity, identity_of
 from postroom.stores.mail.store import MailStore
 from postroom.stores.outline import Outline
 from postroom.stores.runs.ports import RunStores
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 
 
 class Stores(MailStore):
     """One store as those see it who know one kind of tables only; by itself it is the port of mail."""
 
-    def __init__(self, store: Store, *, is_exclusive: bool) -> None:
+    def __init__(self, store: SqlStore, *, is_exclusive: bool) -> None:
         super().__init__(store)
         self.store = store
         self.is_exclusive = is_exclusive

@@ -1,7 +1,7 @@
 """One open transaction with its parts, the same on every engine.
 
-A change is a function of a `Transaction`, and runs as one transaction: when `Store.write` returns, all of it
-is durable, or none of it happened. The function is synchronous and quick, does no I/O, and may run again
+A change is a function of a `Transaction`, and runs as one transaction: when `SqlStore.write` returns, all of
+it is durable, or none of it happened. The function is synchronous and quick, does no I/O, and may run again
 after a failure, so it must not touch anything but the transaction. Every rule therefore has one place, and
 every engine the same atomicity.
 """

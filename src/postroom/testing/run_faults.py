@@ -19,7 +19,7 @@ from postroom.stores.runs.ports import (
     ThreadStore,
     Wakeups,
 )
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.stores.transaction import Transaction
 
 P = TypeVar("P")
@@ -108,7 +108,7 @@ def with_parts(  # noqa: PLR0913 - the parts by name
     outbox: OutboxStore | None = None,
     coordinator: CommitCoordinator | None = None,
     wakeups: Wakeups | None = None,
-    store: Store | None = None,
+    store: SqlStore | None = None,
 ) -> RunStores:
     """Return the same stores with these parts in place of their own."""
     changed = copy(stores)
@@ -127,7 +127,7 @@ class FailingChanges:
 
     def __init__(
         self,
-        store: Store,
+        store: SqlStore,
         *,
         before: Plans | None = None,
         after: Plans | None = None,
@@ -169,4 +169,4 @@ def failing_changes(
 ) -> RunStores:
     """Return the same stores with changes of the mailbox that fail as planned, by name."""
     failing_store = FailingChanges(stores.store, before=before, after=after, counts=counts, begins=begins)
-    return with_parts(stores, store=cast("Store", failing_store))
+    return with_parts(stores, store=cast("SqlStore", failing_store))

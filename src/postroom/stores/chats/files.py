@@ -8,14 +8,14 @@ from pathlib import Path
 from postroom.contracts.errors import UnknownMessage
 from postroom.contracts.files import BYTES_LOCK, PIECE_BYTES, ChatFile, SpooledFile
 from postroom.contracts.outbox import OutboxDraft
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.stores.transaction import Transaction
 
 
 class FileStore:
     """The files of chats in a store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: SqlStore) -> None:
         self._store = store
 
     async def files(self, thread_id: str, message_ids: Collection[str]) -> tuple[ChatFile, ...]:

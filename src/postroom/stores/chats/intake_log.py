@@ -16,14 +16,14 @@ from postroom.contracts.errors import InvalidRecord, UnknownMessage
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
 from postroom.stores.chats.rows import page, plain, refuse_unfit
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.stores.transaction import Transaction
 
 
 class IntakeLog:
     """The messages of all chats in a store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: SqlStore) -> None:
         self._store = store
 
     @property

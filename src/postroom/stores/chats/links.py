@@ -6,7 +6,7 @@ from postroom.contracts.chat_links import LinkedChat, LinkOutcome
 from postroom.contracts.chat_people import PairingRules
 from postroom.contracts.people import ChatAddress
 from postroom.stores.chats.rows import refuse_unfit
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.stores.transaction import Transaction
 
 _LOCK = "linked_chats"
@@ -16,7 +16,7 @@ _LOCK = "linked_chats"
 class ChatLinks:
     """Linked chats in a store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: SqlStore) -> None:
         self._store = store
 
     async def find(self, address: ChatAddress) -> LinkedChat | None:

@@ -6,14 +6,14 @@ from postroom.contracts.chat import MAX_INBOUND
 from postroom.contracts.chat_people import PairingRequest, PairingRules, Person, PersonRole
 from postroom.contracts.errors import QueueFull
 from postroom.stores.chats.rows import page, refuse_unfit
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.stores.transaction import Transaction
 
 
 class ChatPeople:
     """Who may write, and who asks to, in a store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: SqlStore) -> None:
         self._store = store
 
     @property

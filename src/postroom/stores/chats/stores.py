@@ -12,7 +12,7 @@ from postroom.stores.chats.links import ChatLinks
 from postroom.stores.chats.people import ChatPeople
 from postroom.stores.chats.sessions import ChatSessions
 from postroom.stores.chats.web_chats import WebChats
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 
 _MESSAGES_OF_RUN: Final = 100
 
@@ -20,7 +20,7 @@ _MESSAGES_OF_RUN: Final = 100
 class ChatStores:
     """What the gateway keeps, in the store that holds mail and runs."""
 
-    def __init__(self, store: Store, *, is_shared: bool) -> None:
+    def __init__(self, store: SqlStore, *, is_shared: bool) -> None:
         self._store = store
         self._is_shared = is_shared
         self._lines = IntakeLog(store)

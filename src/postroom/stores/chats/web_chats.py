@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from postroom.contracts.records import replace
 from postroom.contracts.web_chats import WebConversation, WebEntry
 from postroom.stores.chats.rows import page, plain, refuse_unfit
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.stores.transaction import Transaction
 
 
 class WebChats:
     """The conversations of the chat page in a store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: SqlStore) -> None:
         self._store = store
 
     async def end_session(self, hashed: str, *, ends_at: int) -> None:

@@ -6,7 +6,7 @@ from typing import TypeVar
 from postroom.stores.changes import ChangeNotifier
 from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.sql_transaction import OF_A_PROJECT
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 
 T = TypeVar("T")
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 class MailStore:
     """Transactions of a store, of which only the mail is seen."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: SqlStore) -> None:
         self._store = store
 
     @property

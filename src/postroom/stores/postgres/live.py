@@ -31,7 +31,7 @@ from postroom.stores.live import Subscription
 from postroom.stores.postgres.sql_transaction import PostgresTransaction
 from postroom.stores.sql_transaction import Row, SqlTransaction
 from postroom.stores.statements import Statement
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 
 _LOG = get_logger(__name__)
 _HEADING: Final = re.compile(r"^-- ([a-z_]+)$", re.MULTILINE)
@@ -70,7 +70,7 @@ class PostgresLiveChannels:
     A sender waits at most `accept_within_ms` for the receipts; what was not taken up by then is withdrawn.
     """
 
-    def __init__(self, store: Store, *, timer: Timer | None = None, accept_within_ms: int = 5_000) -> None:
+    def __init__(self, store: SqlStore, *, timer: Timer | None = None, accept_within_ms: int = 5_000) -> None:
         self._engine = store.engine
         self._changes = store.changes
         self._timer: Timer = timer or SystemTimer()

@@ -6,7 +6,7 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.errors import MissingExtra
 from postroom.contracts.leases import IsGone, nobody_is_gone
 from postroom.stores.changes import ChangeNotifier
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.stores.stores import Stores
 
 
@@ -64,4 +64,4 @@ class PostgresStore(Stores):
             is_tried=is_tried,
             is_gone=is_gone,
         )
-        return cls(Store(engine, changes), is_exclusive=False)
+        return cls(SqlStore(engine, changes), is_exclusive=False)

@@ -51,7 +51,7 @@ from postroom.contracts.run_stores import (
 from postroom.contracts.runs import RunRecord, Thread
 from postroom.stores.changes import WORK
 from postroom.stores.runs.tables import RunTables
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.stores.transaction import Transaction
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ LOOK_AGAIN_AFTER: Final = timedelta(seconds=10)
 
 
 class _Port:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: SqlStore) -> None:
         self._store = store
 
     @property
@@ -750,7 +750,7 @@ class StoreCoordinator(_Port, CommitCoordinator):
 class Wakeups:
     """Hints that there may be work. Losing one costs latency, never correctness."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: SqlStore) -> None:
         self._work = store.changes.listen(WORK)
 
     async def wait(self, timeout_ms: int) -> None:
@@ -761,7 +761,7 @@ class Wakeups:
 class RunStores(_Port):
     """The ports over one store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: SqlStore) -> None:
         super().__init__(store)
         self.store = store
         self.clock = store.clock

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from postroom.contracts.clock import Clock, SystemClock
 from postroom.stores.sqlite.engine import SqliteEngine
-from postroom.stores.store import Store
+from postroom.stores.store import SqlStore
 from postroom.stores.stores import Stores
 
 
@@ -12,7 +12,7 @@ class SqliteStore(Stores):
     """Everything in one file that this process alone owns, or in memory."""
 
     def __init__(self, engine: SqliteEngine) -> None:
-        super().__init__(Store(engine), is_exclusive=True)
+        super().__init__(SqlStore(engine), is_exclusive=True)
         self.path = engine.path
 
     @classmethod
