@@ -547,6 +547,8 @@ class Submissions:
         options = DispatchOptions(policy=policy, claims=self._dispatcher.asks(is_now=True), is_now=True)
         for _ in range(max(core.config.cancel_wait_ms // core.config.cancel_poll_ms, 1)):
             active = await core.dispatches.claimed_dispatch(thread_id)
+            if active is not None and await self._dispatcher.released_for_foreground(active):
+                continue
             if active is not None and not await self._control.give_way(active):
                 break
             if active is not None and policy is BusyPolicy.ROLLBACK:
