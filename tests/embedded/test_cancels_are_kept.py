@@ -164,3 +164,19 @@ async def test_a_decision_is_sent_live_only_to_an_active_run_and_submitted_to_a_
                 )
                 await asks.answer("no", question_id=event.data["question_id"])
         assert [one.text for one in answers] == ["yes", "no"]
+
+
+async def test_a_submission_that_someone_waits_for_is_refused_at_once_behind_a_question() -> None:
+    """The run that asks gives way to no submission: to try again and again would only load the database."""
+
+    async def asks(run: Run) -> str:
+        return (await run.ask("May I?")).text
+
+    async with testing.mailbox(asks) as opened:
+        await opened.enqueue("thread", "ask")
+        await opened.run_until_idle()
+        engine = opened.stores.store.engine
+        before = engine.grouping[1]
+        with pytest.raises(ActiveRunConflict):
+            await opened.admin.submit(RunActivation.new("thread", [Message.user("now", id="now")]))
+        assert engine.grouping[1] - before < 10

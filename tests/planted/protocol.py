@@ -188,10 +188,10 @@ PLANTS = (
         "draft.available_at <= now:",
     ),
     plant(
-        "effects of a change that was undone are performed as well",
+        "an effect is performed though nobody knows whether its change is stored",
         "stores/store.py",
-        "                effects[:] = tx.claimed_effects\n",
-        "                effects.extend(tx.claimed_effects)\n",
+        "                    performer.give_back(effects)\n",
+        "                    performer.begin(effects)\n",
     ),
     plant(
         "the result of a step is not stored",

@@ -132,15 +132,26 @@ class Rounds:
         if self.settings["leases"]:
             self._look_at_leases(now)
 
+    def look_at_holder(self, server: Server) -> None:
+        """Compare a server that does what only one server may do with all others."""
+        now = self.commits.database.loop.ms
+        for other in self.servers:
+            has = (
+                other is not server
+                and other.is_awake
+                and other.leases is not None
+                and other.leases.holds(ALONE)
+            )
+            if has and ("lease", server.name, other.name) not in self._told:
+                self._told.add(("lease", server.name, other.name))
+                self.found.append(f"TWO HOLDERS: {server.name} and {other.name} have the same lease at {now}")
+
     def _look_at_leases(self, now: int) -> None:
         holders = [
             one.name
             for one in self.servers
             if one.is_awake and one.leases is not None and one.leases.holds(ALONE)
         ]
-        if len(holders) > 1 and ("lease", *holders) not in self._told:
-            self._told.add(("lease", *holders))
-            self.found.append(f"TWO HOLDERS: {holders} hold the same lease at {now}")
         able = any(one.is_awake for one in self.servers)
         self._unheld_since = now if holders or not able else self._unheld_since
         if now - self._unheld_since > 2 * self.settings["lease_ms"] + self.patience_ms:
@@ -312,6 +323,10 @@ def _of_jobs(world: Outcome, runs: dict[str, dict[str, Any]]) -> Iterator[str]:
             yield f"DEAD WITHOUT A TRY: job {job.n} was given up ({said or ended.get('value')})"
         if dead and not fails and not is_late and not any(row.attempts >= row.most for row in rows):
             yield f"DEAD TOO EARLY: job {job.n} was given up after fewer attempts than it has"
+    for run_id, told_at in world.watch.cancelled.items():
+        ended = (runs.get(run_id, {}).get("termination") or {}).get("type")
+        if ended == "natural_end" and not world.is_replayed:
+            yield f"CANCELLED IN VAIN: at {told_at} a caller was told that {run_id} is cancelled, and it went on to its end"
     by_job: dict[Any, set[str]] = defaultdict(set)
     for one in world.watch.seen:
         by_job[one.n].add(one.run_id)

@@ -135,7 +135,7 @@ def plan_of(seed: int) -> Plan:
         "at_once": draw.choice((None,) * 5 + (2,)),
         "relay": draw.random() < 0.4,
         "schedules": draw.random() < 0.15,
-        "leases": draw.random() < 0.15,
+        "leases": draw.random() < 0.25,
         "sweep_s": draw.choice((1, 2, 5)),
     }
     jobs = draw.choice((1, 2, 2, 3, 3, 4, 5))
@@ -259,7 +259,7 @@ def _other_acts(draw: Random, settings: dict[str, Any], jobs: int, servers: int)
 def _accident(draw: Random, kind: str, servers: int) -> Act:
     data = {
         "kill": {"again_ms": draw.choice((100, 3_000))},
-        "freeze": {"ms": draw.choice((300, 3_500, 6_500))},
+        "freeze": {"ms": draw.choice((300, 2_500, 3_500, 6_500))},
         "leave": {"grace_ms": draw.choice((0, 500)), "again_ms": draw.choice((0, 3_000))},
     }[kind]
     return Act(draw.choice((50, 500, 1_500, 4_000)), kind, data, draw.randrange(servers))
@@ -278,8 +278,8 @@ def _faults(draw: Random, settings: dict[str, Any], jobs: int) -> Iterator[Fault
             "killed behind": draw.choice((100, 3_000)),
             "another killed behind": draw.choice((100, 3_000)),
             "killed while sent": draw.choice((100, 3_000)),
-            "frozen behind": draw.choice((300, lease + 500, long)),
-            "frozen while sent": draw.choice((300, lease + 500, long)),
+            "frozen behind": draw.choice((300, lease - 500, lease + 500, long)),
+            "frozen while sent": draw.choice((300, lease - 500, lease + 500, long)),
         }.get(kind, 0)
         name = draw.choice(CHANGES) if draw.random() < 0.5 else ""
         yield Fault(

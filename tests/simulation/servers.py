@@ -168,6 +168,8 @@ class Server:
             )
             self.leases.want(ALONE)
         self._settings = settings
+        self.works_alone: Any = None
+        """Told each time the server does what only one server may do at a time."""
         self.begin_another: Any = None
         """Starts another server in the place of this one."""
         self._relay = Relay(self.stores.store, {NOTICE: Notices(self.loop, post, database)})
@@ -235,8 +237,17 @@ class Server:
             if self._settings["relay"]:
                 group.create_task(self._relay.serve(self._stopping))
             if self.leases is not None:
+                group.create_task(self._work_alone())
                 async with self.leases.serving():
                     await asyncio.Event().wait()
+
+    async def _work_alone(self) -> None:
+        """Do, while this server has the lease, what only one server may do at a time."""
+        assert self.leases is not None
+        while True:
+            await self.loop.passes(150)
+            if self.leases.holds(ALONE):
+                self.works_alone(self)
 
 
 def effect_faults(faults: Sequence[Fault]) -> dict[int, str]:

@@ -196,6 +196,7 @@ class World:
             process, self.database, self.network, self.post, self.watch, self.plan.settings, random
         )
         server.begin_another = self._begin_server
+        server.works_alone = self.rounds.look_at_holder
         self.servers.append(server)
         server.start()
 

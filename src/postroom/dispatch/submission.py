@@ -545,8 +545,11 @@ class Submissions:
         """Have the active run give way, and claim the request's dispatch in the commit that stores it."""
         core, thread_id = self._core, request.thread_id
         options = DispatchOptions(policy=policy, claims=self._dispatcher.asks(is_now=True), is_now=True)
+        was_free = False
         for _ in range(max(core.config.cancel_wait_ms // core.config.cancel_poll_ms, 1)):
             active = await core.dispatches.claimed_dispatch(thread_id)
+            if active is not None and await self._dispatcher.released_for_foreground(active):
+                continue
             if active is not None and not await self._control.give_way(active):
                 break
             if active is not None and policy is BusyPolicy.ROLLBACK:
@@ -554,6 +557,9 @@ class Submissions:
             try:
                 prepared = await self.prepare(request, options)
             except ActiveRunConflict:
+                if active is None and was_free:
+                    raise  # a run waits for an answer: it gives way to no submission
+                was_free = active is None
                 continue  # another was faster: it is asked to give way as well
             except StoreError:
                 self._dispatcher.look_for_unexecuted()
