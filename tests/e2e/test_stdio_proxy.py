@@ -24,7 +24,7 @@ from postroom.stores.sqlite.lock import read_owner
 
 pytestmark = pytest.mark.long
 
-PATIENCE = 10
+PATIENCE = 40
 MODERN = "2026-07-28"
 
 
