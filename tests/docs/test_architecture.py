@@ -26,6 +26,7 @@ DEEPEST = 7
 DEEPER = {
     "app": 8,
     "contracts": 8,
+    "gateway": 8,
     "mail": 8,
     "stores": 13,
 }

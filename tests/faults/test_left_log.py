@@ -21,6 +21,7 @@ HEADER, FRAME, PAGE = 32, 24, 4096
 WRITER = """
 import os, signal, sys
 from pathlib import Path
+from postroom.stores.sqlite.connection import connect
 connection = connect(Path(sys.argv[1]))
 connection.execute("PRAGMA wal_autocheckpoint = 0")
 connection.execute("PRAGMA cache_size = 5")
