@@ -200,6 +200,8 @@ class GatewayConfig:
     """The agents that are no models, as routes name them; None: `[agent]`."""
     models: Mapping[str | None, tuple[str, ...]] = field(default_factory=dict)
     """The models that /model offers, by agent; None: `[agent]`."""
+    speaks: bool = False
+    """Whether a speech endpoint is configured, so that `/voice on` can be chosen."""
     show_cost: bool = False
     """Whether each answer ends with its tokens and its cost, where the rules of its chat do not say."""
     group_sessions_per_user: bool = True
