@@ -32,6 +32,7 @@ class FakeSpeech:
     """Speaks, or does what the test says."""
 
     def __init__(self) -> None:
+        self.url = ""
         self.asked: list[dict[str, Any]] = []
         self.faults: deque[bytes] = deque()
         """Whole answers, one for each of the next requests."""
@@ -43,9 +44,9 @@ class FakeSpeech:
     async def serving(self) -> AsyncIterator[OpenAISpeaker]:
         """Serve, and yield the client that the gateway has."""
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
         speaker = await asyncio.to_thread(
-            OpenAISpeaker, url, KEY, model="mouth", voice="nova", silence_ms=30_000, clock=SystemClock()
+            OpenAISpeaker, self.url, KEY, model="mouth", voice="nova", silence_ms=30_000, clock=SystemClock()
         )
         try:
             yield speaker

@@ -931,18 +931,22 @@ async def test_a_speech_endpoint_that_hangs_holds_up_no_text(stage: Stage, speec
     assert [content for _, content in await has_files(stage, 6)] == sounds
 
 
-async def test_a_process_that_dies_while_it_speaks_sends_the_text_and_the_voice_once(
-    stage: Stage, speech: FakeSpeech
+@pytest.mark.parametrize("dies", [False, True], ids=["stops", "dies"])
+async def test_a_server_that_ends_while_it_speaks_sends_the_text_and_the_voice_once(
+    stage: Stage, speech: FakeSpeech, dies: bool
 ) -> None:
     sound_format = await with_voice(stage)
     speech.free.clear()
     await stage.driver.say("hello")
     await stage.until(stage.shows("re: hello"), lambda: len(speech.asked) == 1)
+    if dies:
+        await stage.room.relaying.close()
     await stage.room.close()
     speech.free.set()
     before = list(stage.texts())
     await stage.start(speaks=True)
-    await stage.pass_time(130)  # until the claim of the process that died has expired
+    if dies:
+        await stage.pass_time(130)  # until the claim of the process that died has expired
     assert [content for _, content in await has_files(stage, 1)] == [sound("re: hello", sound_format)]
     await stage.driver.say("and then")
     await has_files(stage, 2)

@@ -94,8 +94,9 @@ class Gateway:
         self.delivery = relay.handlers[CHAT_KIND] = Delivery(
             stores, presenter, config, clock=clock, metrics=metrics, mail=mail
         )
+        self._voices: Voices | None = None
         if speak is not None:
-            voices = Voices(self.delivery, stores, presenter.sessions, config, clock, speak)
+            voices = self._voices = Voices(self.delivery, stores, presenter.sessions, config, clock, speak)
             relay.handlers[VOICE_KIND], self.delivery.voice_of = voices, voices.draft_of
         handover = Handover(run_queue, stores, config, presenter.seen.clear, self._place_of_runs)
         notices = self._notices = Notices(outbox)
@@ -191,6 +192,8 @@ class Gateway:
         """End it in good order; harmless when done twice. The mailbox is drained, and left open."""
         await self.intake.close()
         await self.runner.stop()
+        if self._voices is not None:
+            await self._voices.close()
         await self._tasks.close()
         await self._presenter.close()
         if self._leases is not None:

@@ -15,8 +15,9 @@ from typing import Final
 
 import msgspec
 
+from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, milliseconds
-from postroom.contracts.errors import PostroomError, ProviderFailed, StoreError
+from postroom.contracts.errors import MailboxClosed, PostroomError, ProviderFailed, StoreError
 from postroom.contracts.files import ChatFile, media_type_of, safe_name
 from postroom.contracts.outbox import OutboxDraft, OutboxMessage
 from postroom.contracts.records import replace
@@ -77,10 +78,15 @@ class Voices:
         self.retries = config.delivery.first_retry, config.delivery.longest_retry
         self._delivery, self._stores, self._sessions = delivery, stores, sessions
         self._config, self._clock, self._speak = config, clock, speak
+        self._speaking = Tasks("voices")
 
     def serves(self, target: str) -> bool:
         """Return whether this bot is connected here."""
         return self._delivery.serves(target)
+
+    async def close(self) -> None:
+        """Stop the requests to the endpoint; their answers are spoken after the next start."""
+        await self._speaking.close()
 
     async def draft_of(self, row: OutboxMessage, reply: Reply, source: SessionSource) -> OutboxDraft | None:
         """Return the voice of a reply; None if the reply or its chat has none.
@@ -117,13 +123,14 @@ class Voices:
         if self._clock.now() - row.created_at > milliseconds(rules.max_age):
             return self._give_up(row, reply, "it is too old to be sent")
         adapter = self._delivery.adapter_of(row, source)
-        if adapter is None:
+        if adapter is None or self._speaking.closed:
             return NotPerformed(
                 error="its channel is not connected here", untried=True, not_before_ms=UNTOLD_MS
             )
         try:
-            async with asyncio.timeout(_SPEAK_SECONDS):
-                file = await self._spoken(row, reply, adapter)
+            file = await self._speaking.complete(self._spoken(row, reply, adapter), name="speak")
+        except MailboxClosed:
+            return NotPerformed(error="the server stops", untried=True)
         except StoreError:
             raise
         except PostroomError as error:
@@ -141,7 +148,8 @@ class Voices:
         takes_voices = MessageType.VOICE in adapter.capabilities.media
         by_kind = self._config.max_media_bytes_by_kind.get("audio", self._config.max_media_bytes)
         most = min(by_kind, self._config.max_media_bytes)
-        async with spooled(self._speak(reply.text, "opus" if takes_voices else "mp3"), most=most) as found:
+        sound = self._speak(reply.text, "opus" if takes_voices else "mp3")
+        async with asyncio.timeout(_SPEAK_SECONDS), spooled(sound, most=most) as found:
             media_type = media_type_of(await asyncio.to_thread(head_of, found.path), None, is_sound=True)
             if not media_type.startswith("audio/"):
                 raise ProviderFailed(f"the speech endpoint sent {media_type}, which is no sound")
