@@ -16,7 +16,14 @@ from postroom.contracts.errors import ConfigError
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
 from postroom.gateway import wording
-from postroom.gateway.config import CHAT_POLICIES, GatewayConfig, ResetMode, SessionResetPolicy
+from postroom.gateway.config import (
+    CHAT_POLICIES,
+    VOICE_OFF,
+    VOICE_ON,
+    GatewayConfig,
+    ResetMode,
+    SessionResetPolicy,
+)
 from postroom.gateway.people import People
 from postroom.gateway.quiet import QuietHours
 from postroom.gateway.reminders import span_in_words, span_of
@@ -24,10 +31,6 @@ from postroom.gateway.session import ANSWER_ONLY, SessionSource
 from postroom.gateway.sessions import QUIET_OFF, Sessions
 
 SETTINGS: Final = ("busy", "reset", "quiet", "voice", "model", "instructions")
-MOST_SPOKEN: Final = 4_096
-"""The characters of the longest answer that is spoken: the OpenAI protocol takes no more."""
-VOICE_ON: Final = "on"
-VOICE_OFF: Final = "off"
 _DEFAULT: Final = "default"
 _LONGEST: Final = 4_000
 _SHOWN: Final = 60

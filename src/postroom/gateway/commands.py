@@ -29,8 +29,15 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MAX_PAGE, MessageQuery
 from postroom.contracts.runs import RunRecord, Usage
 from postroom.gateway import wording
-from postroom.gateway.chat_settings import MOST_SPOKEN
-from postroom.gateway.config import DEFAULT_AGENT, GatewayConfig, chat_names, is_person, reachable, short_name
+from postroom.gateway.config import (
+    DEFAULT_AGENT,
+    MOST_SPOKEN,
+    GatewayConfig,
+    chat_names,
+    is_person,
+    reachable,
+    short_name,
+)
 from postroom.gateway.events import Button, Card, MessageEvent, is_button_value
 from postroom.gateway.handover import Handover
 from postroom.gateway.notices import Notices

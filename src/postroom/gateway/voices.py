@@ -11,7 +11,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -22,9 +22,7 @@ from postroom.contracts.files import ChatFile, media_type_of, safe_name
 from postroom.contracts.outbox import OutboxDraft, OutboxMessage
 from postroom.contracts.records import replace
 from postroom.gateway import wording
-from postroom.gateway.chat_settings import MOST_SPOKEN, VOICE_ON
-from postroom.gateway.config import GatewayConfig
-from postroom.gateway.delivery import Delivery
+from postroom.gateway.config import MOST_SPOKEN, VOICE_ON, GatewayConfig
 from postroom.gateway.events import MessageType, SendErrorKind
 from postroom.gateway.files import attachment_of, content_of
 from postroom.gateway.pacing import UNTOLD_MS
@@ -37,6 +35,9 @@ from postroom.log import get_logger
 from postroom.relay import NotPerformed, Outcome, Performed
 from postroom.stores.chats.stores import ChatStores
 from postroom.stores.transaction import Joined, Transaction
+
+if TYPE_CHECKING:
+    from postroom.gateway.delivery import Delivery
 
 _LOG = get_logger(__name__)
 VOICE_KIND: Final = "voice"
@@ -67,7 +68,7 @@ class Voices:
 
     def __init__(
         self,
-        delivery: Delivery,
+        delivery: "Delivery",
         stores: ChatStores,
         sessions: Sessions,
         config: GatewayConfig,
