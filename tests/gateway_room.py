@@ -22,6 +22,7 @@ from postroom.gateway.replies import ChatEffects
 from postroom.gateway.session import Platform
 from postroom.gateway.sessions import Sessions
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
+from postroom.gateway.voices import Speak
 from postroom.leases import Leases
 from postroom.ports import ChatDelivery
 from postroom.relay import Relay
@@ -92,6 +93,7 @@ class Room:
     opened: list[tuple[Gateway, Mailbox]] = field(default_factory=list)
     hurried_at: float = 0.0
     files: ChatFiles | None = None
+    speak: Speak | None = None
     relaying: Tasks = field(default_factory=lambda: Tasks("relays"))
 
     async def open(
@@ -138,6 +140,7 @@ class Room:
             mail=mail,
             store=self.runs.store,
             leases=leases,
+            speak=self.speak,
         )
         await gateway.start()
         self.relaying.start(relay.serve(asyncio.Event()), name="serve")

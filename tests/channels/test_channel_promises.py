@@ -32,6 +32,9 @@ from channels.drivers import (
     table,
 )
 from channels.fake_slack import Fault
+from channels.fake_speech import KEY, FakeSpeech, sound
+from channels.fake_speech import answer as spoken_answer
+from channels.fake_telegram import LOST, Refusal
 from conformance.run_backends import Place
 from dispatch_room import done
 from gateway_room import Agent, Room, all_answered, settled
@@ -49,7 +52,7 @@ from postroom.contracts.runs import (
     Usage,
     WaitingReason,
 )
-from postroom.gateway import wording
+from postroom.gateway import voices, wording
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import MessageEvent, SendErrorKind
 from postroom.gateway.gateway import Gateway
@@ -806,6 +809,197 @@ async def test_commands_are_answered_and_never_read(stage: Stage) -> None:
         await stage.driver.command(text)
         await stage.until(lambda known=known, said=said: any(said in one for one in stage.texts()[known:]))
     assert stage.agent.read == []
+
+
+# Answers as speech.
+
+
+@pytest.fixture
+async def speech(stage: Stage) -> AsyncIterator[FakeSpeech]:
+    """A speech endpoint that the gateway of the stage is configured with."""
+    fake = FakeSpeech()
+    async with fake.serving() as speaker:
+        stage.room.speak = speaker.speak
+        yield fake
+        await stage.room.close()
+
+
+async def with_voice(stage: Stage, **more: Any) -> str:
+    """Start, have answers spoken in Ann's chat, and return the format in which they are spoken."""
+    await stage.start(speaks=True, **more)
+    await stage.driver.command("/voice on")
+    await stage.until(stage.shows("voice: on"))
+    return "opus" if stage.driver.platform is Platform.TELEGRAM else "mp3"
+
+
+def name_of(sound_format: str) -> str:
+    return {"opus": "sound-1.ogg", "mp3": "sound-1.mp3"}[sound_format]
+
+
+async def has_files(stage: Stage, count: int) -> list[tuple[str, bytes]]:
+    """Let time pass until the agent has sent so many files, and return them."""
+    time_passes = stage.room.hurry(stage.gateway)
+    async with asyncio.timeout(PATIENCE_S):
+        while len(found := list(await stage.driver.files())) < count:
+            time_passes()
+            await asyncio.sleep(0)
+    return [(name, content.rstrip()) for name, content in found]
+
+
+async def test_answers_are_sent_as_text_and_as_speech_in_a_chat_that_chose_so(
+    stage: Stage, speech: FakeSpeech
+) -> None:
+    await stage.start(speaks=True)
+    await stage.driver.say("in words")
+    await stage.until(stage.shows("re: in words"))
+    await stage.room.close()
+    sound_format = await with_voice(stage)
+    await stage.driver.say("**hello** [you](https://a.test/)")
+    spoken = [(name_of(sound_format), sound("re: hello you", sound_format))]
+    assert await has_files(stage, 1) == spoken
+    assert speech.asked == [
+        {"input": "re: hello you", "model": "mouth", "voice": "nova", "response_format": sound_format}
+    ]
+    if isinstance(stage.driver, TelegramDriver):
+        assert len(stage.driver.fake.sent("sendVoice")) == 1
+    await stage.room.close()
+    await stage.start(speaks=True)  # the chat has kept its choice
+    await stage.driver.say("again")
+    await stage.until(stage.shows("re: again"), lambda: len(speech.asked) == 2)
+    await stage.driver.command("/voice off")
+    await stage.until(stage.shows("voice: off"))
+    await stage.driver.say("silently")
+    await stage.until(stage.shows("re: silently"))
+    assert [one["input"] for one in speech.asked] == ["re: hello you", "re: again"]
+
+
+async def test_only_whole_answers_up_to_a_length_are_spoken(stage: Stage, speech: FakeSpeech) -> None:
+    said = iter(["a" * 4_097, "```\ncode\n```", "b" * 4_096])
+
+    async def act(activation: Any, sink: Any) -> Any:
+        return done(activation, next(said))
+
+    stage.agent.act = act
+    stage.agent.stream = [BEGINNING]  # a draft is not spoken
+    await with_voice(stage)
+    for number in range(3):
+        await stage.driver.say(f"question {number}")
+        await stage.answered(2 + number)
+    await has_files(stage, 1)
+    assert [one["input"] for one in speech.asked] == ["b" * 4_096]
+
+
+async def test_a_speech_endpoint_that_fails_costs_one_sentence_and_no_text(
+    stage: Stage, speech: FakeSpeech, caplog: pytest.LogCaptureFixture
+) -> None:
+    await with_voice(stage, max_media_bytes=1_000)
+    for number, fault in enumerate(
+        [
+            spoken_answer(500, b'{"error": {"message": "no voice for ACME Corp"}}'),
+            spoken_answer(200, b'{"detail": "no sound"}'),
+            spoken_answer(200, b""),
+            spoken_answer(200, b"ID3" + b"\0" * 1_000),
+            spoken_answer(200, b"ID3", length=900),
+        ]
+    ):
+        speech.faults.append(fault)
+        await stage.driver.say(f"question {number}")
+        await stage.until(
+            stage.shows(f"re: question {number}"),
+            lambda number=number: stage.texts().count(wording.NOT_SPOKEN) == number + 1,
+        )
+    assert [text for text in stage.texts() if text.startswith("re: ")] == [
+        f"re: question {number}" for number in range(5)
+    ]
+    assert list(await stage.driver.files()) == []
+    assert "ACME" not in " ".join(stage.texts())
+    assert "no voice for ACME Corp" in caplog.text
+    assert KEY not in caplog.text
+    await stage.driver.say("and then")
+    await has_files(stage, 1)
+
+
+async def test_a_speech_endpoint_that_hangs_holds_up_no_text(stage: Stage, speech: FakeSpeech) -> None:
+    sound_format = await with_voice(stage)
+    speech.free.clear()
+    for number in range(6):
+        await stage.driver.say(f"question {number}")
+        await stage.until(stage.shows(f"re: question {number}"))
+    assert len(speech.asked) == 1
+    speech.free.set()
+    sounds = [sound(f"re: question {number}", sound_format) for number in range(6)]
+    assert [content for _, content in await has_files(stage, 6)] == sounds
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["stops", "dies"])
+async def test_a_server_that_ends_while_it_speaks_sends_the_text_and_the_voice_once(
+    stage: Stage, speech: FakeSpeech, dies: bool
+) -> None:
+    sound_format = await with_voice(stage)
+    speech.free.clear()
+    await stage.driver.say("hello")
+    await stage.until(stage.shows("re: hello"), lambda: len(speech.asked) == 1)
+    if dies:
+        await stage.room.relaying.close()
+    await stage.room.close()
+    speech.free.set()
+    before = list(stage.texts())
+    await stage.start(speaks=True)
+    if dies:
+        await stage.pass_time(130)  # until the claim of the process that died has expired
+    assert [content for _, content in await has_files(stage, 1)] == [sound("re: hello", sound_format)]
+    await stage.driver.say("and then")
+    await has_files(stage, 2)
+    assert [text for text in [*before, *stage.texts()] if wording.POSSIBLE_DUPLICATE in text] == []
+
+
+@pytest.mark.parametrize("stage", [TelegramDriver], indirect=True)
+async def test_a_speech_endpoint_that_never_ends_is_given_up(
+    stage: Stage, speech: FakeSpeech, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(voices, "_SPEAK_SECONDS", 0.01)
+    await with_voice(stage)
+    speech.free.clear()
+    await stage.driver.say("hello")
+    await stage.until(stage.shows("re: hello"), stage.shows(wording.NOT_SPOKEN))
+
+
+@pytest.mark.parametrize("stage", [TelegramDriver], indirect=True)
+async def test_a_voice_of_which_nobody_knows_is_sent_again_with_a_mark_and_spoken_once(
+    stage: Stage, speech: FakeSpeech
+) -> None:
+    await with_voice(stage)
+    assert isinstance(stage.driver, TelegramDriver)
+    stage.driver.fake.faults["sendVoice"].append(LOST)
+    await stage.driver.say("hello")
+    await has_files(stage, 2)
+    await stage.until(stage.shows(wording.POSSIBLE_DUPLICATE))
+    assert stage.texts().count("re: hello") == 1
+    assert len(speech.asked) == 1
+
+
+@pytest.mark.parametrize("stage", [TelegramDriver], indirect=True)
+async def test_a_voice_that_the_chat_refuses_costs_one_sentence(stage: Stage, speech: FakeSpeech) -> None:
+    await with_voice(stage)
+    assert isinstance(stage.driver, TelegramDriver)
+    refusal = Refusal(400, "Bad Request: VOICE_MESSAGES_FORBIDDEN")
+    stage.driver.fake.faults["sendVoice"].append(refusal)
+    await stage.driver.say("hello")
+    await stage.until(stage.shows("re: hello"), stage.shows(wording.NOT_SPOKEN))
+
+
+@pytest.mark.parametrize("stage", [TelegramDriver], indirect=True)
+async def test_voice_cannot_be_chosen_if_no_endpoint_is_configured_or_the_word_is_another(
+    stage: Stage,
+) -> None:
+    await stage.start()
+    for words, said in (
+        ("on", "Not taken: 'on' is no choice here; the operator has set no speech endpoint"),
+        ("loud", "Not taken: 'loud' is no choice here; choose on or off."),
+        ("", "voice: off"),
+    ):
+        await stage.driver.command(f"/voice {words}".strip())
+        await stage.until(lambda said=said: any(text.startswith(said) for text in stage.texts()))
 
 
 # Who speaks.

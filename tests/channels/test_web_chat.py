@@ -13,7 +13,7 @@ import pytest
 from channels.http_room import FakeGateway, calling, served, unavailable, until
 from postroom.contracts.errors import ConfigError, InvalidArgument
 from postroom.gateway.config import PlatformConfig
-from postroom.gateway.events import ALL_MEDIA, Button, Card, SendErrorKind
+from postroom.gateway.events import FILES, Button, Card, SendErrorKind
 from postroom.gateway.platforms import web_log
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.http_adapter import Refused
@@ -823,6 +823,6 @@ def test_the_page_shows_edits_drafts_typing_and_files() -> None:
         True,
         True,
         True,
-        ALL_MEDIA,
+        FILES,
         1_000_000,
     )

@@ -85,7 +85,7 @@ async def test_an_edited_message_asks_what_its_chat_asks(room):
 
 async def test_everything_is_listed_and_given_back(room):
     gateway, channel = await room.open(Agent())
-    usual = "busy: queue\nreset: none\nquiet: off\nmodel: as the agent's\ninstructions: as the agent's"
+    usual = "busy: queue\nreset: none\nquiet: off\nvoice: off\nmodel: as the agent's\ninstructions: as the agent's"
     assert await said(room, gateway, channel, "/set") == usual
     chosen = {
         "busy collect": "busy: collect",

@@ -47,7 +47,7 @@ from postroom.contracts.retrying import retry_after_ms
 from postroom.contracts.runs import Usage
 from postroom.contracts.tools import ToolDescriptor
 from postroom.runtime import OpenAICompatibleModel, function_tool
-from postroom.runtime.openai import OpenAITranscriber
+from postroom.runtime.openai import OpenAISpeaker, OpenAITranscriber
 from postroom.runtime.openai_wire import request_body
 from postroom.testing import ManualClock
 from runtime.endpoint import CUT, END, HEAD, SILENCE, FakeEndpoint, chunk, fragment, refusal
@@ -480,6 +480,57 @@ async def test_a_refusal_without_end_is_read_to_its_limit_only() -> None:
     head = b"HTTP/1.1 500 X\r\nContent-Length: 900000000\r\n\r\n"
     with pytest.raises(ProviderFailed, match="answered 500: aaa"):
         await bounded(answered(head + b"a" * 200_000))
+
+
+async def test_a_text_is_spoken_by_an_endpoint() -> None:
+    asked: list[bytes] = []
+    away = b"HTTP/1.1 503 Away\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    sound = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: audio/mpeg\r\nContent-Length: 6\r\nConnection: close\r\n\r\nID3"
+    )
+    refused = b'{"error": {"message": "no voice, key-of-speech"}}'
+    head = b"HTTP/1.1 400 No\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(refused)
+    answers = [away, sound + b"\n\n\0", head + refused, sound, *[away] * 3, b""]
+    kinds = [(RequestRefused, "answered 400"), (ProviderFailed, "broke off"), (Overloaded, "answered 503")]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        length = int(head.lower().partition("content-length:")[2].split()[0])
+        asked.append(head.encode() + await reader.readexactly(length))
+        writer.write(answers[len(asked) - 1])
+        if answers[len(asked) - 1]:
+            writer.close()
+        held.append(writer)
+
+    held: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    made = await asyncio.to_thread(
+        OpenAISpeaker,
+        url,
+        "key-of-speech",
+        model="mouth",
+        voice="nova",
+        silence_ms=1_000,
+        clock=SystemClock(),
+    )
+    # The first request is sent again, and the sound is passed on byte for byte.
+    assert b"".join([piece async for piece in made.speak("hello", "mp3")]) == b"ID3\n\n\0"
+    assert asked[0].startswith(b"POST /v1/audio/speech ")
+    told = {"input": "hello", "model": "mouth", "voice": "nova", "response_format": "mp3"}
+    assert json.loads(asked[0].partition(b"\r\n\r\n")[2]) == told
+    for kind, words in kinds:
+        with pytest.raises(kind, match=f"^the speech endpoint {words}") as caught:
+            [piece async for piece in made.speak("hello", "mp3")]
+        assert "key-of-speech" not in str(caught.value)
+    answers += [b""] * 2
+    with pytest.raises(InferenceTimeout, match=r"^the speech endpoint was silent"):
+        [piece async for piece in made.speak("hello", "mp3")]
+    assert len(asked) == len(answers)
+    await made.close()
+    for writer in held:
+        writer.close()
+    server.close()
 
 
 async def test_speech_is_written_down_by_an_endpoint(tmp_path) -> None:

@@ -200,6 +200,30 @@ def test_an_agent_offers_models_with_prices_which_count_for_its_endpoint_alone(h
         read(home, '[agent]\nbase_url = "http://a.test/v1"\nmodel = "m"\nmodels.m.input_price = -1\n' + WEB)
 
 
+def test_the_speech_endpoint_has_a_model_a_voice_and_a_key_that_is_not_shown(home: Path) -> None:
+    speech = AGENT + 'speech_url = "http://a.test/v1"\n'
+    plain = read(home, speech + WEB)
+    assert (plain.agent.speech_model, plain.agent.speech_voice) == ("tts-1", "alloy")
+    assert (plain.agent.speech_key, plain.gateway.speaks) == (None, True)
+    told = read(home, speech + 'speech_model = "m"\nspeech_voice = "v"\nspeech_key_env = "OTHER_KEY"\n' + WEB)
+    assert (told.agent.speech_url, told.agent.speech_model) == ("http://a.test/v1", "m")
+    assert (told.agent.speech_voice, told.agent.speech_key) == ("v", "other-" + SECRET)
+    assert SECRET not in f"{told!r} {outline(told)}"
+    examine(told, Settings(data_dir=home))
+    assert read(home, AGENT + WEB).gateway.speaks is False
+    for wrong, words in (
+        ('speech_url = "mouth"\n', "speech_url"),
+        ('speech_url = "http://a.test/v1"\nspeech_voice = ""\n', "speech_voice"),
+        ("speech_model = 5\n", "speech_model"),
+        ('speech_key = "abc"\n', "speech_key"),
+        ('speech_key_env = "NOT_THERE"\n', "speech_key_env"),
+        ('speech_key_env = "OTHER_KEY"\nspeech_key_file = "key"\n', "speech_key_file"),
+        ('[agents.other]\nspeech_voice = "v"\n', "speech_voice is set"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(words)):
+            read(home, AGENT + wrong + WEB)
+
+
 def test_routes_name_agents_and_models_that_take_over_what_they_leave_out(home: Path) -> None:
     told = read(
         home,

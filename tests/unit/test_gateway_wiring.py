@@ -3,7 +3,9 @@
 import asyncio
 import sys
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +13,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from channels.fake_speech import KEY, FakeSpeech, sound
+from channels.fake_telegram import PRIVATE, TOKEN, FakeTelegram, message, update
 from gateway_room import CONFIG, Agent, Room, settled
 from postroom.app.chats import Chats
 from postroom.app.config import Settings
@@ -19,6 +23,7 @@ from postroom.app.gateway_config import load_gateway
 from postroom.app.gateway_service import GatewayService
 from postroom.app.gateway_wiring import ChatService, open_paths
 from postroom.app.undelivered import UndeliveredService
+from postroom.concurrency import Tasks
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.chat import CHAT_KIND, InboundStatus
 from postroom.contracts.errors import (
@@ -48,6 +53,7 @@ from postroom.stores.memory import MemoryRunStores
 from postroom.stores.transaction import Transaction
 from postroom.testing import ManualClock
 from postroom.testing.channel import FakeChannel
+from runtime.endpoint import END, FakeEndpoint, chunk
 
 SECRET = "s3cret-of-sixteen-chars"
 AGENT = '[agent]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\n'
@@ -112,6 +118,43 @@ async def test_models_of_chats_send_files_where_the_file_says_so(tmp_path: Path,
     }
     assert [one.spec.commits_calls for one in found.values()] == [False, True]
     await made._answering.close()
+
+
+async def test_a_server_speaks_answers_by_the_endpoint_that_its_file_names(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    async with AsyncExitStack() as stack:
+        telegram = await stack.enter_async_context(FakeTelegram().serving())
+        model = await stack.enter_async_context(FakeEndpoint().serving())
+        model.answers = [[chunk(content="Hello Ada."), chunk("stop"), END]]
+        speech = FakeSpeech()
+        await stack.enter_async_context(speech.serving())
+        (tmp_path / "token").write_text(TOKEN)
+        (tmp_path / "token").chmod(0o600)
+        (tmp_path / "key").write_text(KEY)
+        (tmp_path / "key").chmod(0o600)
+        agent = f'[agent]\nbase_url = "{model.url}"\nmodel = "m"\nspeech_key_file = "key"\n'
+        agent += f'speech_url = "{speech.url}"\nspeech_model = "mouth"\nspeech_voice = "nova"\n'
+        channel = f'[platforms.telegram]\ntoken_file = "token"\nbase_url = "{telegram.url}"\n'
+        channel += '[platforms.telegram.allow]\n77 = "owner"\n'
+        stores = MemoryRunStores(clock)
+        relay = Relay(stores.store, {})
+        runs = RunService(stores, registry=CollectorRegistry(), is_exclusive=True, timer=clock)
+        made = await asyncio.to_thread(
+            chat_service, tmp_path, channel, clock, agent=agent, runs=runs, chat=stores.chat, relay=relay
+        )
+        relaying = Tasks("relay")
+        relaying.start(relay.serve(asyncio.Event()), name="relay")
+        await made.start()
+        try:
+            for number, text in enumerate(("/voice on", "hello"), start=1):
+                telegram.feed(update(number, message=message(number, chat=PRIVATE, text=text)))
+            await settled(lambda: clock.advance(timedelta(milliseconds=50)) or telegram.sent("sendVoice"))
+        finally:
+            await made.stop()
+            await relaying.close()
+        [(_, _, content)] = [part for call in telegram.calls for part in call.files.values()]
+        assert content == sound("Hello Ada.", "opus")
 
 
 class Known:

@@ -81,6 +81,11 @@ class AgentConfig:
     """The endpoint that writes down what is said in voice messages; None: nobody does."""
     transcription_model: str = "whisper-1"
     transcription_key: str | None = field(default=None, repr=False)
+    speech_url: str | None = None
+    """The endpoint that speaks answers; None: no answer is spoken."""
+    speech_model: str = "tts-1"
+    speech_voice: str = "alloy"
+    speech_key: str | None = field(default=None, repr=False)
     models: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """The models that /model offers, with the prices of a million tokens read and written."""
 
@@ -148,6 +153,7 @@ def load_gateway(settings: Settings, *, environment: Mapping[str, str] | None = 
     gateway = replace(
         _gateway(source, routes, rules, channels, programs),
         models={None: tuple(agent.models), **{name: tuple(one.models) for name, one in models.items()}},
+        speaks=agent.speech_url is not None,
     )
     return GatewayFile(path=file, agent=agent, gateway=gateway, others={**models, **named})
 
@@ -172,6 +178,8 @@ def _models(
         for other in ("id", "run"):
             if other in rest:
                 inner.refuse(f"{other} is set", value=other, remedy="name agents of the mail room in routes")
+        for setting in sorted(one for one in rest if one.startswith("speech_")):
+            inner.refuse(f"{setting} is set", value=setting, remedy="set it in [agent]: it is for all agents")
         own = {"base_url", "api_key_env", "api_key_file"} & rest.keys()
         left = {"id", "run", "instructions", *(("api_key_env", "api_key_file") if own else ())}
         left |= {"models"} if own else set()
@@ -303,8 +311,10 @@ def _agent(source: _Source, told: dict[str, Any] | None, table: Table | None = N
         )
     rest = dict(told)
     key = take_secret(table, rest, "api_key", source.environment)
-    voice_key = take_secret(table, rest, "transcription_key", source.environment)
-    read = _checked(table, AgentTable, rest, also=secret_names(["api_key", "transcription_key"]))
+    transcription_key = take_secret(table, rest, "transcription_key", source.environment)
+    speech_key = take_secret(table, rest, "speech_key", source.environment)
+    secrets = secret_names(["api_key", "transcription_key", "speech_key"])
+    read = _checked(table, AgentTable, rest, also=secrets)
     run = _run(table, read)
     return AgentConfig(
         base_url=read.base_url or "",
@@ -320,7 +330,11 @@ def _agent(source: _Source, told: dict[str, Any] | None, table: Table | None = N
         api_key=key,
         transcription_url=read.transcription_url,
         transcription_model=read.transcription_model,
-        transcription_key=voice_key,
+        transcription_key=transcription_key,
+        speech_url=read.speech_url,
+        speech_model=read.speech_model,
+        speech_voice=read.speech_voice,
+        speech_key=speech_key,
         models={name: (one.input_price, one.output_price) for name, one in read.models.items()},
     )
 

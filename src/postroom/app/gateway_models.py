@@ -101,6 +101,9 @@ class AgentTable(_Table):
     send_files: bool = False
     transcription_url: Annotated[str, AfterValidator(_address)] | None = None
     transcription_model: Line = "whisper-1"
+    speech_url: Annotated[str, AfterValidator(_address)] | None = None
+    speech_model: Line = "tts-1"
+    speech_voice: Line = "alloy"
     models: dict[Line, ModelTable] = {}
 
 

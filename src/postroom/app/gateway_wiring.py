@@ -54,7 +54,7 @@ from postroom.ports import ChatDelivery
 from postroom.relay import Relay
 from postroom.runtime import AgentRuntime, AgentSpec, MapResolver, OpenAICompatibleModel, ResolvedAgent
 from postroom.runtime.files import SendFileTool
-from postroom.runtime.openai import OpenAITranscriber
+from postroom.runtime.openai import OpenAISpeaker, OpenAITranscriber
 from postroom.services.runs import RunService
 from postroom.stores.chats.stores import ChatStores
 
@@ -187,6 +187,7 @@ class ChatService:
         self._answering = ChatAgents(told, agents, clock, timer)
         self._transcriber = _transcriber(told.agent, clock)
         transcribe = None if self._transcriber is None else self._transcriber.transcribe
+        self._speaker = _speaker(told.agent, clock)
         files = ChatFiles(config, chat.files, self.adapters, transcribe=transcribe)
         runs.serve(CHAT_THREAD, ChatExecutor(self._answering, presenter, files.of_run), ChatEffects())
         self.gateway = Gateway(
@@ -203,6 +204,7 @@ class ChatService:
             mail=mail,
             store=runs.stores.store,
             leases=leases,
+            speak=None if self._speaker is None else self._speaker.speak,
         )
         self.mail_outbox = MailOutbox(self.adapters)
         """Has mail messages delivered to its chats."""
@@ -275,6 +277,8 @@ class ChatService:
             await self._answering.close()
             if self._transcriber is not None:
                 await self._transcriber.close()
+            if self._speaker is not None:
+                await self._speaker.close()
             await asyncio.to_thread(self._locks.release_all)
             self.state = "stopped"
 
@@ -339,6 +343,7 @@ def examine(told: GatewayFile, settings: Settings) -> None:
         if agent.run is None:
             make_model(agent, clock=clock)
     _transcriber(told.agent, clock)
+    _speaker(told.agent, clock)
     _check_paths(told.path, open_paths(adapters), settings.mcp_path)
 
 
@@ -405,6 +410,24 @@ def _transcriber(agent: AgentConfig, clock: Clock) -> OpenAITranscriber | None:
         agent.transcription_url,
         agent.transcription_key,
         model=agent.transcription_model,
+        silence_ms=agent.silence // timedelta(milliseconds=1),
+        clock=clock,
+    )
+
+
+def _speaker(agent: AgentConfig, clock: Clock) -> OpenAISpeaker | None:
+    """Make the client of the speech endpoint; None if none is configured.
+
+    Raises:
+        MissingExtra: Its client is not installed.
+    """
+    if agent.speech_url is None:
+        return None
+    return OpenAISpeaker(
+        agent.speech_url,
+        agent.speech_key,
+        model=agent.speech_model,
+        voice=agent.speech_voice,
         silence_ms=agent.silence // timedelta(milliseconds=1),
         clock=clock,
     )

@@ -1,7 +1,7 @@
 """`/set`: what holds in one chat, chosen there; what is not chosen is as `gateway.toml` says.
 
-busy, reset, model, instructions ─▶ of the session: in a group of several, each person's with each agent
-quiet                            ─▶ of the chat, for everybody
+busy, reset, model, instructions, voice ─▶ of the session: in a group each person's with each agent
+quiet                                   ─▶ of the chat, for everybody
 """
 
 import asyncio
@@ -16,14 +16,21 @@ from postroom.contracts.errors import ConfigError
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
 from postroom.gateway import wording
-from postroom.gateway.config import CHAT_POLICIES, GatewayConfig, ResetMode, SessionResetPolicy
+from postroom.gateway.config import (
+    CHAT_POLICIES,
+    VOICE_OFF,
+    VOICE_ON,
+    GatewayConfig,
+    ResetMode,
+    SessionResetPolicy,
+)
 from postroom.gateway.people import People
 from postroom.gateway.quiet import QuietHours
 from postroom.gateway.reminders import span_in_words, span_of
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import ANSWER_ONLY, SessionSource
 from postroom.gateway.sessions import QUIET_OFF, Sessions
 
-SETTINGS: Final = ("busy", "reset", "quiet", "model", "instructions")
+SETTINGS: Final = ("busy", "reset", "quiet", "voice", "model", "instructions")
 _DEFAULT: Final = "default"
 _LONGEST: Final = 4_000
 _SHOWN: Final = 60
@@ -84,12 +91,24 @@ class ChatSettings:
             case "quiet":
                 is_off = value.casefold() == QUIET_OFF
                 return QUIET_OFF if is_off else str(await asyncio.to_thread(QuietHours.parse, value))
+            case "voice":
+                return self._voice_of(value.casefold(), source)
             case "model" if source.agent in self._config.programs:
                 raise _no_choice(value, "the agent that answers here is no model of the gateway")
             case _ if len(value) > _LONGEST or not value.strip():
                 raise _no_choice(value, f"write at most {_LONGEST} characters")
             case _:
                 return value
+
+    def _voice_of(self, value: str, source: SessionSource) -> Json:
+        """Return whether answers are spoken, as it is kept."""
+        if value not in (VOICE_ON, VOICE_OFF):
+            raise _no_choice(value, f"choose {VOICE_ON} or {VOICE_OFF}")
+        if not self._config.speaks:
+            raise _no_choice(value, "the operator has set no speech endpoint (speech_url in [agent])")
+        if source.platform in ANSWER_ONLY:
+            raise _no_choice(value, "this channel takes no files")
+        return value
 
     async def _line(self, name: str, session: ChatSession, source: SessionSource) -> str:
         rules = self._config.rules_of(source.platform, source.chat_id)
@@ -102,6 +121,8 @@ class ChatSettings:
             case "quiet":
                 quiet = await self._sessions.quiet_hours(source.address)
                 value = QUIET_OFF if quiet is None else str(quiet)
+            case "voice":
+                value = session.settings.get(name) or VOICE_OFF
             case _:
                 value = session.settings.get(name) or getattr(rules, name) or "as the agent's"
         shown = " ".join(str(value).split())

@@ -29,7 +29,15 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MAX_PAGE, MessageQuery
 from postroom.contracts.runs import RunRecord, Usage
 from postroom.gateway import wording
-from postroom.gateway.config import DEFAULT_AGENT, GatewayConfig, chat_names, is_person, reachable, short_name
+from postroom.gateway.config import (
+    DEFAULT_AGENT,
+    MOST_SPOKEN,
+    GatewayConfig,
+    chat_names,
+    is_person,
+    reachable,
+    short_name,
+)
 from postroom.gateway.events import Button, Card, MessageEvent, is_button_value
 from postroom.gateway.handover import Handover
 from postroom.gateway.notices import Notices
@@ -47,7 +55,7 @@ _MOST_SEARCHED = 2_000
 """How many messages one `/search` reads, in pages."""
 _ID_DIGITS = 15
 _FOR_AGENTS = frozenset(
-    {"model", "queue", "steer", "busy", "background", "compact", "every", "retry", "undo"}
+    {"model", "queue", "steer", "busy", "voice", "background", "compact", "every", "retry", "undo"}
 )
 """Commands that mean nothing where a person answers."""
 _GIVES_WORDS = frozenset({"queue", "steer", "background"})
@@ -83,8 +91,13 @@ COMMANDS = (
     ),
     Command(
         name="set",
-        usage="[busy|reset|quiet|model|instructions] [value|default]",
+        usage="[busy|reset|quiet|voice|model|instructions] [value|default]",
         help="what holds in this chat: what a busy agent does, new conversations, quiet hours, the model",
+    ),
+    Command(
+        name="voice",
+        usage="[on|off|default]",
+        help=f"send each answer of up to {MOST_SPOKEN:,} characters as speech too, or as text only",
     ),
     Command(
         name="new", aliases=("reset",), help="begin a new conversation; what waits is dropped, and listed"
@@ -228,6 +241,7 @@ class Commands:
             "steer": self._steer,
             "busy": self._busy,
             "model": self._model,
+            "voice": lambda call: self._settings.set(call.key, call.source, f"voice {call.words}"),
             "set": lambda call: self._settings.set(call.key, call.source, call.words),
             "new": self._new,
             "retry": self._retry,

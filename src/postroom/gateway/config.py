@@ -17,6 +17,10 @@ from postroom.contracts.messages import Json
 from postroom.gateway.quiet import QuietHours
 from postroom.gateway.session import Platform, SessionSource, build_session_key
 
+MOST_SPOKEN = 4_096
+"""The characters of the longest answer that is spoken: the OpenAI protocol takes no more."""
+VOICE_ON = "on"
+VOICE_OFF = "off"
 CHAT_POLICIES = tuple(policy for policy in BusyPolicy if policy is not BusyPolicy.ROLLBACK)
 """What a chat may do with a message for a busy session: nobody reads there that an answer is hidden again."""
 
@@ -200,6 +204,8 @@ class GatewayConfig:
     """The agents that are no models, as routes name them; None: `[agent]`."""
     models: Mapping[str | None, tuple[str, ...]] = field(default_factory=dict)
     """The models that /model offers, by agent; None: `[agent]`."""
+    speaks: bool = False
+    """Whether a speech endpoint is configured, so that `/voice on` can be chosen."""
     show_cost: bool = False
     """Whether each answer ends with its tokens and its cost, where the rules of its chat do not say."""
     group_sessions_per_user: bool = True

@@ -9,7 +9,7 @@ A row is delivered at least once. After a crash before its end, what is sent aga
 duplicate.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -20,7 +20,7 @@ from postroom.contracts.errors import PostroomError
 from postroom.contracts.files import ChatFile
 from postroom.contracts.mail import Attachment
 from postroom.contracts.messages import Json
-from postroom.contracts.outbox import OutboxMessage
+from postroom.contracts.outbox import OutboxDraft, OutboxMessage
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.records import replace
 from postroom.gateway import wording
@@ -167,15 +167,20 @@ class _Closes:
     is_done: bool = False
     """Whether each was seen closed already."""
 
-    def change(self, failed: str | None) -> Joined:
-        """Return the change that closes them; one that was closed otherwise stays so."""
+    def change(self, failed: str | None, voice: OutboxDraft | None = None) -> Joined:
+        """Return the change that closes them and stores the voice, if any.
+
+        A message that was closed otherwise stays as it is.
+        """
         move = InboundMove(status=InboundStatus.FAILED if failed else InboundStatus.DONE, reason=failed)
 
         def change(tx: Transaction) -> None:
             if self.inbound_ids:
                 tx.chats.move_inbound(self.inbound_ids, move, tx.now())
+            if voice is not None:
+                tx.outbox.enqueue((voice,))
 
-        return Joined(locks=self.chats, change=change)
+        return Joined(locks=(*self.chats, *(() if voice is None else voice.locks)), change=change)
 
 
 class Delivery:
@@ -205,6 +210,9 @@ class Delivery:
         self._clock = clock
         self._metrics = metrics
         self._outgoing: dict[str, OutgoingMessage] = {}
+        self.voice_of: Callable[[OutboxMessage, Reply, SessionSource], Awaitable[OutboxDraft | None]] | None
+        self.voice_of = None
+        """Returns the voice that follows a reply, if its chat asks for one."""
 
     def speak_for(self, adapters: Sequence[BasePlatformAdapter]) -> None:
         """Deliver for these bots from now on, and for no others."""
@@ -246,10 +254,12 @@ class Delivery:
             return await self._given_up(row, reply, closes, "nobody knows where it goes")
         if reply.keeps_quiet and (left := await self._quiet_ms(address.source)):
             return NotPerformed(error=wording.QUIET, untried=True, not_before_ms=min(left, _LOOKED_AGAIN_MS))
+        # Looked up before the text is sent: a failing store must not have the text sent again.
+        voice = None if self.voice_of is None else await self.voice_of(row, reply, address.source)
         result = await self._sent(row, reply, address)
         if not result.success:
             return await self._failed(row, reply, closes, result)
-        return await self._delivered(row, reply, closes)
+        return await self._delivered(row, reply, closes.change(reply.failed, voice), closes.inbound_ids)
 
     async def _answered(self, row: OutboxMessage, reply: Reply) -> tuple[ReplyAddress | None, _Closes]:
         """Return where a reply goes, and what is done with it; looked up where it does not say so itself."""
@@ -275,7 +285,7 @@ class Delivery:
         try:
             if reply.kind is ReplyKind.CARD:
                 return await self._update_card(row, reply)
-            adapter = self._adapter(row, address.source)
+            adapter = self.adapter_of(row, address.source)
             return _NO_CHANNEL if adapter is None else await self._send(adapter, row, reply, address)
         except PostroomError:
             raise
@@ -283,7 +293,7 @@ class Delivery:
             _LOG.exception("reply.adapter_broke", outbox_id=row.outbox_id)
             return SendResult.failed(SendErrorKind.UNKNOWN, type(error).__name__)
 
-    def _adapter(self, row: OutboxMessage, source: SessionSource) -> BasePlatformAdapter | None:
+    def adapter_of(self, row: OutboxMessage, source: SessionSource) -> BasePlatformAdapter | None:
         """Return who speaks in a chat; threads of linked chats are named after one of them."""
         target = row.target if source.person is None else target_name(source.platform.value, source.account)
         return self._adapters.get(target) if self.serves(target) else None
@@ -456,7 +466,7 @@ class Delivery:
             return SendResult.sent()
         asked = cards[reply.question]
         source = SessionSource.from_dict(asked["source"])
-        adapter = self._adapter(row, source)
+        adapter = self.adapter_of(row, source)
         if adapter is None:
             return _NO_CHANNEL
         card = Card(text=reply.text)
@@ -471,16 +481,18 @@ class Delivery:
                 lambda one: replace(one, settings=_with_card(one.settings, number, card_id)),
             )
 
-    async def _delivered(self, row: OutboxMessage, reply: Reply, closes: _Closes) -> Performed:
-        """Have the inbound messages closed that have their answer, with the end of the row."""
+    async def _delivered(
+        self, row: OutboxMessage, reply: Reply, change: Joined, inbound_ids: tuple[int, ...]
+    ) -> Performed:
+        """Return the end of a row, with the change that closes the inbound messages it answers."""
         if reply.mail_key is not None and self._mail is not None:
             await self._mail.arrived(reply.mail_key)
         self._outgoing.pop(row.outbox_id, None)
         self._metrics.delivered(self._clock.now() - row.created_at)
-        self._presenter.seen.clear(closes.inbound_ids)
+        self._presenter.seen.clear(inbound_ids)
         if reply.run_id:
             self._presenter.forget(reply.run_id)
-        return Performed(also=closes.change(reply.failed))
+        return Performed(also=change)
 
     async def _failed(
         self, row: OutboxMessage, reply: Reply, closes: _Closes, result: SendResult

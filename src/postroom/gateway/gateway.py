@@ -36,6 +36,7 @@ from postroom.gateway.session import Platform, SessionSource
 from postroom.gateway.status import ScopedLocks
 from postroom.gateway.streaming import StreamingPresenter
 from postroom.gateway.to_people import ToPeople
+from postroom.gateway.voices import VOICE_KIND, Speak, Voices
 from postroom.leases import Leases
 from postroom.log import get_logger
 from postroom.ports import ChatDelivery, RunQueue
@@ -72,10 +73,12 @@ class Gateway:
         mail: ChatDelivery | None = None,
         store: SqlStore | None = None,
         leases: Leases | None = None,
+        speak: Speak | None = None,
     ) -> None:
         """Make everything; nothing runs yet. Without a `store` nothing is kept for later.
 
-        With `leases` several servers share the channels: each is connected where its lease is.
+        With `leases` several servers share the channels: each is connected where its lease is. With `speak`
+        the answers of chats that ask for it are spoken.
         """
         self.config, self.stores, self.outbox = config, stores, outbox
         self._run_queue, self._presenter, self._relay = run_queue, presenter, relay
@@ -91,6 +94,10 @@ class Gateway:
         self.delivery = relay.handlers[CHAT_KIND] = Delivery(
             stores, presenter, config, clock=clock, metrics=metrics, mail=mail
         )
+        self._voices: Voices | None = None
+        if speak is not None:
+            voices = self._voices = Voices(self.delivery, stores, presenter.sessions, config, clock, speak)
+            relay.handlers[VOICE_KIND], self.delivery.voice_of = voices, voices.draft_of
         handover = Handover(run_queue, stores, config, presenter.seen.clear, self._place_of_runs)
         notices = self._notices = Notices(outbox)
         self._reminders = None if store is None else Reminders(store, run_queue, self._place_of)
@@ -185,6 +192,8 @@ class Gateway:
         """End it in good order; harmless when done twice. The mailbox is drained, and left open."""
         await self.intake.close()
         await self.runner.stop()
+        if self._voices is not None:
+            await self._voices.close()
         await self._tasks.close()
         await self._presenter.close()
         if self._leases is not None:
@@ -280,7 +289,8 @@ class Gateway:
         """Have said at once what another server was about to say when it ended, marked as perhaps said."""
         if self._leases is not None and adapter.lease is not None and self._is_ours(adapter):
             for account in {adapter.account, UNKNOWN_ACCOUNT}:
-                await self._relay.take_over(CHAT_KIND, target_name(adapter.platform.value, account))
+                for kind in (CHAT_KIND, VOICE_KIND):
+                    await self._relay.take_over(kind, target_name(adapter.platform.value, account))
 
     def _place_of_runs(self, source: SessionSource) -> str:
         """Return where a chat's runs execute: where its channel is, which shows them and fetches files."""

@@ -103,6 +103,12 @@ class Reply(Record, frozen=True, kw_only=True):
     """Files that are sent behind it, besides those that its run has left."""
 
     @property
+    def is_whole_answer(self) -> bool:
+        """Whether `text` is a complete answer in the agent's own words."""
+        is_whole = not (self.is_cut or self.tool_calls or self.failed or self.error)
+        return is_whole and self.kind is ReplyKind.ANSWER and self.output is None
+
+    @property
     def says_where(self) -> bool:
         """Whether nothing of it needs to be looked up before it is said."""
         has_ids = bool(self.answers) or not self.inbound_ids

@@ -327,6 +327,7 @@ def file_not_sent(name: str, why: str) -> str:
     return f"The agent's file {name} could not be sent: {_short(why)}."
 
 
+NOT_SPOKEN = "I could not send the last answer as speech; its text is complete."
 NO_MODELS = "No models are offered here; the operator lists them in [agent.models]."
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 
 from postroom.contracts.clock import Clock, SystemClock
@@ -99,6 +99,38 @@ class OpenAITranscriber:
         now = self._clock.now()
         return await self._endpoint.transcribe(
             sound, name=file.name, media_type=file.media_type, model=self._model, now=now
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._endpoint.close()
+
+
+class OpenAISpeaker:
+    """Speaks texts through an endpoint of the OpenAI protocol; make and close it as a model.
+
+    Raises:
+        MissingExtra: The SDK is not installed.
+        ConfigError: `base_url` is no address.
+    """
+
+    def __init__(
+        self, base_url: str, api_key: str | None, *, model: str, voice: str, silence_ms: int, clock: Clock
+    ) -> None:
+        from postroom.runtime.openai_endpoint import Endpoint  # an extra, and slow to import
+
+        self._endpoint = Endpoint(base_url, api_key, silence_ms=silence_ms)
+        self._model, self._voice = model, voice
+        self._clock = clock
+
+    def speak(self, text: str, sound_format: str) -> AsyncGenerator[bytes]:
+        """Yield the sound of a spoken text in a format such as `mp3`, piece by piece.
+
+        Raises:
+            InferenceError: The endpoint refused, could not be reached, or broke off.
+        """
+        return self._endpoint.speak(
+            text, model=self._model, voice=self._voice, sound_format=sound_format, now=self._clock.now()
         )
 
     async def close(self) -> None:

@@ -8,8 +8,8 @@ process adds no key, and every failure is one of our kinds without the key in it
 import json
 import re
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from postroom.contracts.errors import (
@@ -244,26 +244,51 @@ class Endpoint:
         Raises:
             InferenceError: the endpoint refused, could not be reached, or answered something else.
         """
-        try:
+        with self._failures("the transcription endpoint", now=now):
             told = await self._client.with_options(max_retries=2).audio.transcriptions.create(
                 model=model, file=(name, sound, media_type), extra_headers=self._headers
             )
-        except openai.APITimeoutError as error:
-            raise InferenceTimeout("the transcription endpoint was silent for too long") from error
-        except openai.APIConnectionError as error:
-            cause = self._hidden(error.__cause__ or error)
-            raise ProviderFailed(f"the transcription endpoint cannot be reached: {cause}") from error
-        except openai.APIStatusError as error:
-            headers, whose = error.response.headers, "the transcription endpoint"
-            raise self._told(
-                failure_of(error.status_code, headers, error.body, now=now, endpoint=whose)
-            ) from None
-        except (openai.APIError, ValueError, RecursionError) as error:
-            raise ProviderFailed("the transcription endpoint sent what is no answer") from error
         text = getattr(told, "text", None)
         if not isinstance(text, str):
             raise ProviderFailed("the transcription endpoint sent what is no answer")
         return text
+
+    async def speak(
+        self, text: str, *, model: str, voice: str, sound_format: str, now: int
+    ) -> AsyncGenerator[bytes]:
+        """Yield the sound of a spoken text. The SDK repeats a request twice if the failure may pass.
+
+        Raises:
+            InferenceError: The endpoint refused, could not be reached, or broke off.
+        """
+        create = self._client.with_options(max_retries=2).audio.speech.with_streaming_response.create
+        format_: Any = sound_format
+        with self._failures("the speech endpoint", now=now):
+            async with create(
+                input=text, model=model, voice=voice, response_format=format_, extra_headers=self._headers
+            ) as answer:
+                async for piece in answer.iter_bytes():
+                    yield piece
+
+    @contextmanager
+    def _failures(self, endpoint: str, *, now: int) -> Iterator[None]:
+        """Turn the failures of a request for sound or text into ours, without the key."""
+        try:
+            yield
+        except (openai.APITimeoutError, httpx2.TimeoutException) as error:
+            raise InferenceTimeout(f"{endpoint} was silent for too long") from error
+        except openai.APIConnectionError as error:
+            cause = self._hidden(error.__cause__ or error)
+            raise ProviderFailed(f"{endpoint} cannot be reached: {cause}") from error
+        except openai.APIStatusError as error:
+            headers = error.response.headers
+            raise self._told(
+                failure_of(error.status_code, headers, error.body, now=now, endpoint=endpoint)
+            ) from None
+        except httpx2.RequestError as error:
+            raise ProviderFailed(f"{endpoint} broke off: {self._hidden(error)}") from error
+        except (openai.APIError, ValueError, RecursionError) as error:
+            raise ProviderFailed(f"{endpoint} sent what is no answer") from error
 
     def _told(self, failure: InferenceError) -> InferenceError:
         """Return the failure without the key, which some endpoints repeat in what they say."""
@@ -314,7 +339,8 @@ def _address(base_url: str) -> httpx2.URL:
 
 
 async def _bound(response: httpx2.Response) -> None:
-    if isinstance(response.stream, httpx2.AsyncByteStream):
+    is_sound = response.request.url.path.endswith("/audio/speech") and response.is_success
+    if isinstance(response.stream, httpx2.AsyncByteStream) and not is_sound:  # its reader bounds the sound
         kind = _Events if response.status_code == httpx2.codes.OK else _Refusal
         response.stream = kind(response.stream)
 

@@ -45,7 +45,7 @@ from postroom.contracts.web_chats import WebEntry
 from postroom.gateway.capabilities import NO_LIMIT, ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
-    ALL_MEDIA,
+    FILES,
     Attachment,
     ButtonPress,
     Card,
@@ -127,7 +127,7 @@ class WebAdapter(HttpAdapter):
         streams=True,
         reasoning=True,
         typing=True,
-        media=ALL_MEDIA,
+        media=FILES,
         min_edit_interval_ms=100,
     )
 

@@ -1,0 +1,203 @@
+"""Speaks answers: the relay's handler of voices.
+
+    the text has arrived ─▶ its row ends and stores the voice ─▶ spoken ─▶ kept as a file ─▶ sent
+                                                                   └ failed: one sentence to the chat
+
+A voice is a row of its own, behind the row of its text. So a slow or failing endpoint neither holds up nor
+repeats a text, and a text that is sent again has one voice.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from postroom.concurrency import Tasks
+from postroom.contracts.clock import Clock, milliseconds
+from postroom.contracts.errors import MailboxClosed, PostroomError, ProviderFailed, StoreError
+from postroom.contracts.files import ChatFile, media_type_of, safe_name
+from postroom.contracts.outbox import OutboxDraft, OutboxMessage
+from postroom.contracts.records import replace
+from postroom.gateway import wording
+from postroom.gateway.config import MOST_SPOKEN, VOICE_ON, GatewayConfig
+from postroom.gateway.events import MessageType, SendErrorKind
+from postroom.gateway.files import attachment_of, content_of
+from postroom.gateway.pacing import UNTOLD_MS
+from postroom.gateway.platforms.base import BasePlatformAdapter, send_metadata
+from postroom.gateway.replies import Reply, ReplyKind
+from postroom.gateway.session import SessionSource
+from postroom.gateway.sessions import Sessions
+from postroom.gateway.spooling import head_of, spooled
+from postroom.log import get_logger
+from postroom.relay import NotPerformed, Outcome, Performed
+from postroom.stores.chats.stores import ChatStores
+from postroom.stores.transaction import Joined, Transaction
+
+if TYPE_CHECKING:
+    from postroom.gateway.delivery import Delivery
+
+_LOG = get_logger(__name__)
+VOICE_KIND: Final = "voice"
+_SPEAK_SECONDS = 60.0
+"""How long the endpoint may take for one answer, retries included."""
+_BEING_SENT = 1
+"""The step that the row keeps when the voice is about to be sent."""
+_CODE = re.compile(r"^ {0,3}(```|~~~).*?(?:^ {0,3}\1|\Z)", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"!?\[([^\[\]\n]*)\]\([^()\s]*\)")
+_MARKS = re.compile(
+    r"^[^\S\n]*(?:#{1,6}|>|[*+-])[^\S\n]+|\*\*+|`+|~~|(?<!\w)[*_]{1,3}(?=\S)|(?<=\S)[*_]{1,3}(?!\w)",
+    re.MULTILINE,
+)
+Speak = Callable[[str, str], AsyncIterator[bytes]]
+"""Yields the sound of a text in a format: `opus` or `mp3`."""
+
+
+def spoken_words(text: str) -> str:
+    """Return the words of a Markdown text; blocks of code and the addresses of links are left out."""
+    return _MARKS.sub("", _LINK.sub(r"\1", _CODE.sub("", text))).strip()
+
+
+class Voices:
+    """Speaks the answers of chats that ask for it, and sends them behind their texts."""
+
+    at_once = 4
+    together = False
+
+    def __init__(
+        self,
+        delivery: "Delivery",
+        stores: ChatStores,
+        sessions: Sessions,
+        config: GatewayConfig,
+        clock: Clock,
+        speak: Speak,
+    ) -> None:
+        self.lease = config.delivery.lease + timedelta(seconds=_SPEAK_SECONDS)
+        self.retries = config.delivery.first_retry, config.delivery.longest_retry
+        self._delivery, self._stores, self._sessions = delivery, stores, sessions
+        self._config, self._clock, self._speak = config, clock, speak
+        self._speaking = Tasks("voices")
+
+    def serves(self, target: str) -> bool:
+        """Return whether this bot is connected here."""
+        return self._delivery.serves(target)
+
+    async def close(self) -> None:
+        """Stop the requests to the endpoint; their answers are spoken after the next start."""
+        await self._speaking.close()
+
+    async def draft_of(self, row: OutboxMessage, reply: Reply, source: SessionSource) -> OutboxDraft | None:
+        """Return the voice of a reply; None if the reply or its chat has none.
+
+        Raises:
+            StoreError: The choice of the chat could not be read.
+        """
+        if not reply.is_whole_answer or len(reply.text) > MOST_SPOKEN:
+            return None
+        adapter, words = self._delivery.adapter_of(row, source), spoken_words(reply.text)
+        if adapter is None or MessageType.AUDIO not in adapter.capabilities.media or not words:
+            return None
+        found = await self._sessions.address(reply.thread_id)
+        session = None if found is None else await self._sessions.load(found[0])
+        if session is None or session.settings.get("voice") != VOICE_ON:
+            return None
+        voice = Reply(kind=ReplyKind.ANSWER, thread_id=reply.thread_id, text=words, source=source.to_dict())
+        return replace(voice.draft(f"voice/{row.outbox_id}"), kind=VOICE_KIND)
+
+    async def perform(self, rows: Sequence[OutboxMessage]) -> Outcome:
+        """Speak and send one answer, or return when to try again; a voice that is given up is no dead letter.
+
+        Raises:
+            StoreError: The voice or its state could not be stored; the row is performed again.
+        """
+        [row] = rows
+        try:
+            reply = Reply.of(row)
+        except msgspec.ValidationError as error:
+            return NotPerformed(error=f"it cannot be read: {type(error).__name__}", final=True)
+        source, rules = SessionSource.from_dict(reply.source or {}), self._config.delivery
+        if row.attempt_count > rules.max_attempts:
+            return self._give_up(row, reply, f"it was tried {rules.max_attempts} times")
+        if self._clock.now() - row.created_at > milliseconds(rules.max_age):
+            return self._give_up(row, reply, "it is too old to be sent")
+        adapter = self._delivery.adapter_of(row, source)
+        if adapter is None or self._speaking.closed:
+            return NotPerformed(
+                error="its channel is not connected here", untried=True, not_before_ms=UNTOLD_MS
+            )
+        try:
+            file = await self._speaking.complete(self._spoken(row, reply, adapter), name="speak")
+        except MailboxClosed:
+            return NotPerformed(error="the server stops", untried=True)
+        except StoreError:
+            raise
+        except PostroomError as error:
+            return self._give_up(row, reply, error.describe())
+        except TimeoutError:
+            return self._give_up(row, reply, f"the speech endpoint took longer than {_SPEAK_SECONDS:g} s")
+        return await self._sent(row, reply, adapter, file)
+
+    async def _spoken(self, row: OutboxMessage, reply: Reply, adapter: BasePlatformAdapter) -> ChatFile:
+        """Return the voice as a stored file; a voice that an earlier attempt stored is not spoken again."""
+        message_id = f"voice/{row.outbox_id}"
+        stored = await self._stores.files.files(reply.thread_id, [message_id])
+        if stored:
+            return stored[0]
+        takes_voices = MessageType.VOICE in adapter.capabilities.media
+        by_kind = self._config.max_media_bytes_by_kind.get("audio", self._config.max_media_bytes)
+        most = min(by_kind, self._config.max_media_bytes)
+        sound = self._speak(reply.text, "opus" if takes_voices else "mp3")
+        async with asyncio.timeout(_SPEAK_SECONDS), spooled(sound, most=most) as found:
+            media_type = media_type_of(await asyncio.to_thread(head_of, found.path), None, is_sound=True)
+            if not media_type.startswith("audio/"):
+                raise ProviderFailed(f"the speech endpoint sent {media_type}, which is no sound")
+            file = ChatFile(
+                thread_id=reply.thread_id,
+                message_id=message_id,
+                position=0,
+                name=safe_name(None, media_type, 1),
+                media_type=media_type,
+                size=found.size,
+                sha256=found.sha256,
+            )
+            await self._stores.files.put_bytes(found)
+        await self._stores.files.put(file)
+        return file
+
+    async def _sent(
+        self, row: OutboxMessage, reply: Reply, adapter: BasePlatformAdapter, file: ChatFile
+    ) -> Outcome:
+        source = SessionSource.from_dict(reply.source or {})
+        attachment = attachment_of(file)
+        if file.media_type == "audio/ogg" and MessageType.VOICE in adapter.capabilities.media:
+            attachment = replace(attachment, kind=MessageType.VOICE)
+        may_be_there = row.may_have_arrived and row.steps_done >= _BEING_SENT
+        mark = wording.POSSIBLE_DUPLICATE if may_be_there else None
+        metadata = send_metadata(source, dedupe_key=f"{row.outbox_id}/voice", final=True)
+        await self._stores.note_sent(row.outbox_id, _BEING_SENT)
+        content = content_of(file, self._stores.files)
+        result = await adapter.send_media(source.chat_id, attachment, content, mark, metadata)
+        if result.success:
+            return Performed()
+        kind, why = result.error_kind or SendErrorKind.UNKNOWN, f"{result.error_kind}: {result.error}"
+        wait_ms = result.retry_after_ms or 0
+        if kind is SendErrorKind.RATE_LIMITED:
+            return NotPerformed(error=why, untried=True, not_before_ms=wait_ms or UNTOLD_MS)
+        if kind.may_pass:
+            return NotPerformed(error=why, not_before_ms=wait_ms, may_have_arrived=kind.may_have_arrived)
+        return self._give_up(row, reply, why)
+
+    def _give_up(self, row: OutboxMessage, reply: Reply, why: str) -> Performed:
+        """End a voice: its chat is told in one sentence, and the log has the reason."""
+        _LOG.warning("voice.not_sent", target=row.target, thread_id=reply.thread_id, reason=why)
+        notice = replace(reply, kind=ReplyKind.NOTICE, text=wording.NOT_SPOKEN).draft(
+            f"unspoken/{row.outbox_id}"
+        )
+
+        def change(tx: Transaction) -> None:
+            tx.outbox.enqueue((notice,))
+
+        return Performed(also=Joined(locks=tuple(notice.locks), change=change))
