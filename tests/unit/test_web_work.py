@@ -1,6 +1,7 @@
 """People work on the pages: they answer, write, end runs and have them tried again, each once and only they."""
 
 import asyncio
+import html
 import re
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -18,13 +19,16 @@ from postroom.contracts.errors import StaleDecision
 from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery, ThreadCommit
-from postroom.contracts.runs import RunStatus
+from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason
 from postroom.dispatch.mailbox import Mailbox
 from postroom.mail.context import Caller, Rules, token_hash
 from postroom.mail.projects import PEOPLE_SLUG
+from postroom.mail.waking.prompts import agent_thread
 from postroom.services import work as work_service
 from postroom.services.questions import TAKE_BACK_MS
+from postroom.stores.runs import rows
 from postroom.stores.sqlite import SqliteStore
+from postroom.stores.transaction import Transaction
 from postroom.testing import ManualClock
 from postroom.web.forms import MOST_FIELDS, SMALL_FORM
 from postroom.web.pages import page_routes
@@ -909,8 +913,7 @@ async def test_a_run_that_was_given_up_is_discarded_once_and_its_page_keeps_the_
 
 
 async def test_what_was_given_up_is_shown_however_much_has_ended_since(room, monkeypatch):
-    monkeypatch.setattr(work_service, "ENDED", 1)
-    monkeypatch.setattr(work_service, "_EACH", 1)
+    monkeypatch.setattr(work_service, "FOUND", 1)
     browser, fields = await dead(room)
     for _ in range(3):
         room.clock.advance(timedelta(seconds=1))
@@ -923,6 +926,123 @@ async def test_what_was_given_up_is_shown_however_much_has_ended_since(room, mon
     assert "Dead letters" in page
     assert "Count the bees" in page
     assert hidden(page, "run") == dict(fields)["run"]
+
+
+async def store_runs(room: WorkRoom, *names: str, each: int) -> None:
+    """Store runs of some agents, in turn and one a second: the last one is the newest."""
+    made = [
+        RunRecord(
+            run_id=f"{name.lower()}-{number:04}",
+            thread_id=agent_thread(SLUG, name),
+            status=RunStatus.DONE,
+            termination=TerminationReason.natural_end(),
+            final_output=f"{name} counted {number} bees",
+            created_at=at,
+            started_at=at,
+            finished_at=at,
+            updated_at=at,
+        )
+        for number in range(each)
+        for place, name in enumerate(names)
+        for at in [room.clock.now() - 1_000 * (each * len(names) - number * len(names) - place)]
+    ]
+
+    def fill(tx: Transaction) -> None:
+        for run in made:
+            tx.runs.threads.create_run(run)
+
+    await room.stores.store.write(fill)
+
+
+def listed_runs(page: str) -> list[str]:
+    return re.findall(r'<li class="row" data-item data-key="([a-z]+-[0-9]+)"', page)
+
+
+def older(page: str) -> str:
+    found = re.search(r'href="([^"]+)" rel="next">(?:Older runs|Look further back)', page)
+    assert found
+    return html.unescape(found[1])
+
+
+async def test_every_run_is_listed_once_page_by_page_behind_the_newest_fifty(room):
+    await store_runs(room, "Bo", "Ada", each=80)
+    browser = room.browser()
+    page = (await browser.get(RUNS)).text
+    found = listed_runs(page)
+    assert found[:3] == ["ada-0079", "bo-0079", "ada-0078"]
+    assert len(found) == 50
+    while len(found) < 160:
+        page = (await browser.get(older(page))).text
+        assert listed_runs(page)
+        found += listed_runs(page)
+    assert found == [f"{name}-{number:04}" for number in range(79, -1, -1) for name in ("ada", "bo")]
+    assert "Older runs" not in page
+    assert "Back to the start" in page
+
+
+async def test_runs_are_found_by_state_by_agent_and_by_words_of_their_subject_answer_error_or_id(room):
+    await store_runs(room, "Bo", each=60)
+    browser, fields = await dead(room)
+    failed = dict(fields)["run"]
+    await room.send("Ada", "Ash", subject="Move the hives")
+    await room.turn()
+
+    async def found(**asked: str) -> list[str]:
+        page = (await browser.get(f"{RUNS}?{urlencode(asked)}")).text
+        return re.findall(r'<li class="row" data-item data-key="([^"]+)"', page)
+
+    assert await found(state="failed") == [failed]
+    assert await found(agent="fay") == [failed]
+    assert await found(q="count BEES", agent="Fay") == [failed], "by the subject of the message"
+    assert await found(q="key not known") == [failed], "by the error"
+    assert await found(q="counted 7 bees", state="done", agent="Bo") == [
+        f"bo-00{n:02}" for n in (57, 47, 37, 27, 17, 7)
+    ]
+    assert await found(q="bo-0007") == ["bo-0007"]
+    [asking] = await found(state="asks")
+    assert await found(q="hives") == [asking]
+    assert await found(state="queued") == []
+    assert await found(agent="Nobody") == []
+    assert len(await found(state="ended")) == 50
+
+
+async def test_what_the_filter_of_runs_cannot_be_is_refused(room):
+    browser = room.browser()
+    for asked in ({"state": "sleeping"}, {"before": "yesterday"}, {"before": "1.2"}):
+        page = await browser.get(f"{RUNS}?{urlencode(asked)}")
+        assert page.status_code == 400
+        assert next(iter(asked.values())) in page.text
+
+
+async def test_a_page_of_runs_reads_as_much_of_five_thousand_runs_as_of_two_hundred(room, monkeypatch):
+    browser = room.browser()
+
+    async def decoded(address: str) -> int:
+        count, decode = 0, rows.run
+
+        def counted(row):
+            nonlocal count
+            count += 1
+            return decode(row)
+
+        with monkeypatch.context() as watched:
+            watched.setattr(rows, "run", counted)
+            assert (await browser.get(address)).status_code == 200
+        return count
+
+    await store_runs(room, "Bo", "Ada", each=100)
+    addresses = [RUNS, f"{RUNS}?agent=Bo", f"{RUNS}?q=bees", older((await browser.get(RUNS)).text)]
+    few = [await decoded(one) for one in addresses]
+    await store_runs(room, "Ash", "Fay", each=2_400)
+    assert [await decoded(one) for one in addresses] == few
+    before = await decoded(f"{RUNS}?q=nothing-has-this")
+    assert before <= work_service.AMONG + 50
+    page = (await browser.get(f"{RUNS}?q=nothing-has-this")).text
+    assert "None of the 2,000 runs" in page
+    page = (await browser.get(f"{RUNS}?q=ada-0001")).text
+    while not listed_runs(page):
+        page = (await browser.get(older(page))).text
+    assert listed_runs(page) == ["ada-0001"]
 
 
 async def test_the_same_by_command(room):

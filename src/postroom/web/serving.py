@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from functools import lru_cache
 from http import HTTPStatus
 from importlib import resources
+from typing import TypeVar
 
 from jinja2 import DictLoader, Environment, StrictUndefined, pass_context
 from jinja2.runtime import Context
@@ -57,6 +58,7 @@ from postroom.web.wording import (
     size_text,
 )
 
+W = TypeVar("W", bound=str)
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 NUMBER = re.compile(r"[0-9]{1,18}")
@@ -242,20 +244,21 @@ def number(request: Request, name: str) -> int | None:
     return int(given)
 
 
-def choice(request: Request, name: str, allowed: tuple[str, ...]) -> str:
+def choice(request: Request, name: str, allowed: tuple[W, ...]) -> W:
     """Return which of some words the address says; the first when it says none.
 
     Raises:
         InvalidArgument: it says another.
     """
     given = request.query_params.get(name, allowed[0])
-    if given not in allowed:
+    found = next((one for one in allowed if one == given), None)
+    if found is None:
         raise InvalidArgument(
             f"{name} must be one of {', '.join(filter(None, allowed))}, not {given[:40]!r}",
             value=given,
             remedy="go back",
         )
-    return given
+    return found
 
 
 def _environment() -> Environment:
