@@ -234,6 +234,38 @@ def test_j_and_k_go_from_row_to_row(site, browser, address):
         assert browser.see(at) == place, key
 
 
+def test_a_draft_outlives_an_error_until_a_message_was_sent(site, browser):
+    write, body = f"{site.address}/p/orchard/write", "document.querySelector('[name=body]')"
+    browser.open(write)
+    browser.see(f"{body}.focus()")
+    browser.ask("Input.insertText", text="A long letter")
+    for there in (f"{site.address}/p/none", f"{write}?reply=2", write):
+        browser.open(there)
+    assert browser.see(f"{body}.value") == "A long letter"
+    browser.open(f"{write}?reply=2")
+    assert browser.see(f"{body}.value") == "", "the draft of another message"
+    browser.open(f"{site.address}/p/orchard/m/{site.message}?sent=1")
+    browser.open(write)
+    assert browser.see(f"{body}.value") == ""
+    assert not browser.complaints()
+
+
+def test_files_over_the_limits_are_told_before_the_form_is_sent(site, browser):
+    browser.open(f"{site.address}/p/orchard/write", width=390)
+    choose = """((count, size) => {
+      const chosen = new DataTransfer(), field = document.querySelector('[type=file]');
+      for (let number = 0; number < count; number++)
+        chosen.items.add(new File([new Uint8Array(size)], `${number}.txt`));
+      field.files = chosen.files;
+      field.dispatchEvent(new Event('change', { bubbles: true }));
+      return field.validationMessage;
+    })"""
+    assert browser.see(f"{choose}(20, 1)") == ""
+    for told in ((21, 1), (1, (10 << 20) + 1), (3, 9 << 20)):
+        assert "Up to 20 files" in str(browser.see(f"{choose}{told}"))
+    assert browser.see(f"{choose}(2, 9)") == ""
+
+
 def test_a_page_of_an_error_leaves_a_name_as_it_is(site, browser):
     browser.open(f"{site.address}/p/orchard/m/99999")
     said = "document.querySelector('.error h1 + p')"

@@ -3,6 +3,7 @@
 import asyncio
 import html
 import re
+import sqlite3
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from urllib.parse import quote, urlencode
@@ -510,6 +511,88 @@ async def test_what_is_refused_comes_back_as_it_was_typed(room, typed, status, s
         assert kept.get(name, "").replace("é", "")[:200].strip("\0") in answer.text
     assert hidden(answer.text, "key") == kept["key"]
     assert await room.messages() == []
+
+
+async def send_files(browser, *pairs: tuple[str, str], files: list[tuple[str, bytes]]):
+    """Send the form for a message as a browser does, its files last."""
+    mark = "----mark"
+    parts = [f'Content-Disposition: form-data; name="{name}"\r\n\r\n{text}'.encode() for name, text in pairs]
+    for name, content in files or [("", b"")]:
+        head = f'Content-Disposition: form-data; name="files"; filename="{name}"\r\nContent-Type: text/plain'
+        parts.append(f"{head}\r\n\r\n".encode() + content)
+    body = b"".join(b"--" + mark.encode() + b"\r\n" + part + b"\r\n" for part in parts)
+    headers = {"Content-Type": f"multipart/form-data; boundary={mark}", "Origin": HTTP}
+    return await browser.post(WRITE, content=body + b"--" + mark.encode() + b"--\r\n", headers=headers)
+
+
+async def test_a_person_sends_files_whose_bytes_come_as_they_are(room):
+    browser, fields = await message_form(room, body="Two lines\r\nof text")
+    content = bytes(range(256)) + b"\r\n------mar\r\n\r\n" + bytes(100)
+    files = [("données.bin", content), ("a %22b%22.txt", b"")]
+    sent = [await send_files(browser, *fields, files=files) for _ in range(2)]
+    assert {(one.status_code, one.headers["location"]) for one in sent} == {
+        (303, sent[0].headers["location"])
+    }, "sent twice, it is one message"
+    page = (await browser.get(sent[0].headers["location"])).text
+    links = [html.unescape(one) for one in re.findall(r'href="(/attachments/[^"]+)"', page)]
+    assert [(await browser.get(one)).content for one in links] == [content, b""]
+    assert ("données.bin" in page, "a &#34;b&#34;.txt" in page) == (True, True)
+    [message] = [one for one in await room.messages() if one.sender_name == "Ana"]
+    assert message.body_md == "Two lines\nof text"
+    browser, fields = await message_form(room)
+    assert (await send_files(browser, *fields, files=[])).status_code == 303
+
+
+async def test_files_over_the_limits_of_the_tools_are_refused_and_what_was_typed_comes_back(stores, clock):
+    rules = Rules(max_attachment_bytes=1_000, max_attachments_bytes=2_000, max_attachments=3)
+    room = WorkRoom(*stores, clock, rules)
+    await room.people("Bo")
+    browser, fields = await message_form(room)
+    for files, said in (
+        ([("one.txt", bytes(1_001))], "the limit is 1000"),
+        ([(f"{n}.txt", bytes(900)) for n in range(3)], "over 2000 bytes together"),
+        ([("large.txt", bytes(5_000_000))], "over 2000 bytes together"),
+        ([(f"{n}.txt", b"x") for n in range(4)], "4 attachments, the limit is 3"),
+    ):
+        answer = await send_files(browser, *fields, files=files)
+        assert (answer.status_code, said in answer.text) == (413, True), answer.text[:3000]
+        assert ">\nLook.</textarea>" in answer.text
+        assert hidden(answer.text, "key") == dict(fields)["key"]
+        assert "large" in files[0][0] or f"does not keep them: <bdi>{files[0][0]}" in answer.text
+    assert await room.messages() == []
+    page = (await browser.get(WRITE)).text
+    assert "Up to 3 files of 1000 B, 2.0 KiB together." in page
+    await room.close()
+
+
+async def test_a_form_with_files_that_cannot_be_read_changes_nothing(room):
+    browser, fields = await message_form(room)
+    kind = {"Content-Type": "multipart/form-data; boundary=x", "Origin": HTTP}
+    token = (
+        f'--x\r\nContent-Disposition: form-data; name="form_token"\r\n\r\n{dict(fields)["form_token"]}\r\n'
+    )
+    for body in (b"", b"--x--", b"x", token.encode(), token.encode() + b"--x\r\nnothing\r\n--x--\r\n"):
+        assert (await browser.post(WRITE, content=body, headers=kind)).status_code in (400, 403), body
+    assert (await browser.post(QUESTIONS, content=f"{token}--x--", headers=kind)).status_code == 400
+    assert await room.messages() == []
+
+
+async def test_what_was_typed_is_on_the_page_that_tells_that_the_disk_is_full(room, stores):
+    text = "A long letter. " * 2_000
+    browser, fields = await message_form(room, body=text)
+
+    async def leave_room_for(pages: int) -> None:
+        def limit(sql: sqlite3.Connection) -> None:
+            [present] = sql.execute("PRAGMA page_count").fetchone()
+            sql.execute(f"PRAGMA max_page_count = {present + pages}").fetchall()
+
+        await stores[0].store.engine.write(lambda sql: limit(sql.connection))
+
+    await leave_room_for(0)
+    answer = await post(browser, WRITE, *fields)
+    assert (answer.status_code, text in answer.text) == (503, True)
+    await leave_room_for(10_000)
+    assert (await post(browser, WRITE, *fields)).status_code == 303
 
 
 async def test_a_person_joins_a_conversation_that_was_not_theirs_and_all_in_it_have_the_message(room):

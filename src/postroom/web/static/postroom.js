@@ -302,6 +302,29 @@ for (const link of all(".tabs a")) {
   if (chosen && link.pathname !== location.pathname) link.search = chosen;
 }
 
+// What was typed into a message outlives an error, in its tab, until a message was sent.
+const draft = one("form[data-draft]"), DRAFT = "postroom/draft/";
+try {
+  if (/[?&]sent=/.test(location.search))
+    for (const name of Object.keys(sessionStorage)) if (name.startsWith(DRAFT)) delete sessionStorage[name];
+  if (draft) {
+    const name = DRAFT + draft.dataset.draft, fields = all("[name=others], [name=subject], [name=body]", draft);
+    const was = JSON.parse(sessionStorage[name] ?? "{}");
+    for (const field of fields) field.value ||= was[field.name] ?? "";
+    draft.oninput = () =>
+      (sessionStorage[name] = JSON.stringify(Object.fromEntries(fields.map((field) => [field.name, field.value]))));
+  }
+} catch {} // storage is off
+
+// Files over the limits are told before anything is sent.
+addEventListener("change", ({ target }) => {
+  if (target.type !== "file") return;
+  const sizes = [...target.files].map(({ size }) => size), { files, each, all: most } = target.dataset;
+  const isOver = sizes.length > files || Math.max(0, ...sizes) > each || sizes.reduce((sum, size) => sum + size, 0) > most;
+  target.setCustomValidity(isOver ? one("#files-hint").textContent : "");
+  target.reportValidity();
+});
+
 const help = one("#help"), switched = one("#keys-on");
 const KEYS = "postroom/keys";
 let going = 0;
