@@ -1309,3 +1309,31 @@ async def test_the_pages_say_how_often_a_server_interrupted_a_run_beside_its_fai
         assert "1 failed attempt" in (await browser.get(RUNS)).text
         page = (await browser.get(f"{RUNS}/{row.run_id}")).text
         assert words in re.sub(r"</?b>", "", page)
+
+
+async def test_numbers_of_messages_and_names_in_a_text_lead_to_them_where_the_project_has_them(room):
+    await room.people_named.add("Ana", None)
+    await room.mail.call("ensure_project", {"human_key": "/projects/bank"})
+    for name in ("Bo", "Cid", "Ida"):
+        known = {"project_key": "/projects/bank", "program": "p", "model": "m", "name": name}
+        await room.mail.call("register_agent", known)
+    elsewhere = {"project_key": "/projects/bank", "sender_name": "Cid", "to": ["Ida"], "subject": "Secret"}
+    hidden_one = (await room.mail.call("send_message", {**elsewhere, "body_md": "x"}))["deliveries"][0]
+    first = await room.send("Ada", "Bo")
+    body = (
+        f"As #{first} says to @Bo and @ana, not @Cid: #{hidden_one['payload']['id']} #9999 `@Bo` bo@Bo.de "
+        f"<a href='/p/bank'>@Ada</a>"
+    )
+    second = await room.send("Ada", "Fay", body=body)
+    [thread] = [one.thread_id for one in await room.messages() if one.id == second]
+    browser = room.browser()
+    for address in (f"/p/{SLUG}/m/{second}", f"/p/{SLUG}/t/{thread}"):
+        page = (await browser.get(address)).text
+        prose = page[page.index("<p>As <a") :]
+        prose = prose[: prose.index("</p>")]
+        assert re.findall(r'<a href="([^"]+)"[^>]*>([^<]+)</a>', prose) == [
+            (f"/p/{SLUG}/m/{first}", f"#{first}"),
+            (f"/p/{SLUG}/agents/Bo", "@Bo"),
+            (f"/p/{PEOPLE_SLUG}/agents/Ana", "@ana"),
+            (f"/p/{SLUG}/agents/Ada", "@Ada"),
+        ]

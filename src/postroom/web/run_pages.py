@@ -19,6 +19,7 @@ from postroom.services.run_story import Story
 from postroom.stores.mail.access import MailReads
 from postroom.web import files, links
 from postroom.web.forms import PageContext, read_form, remember_name, see
+from postroom.web.reading import references
 from postroom.web.run_time import gates, stretches
 from postroom.web.serving import Endpoint, choice, number
 from postroom.web.threads import OFFERED, offered_names
@@ -111,6 +112,7 @@ class RunPages:
             for place, one in enumerate(story.steps)
             if one.message and one.message.id in told
         }
+        named = await self._with.mail.read(lambda reads: references(reads, project, said))
         return await self._with.html(
             request,
             "run",
@@ -123,7 +125,7 @@ class RunPages:
             shown=shown,
             answers=answers,
             told=told,
-            bodies=await self._markdown.render(said),
+            bodies=await self._markdown.render(said, references=named),
             story=story,
             stretches=stretches(work, story.attempts, self._with.clock.now()),
             gates=gates(work),
