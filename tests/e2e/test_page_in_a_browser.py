@@ -1,6 +1,7 @@
 """The pages in a real browser: how they look, and that nothing acts."""
 
 import asyncio
+import re
 import socket
 import threading
 import time
@@ -250,20 +251,27 @@ def test_a_draft_outlives_an_error_until_a_message_was_sent(site, browser):
     assert not browser.complaints()
 
 
-def test_files_over_the_limits_are_told_before_the_form_is_sent(site, browser):
-    browser.open(f"{site.address}/p/orchard/write", width=390)
-    choose = """((count, size) => {
-      const chosen = new DataTransfer(), field = document.querySelector('[type=file]');
-      for (let number = 0; number < count; number++)
-        chosen.items.add(new File([new Uint8Array(size)], `${number}.txt`));
-      field.files = chosen.files;
-      field.dispatchEvent(new Event('change', { bubbles: true }));
-      return field.validationMessage;
-    })"""
-    assert browser.see(f"{choose}(20, 1)") == ""
-    for told in ((21, 1), (1, (10 << 20) + 1), (3, 9 << 20)):
-        assert "Up to 20 files" in str(browser.see(f"{choose}{told}"))
-    assert browser.see(f"{choose}(2, 9)") == ""
+def test_clock_times_are_those_of_the_readers_place_and_of_utc_without_a_script(site, browser):
+    address = f"{site.address}/p/orchard/m/{site.message}"
+    told = "document.querySelector('.stamp time').outerHTML"
+    browser.ask("Network.clearBrowserCookies")
+    browser.ask("Emulation.setTimezoneOverride", timezoneId="Asia/Kolkata")
+    try:
+        browser.ask("Emulation.setScriptExecutionDisabled", value=True)
+        browser.open(address)
+        [utc, shown] = re.findall(
+            r"([0-9]{2}:[0-9]{2}):[0-9]{2} UTC.*, (?:[0-9]+ [A-Z][a-z]+ )?([0-9:]+) UTC<", browser.see(told)
+        )[0]
+        assert shown == utc
+        browser.ask("Emulation.setScriptExecutionDisabled", value=False)
+        browser.open(address)  # its script tells the server the zone
+        browser.open(address)
+        minutes = (int(utc[:2]) * 60 + int(utc[3:]) + 330) % 1440
+        assert f"{minutes // 60:02}:{minutes % 60:02}</span>" in browser.see(told)
+        assert f"{utc}:" in browser.see("document.querySelector('.stamp time').title")
+        assert not browser.complaints()
+    finally:
+        browser.ask("Emulation.setTimezoneOverride", timezoneId="")
 
 
 def test_a_page_of_an_error_leaves_a_name_as_it_is(site, browser):

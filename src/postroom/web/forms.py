@@ -35,6 +35,7 @@ from postroom.web.serving import (
     remedy_of,
     status_of,
     typed_into,
+    zone_of,
 )
 
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
@@ -362,6 +363,7 @@ async def _framed(  # noqa: PLR0913 - a page and what stands around it
     shared = {
         "project": project,
         "now": now,
+        "zone": await zone_of(request),
         "works": services is not None,
         "form_token": "" if services is None else token_for(request, services.visitors),
         "me": me,

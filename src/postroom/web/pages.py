@@ -42,7 +42,7 @@ from postroom.web.forms import (
 from postroom.web.frame import count_overlaps, count_unread
 from postroom.web.message_pages import MessagePages
 from postroom.web.run_pages import LONGEST_WHY, QuestionPages, RunPages, SchedulePages
-from postroom.web.serving import NUMBER, Endpoint, choice, error_page, guarded, html, number
+from postroom.web.serving import NUMBER, Endpoint, choice, error_page, guarded, html, number, zone_of
 from postroom.web.threads import LEVELS, Wanted, thread, threads
 from postroom.web.timeline_pages import TimelinePages
 from postroom.web.views import Page, ProjectRow, ShownMessage
@@ -362,7 +362,11 @@ class Pages:
         self, request: Request, template: str, *, project: Project | None = None, **values: object
     ) -> Response:
         if project is None:
-            given: dict[str, object] = {"now": self._clock.now(), "works": self._services is not None}
+            given: dict[str, object] = {
+                "now": self._clock.now(),
+                "zone": await zone_of(request),
+                "works": self._services is not None,
+            }
             if self._services is not None:
                 given["form_token"] = token_for(request, self._services.visitors)
             return await html(template, {**given, **values})
