@@ -139,6 +139,23 @@ def test_back_closes_what_is_chosen_and_closing_leaves_no_step_back(address, bro
     assert not browser.complaints()
 
 
+@pytest.mark.parametrize("width", [360, 390])
+def test_no_row_of_the_list_is_clipped_on_a_phone(address, browser, width):
+    browser.open(f"{address}/timeline?span=all", width=width)
+    clipped = """[...document.querySelectorAll('.tl-row')].filter((row) => {
+      const box = row.getBoundingClientRect();
+      return [...row.children].some((part) => {
+        const its = part.getBoundingClientRect();
+        return its.height && (its.top < box.top || its.bottom > box.bottom || its.right > box.right);
+      });
+    }).map((row) => row.textContent.replace(/\\s+/g, ' '))"""
+    assert browser.see("document.querySelectorAll('.tl-row').length") > 20
+    browser.see(
+        "document.querySelectorAll('.tl-row').forEach((row) => (row.style.contentVisibility = 'visible'))"
+    )
+    assert browser.see(clipped) == []
+
+
 def test_wheel_drag_and_keys_move_the_picture_and_the_address_says_where(address, browser):
     browser.open(f"{address}/timeline")
     browser.see("window.untouched = true")
