@@ -6,11 +6,13 @@ from typing import Any
 
 from postroom.contracts import records
 from postroom.contracts.errors import StaleDecision, UnknownRun
+from postroom.contracts.run_stores import RunPlace
 from postroom.contracts.runs import Usage
 from postroom.contracts.schedules import Missed, Overlap, Schedule
 from postroom.contracts.timeline import Attempt
 from postroom.contracts.work import (
     Floor,
+    FoundRuns,
     GivenAnswer,
     HealthFact,
     Held,
@@ -20,6 +22,7 @@ from postroom.contracts.work import (
     QueuedRun,
     QueueState,
     ReservationConflict,
+    RunSearch,
     Stretch,
     Waiting,
     Waits,
@@ -51,7 +54,9 @@ def held(number: int, holder: str, pattern: str) -> Held:
 class StillRoom:
     """A fake for tests: it shows what it was made of, and changes nothing."""
 
-    limits = FormSizes(subject_chars=512, body_bytes=1 << 20)
+    limits = FormSizes(
+        subject_chars=512, body_bytes=1 << 20, files=20, file_bytes=10 << 20, files_bytes=25 << 20
+    )
 
     async def people(self) -> Sequence[str]:
         return ["Ana", LONG]
@@ -121,7 +126,14 @@ class StillRoom:
     ) -> GivenAnswer:
         raise StaleDecision("nothing is asked")
 
-    async def works(self, slug: str) -> Sequence[Work]:
+    async def unsettled(self, slug: str) -> Sequence[Work]:
+        return [one for one in self._works(slug) if one.finished_at is None or one.can_replay]
+
+    async def found(self, slug: str, wanted: RunSearch) -> FoundRuns:
+        ended = [one for one in self._works(slug) if one.finished_at is not None]
+        return FoundRuns(ended, RunPlace(self._now, self._now, "r9"))
+
+    def _works(self, slug: str) -> Sequence[Work]:
         began = self._now - 3 * HOUR
         going = {"project": slug, "messages": self._messages, "created_at": began, "can_cancel": True}
         ended = {"project": slug, "messages": self._messages[:1], "created_at": began, "started_at": began}
@@ -157,7 +169,7 @@ class StillRoom:
         return dict.fromkeys(slugs[:1], 4)
 
     async def floor(self, slug: str) -> Floor:
-        works = await self.works(slug)
+        works = self._works(slug)
         return Floor(
             works=[one for one in works if one.finished_at is None],
             questions=await self.open_questions(slug),
@@ -226,7 +238,7 @@ class StillRoom:
         return await self.work(run_id)
 
     async def work(self, run_id: str) -> Work:
-        for one in await self.works("orchard"):
+        for one in self._works("orchard"):
             if one.run_id == run_id:
                 return one
         raise UnknownRun("there is none", value=run_id)

@@ -67,6 +67,11 @@ _DIFF_LINES = {"+": "added", "-": "removed", "@": "place"}
 _ADDRESS = re.compile(
     r"\bhttps?://[^\s<>\"'`()]+(?:\([^\s<>\"'`()]*\)[^\s<>\"'`()]*)*(?<![.,:;!?*_])", re.IGNORECASE
 )
+REFERENCE: Final = re.compile(
+    r"(?:#(?<![\w#&/]#)[1-9][0-9]{0,17}(?![\w-])"
+    r"|@(?<![\w@./-]@)[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?(?!\w))"
+)
+"""A message by its number, or an agent or person by the name, as texts name them: `#12`, `@lena`."""
 _TASK = re.compile(r"\[([ xX])\](?= )")
 BELOW_A_PAGE: Final[Mapping[str, str]] = MappingProxyType(
     {"h1": "h3", "h2": "h4", "h3": "h5", "h4": "h6", "h5": "h6", "h6": "h6"}
@@ -77,7 +82,9 @@ _ALIGNMENTS = {"text-align:center": "align-center", "text-align:right": "align-r
 
 
 Pictures = Mapping[str, str]
-_NONE: Final[Pictures] = MappingProxyType({})
+References = Mapping[str, str]
+"""Addresses on this server by the words that a text may name them with: `#12`, `@lena`."""
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +97,23 @@ class Body:
     tangled: bool = False
 
 
-def to_html(text: str, pictures: Pictures = _NONE, *, headings: Mapping[str, str] = BELOW_A_PAGE) -> str:
+def to_html(
+    text: str,
+    pictures: Pictures = _NONE,
+    references: References = _NONE,
+    *,
+    headings: Mapping[str, str] = BELOW_A_PAGE,
+) -> str:
     """Return the HTML of a Markdown text: allowed tags only, no script, links to the web only.
 
-    `pictures` are addresses on this server, by the names that the text uses. `headings` maps the tag of each
-    heading to the tag that is shown.
+    `pictures` are addresses on this server, by the names that the text uses. Words of the text that are among
+    `references` become links, except in code and in links. `headings` maps the tag of each heading to the tag
+    that is shown.
 
     Raises:
         TooLarge: it takes too much work.
     """
-    env: dict[str, Any] = {"pictures": pictures}
+    env: dict[str, Any] = {"pictures": pictures, "references": references}
     tokens = PARSER.parse(_bytes(text).decode("utf-8"), env)
     for token in tokens:
         _fit_the_page(token, headings)
@@ -109,7 +123,7 @@ def to_html(text: str, pictures: Pictures = _NONE, *, headings: Mapping[str, str
         PARSER.renderer.render(_deep_ones_scroll(tokens), PARSER.options, env),
         tags=_TAGS,
         attributes={"a": {"href", "title"}, "ol": {"start"}, "img": {"src", "alt"}},
-        attribute_filter=lambda tag, attribute, value: _kept(tag, attribute, value, pictures),
+        attribute_filter=lambda tag, attribute, value: _kept(tag, attribute, value, pictures, references),
         allowed_classes=_CLASSES,
         tag_attribute_values={tag: {"dir": {"auto"}} for tag in ("ul", "ol", "blockquote")},
         set_tag_attribute_values=_SCROLLED,
@@ -130,13 +144,19 @@ class Markdown:
         self._one_renders = asyncio.Semaphore(1)
 
     async def render(
-        self, texts: Mapping[int, str], pictures: Mapping[int, Pictures] = MappingProxyType({})
+        self,
+        texts: Mapping[int, str],
+        pictures: Mapping[int, Pictures] = MappingProxyType({}),
+        references: Mapping[int, References] = MappingProxyType({}),
     ) -> dict[int, Body]:
         """Return the body of each text; the loop itself renders at most `INLINE_LIMIT` bytes of Markdown.
 
-        `pictures` are those that each text may show.
+        `pictures` and `references` are those of each text.
         """
-        given = {number: (text, pictures.get(number, _NONE)) for number, text in texts.items()}
+        given = {
+            number: (text, pictures.get(number, _NONE), references.get(number, _NONE))
+            for number, text in texts.items()
+        }
         keys = {number: _key(*one) for number, one in given.items()}
         missing = {key: given[number] for number, key in keys.items() if key not in self._results}
         made = await self._make(list(missing.values()))
@@ -146,8 +166,8 @@ class Markdown:
             self._remember(key, bodies[number])
         return bodies
 
-    async def _make(self, texts: Sequence[tuple[str, Pictures]]) -> list[Body]:
-        if sum(len(_bytes(text)) for text, _ in texts) <= INLINE_LIMIT:
+    async def _make(self, texts: Sequence[tuple[str, Pictures, References]]) -> list[Body]:
+        if sum(len(_bytes(text)) for text, *_ in texts) <= INLINE_LIMIT:
             return [_body(*one, self._headings) for one in texts]
         async with self._one_renders:
             return await asyncio.to_thread(lambda: [_body(*one, self._headings) for one in texts])
@@ -162,11 +182,11 @@ class Markdown:
             self._held -= len(oldest.html)
 
 
-def _body(text: str, pictures: Pictures, headings: Mapping[str, str]) -> Body:
+def _body(text: str, pictures: Pictures, references: References, headings: Mapping[str, str]) -> Body:
     size, text = len(_bytes(text)), readable(text)  # what turns the direction of writing is named
     if size <= MARKDOWN_LIMIT:
         with contextlib.suppress(TooLarge):
-            html = to_html(text, pictures, headings=headings)
+            html = to_html(text, pictures, references, headings=headings)
             return Body(Markup(html), size)  # noqa: S704 - the allow-list above is what makes it safe
     plain = Markup('<pre class="plain" tabindex="0">') + escape(text[:PLAIN_SHOWN]) + Markup("</pre>")
     return Body(
@@ -174,8 +194,9 @@ def _body(text: str, pictures: Pictures, headings: Mapping[str, str]) -> Body:
     )
 
 
-def _key(text: str, pictures: Pictures) -> bytes:
-    return hashlib.sha256(_bytes(f"{sorted(pictures.items())}\n{text}" if pictures else text)).digest()
+def _key(text: str, pictures: Pictures, references: References) -> bytes:
+    beside = f"{sorted(pictures.items())}{sorted(references.items())}\n" if pictures or references else ""
+    return hashlib.sha256(_bytes(beside + text)).digest()
 
 
 def _bytes(text: str) -> bytes:
@@ -225,6 +246,34 @@ def _bound_blocks(state: StateCore) -> None:
         raise TooLarge(f"it has more than {MOST_TOKENS} blocks and cells")
 
 
+def _link_references(state: StateCore) -> None:
+    """Make links of the words among the references of the text, except within links."""
+    references: References = state.env.get("references", _NONE)
+    for block in state.tokens if references else ():
+        children, depth = list[Token](), 0
+        for token in block.children or ():
+            depth += token.nesting if token.type in ("link_open", "link_close") else 0
+            is_plain = token.type == "text" and not depth
+            children += _with_links(token, references) if is_plain else [token]
+        if block.type == "inline":
+            block.children = children
+
+
+def _with_links(token: Token, references: References) -> list[Token]:
+    """Return a text as the links of its references and the texts between them."""
+    found, end = list[Token](), 0
+    for word in REFERENCE.finditer(token.content):
+        if (address := references.get(word[0])) is not None:
+            found += [
+                Token("text", "", 0, content=token.content[end : word.start()], level=token.level),
+                Token("link_open", "a", 1, attrs={"href": address}, level=token.level),
+                Token("text", "", 0, content=word[0], level=token.level + 1),
+                Token("link_close", "a", -1, level=token.level),
+            ]
+            end = word.end()
+    return [*found, Token("text", "", 0, content=token.content[end:], level=token.level)]
+
+
 @dataclass(frozen=True, slots=True)
 class _Address:
     """An address within a text, in the words of the parser's rule."""
@@ -262,8 +311,8 @@ def _mark_task(item: Token, inline: Token) -> None:
         item.attrs["class"] = "task"
 
 
-def _kept(tag: str, attribute: str, value: str, pictures: Pictures) -> str | None:
-    if attribute == "href" and not value.lower().startswith(_SCHEMES):
+def _kept(tag: str, attribute: str, value: str, pictures: Pictures, references: References) -> str | None:
+    if attribute == "href" and not (value.lower().startswith(_SCHEMES) or value in references.values()):
         return None
     if attribute == "src" and value not in pictures.values():
         return None
@@ -302,6 +351,7 @@ def _parser() -> MarkdownIt:
     parser.core.ruler.after("block", "bound_blocks", _bound_blocks)
     parser.core.ruler.enable("linkify")
     parser.linkify = _WebAddresses()
+    parser.core.ruler.push("references", _link_references)
     parser.add_render_rule("image", _picture)
     parser.add_render_rule("fence", _fence)
     parser.add_render_rule("table_open", lambda *_: '<div class="wide"><table>\n')

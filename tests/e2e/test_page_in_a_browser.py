@@ -1,6 +1,7 @@
 """The pages in a real browser: how they look, and that nothing acts."""
 
 import asyncio
+import re
 import socket
 import threading
 import time
@@ -232,6 +233,45 @@ def test_j_and_k_go_from_row_to_row(site, browser, address):
     for key, code, place in (("j", 74, 0), ("j", 74, 1), ("k", 75, 0)):
         browser.press(key, code)
         assert browser.see(at) == place, key
+
+
+def test_a_draft_outlives_an_error_until_a_message_was_sent(site, browser):
+    write, body = f"{site.address}/p/orchard/write", "document.querySelector('[name=body]')"
+    browser.open(write)
+    browser.see(f"{body}.focus()")
+    browser.ask("Input.insertText", text="A long letter")
+    for there in (f"{site.address}/p/none", f"{write}?reply=2", write):
+        browser.open(there)
+    assert browser.see(f"{body}.value") == "A long letter"
+    browser.open(f"{write}?reply=2")
+    assert browser.see(f"{body}.value") == "", "the draft of another message"
+    browser.open(f"{site.address}/p/orchard/m/{site.message}?sent=1")
+    browser.open(write)
+    assert browser.see(f"{body}.value") == ""
+    assert not browser.complaints()
+
+
+def test_clock_times_are_those_of_the_readers_place_and_of_utc_without_a_script(site, browser):
+    address = f"{site.address}/p/orchard/m/{site.message}"
+    told = "document.querySelector('.stamp time').outerHTML"
+    browser.ask("Network.clearBrowserCookies")
+    browser.ask("Emulation.setTimezoneOverride", timezoneId="Asia/Kolkata")
+    try:
+        browser.ask("Emulation.setScriptExecutionDisabled", value=True)
+        browser.open(address)
+        [utc, shown] = re.findall(
+            r"([0-9]{2}:[0-9]{2}):[0-9]{2} UTC.*, (?:[0-9]+ [A-Z][a-z]+ )?([0-9:]+) UTC<", browser.see(told)
+        )[0]
+        assert shown == utc
+        browser.ask("Emulation.setScriptExecutionDisabled", value=False)
+        browser.open(address)  # its script tells the server the zone
+        browser.open(address)
+        minutes = (int(utc[:2]) * 60 + int(utc[3:]) + 330) % 1440
+        assert f"{minutes // 60:02}:{minutes % 60:02}</span>" in browser.see(told)
+        assert f"{utc}:" in browser.see("document.querySelector('.stamp time').title")
+        assert not browser.complaints()
+    finally:
+        browser.ask("Emulation.setTimezoneOverride", timezoneId="")
 
 
 def test_a_page_of_an_error_leaves_a_name_as_it_is(site, browser):

@@ -120,6 +120,42 @@ def test_a_mark_opens_beside_the_picture_and_escape_closes_it(address, browser, 
     assert not browser.complaints()
 
 
+@pytest.mark.parametrize("width", [390, 1440])
+def test_back_closes_what_is_chosen_and_closing_leaves_no_step_back(address, browser, width):
+    browser.open(f"{address}/agents", width=width)
+    browser.open(f"{address}/timeline", width=width)
+    panel = "document.querySelector('.tl-panel')"
+    pick = "document.querySelector('.tl-row [data-pick^=message]').click()"
+    browser.see("window.untouched = true")
+    for close in ("history.back()", f"{panel}.querySelector('[data-close]').click()"):
+        browser.see(pick)
+        soon(lambda: "Only this thread" in str(browser.see(f"{panel}.textContent")))
+        browser.see(close)
+        soon(lambda: browser.see(f"{panel}.hidden"))
+        assert "sel=" not in str(browser.see("location.search"))
+    assert browser.see("window.untouched") is True
+    browser.see("history.back()")
+    soon(lambda: str(browser.see("location.pathname")).endswith("/agents"))
+    assert not browser.complaints()
+
+
+@pytest.mark.parametrize("width", [360, 390])
+def test_no_row_of_the_list_is_clipped_on_a_phone(address, browser, width):
+    browser.open(f"{address}/timeline?span=all", width=width)
+    clipped = """[...document.querySelectorAll('.tl-row')].filter((row) => {
+      const box = row.getBoundingClientRect();
+      return [...row.children].some((part) => {
+        const its = part.getBoundingClientRect();
+        return its.height && (its.top < box.top || its.bottom > box.bottom || its.right > box.right);
+      });
+    }).map((row) => row.textContent.replace(/\\s+/g, ' '))"""
+    assert browser.see("document.querySelectorAll('.tl-row').length") > 20
+    browser.see(
+        "document.querySelectorAll('.tl-row').forEach((row) => (row.style.contentVisibility = 'visible'))"
+    )
+    assert browser.see(clipped) == []
+
+
 def test_wheel_drag_and_keys_move_the_picture_and_the_address_says_where(address, browser):
     browser.open(f"{address}/timeline")
     browser.see("window.untouched = true")

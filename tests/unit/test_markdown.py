@@ -1,4 +1,5 @@
 import asyncio
+import re
 import threading
 from html.parser import HTMLParser
 from typing import Any
@@ -205,11 +206,47 @@ async def test_a_body_at_the_limit_is_rendered():
     assert shown.size == MARKDOWN_LIMIT
 
 
+def test_words_that_name_something_become_links_except_in_code_and_in_links():
+    known = {"#12": "/p/shop/m/12", "@lena": "/p/shop/agents/lena", "@a_b.c-d": "/p/shop/agents/a_b.c-d"}
+
+    def linked(text: str) -> list[str]:
+        return re.findall(r'<a href="(/[^"]+)"', to_html(text, references=known))
+
+    assert to_html("See #12, @lena.", references=known) == (
+        '<p>See <a href="/p/shop/m/12" rel="noopener noreferrer nofollow">#12</a>, '
+        '<a href="/p/shop/agents/lena" rel="noopener noreferrer nofollow">@lena</a>.</p>\n'
+    )
+    assert len(linked("- **#12** (#12)\n- @a_b.c-d: _@lena_\n\n|#12|\n|-|\n|@lena|")) == 6
+    for text in (
+        *(
+            "`#12`",
+            "```\n@lena\n```",
+            "    #12",
+            "[#12](https://a.b)",
+            "https://a.b/#12",
+            "https://a.b/@lena",
+        ),
+        *(
+            "#13",
+            "#120",
+            "a#12",
+            "##12",
+            "#12b",
+            "&#12;",
+            "x@lena",
+            "@lenas",
+            "@lena_",
+            "me@lena.de",
+            "@@lena",
+        ),
+    ):
+        assert linked(text) == [], text
+    assert to_html("#12 @lena") == "<p>#12 @lena</p>\n"
+
+
 async def test_equal_bodies_are_rendered_once_and_remembered(monkeypatch):
     rendered = []
-    monkeypatch.setattr(
-        markdown, "to_html", lambda text, pictures, **_: rendered.append(text) or f"<p>{text}</p>"
-    )
+    monkeypatch.setattr(markdown, "to_html", lambda text, *_, **__: rendered.append(text) or f"<p>{text}</p>")
     pages = Markdown()
     first = await pages.render({1: "same", 2: "same", 3: "other"})
     again = await pages.render({7: "same"})
@@ -220,7 +257,7 @@ async def test_equal_bodies_are_rendered_once_and_remembered(monkeypatch):
 
 async def test_what_is_remembered_is_bounded_and_the_oldest_goes_first(monkeypatch):
     rendered = []
-    monkeypatch.setattr(markdown, "to_html", lambda text, pictures, **_: rendered.append(text[0]) or text)
+    monkeypatch.setattr(markdown, "to_html", lambda text, *_, **__: rendered.append(text[0]) or text)
     pages = Markdown(remembered=30)
     for message in ("a", "b", "c", "a", "d", "a", "b"):
         assert (await pages.render({1: message * 10}))[1].html == message * 10
@@ -237,7 +274,7 @@ async def test_a_body_larger_than_all_that_may_be_remembered_is_rendered_and_not
 async def test_much_markdown_is_rendered_off_the_loop(monkeypatch, size, elsewhere):
     threads = []
     monkeypatch.setattr(
-        markdown, "to_html", lambda text, pictures, **_: threads.append(threading.current_thread()) or text
+        markdown, "to_html", lambda text, *_, **__: threads.append(threading.current_thread()) or text
     )
     await Markdown().render({1: "a" * (size - 1), 2: "b"})
     assert {thread is not threading.main_thread() for thread in threads} == {elsewhere}
@@ -247,7 +284,7 @@ async def test_two_pages_are_rendered_one_after_the_other(monkeypatch):
     running, most = 0, 0
     guard = threading.Lock()
 
-    def slow(text, pictures, *, headings):
+    def slow(text, pictures, references, *, headings):
         nonlocal running, most
         with guard:
             running += 1

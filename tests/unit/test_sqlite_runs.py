@@ -118,6 +118,7 @@ IN_ORDER = (
     ("threads", "threads_without_parent"),
     ("threads", "threads_of_resource"),
     ("threads", "latest_runs"),
+    ("threads", "run_places"),
     ("threads", "last_runs"),
     ("threads", "runs"),
     ("threads", "runs_of_thread"),

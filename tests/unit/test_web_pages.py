@@ -397,7 +397,7 @@ async def test_a_message_shows_who_has_read_and_who_has_acknowledged(client, wor
     text = (await page(client, f"/p/orchard/m/{world.claim}")).text
     assert "urgent 2 of 3 to acknowledge" in text
     assert "BlueFox ✓✓ acknowledged 5 minutes ago" in text
-    assert "RedBird ✓ read 4 minutes ago, not acknowledged" in text
+    assert "RedBird ✓ read 4 minutes ago, 14:09 UTC, not acknowledged" in text
     assert "GreenLake cc ● unread, not acknowledged" in text
 
 
@@ -468,16 +468,40 @@ async def test_an_inbox_marks_what_is_unread(client, world):
         in seen.text
     )
     assert "Re: Who claims the claim BlueFox I do. ● unread 10 minutes ago" in seen.text
-    assert "Holds reserved src/desk/** exclusive ends in 1 hour <b>mending</b>" in seen.text
+    assert "Holds reserved src/desk/** exclusive ends in 1 hour, 15:13 UTC <b>mending</b>" in seen.text
     sent = await page(client, "/p/orchard/agents/GreenLake?box=sent")
     assert "urgent 2 of 3 to acknowledge 2 of 3 read" in sent.text
+
+
+@pytest.mark.parametrize(
+    ("zone", "told"),
+    [
+        ("", "ends in 1 hour, 15:13 UTC <b>"),
+        ("Asia/Kolkata", "ends in 1 hour, 20:43 <b>"),
+        ("America/Phoenix", "ends in 1 hour, 08:13 <b>"),
+        ("Pacific/Kiritimati", "ends in 1 hour, 05:13 <b>"),
+        *(
+            (wrong, "ends in 1 hour, 15:13 UTC <b>")
+            for wrong in ("Mars/Olympus", "../../etc/passwd", "undefined")
+        ),
+    ],
+)
+async def test_clock_times_are_those_of_the_zone_that_the_browser_told_and_of_utc_otherwise(
+    client, world, zone, told
+):
+    client.cookies.set("postroom_zone", zone)
+    seen = await page(client, "/p/orchard/agents/GreenLake")
+    assert told in seen.text
+    assert any(one.get("title", "").endswith("15:13:20 UTC") for one in seen.all("time"))
+    corner = f'<p class="tl-corner soft">{"UTC" if "UTC" in told else zone}</p>'
+    assert corner in (await client.get("/p/orchard/timeline?span=1h")).text
 
 
 async def test_reservations_say_who_what_and_until_when(client, world):
     text = (await page(client, "/p/orchard/reservations")).text
     assert "docs/*.md BF BlueFox shared not said in 1 hour" in text
     assert "src/desk/** GL GreenLake exclusive <b>mending</b> in 1 hour" in text
-    assert "old.py RB RedBird exclusive taken by GreenLake 1 hour ago: gone silent" in text
+    assert "old.py RB RedBird exclusive taken by GreenLake 1 hour ago, 13:13 UTC: gone silent" in text
     near = (await page(client, "/p/orchard/reservations?path=src/desk/a.py")).text
     assert "src/desk/**" in near
     assert "docs/*.md" not in near

@@ -1,7 +1,9 @@
 """People work on the pages: they answer, write, end runs and have them tried again, each once and only they."""
 
 import asyncio
+import html
 import re
+import sqlite3
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from urllib.parse import quote, urlencode
@@ -18,13 +20,16 @@ from postroom.contracts.errors import StaleDecision
 from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery, ThreadCommit
-from postroom.contracts.runs import RunStatus
+from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason
 from postroom.dispatch.mailbox import Mailbox
 from postroom.mail.context import Caller, Rules, token_hash
 from postroom.mail.projects import PEOPLE_SLUG
+from postroom.mail.waking.prompts import agent_thread
 from postroom.services import work as work_service
 from postroom.services.questions import TAKE_BACK_MS
+from postroom.stores.runs import rows
 from postroom.stores.sqlite import SqliteStore
+from postroom.stores.transaction import Transaction
 from postroom.testing import ManualClock
 from postroom.web.forms import MOST_FIELDS, SMALL_FORM
 from postroom.web.pages import page_routes
@@ -508,6 +513,88 @@ async def test_what_is_refused_comes_back_as_it_was_typed(room, typed, status, s
     assert await room.messages() == []
 
 
+async def send_files(browser, *pairs: tuple[str, str], files: list[tuple[str, bytes]]):
+    """Send the form for a message as a browser does, its files last."""
+    mark = "----mark"
+    parts = [f'Content-Disposition: form-data; name="{name}"\r\n\r\n{text}'.encode() for name, text in pairs]
+    for name, content in files or [("", b"")]:
+        head = f'Content-Disposition: form-data; name="files"; filename="{name}"\r\nContent-Type: text/plain'
+        parts.append(f"{head}\r\n\r\n".encode() + content)
+    body = b"".join(b"--" + mark.encode() + b"\r\n" + part + b"\r\n" for part in parts)
+    headers = {"Content-Type": f"multipart/form-data; boundary={mark}", "Origin": HTTP}
+    return await browser.post(WRITE, content=body + b"--" + mark.encode() + b"--\r\n", headers=headers)
+
+
+async def test_a_person_sends_files_whose_bytes_come_as_they_are(room):
+    browser, fields = await message_form(room, body="Two lines\r\nof text")
+    content = bytes(range(256)) + b"\r\n------mar\r\n\r\n" + bytes(100)
+    files = [("données.bin", content), ("a %22b%22.txt", b"")]
+    sent = [await send_files(browser, *fields, files=files) for _ in range(2)]
+    assert {(one.status_code, one.headers["location"]) for one in sent} == {
+        (303, sent[0].headers["location"])
+    }, "sent twice, it is one message"
+    page = (await browser.get(sent[0].headers["location"])).text
+    links = [html.unescape(one) for one in re.findall(r'href="(/attachments/[^"]+)"', page)]
+    assert [(await browser.get(one)).content for one in links] == [content, b""]
+    assert ("données.bin" in page, "a &#34;b&#34;.txt" in page) == (True, True)
+    [message] = [one for one in await room.messages() if one.sender_name == "Ana"]
+    assert message.body_md == "Two lines\nof text"
+    browser, fields = await message_form(room)
+    assert (await send_files(browser, *fields, files=[])).status_code == 303
+
+
+async def test_files_over_the_limits_of_the_tools_are_refused_and_what_was_typed_comes_back(stores, clock):
+    rules = Rules(max_attachment_bytes=1_000, max_attachments_bytes=2_000, max_attachments=3)
+    room = WorkRoom(*stores, clock, rules)
+    await room.people("Bo")
+    browser, fields = await message_form(room)
+    for files, said in (
+        ([("one.txt", bytes(1_001))], "the limit is 1000"),
+        ([(f"{n}.txt", bytes(900)) for n in range(3)], "over 2000 bytes together"),
+        ([("large.txt", bytes(5_000_000))], "over 2000 bytes together"),
+        ([(f"{n}.txt", b"x") for n in range(4)], "4 attachments, the limit is 3"),
+    ):
+        answer = await send_files(browser, *fields, files=files)
+        assert (answer.status_code, said in answer.text) == (413, True), answer.text[:3000]
+        assert ">\nLook.</textarea>" in answer.text
+        assert hidden(answer.text, "key") == dict(fields)["key"]
+        assert "large" in files[0][0] or f"does not keep them: <bdi>{files[0][0]}" in answer.text
+    assert await room.messages() == []
+    page = (await browser.get(WRITE)).text
+    assert "Up to 3 files of 1000 B, 2.0 KiB together." in page
+    await room.close()
+
+
+async def test_a_form_with_files_that_cannot_be_read_changes_nothing(room):
+    browser, fields = await message_form(room)
+    kind = {"Content-Type": "multipart/form-data; boundary=x", "Origin": HTTP}
+    token = (
+        f'--x\r\nContent-Disposition: form-data; name="form_token"\r\n\r\n{dict(fields)["form_token"]}\r\n'
+    )
+    for body in (b"", b"--x--", b"x", token.encode(), token.encode() + b"--x\r\nnothing\r\n--x--\r\n"):
+        assert (await browser.post(WRITE, content=body, headers=kind)).status_code in (400, 403), body
+    assert (await browser.post(QUESTIONS, content=f"{token}--x--", headers=kind)).status_code == 400
+    assert await room.messages() == []
+
+
+async def test_what_was_typed_is_on_the_page_that_tells_that_the_disk_is_full(room, stores):
+    text = "A long letter. " * 2_000
+    browser, fields = await message_form(room, body=text)
+
+    async def leave_room_for(pages: int) -> None:
+        def limit(sql: sqlite3.Connection) -> None:
+            [present] = sql.execute("PRAGMA page_count").fetchone()
+            sql.execute(f"PRAGMA max_page_count = {present + pages}").fetchall()
+
+        await stores[0].store.engine.write(lambda sql: limit(sql.connection))
+
+    await leave_room_for(0)
+    answer = await post(browser, WRITE, *fields)
+    assert (answer.status_code, text in answer.text) == (503, True)
+    await leave_room_for(10_000)
+    assert (await post(browser, WRITE, *fields)).status_code == 303
+
+
 async def test_a_person_joins_a_conversation_that_was_not_theirs_and_all_in_it_have_the_message(room):
     first = await room.send("Ada", "Bo", subject="The lights")
     await room.turn()
@@ -909,8 +996,7 @@ async def test_a_run_that_was_given_up_is_discarded_once_and_its_page_keeps_the_
 
 
 async def test_what_was_given_up_is_shown_however_much_has_ended_since(room, monkeypatch):
-    monkeypatch.setattr(work_service, "ENDED", 1)
-    monkeypatch.setattr(work_service, "_EACH", 1)
+    monkeypatch.setattr(work_service, "FOUND", 1)
     browser, fields = await dead(room)
     for _ in range(3):
         room.clock.advance(timedelta(seconds=1))
@@ -923,6 +1009,123 @@ async def test_what_was_given_up_is_shown_however_much_has_ended_since(room, mon
     assert "Dead letters" in page
     assert "Count the bees" in page
     assert hidden(page, "run") == dict(fields)["run"]
+
+
+async def store_runs(room: WorkRoom, *names: str, each: int) -> None:
+    """Store runs of some agents, in turn and one a second: the last one is the newest."""
+    made = [
+        RunRecord(
+            run_id=f"{name.lower()}-{number:04}",
+            thread_id=agent_thread(SLUG, name),
+            status=RunStatus.DONE,
+            termination=TerminationReason.natural_end(),
+            final_output=f"{name} counted {number} bees",
+            created_at=at,
+            started_at=at,
+            finished_at=at,
+            updated_at=at,
+        )
+        for number in range(each)
+        for place, name in enumerate(names)
+        for at in [room.clock.now() - 1_000 * (each * len(names) - number * len(names) - place)]
+    ]
+
+    def fill(tx: Transaction) -> None:
+        for run in made:
+            tx.runs.threads.create_run(run)
+
+    await room.stores.store.write(fill)
+
+
+def listed_runs(page: str) -> list[str]:
+    return re.findall(r'<li class="row" data-item data-key="([a-z]+-[0-9]+)"', page)
+
+
+def older(page: str) -> str:
+    found = re.search(r'href="([^"]+)" rel="next">(?:Older runs|Look further back)', page)
+    assert found
+    return html.unescape(found[1])
+
+
+async def test_every_run_is_listed_once_page_by_page_behind_the_newest_fifty(room):
+    await store_runs(room, "Bo", "Ada", each=80)
+    browser = room.browser()
+    page = (await browser.get(RUNS)).text
+    found = listed_runs(page)
+    assert found[:3] == ["ada-0079", "bo-0079", "ada-0078"]
+    assert len(found) == 50
+    while len(found) < 160:
+        page = (await browser.get(older(page))).text
+        assert listed_runs(page)
+        found += listed_runs(page)
+    assert found == [f"{name}-{number:04}" for number in range(79, -1, -1) for name in ("ada", "bo")]
+    assert "Older runs" not in page
+    assert "Back to the start" in page
+
+
+async def test_runs_are_found_by_state_by_agent_and_by_words_of_their_subject_answer_error_or_id(room):
+    await store_runs(room, "Bo", each=60)
+    browser, fields = await dead(room)
+    failed = dict(fields)["run"]
+    await room.send("Ada", "Ash", subject="Move the hives")
+    await room.turn()
+
+    async def found(**asked: str) -> list[str]:
+        page = (await browser.get(f"{RUNS}?{urlencode(asked)}")).text
+        return re.findall(r'<li class="row" data-item data-key="([^"]+)"', page)
+
+    assert await found(state="failed") == [failed]
+    assert await found(agent="fay") == [failed]
+    assert await found(q="count BEES", agent="Fay") == [failed], "by the subject of the message"
+    assert await found(q="key not known") == [failed], "by the error"
+    assert await found(q="counted 7 bees", state="done", agent="Bo") == [
+        f"bo-00{n:02}" for n in (57, 47, 37, 27, 17, 7)
+    ]
+    assert await found(q="bo-0007") == ["bo-0007"]
+    [asking] = await found(state="asks")
+    assert await found(q="hives") == [asking]
+    assert await found(state="queued") == []
+    assert await found(agent="Nobody") == []
+    assert len(await found(state="ended")) == 50
+
+
+async def test_what_the_filter_of_runs_cannot_be_is_refused(room):
+    browser = room.browser()
+    for asked in ({"state": "sleeping"}, {"before": "yesterday"}, {"before": "1.2"}):
+        page = await browser.get(f"{RUNS}?{urlencode(asked)}")
+        assert page.status_code == 400
+        assert next(iter(asked.values())) in page.text
+
+
+async def test_a_page_of_runs_reads_as_much_of_five_thousand_runs_as_of_two_hundred(room, monkeypatch):
+    browser = room.browser()
+
+    async def decoded(address: str) -> int:
+        count, decode = 0, rows.run
+
+        def counted(row):
+            nonlocal count
+            count += 1
+            return decode(row)
+
+        with monkeypatch.context() as watched:
+            watched.setattr(rows, "run", counted)
+            assert (await browser.get(address)).status_code == 200
+        return count
+
+    await store_runs(room, "Bo", "Ada", each=100)
+    addresses = [RUNS, f"{RUNS}?agent=Bo", f"{RUNS}?q=bees", older((await browser.get(RUNS)).text)]
+    few = [await decoded(one) for one in addresses]
+    await store_runs(room, "Ash", "Fay", each=2_400)
+    assert [await decoded(one) for one in addresses] == few
+    before = await decoded(f"{RUNS}?q=nothing-has-this")
+    assert before <= work_service.AMONG + 50
+    page = (await browser.get(f"{RUNS}?q=nothing-has-this")).text
+    assert "None of the 2,000 runs" in page
+    page = (await browser.get(f"{RUNS}?q=ada-0001")).text
+    while not listed_runs(page):
+        page = (await browser.get(older(page))).text
+    assert listed_runs(page) == ["ada-0001"]
 
 
 async def test_the_same_by_command(room):
@@ -1106,3 +1309,31 @@ async def test_the_pages_say_how_often_a_server_interrupted_a_run_beside_its_fai
         assert "1 failed attempt" in (await browser.get(RUNS)).text
         page = (await browser.get(f"{RUNS}/{row.run_id}")).text
         assert words in re.sub(r"</?b>", "", page)
+
+
+async def test_numbers_of_messages_and_names_in_a_text_lead_to_them_where_the_project_has_them(room):
+    await room.people_named.add("Ana", None)
+    await room.mail.call("ensure_project", {"human_key": "/projects/bank"})
+    for name in ("Bo", "Cid", "Ida"):
+        known = {"project_key": "/projects/bank", "program": "p", "model": "m", "name": name}
+        await room.mail.call("register_agent", known)
+    elsewhere = {"project_key": "/projects/bank", "sender_name": "Cid", "to": ["Ida"], "subject": "Secret"}
+    hidden_one = (await room.mail.call("send_message", {**elsewhere, "body_md": "x"}))["deliveries"][0]
+    first = await room.send("Ada", "Bo")
+    body = (
+        f"As #{first} says to @Bo and @ana, not @Cid: #{hidden_one['payload']['id']} #9999 `@Bo` bo@Bo.de "
+        f"<a href='/p/bank'>@Ada</a>"
+    )
+    second = await room.send("Ada", "Fay", body=body)
+    [thread] = [one.thread_id for one in await room.messages() if one.id == second]
+    browser = room.browser()
+    for address in (f"/p/{SLUG}/m/{second}", f"/p/{SLUG}/t/{thread}"):
+        page = (await browser.get(address)).text
+        prose = page[page.index("<p>As <a") :]
+        prose = prose[: prose.index("</p>")]
+        assert re.findall(r'<a href="([^"]+)"[^>]*>([^<]+)</a>', prose) == [
+            (f"/p/{SLUG}/m/{first}", f"#{first}"),
+            (f"/p/{SLUG}/agents/Bo", "@Bo"),
+            (f"/p/{PEOPLE_SLUG}/agents/Ana", "@ana"),
+            (f"/p/{SLUG}/agents/Ada", "@Ada"),
+        ]

@@ -90,6 +90,18 @@ class RunQuery:
     limit: int = MAX_PAGE
 
 
+class RunPlace(NamedTuple):
+    """The place of a run among others, of which the last changed comes first."""
+
+    updated_at: int = 2**63 - 1
+    created_at: int = 0
+    run_id: str = ""
+
+
+BEFORE_ALL_RUNS: Final = RunPlace()
+"""The place after which every run comes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageQuery:
     """Which committed messages; `after` and `before` are exclusive bounds of `seq`."""

@@ -5,9 +5,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from postroom.contracts.clock import iso
+from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunPlace
 
 WorkState = Literal["at work", "queued", "asks", "done", "cancelled", "failed"]
 """`failed` was given up, or ended with an error; `asks` waits for a person."""
+RunFilter = WorkState | Literal["", "ended"]
+"""The state that runs are looked for by; `ended` is done, cancelled or failed, "" is any."""
 _INSTANTS = ("_at", "until")
 
 
@@ -88,6 +91,28 @@ class Work:
         """How many of its executions have failed."""
         ended = self.attempts if self.state in ("queued", "failed") else max(self.attempts - 1, 0)
         return max(ended - self.interruptions, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSearch:
+    """Which runs of a project's agents are looked for; an empty field asks for any."""
+
+    state: RunFilter = ""
+    agent: str = ""
+    text: str = ""
+    """Words that all occur in the agent's name, the run's id, its subjects, its answer or its error."""
+    before: RunPlace = BEFORE_ALL_RUNS
+    """The place after which the runs come."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRuns:
+    """Some runs, the last changed first; `next` is the place of the last run, None if no run is left."""
+
+    works: Sequence[Work]
+    next: RunPlace | None = None
+    is_full: bool = True
+    """Whether the page is full or the list at its end; else older runs were not looked at yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,14 +56,14 @@ _ORDER: Final[tuple[WorkState, ...]] = ("at work", "asks", "queued")
 def floor_of(tx: Transaction, slug: str) -> Floor:
     """Return what goes on in a project now."""
     prefix, now = project_threads(slug), tx.now()
-    runs = _open_runs(tx, prefix)
+    runs = open_runs(tx, prefix)
     rows = {
         one.run_id: one
         for status in (RunDispatchStatus.CLAIMED, RunDispatchStatus.QUEUED)
         for one in _dispatches(tx, status, prefix)
     }
     why = _Why(runs, rows, now)
-    works = [_open_work(run, rows.get(run.run_id) or _ended(tx, run), why) for run in runs]
+    works = [_open_work(run, rows.get(run.run_id) or dispatch_of(tx, run), why) for run in runs]
     works.sort(key=lambda one: (_ORDER.index(one.state), one.created_at))
     given_up = _given_up(tx, prefix)
     project = tx.mail.project(slug)
@@ -280,13 +280,14 @@ def _open_work(run: RunRecord, row: RunDispatch | None, why: _Why) -> Work:
     return work_of(run, row, state=state, why=reason, until=until)
 
 
-def _ended(tx: Transaction, run: RunRecord) -> RunDispatch | None:
-    """Return the dispatch of a run that is neither queued nor at work: it asks, or is about to go on."""
+def dispatch_of(tx: Transaction, run: RunRecord) -> RunDispatch | None:
+    """Return the dispatch of a run, if it is still stored and belongs to this run."""
     row = None if run.dispatch_id is None else tx.runs.dispatches.load(run.dispatch_id)
     return row if row is not None and row.run_id == run.run_id else None
 
 
-def _open_runs(tx: Transaction, prefix: str) -> list[RunRecord]:
+def open_runs(tx: Transaction, prefix: str) -> list[RunRecord]:
+    """Return the runs that are not done of threads whose ids begin so, by run id, up to 2,000."""
     found, after = list[RunRecord](), ""
     for _ in range(_PAGES):
         query = RunQuery(statuses=OPEN_STATUSES, after=after, thread_prefix=prefix)

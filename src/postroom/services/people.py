@@ -1,5 +1,7 @@
 """People as the operator names them: who is written to, in which chat, and what they write at the pages."""
 
+import asyncio
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -91,10 +93,22 @@ def _active(tx: MailReads, name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormSizes:
-    """The most characters of a subject and bytes of a text that the form takes."""
+    """The most characters of a subject, bytes of a text, and files that the form takes."""
 
     subject_chars: int
     body_bytes: int
+    files: int
+    file_bytes: int
+    files_bytes: int
+    """Bytes of all files together."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftFile:
+    """A file that a person attaches to a message."""
+
+    name: str
+    content: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +127,7 @@ class Draft:
     """The message that it answers; then it has no recipients and no subject of its own."""
     to_all: bool = False
     """Whether the answer goes to all who have the message that it answers."""
+    files: tuple[DraftFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,9 +148,15 @@ class MessageService:
 
     @property
     def limits(self) -> FormSizes:
-        """The most characters of a subject and bytes of a text that the form takes."""
+        """The most characters of a subject, bytes of a text, and files that the form takes."""
         rules = self._mail.rules
-        return FormSizes(subject_chars=rules.max_subject_chars, body_bytes=rules.max_body_bytes)
+        return FormSizes(
+            subject_chars=rules.max_subject_chars,
+            body_bytes=rules.max_body_bytes,
+            files=rules.max_attachments,
+            file_bytes=rules.max_attachment_bytes,
+            files_bytes=rules.max_attachments_bytes,
+        )
 
     async def people(self) -> list[str]:
         """Return the names of those who may write at the pages, by when they were named."""
@@ -166,6 +187,7 @@ class MessageService:
             "importance": draft.importance,
             "ack_required": draft.ack_required,
             "idempotency_key": f"page/{draft.key}",
+            "attachments": await asyncio.to_thread(_attached, draft.files),
         }
         sent = await self._calls.perform(operation, asked, caller=_POSTROOM)
         if operation == "reply_message":
@@ -238,6 +260,11 @@ def _asked(tx: MailReads, slug: str, draft: Draft) -> tuple[str, dict[str, Any]]
             "subject": draft.subject,
         }
     return "reply_message", asked | {"message_id": draft.answers, "reply_all": draft.to_all}
+
+
+def _attached(files: Sequence[DraftFile]) -> list[dict[str, str]]:
+    """Return files as the operations take them."""
+    return [{"name": one.name, "content_base64": b64encode(one.content).decode()} for one in files]
 
 
 def addressed(written: str, slug: str) -> str:

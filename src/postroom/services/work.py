@@ -1,9 +1,10 @@
 """Runs as people see them, at the pages and at the command line: looked at, ended, tried again."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from postroom.contracts.chat import CHAT_THREAD
@@ -11,15 +12,17 @@ from postroom.contracts.clock import iso
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import IllegalTransition, UnknownDispatch, UnknownRun
 from postroom.contracts.events import EventScope
-from postroom.contracts.run_stores import MAX_PAGE, RunQuery
+from postroom.contracts.run_stores import MAX_PAGE, RunPlace, RunQuery, ThreadQuery
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.work import (
     ChatWork,
     Floor,
+    FoundRuns,
     HealthFact,
     Output,
     QueuedRun,
     QueueState,
+    RunSearch,
     Waiting,
     Work,
     WorkCounts,
@@ -28,11 +31,12 @@ from postroom.contracts.work import (
 from postroom.dispatch.sinks import ALL_KEPT, SHOWN, output_after, output_of
 from postroom.gateway.replies import inbound_ids_of, target_of
 from postroom.gateway.sessions import chat_of
+from postroom.mail.conversation import here
 from postroom.mail.service import Mail
 from postroom.mail.waking.open_questions import why_held
 from postroom.mail.waking.prompts import messages_named
 from postroom.services.cut_ids import whole_id
-from postroom.services.floor import floor_of, state_of, work_of
+from postroom.services.floor import dispatch_of, floor_of, open_runs, state_of, work_of
 from postroom.services.questions import asked_in
 from postroom.services.run_story import Story, story_of
 from postroom.services.runs import RunService, project_threads, whose
@@ -41,10 +45,10 @@ from postroom.stores.transaction import Transaction
 _MOST: Final = 500
 _TWO: Final = 2
 """Ids that are looked at by what they begin with: a second one is enough to say that several do."""
-_EACH: Final = 20
-"""Ended runs of each agent that are looked at."""
-ENDED: Final = 50
-"""Ended runs that are shown."""
+FOUND: Final = 50
+"""Runs of a page."""
+AMONG: Final = 2_000
+"""Runs that one page looks at for those that a search asks for."""
 _ORDER: Final[tuple[WorkState, ...]] = ("at work", "queued", "asks", "done", "cancelled", "failed")
 _OPEN: Final[tuple[WorkState, ...]] = ("at work", "queued", "asks")
 
@@ -103,24 +107,33 @@ class WorkService:
     async def works(self, slug: str) -> Sequence[Work]:
         """Return the runs of a project's agents, or with "" of all agents and chats.
 
-        Those not done come first, then the last ended, of agents alone; every dead letter is there,
-        however long ago.
+        Those not done come first, then the dead letters, then the last ended, of agents alone.
         """
+        ended = await self.found(slug, RunSearch(state="ended"))
+        known = await self.unsettled(slug)
+        return [*known, *(one for one in ended.works if one.run_id not in {work.run_id for work in known})]
+
+    async def unsettled(self, slug: str) -> Sequence[Work]:
+        """Return the runs that are not done, then the dead letters, of a project or with "" of all."""
         stores = self._runs.stores
-        ended = [run for run in await self._runs.newest(slug, each=_EACH) if not run.is_open]
         threads = project_threads(slug) if slug else ""
         dead = [await stores.threads.load_run(one.run_id) for one in await self._dead(threads)]
-        runs = [
-            *await self._runs.open(slug or None),
-            *ended[:ENDED],
-            *(run for run in dead if run is not None),
-        ]
+        runs = [*await self._runs.open(slug or None), *(run for run in dead if run is not None)]
         found = [await self._of(run) for run in {run.run_id: run for run in runs}.values()]
         going = [one for one in found if one.state in _OPEN]
         return [
             *sorted(going, key=lambda one: (_ORDER.index(one.state), one.created_at)),
             *(one for one in found if one.state not in _OPEN),
         ]
+
+    async def found(self, slug: str, wanted: RunSearch) -> FoundRuns:
+        """Return up to 50 runs of a project's agents, or with "" of all agents, the last changed first.
+
+        At most 2,000 runs are looked at.
+        """
+        look = partial(_found, slug, wanted)
+        runs, place, is_full = await self._runs.stores.store.read(look)
+        return FoundRuns([await self._of(run) for run in runs], place, is_full)
 
     async def counts(self, slug: str) -> WorkCounts:
         """Return how many runs of a project's agents are open, ask, and are dead letters."""
@@ -380,6 +393,57 @@ class WorkService:
             for one in await self._runs.mailbox.pending(thread_id)
             for message in messages_named([one.message.id or ""])
         ]
+
+
+def _found(slug: str, wanted: RunSearch, tx: Transaction) -> tuple[list[RunRecord], RunPlace | None, bool]:
+    """Return the runs that a search asks for, and how its next page begins, as `FoundRuns` says it."""
+    words = wanted.text.casefold().split()
+    project = tx.mail.project(slug) if slug else None
+    runs, found, looked, place = _newest(tx, slug, wanted), list[RunRecord](), 0, wanted.before
+    while batch := list(islice(runs, FOUND)):
+        ids = {
+            run.run_id: messages_named(run.input.trigger_message_ids if run.input else ()) for run in batch
+        }
+        began = tx.mail.messages(sorted({one for each in ids.values() for one in each})) if words else {}
+        shown = list(began.values()) if project is None else here(tx.mail, project, list(began.values()))
+        subjects = {one.id: one.subject for one in shown if one.recalled_at is None}
+        for run in batch:
+            if len(found) == FOUND or looked == AMONG:
+                return found, place, len(found) == FOUND
+            looked, place = looked + 1, _place(run)
+            texts = (whose(run.thread_id)[1], run.run_id, run.final_output or "", run.error or "")
+            said = "\n".join([*texts, *(subjects.get(one, "") for one in ids[run.run_id])]).casefold()
+            if all(word in said for word in words) and _is_in(tx, run, wanted.state):
+                found.append(run)
+    return found, None, True
+
+
+def _newest(tx: Transaction, slug: str, wanted: RunSearch) -> Iterator[RunRecord]:
+    """Yield the runs of the agent that a search names, or of all, after its place: the last changed first."""
+    prefix, agent = project_threads(slug), wanted.agent.casefold()
+
+    def is_of_agent(thread_id: str) -> bool:
+        return not agent or whose(thread_id)[1].casefold() == agent
+
+    if wanted.state in _OPEN:  # of which there are few, however old they are
+        runs = sorted(open_runs(tx, prefix), key=_place, reverse=True)
+        yield from (run for run in runs if _place(run) < wanted.before and is_of_agent(run.thread_id))
+        return
+    threads, after = list[str](), ""
+    while page := tx.runs.threads.list(ThreadQuery(id_prefix=prefix, after=after), MAX_PAGE):
+        after = page[-1].id
+        threads += [one.id for one in page if is_of_agent(one.id)]
+    yield from tx.runs.threads.newest_runs(threads, wanted.before)
+
+
+def _place(run: RunRecord) -> RunPlace:
+    return RunPlace(run.updated_at, run.created_at, run.run_id)
+
+
+def _is_in(tx: Transaction, run: RunRecord, state: str) -> bool:
+    if state in ("", "ended"):
+        return not state or not run.is_open
+    return state_of(run, dispatch_of(tx, run) if run.is_open else None) == state
 
 
 def _gone(run_id: str) -> IllegalTransition:

@@ -10,7 +10,7 @@ from postroom.contracts.work import ChatWork
 from postroom.services.cut_ids import whole_id
 from postroom.web import links
 from postroom.web.forms import PageContext, read_form, remembered_name, see, token_for
-from postroom.web.serving import Endpoint, choice, html
+from postroom.web.serving import Endpoint, choice, html, zone_of
 
 
 class ChatPages:
@@ -55,6 +55,7 @@ class ChatPages:
     async def _shown(self, request: Request, dead: Sequence[ChatWork]) -> Response:
         shown = {
             "now": self._with.clock.now(),
+            "zone": await zone_of(request),
             "works": True,
             "dead": dead,
             "one_alone": "run_id" in request.path_params,

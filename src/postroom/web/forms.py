@@ -5,6 +5,7 @@ refused other origins already. The token in the form is the second lock: it is m
 so that nobody who cannot read our pages can write a form that we take.
 """
 
+import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from postroom.contracts.errors import InvalidArgument, NotPermitted, PostroomErr
 from postroom.contracts.mail import Project
 from postroom.contracts.work import WorkCounts
 from postroom.services.login_codes import FORM_TOKEN, typed_in
-from postroom.services.people import MessageService
+from postroom.services.people import DraftFile, MessageService
 from postroom.services.questions import QuestionService
 from postroom.services.schedules import MailSchedules
 from postroom.services.work import WorkService
@@ -34,9 +35,17 @@ from postroom.web.serving import (
     remedy_of,
     status_of,
     typed_into,
+    zone_of,
 )
 
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
+FILES_TYPE: Final = "multipart/form-data"
+"""The type of a form with files."""
+_BOUNDARY: Final = re.compile(r';\s*boundary="?([A-Za-z0-9\'()+_,./:=? -]{1,70})"?\s*$', re.IGNORECASE)
+_FIELD: Final = re.compile(
+    rb'^content-disposition:[ \t]*form-data;[ \t]*name="([^"\r\n]*)"(?:;[ \t]*filename="([^"\r\n]*)")?',
+    re.IGNORECASE | re.MULTILINE,
+)
 SMALL_FORM: Final = 32 * 1024
 """Bytes of a form without a message in it."""
 MOST_FIELDS: Final = 1_000
@@ -78,6 +87,9 @@ class Form:
     """What somebody sent: texts by the names of their fields, in order."""
 
     fields: dict[str, list[str]] = field(default_factory=dict)
+    files: tuple[DraftFile, ...] = ()
+    is_cut: bool = False
+    """Whether its files were over their limit: of them, and of what came after, nothing is here."""
 
     def text(self, name: str) -> str:
         """Return the first text of a field, with plain line ends; "" when it is not there."""
@@ -93,8 +105,12 @@ def token_for(request: Request, visitors: Visitors) -> str:
     return visitors.form_token(_cookies(request)) or ""
 
 
-async def read_form(request: Request, visitors: Visitors, *, limit: int = SMALL_FORM) -> Form:
+async def read_form(
+    request: Request, visitors: Visitors, *, limit: int = SMALL_FORM, files_limit: int = 0
+) -> Form:
     """Return a form that was sent by the session for which it was made.
+
+    With a `files_limit`, in bytes, the form may have files.
 
     Raises:
         NotPermitted: it was not; nothing of it was read.
@@ -106,9 +122,20 @@ async def read_form(request: Request, visitors: Visitors, *, limit: int = SMALL_
             "forms are taken from people who have logged in",
             remedy="log in; programs use the command line, /v1 or /admin",
         )
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM_TYPE:
+    given = request.headers.get("content-type", "")
+    kind = given.partition(";")[0].strip().lower()
+    if kind == FILES_TYPE and files_limit and (boundary := _BOUNDARY.search(given)):
+        body, is_cut = await _body(request, limit + files_limit)
+        form = await asyncio.to_thread(_parts, body, boundary[1].encode(), is_cut=is_cut)
+    elif kind == FORM_TYPE:
+        body, is_cut = await _body(request, limit)
+        if is_cut:
+            raise TooLarge(
+                f"the form is larger than {limit} bytes", value=limit, remedy="send less; nothing was changed"
+            )
+        form = _parsed(body)
+    else:
         raise InvalidArgument("this is not the form of a page", remedy=f"send it as {FORM_TYPE}")
-    form = _parsed(await _body(request, limit))
     if not visitors.takes_form(_cookies(request), form.text(FORM_TOKEN)):
         request.state.typed = typed_in(form.fields)
         raise NotPermitted(
@@ -142,16 +169,43 @@ def _cookies(request: Request) -> str:
     return "; ".join(request.headers.getlist("cookie"))
 
 
-async def _body(request: Request, limit: int) -> bytes:
+async def _body(request: Request, limit: int) -> tuple[bytes, bool]:
+    """Return the body of a request, and whether it is cut after `limit` bytes.
+
+    The rest is received: a browser reads no answer before it has sent its form.
+    """
     parts, size = list[bytes](), 0
     async for part in request.stream():
+        if size < limit:
+            parts.append(part[: limit - size])
         size += len(part)
-        if size > limit:
-            raise TooLarge(
-                f"the form is larger than {limit} bytes", value=limit, remedy="send less; nothing was changed"
-            )
-        parts.append(part)
-    return b"".join(parts)
+    return b"".join(parts), size > limit
+
+
+def _parts(body: bytes, boundary: bytes, *, is_cut: bool) -> Form:
+    """Return a form with files. Of a form that is cut, return the fields before the cut.
+
+    Raises:
+        InvalidArgument: The form cannot be read.
+    """
+    fields: dict[str, list[str]] = {}
+    files = list[DraftFile]()
+    *parts, end = (b"\r\n" + body).split(b"\r\n--" + boundary, MOST_FIELDS + 1)
+    is_whole = end.startswith(b"--") and not (parts and parts[0])
+    heads = [part.removeprefix(b"\r\n").partition(b"\r\n\r\n") for part in parts[1:]]
+    named = [(_FIELD.search(head), content) for head, _, content in heads]
+    try:
+        for found, content in named:
+            if found is None or not (is_whole or is_cut):
+                raise InvalidArgument("the form cannot be read", remedy="load the page again")
+            name, filename = found[1].decode(), found[2]
+            if filename is None:
+                fields.setdefault(name, []).append(content.decode())
+            elif filename:  # it is empty if no file was chosen
+                files.append(DraftFile(filename.decode().replace("%22", '"'), content))
+    except UnicodeDecodeError as error:
+        raise InvalidArgument("the form cannot be read", remedy="load the page again") from error
+    return Form(fields, tuple(files), is_cut)
 
 
 def _parsed(body: bytes) -> Form:
@@ -309,6 +363,7 @@ async def _framed(  # noqa: PLR0913 - a page and what stands around it
     shared = {
         "project": project,
         "now": now,
+        "zone": await zone_of(request),
         "works": services is not None,
         "form_token": "" if services is None else token_for(request, services.visitors),
         "me": me,

@@ -1,5 +1,6 @@
 """The addresses of the pages. Every part is quoted; parameters that say nothing are left out."""
 
+from collections.abc import Sequence
 from urllib.parse import quote, urlencode
 
 
@@ -72,9 +73,20 @@ def questions(slug: str, *, done: str | None = None, live: bool = False) -> str:
     return _with(f"{project(slug)}/questions", done=done, live=1 if live else None)
 
 
-def runs(slug: str, *, live: bool = False, done: str | None = None) -> str:
-    """Return the address of the runs of a project's agents."""
-    return _with(f"{project(slug)}/runs", live=1 if live else None, done=done)
+def runs(  # noqa: PLR0913 - the fields of the filter, by name
+    slug: str,
+    *,
+    live: bool = False,
+    done: str | None = None,
+    state: str = "",
+    agent: str = "",
+    q: str = "",
+    before: Sequence[object] = (),
+) -> str:
+    """Return the address of the runs of a project's agents, or of those that a filter asks for."""
+    given = {"state": state, "agent": agent, "q": q, "before": ".".join(map(str, before))}
+    asked = {name: value for name, value in given.items() if value}
+    return _with(f"{project(slug)}/runs", live=1 if live else None, done=done, **asked)
 
 
 def schedules(slug: str, *, done: str | None = None, sent: int | None = None) -> str:

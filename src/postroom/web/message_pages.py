@@ -22,11 +22,13 @@ from postroom.contracts.errors import (
     InvalidRecipients,
     PostroomError,
     StoreError,
+    TooLarge,
     UnknownMessage,
     UnknownReservation,
 )
 from postroom.contracts.mail import Agent, Message, Project, Recipient
-from postroom.services.people import Draft
+from postroom.services.login_codes import typed_in
+from postroom.services.people import Draft, DraftFile
 from postroom.stores.mail.access import MailReads
 from postroom.web import links, reading
 from postroom.web.forms import Form, PageContext, read_form, remember_name, remembered_name, see
@@ -55,6 +57,8 @@ class Typed:
     ack: bool = False
     to_all: bool = False
     key: str = ""
+    files: tuple[str, ...] = ()
+    """The names of the files that came with it."""
 
 
 class MessagePages:
@@ -132,12 +136,20 @@ class MessagePages:
     async def _sent(self, request: Request, project: Project) -> Response:
         room = self._with.services
         limit = _PERCENT * room.messages.limits.body_bytes + FORM_ROOM
-        form = await read_form(request, room.visitors, limit=limit)
+        limits = room.messages.limits
+        form = await read_form(request, room.visitors, limit=limit, files_limit=limits.files_bytes)
+        request.state.typed = typed_in(form.fields)  # a page of a failure shows it
         typed, answers = _typed(form), _answered(form)
         if form.text("do") == "name":
             return await self._named(request, project, typed, answers)
         try:
-            posted = await room.messages.send(project.slug, _draft(typed, answers))
+            if form.is_cut:
+                raise TooLarge(
+                    f"the files have over {limits.files_bytes} bytes together",
+                    value=limits.files_bytes,
+                    remedy="send them with several messages",
+                )
+            posted = await room.messages.send(project.slug, _draft(typed, answers, form.files))
         except StoreError:
             raise
         except IdempotencyConflict:
@@ -238,6 +250,7 @@ def _typed(form: Form) -> Typed:
         ack=form.text("ack") == "1",
         to_all=form.text("to_all") == "1",
         key=form.text("key"),
+        files=tuple(one.name for one in form.files),
     )
 
 
@@ -248,7 +261,7 @@ def _answered(form: Form) -> int | None:
     return int(given) if given else None
 
 
-def _draft(typed: Typed, answers: int | None) -> Draft:
+def _draft(typed: Typed, answers: int | None, files: tuple[DraftFile, ...]) -> Draft:
     others = (one.strip() for one in typed.others.replace("\n", ",").split(","))
     importance = _IMPORTANCE.get(typed.importance)
     if importance is None:
@@ -265,6 +278,7 @@ def _draft(typed: Typed, answers: int | None) -> Draft:
         ack_required=typed.ack,
         answers=answers,
         to_all=typed.to_all,
+        files=files,
     )
 
 

@@ -42,7 +42,7 @@ from postroom.web.forms import (
 from postroom.web.frame import count_overlaps, count_unread
 from postroom.web.message_pages import MessagePages
 from postroom.web.run_pages import LONGEST_WHY, QuestionPages, RunPages, SchedulePages
-from postroom.web.serving import NUMBER, Endpoint, choice, error_page, guarded, html, number
+from postroom.web.serving import NUMBER, Endpoint, choice, error_page, guarded, html, number, zone_of
 from postroom.web.threads import LEVELS, Wanted, thread, threads
 from postroom.web.timeline_pages import TimelinePages
 from postroom.web.views import Page, ProjectRow, ShownMessage
@@ -197,7 +197,7 @@ class Pages:
             lambda reads: thread(reads, slug, thread_id, me=me, after=after, newest=newest)
         )
         shown = {
-            "bodies": await self._bodies(page.messages.rows),
+            "bodies": await self._bodies(page.project, page.messages.rows),
             "seen": await self._seen(
                 [one for one in page.messages.rows if one.message.id == number(request, "sent")]
             ),
@@ -212,7 +212,7 @@ class Pages:
         thread_slug = await self._mail.read(
             lambda reads: reading.slug_of_thread(reads, project, shown.message)
         )
-        bodies = await self._bodies([shown])
+        bodies = await self._bodies(project, [shown])
         seen = await self._seen([shown] if number(request, "sent") == 1 else [])
         found = {"thread_slug": thread_slug, "bodies": bodies, "seen": seen, "held": await self._held(shown)}
         return await self._html(request, "message", project=project, shown=shown, **found)
@@ -345,10 +345,11 @@ class Pages:
             return ()
         return await self._mail.read(lambda reads: reading.how_seen(reads, sent[0]))
 
-    async def _bodies(self, messages: Sequence[ShownMessage]) -> dict[int, Body]:
+    async def _bodies(self, project: Project, messages: Sequence[ShownMessage]) -> dict[int, Body]:
         standing = [one for one in messages if one.message.recalled_at is None]
         texts = {one.message.id: one.message.body_md for one in standing}
-        return await self._markdown.render(texts, {one.message.id: _pictures(one) for one in standing})
+        named = await self._mail.read(lambda reads: reading.references(reads, project, texts))
+        return await self._markdown.render(texts, {one.message.id: _pictures(one) for one in standing}, named)
 
     async def _presence(self, slug: str, agents: Sequence[Agent]) -> dict[int, presence.Presence]:
         at_work = {} if self._services is None else await self._services.runs.at_work(slug)
@@ -361,7 +362,11 @@ class Pages:
         self, request: Request, template: str, *, project: Project | None = None, **values: object
     ) -> Response:
         if project is None:
-            given: dict[str, object] = {"now": self._clock.now(), "works": self._services is not None}
+            given: dict[str, object] = {
+                "now": self._clock.now(),
+                "zone": await zone_of(request),
+                "works": self._services is not None,
+            }
             if self._services is not None:
                 given["form_token"] = token_for(request, self._services.visitors)
             return await html(template, {**given, **values})

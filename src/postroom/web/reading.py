@@ -4,7 +4,7 @@ Nothing here knows of HTML. Hidden copies are left out here, before any page can
 message, and as messages of an inbox.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from postroom.contracts.choices import Importance, SearchOrder
@@ -23,7 +23,10 @@ from postroom.contracts.mail import (
 )
 from postroom.mail import conversation, sending
 from postroom.mail.conflicts import conflicts
+from postroom.mail.projects import PEOPLE_KEY
+from postroom.markdown import REFERENCE
 from postroom.stores.mail.access import MailReads
+from postroom.web import links
 from postroom.web.views import (
     AgentPage,
     BoxRow,
@@ -43,6 +46,7 @@ HELD = 50
 HITS = 20
 LIVE = 200
 ENDED = 30
+MOST_NAMED = 200
 BRIEF = 8
 """Rows of a list on a project's first page."""
 COUNTED = 99
@@ -194,6 +198,26 @@ def search(
     hits = reads.search(project.id, query, order=order, limit=HITS + 1, cursor=cursor)
     page = cut(hits, HITS, lambda hit: hit.message.id)
     return project, Page(page.rows, cursor + HITS if page.next and order == "best" else page.next)
+
+
+def references(reads: MailReads, project: Project, texts: Mapping[int, str]) -> dict[int, dict[str, str]]:
+    """Return the addresses of what each text names: messages as `#12`, agents and people as `@lena`.
+
+    The project must be allowed to show the message. An agent of the project comes before a person. The first
+    200 numbers and the first 200 names are looked up.
+    """
+    words = {key: dict.fromkeys(one[0] for one in REFERENCE.finditer(text)) for key, text in texts.items()}
+    every = dict.fromkeys(word for found in words.values() for word in found)
+    numbers = [int(word[1:]) for word in every if word[0] == "#"][:MOST_NAMED]
+    names = [word[1:] for word in every if word[0] == "@"][:MOST_NAMED]
+    messages = conversation.here(reads, project, list(reads.messages(numbers).values())) if numbers else ()
+    known = {f"#{one.id}": links.message(project.slug, one.id) for one in messages}
+    people = reads.project(PEOPLE_KEY) if names else None
+    for name in names:
+        for home in (people, project):
+            if home is not None and (found := reads.agent(home.id, name)) is not None:
+                known[f"@{name}"] = links.agent(home.slug, found.name)
+    return {key: {word: known[word] for word in found if word in known} for key, found in words.items()}
 
 
 def awaited(message: Message, recipients: Sequence[Recipient]) -> int:

@@ -1,23 +1,28 @@
 """The pages of runs: what agents are at, what waits and why, what they ask, what is sent by schedule."""
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from postroom.contracts.errors import InvalidArgument, StaleDecision, TooLarge, UnknownRun
 from postroom.contracts.mail import Message, Project
-from postroom.contracts.work import Work
+from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunPlace
+from postroom.contracts.work import RunFilter, RunSearch, Work
 from postroom.mail import conversation
 from postroom.markdown import Markdown
 from postroom.services.run_story import Story
 from postroom.stores.mail.access import MailReads
 from postroom.web import files, links
 from postroom.web.forms import PageContext, read_form, remember_name, see
+from postroom.web.reading import references
 from postroom.web.run_time import gates, stretches
 from postroom.web.serving import Endpoint, choice, number
+from postroom.web.threads import OFFERED, offered_names
 from postroom.web.timeline_axis import lasts
 from postroom.web.wording import lines
 
@@ -25,6 +30,19 @@ _GOING = ("at work", "queued")
 LONGEST_ID = 512
 ANSWERS_LOOKED_AT = 100
 """Messages of a thread behind the one that began a run."""
+LONGEST_TEXT = 200
+"""Characters of the text by which runs are looked for."""
+STATES: Final[tuple[RunFilter, ...]] = (
+    "",
+    "at work",
+    "queued",
+    "asks",
+    "ended",
+    "done",
+    "cancelled",
+    "failed",
+)
+_PLACE: Final = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})\.(.{1,512})")
 
 
 class RunPages:
@@ -43,17 +61,27 @@ class RunPages:
         project = await self._with.project(request)
         if request.method == "POST":
             return await self._decided(request, project)
-        runs = self._with.services.runs
-        works, waiting = await runs.works(project.slug), await runs.waiting(project.slug)
-        subjects = await self._subjects(project, works, [one.message for one in waiting])
+        runs, wanted = self._with.services.runs, _wanted(request)
+        is_filtered = wanted != RunSearch()
+        found = await runs.found(project.slug, wanted if is_filtered else RunSearch(state="ended"))
+        works = () if is_filtered else await runs.unsettled(project.slug)
+        waiting = () if is_filtered else await runs.waiting(project.slug)
+        subjects = await self._subjects(project, [*works, *found.works], [one.message for one in waiting])
+        agents = await self._with.mail.read(lambda reads: offered_names(reads, project, wanted.agent))
         return await self._with.html(
             request,
             "runs",
             project=project,
+            chosen=wanted,
+            is_filtered=is_filtered,
+            states=STATES,
+            agents=agents[:OFFERED],
+            has_more_agents=len(agents) > OFFERED,
+            found=found,
             going=[one for one in works if one.state in _GOING],
             asking=[one for one in works if one.state == "asks"],
             dead=[one for one in works if one.can_replay],
-            ended=[one for one in works if one.finished_at is not None and not one.can_replay],
+            ended=[one for one in found.works if is_filtered or not one.can_replay],
             waiting=waiting,
             subjects=subjects,
             live=choice(request, "live", ("0", "1")) == "1",
@@ -84,6 +112,7 @@ class RunPages:
             for place, one in enumerate(story.steps)
             if one.message and one.message.id in told
         }
+        named = await self._with.mail.read(lambda reads: references(reads, project, said))
         return await self._with.html(
             request,
             "run",
@@ -96,7 +125,7 @@ class RunPages:
             shown=shown,
             answers=answers,
             told=told,
-            bodies=await self._markdown.render(said),
+            bodies=await self._markdown.render(said, references=named),
             story=story,
             stretches=stretches(work, story.attempts, self._with.clock.now()),
             gates=gates(work),
@@ -166,6 +195,28 @@ class RunPages:
             lambda reads: conversation.here(reads, project, list(reads.messages(ids).values()))
         )
         return {one.id: one for one in found}
+
+
+def _wanted(request: Request) -> RunSearch:
+    """Return which runs an address asks for.
+
+    Raises:
+        InvalidArgument: The address has an unknown state or place.
+    """
+    given = request.query_params
+    before = _PLACE.fullmatch(given.get("before", ""))
+    if before is None and given.get("before"):
+        raise InvalidArgument(
+            f"no page of runs begins before {given['before'][:40]!r}",
+            value=given["before"][:40],
+            remedy="go back to the newest runs",
+        )
+    return RunSearch(
+        state=choice(request, "state", STATES),
+        agent=given.get("agent", "")[:LONGEST_NAME],
+        text=given.get("q", "").strip()[:LONGEST_TEXT],
+        before=BEFORE_ALL_RUNS if before is None else RunPlace(int(before[1]), int(before[2]), before[3]),
+    )
 
 
 def _told_once(story: Story, answers: Sequence[Message], shown: set[int]) -> tuple[Story, set[int]]:

@@ -6,9 +6,12 @@ Everything in a template is escaped unless it was made safe in code.
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from http import HTTPStatus
 from importlib import resources
+from typing import TypeVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from jinja2 import DictLoader, Environment, StrictUndefined, pass_context
 from jinja2.runtime import Context
@@ -44,6 +47,7 @@ from postroom.web.reading import awaited
 from postroom.web.wording import (
     absolute,
     clip,
+    clock_time,
     every,
     extension,
     folder_name,
@@ -57,9 +61,11 @@ from postroom.web.wording import (
     size_text,
 )
 
+W = TypeVar("W", bound=str)
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 NUMBER = re.compile(r"[0-9]{1,18}")
+_ZONE = re.compile(r"[A-Za-z0-9_+-]{1,20}(?:/[A-Za-z0-9_+-]{1,20}){0,2}")
 _PART = re.compile(r"[a-z_]{1,40}")
 MOST_PARTS = 12
 TURN = 400
@@ -126,7 +132,7 @@ async def html(
 
 def _pieces(template: str, values: Mapping[str, object]) -> Iterator[str]:
     """Fill a template; `now` among the values is the instant that relative times are told from."""
-    shared = {"project": None, "q": "", "now": None, "works": False, "me": "", "form_token": ""}
+    shared = {"project": None, "q": "", "now": None, "works": False, "me": "", "form_token": "", "zone": UTC}
     return _ENVIRONMENT.get_template(f"{template}.html").generate(**{**shared, **values})
 
 
@@ -228,6 +234,15 @@ def remedy_of(error: PostroomError) -> str:
     return next((remedy for kind, remedy in _REMEDIES if isinstance(error, kind)), "")
 
 
+async def zone_of(request: Request) -> tzinfo:
+    """Return the time zone of the reader, as a script told it; UTC if no script did, or if it is unknown."""
+    name = request.cookies.get("postroom_zone", "")
+    try:
+        return await asyncio.to_thread(ZoneInfo, name) if _ZONE.fullmatch(name) else UTC
+    except (OSError, ValueError, ZoneInfoNotFoundError):
+        return UTC
+
+
 def number(request: Request, name: str) -> int | None:
     """Return a number of the address; None when it is not there.
 
@@ -242,20 +257,21 @@ def number(request: Request, name: str) -> int | None:
     return int(given)
 
 
-def choice(request: Request, name: str, allowed: tuple[str, ...]) -> str:
+def choice(request: Request, name: str, allowed: tuple[W, ...]) -> W:
     """Return which of some words the address says; the first when it says none.
 
     Raises:
         InvalidArgument: it says another.
     """
     given = request.query_params.get(name, allowed[0])
-    if given not in allowed:
+    found = next((one for one in allowed if one == given), None)
+    if found is None:
         raise InvalidArgument(
             f"{name} must be one of {', '.join(filter(None, allowed))}, not {given[:40]!r}",
             value=given,
             remedy="go back",
         )
-    return given
+    return found
 
 
 def _environment() -> Environment:
@@ -317,13 +333,18 @@ def _percent(x: float) -> str:
 
 @pass_context
 def _when(context: Context, instant: int) -> Markup:
-    """Render an instant relative to the page's own, with the moment itself for machines and for a pointer."""
+    """Render an instant relative to the page's own, with its clock time in the time zone of the reader.
+
+    The moment itself is there for machines, and in UTC for a pointer.
+    """
     now: int = context["now"]
     words = relative(instant, now)
     known = moment(instant)
     if known is None:
         return Markup("<span>{}</span>").format(words)
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(known, absolute(instant), words)
+    return Markup('<time datetime="{}" title="{}">{}<span class="clock">, {}</span></time>').format(
+        known, absolute(instant), words, clock_time(instant, now, context["zone"])
+    )
 
 
 @pass_context
@@ -341,13 +362,13 @@ def _face(look: Face, short: str, size: str) -> Markup:
     )
 
 
-def _at(instant: int, *, is_long: bool) -> Markup:
+@pass_context
+def _at(context: Context, instant: int, *, is_long: bool) -> Markup:
     """Return an instant as its time of day, or where those of a page are days apart, as its day and time."""
-    said = absolute(instant)
-    told = said[5:16] if is_long else said[11:19]
+    told = datetime.fromtimestamp(instant // 1000, tz=context["zone"])
     return Markup(  # noqa: S704 - of digits alone
-        f'<span class="tl-when" title="{said}">'
-        f'<time datetime="{moment(instant)}" data-at="{instant}">{told}</time></span>'
+        f'<span class="tl-when" title="{absolute(instant)}">'
+        f'<time datetime="{moment(instant)}">{told:{"%m-%d %H:%M" if is_long else "%H:%M:%S"}}</time></span>'
     )
 
 

@@ -65,14 +65,14 @@ def threads(reads: MailReads, slug: str, wanted: Wanted, *, before: int | None) 
             people_id=NOBODY if people is None else people.id,
         )
         heads, more = reads.wanted_threads(project.id, asked, limit=THREADS, among=AMONG, before=before)
-    agents = _names(reads, project, wanted.agent)
+    agents = offered_names(reads, project, wanted.agent)
     return ThreadListPage(
         project=project,
         threads=Page(thread_rows(reads, heads), more),
         is_whole=more is None or len(heads) == THREADS,
         agents=agents[:OFFERED],
         has_more_agents=len(agents) > OFFERED,
-        people=_names(reads, people, wanted.person),
+        people=offered_names(reads, people, wanted.person),
     )
 
 
@@ -137,7 +137,7 @@ def _id_of(reads: MailReads, project: Project | None, name: str) -> int:
     return NOBODY if found is None else found.id
 
 
-def _names(reads: MailReads, project: Project | None, chosen: str) -> list[str]:
+def offered_names(reads: MailReads, project: Project | None, chosen: str) -> list[str]:
     """Return the names that a filter offers and one more, with the chosen one, whoever that is."""
     known = [] if project is None else reads.agents(project.id, include_retired=True, limit=OFFERED + 1)
     names = [one.name for one in known]

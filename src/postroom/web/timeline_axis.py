@@ -1,11 +1,11 @@
 """Instants as places along a picture: percent of its width, and the ticks of its axis.
 
-The picture is told in UTC, in which no hour is there twice.
+Ticks stand at round instants of UTC, in which no hour is there twice.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Final
 
 from postroom.contracts.timeline import Span
@@ -50,18 +50,18 @@ class Axis:
         inside = min(max(instant, self.span.begin), self.span.end)
         return round((inside - self.span.begin) * 100 / self.length, 3)
 
-    def ticks(self) -> Iterator[tuple[int, float, str]]:
+    def ticks(self, zone: tzinfo = UTC) -> Iterator[tuple[int, float, str]]:
         """Return round instants, where they are and what they are called."""
         step = next((one for one in _STEPS if self.length / one <= _MOST_TICKS), _STEPS[-1])
         instant = -(-self.span.begin // step) * step
         while instant < self.span.end:
-            yield instant, self.at(instant), clock(instant, step)
+            yield instant, self.at(instant), clock(instant, step, zone)
             instant += step
 
 
-def clock(instant: int, step: int) -> str:
-    """Return an instant in UTC as exactly as the steps between ticks need it."""
-    moment = datetime.fromtimestamp(instant / 1000, tz=UTC)
+def clock(instant: int, step: int, zone: tzinfo) -> str:
+    """Return an instant in a time zone as exactly as the steps between ticks need it."""
+    moment = datetime.fromtimestamp(instant / 1000, tz=zone)
     if step >= DAY:
         return f"{moment.day} {moment:%b}"
     if step >= MINUTE:
@@ -71,19 +71,20 @@ def clock(instant: int, step: int) -> str:
     return f"{moment:%S}.{instant % 1000:03d}"
 
 
-def spelled(span: Span) -> str:
-    """Return a span in words, in UTC."""
+def spelled(span: Span, zone: tzinfo = UTC) -> str:
+    """Return a span in words, in a time zone."""
     step = SECOND if span.end - span.begin >= 10 * SECOND else 1
-    first, last = (datetime.fromtimestamp(at / 1000, tz=UTC) for at in (span.begin, span.end))
+    first, last = (datetime.fromtimestamp(at / 1000, tz=zone) for at in (span.begin, span.end))
 
     def time(moment: datetime) -> str:
         precise = f".{moment.microsecond // 1000:03d}" if step == 1 else ""
         return f"{moment:%H:%M:%S}{precise}" if span.end - span.begin < HOUR else f"{moment:%H:%M}"
 
+    name = " UTC" if zone is UTC else ""
     day = f"{last:%a} {last.day} {last:%b}"
     if first.date() == last.date():
-        return f"{day}, {time(first)} – {time(last)} UTC"
-    return f"{first:%a} {first.day} {first:%b}, {time(first)} – {day}, {time(last)} UTC"
+        return f"{day}, {time(first)} – {time(last)}{name}"
+    return f"{first:%a} {first.day} {first:%b}, {time(first)} – {day}, {time(last)}{name}"
 
 
 def lasts(length: int) -> str:

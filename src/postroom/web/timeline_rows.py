@@ -14,7 +14,7 @@ from postroom.web.timeline_marks import Arrow, Band, Picture, RunBar, Shape
 ROWS: Final = 150
 """Rows of the list: the newest ones."""
 COLUMNS: Final = 8
-ROW: Final = 84
+ROW: Final = 96
 COLUMN: Final = 24
 
 

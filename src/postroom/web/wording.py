@@ -4,7 +4,7 @@ import re
 import unicodedata
 import zlib
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 
 from postroom.contracts.clock import iso
@@ -61,6 +61,16 @@ def relative(instant: int, now: int) -> str:
         return f"{day.day} {day:%b %Y}"
     span = _span(distance)
     return f"{span} ago" if instant <= now else f"in {span}"
+
+
+def clock_time(instant: int, now: int, zone: tzinfo) -> str:
+    """Return the clock time of an instant in a time zone.
+
+    The day comes with it, unless that is today, or more than a month away: then the words before it say it.
+    """
+    said, today = (datetime.fromtimestamp(one // _SECOND, tz=zone) for one in (instant, now))
+    day = "" if said.date() == today.date() or abs(instant - now) >= _AS_DATE else f"{said.day} {said:%b} "
+    return f"{day}{said:%H:%M}{' UTC' if zone is UTC else ''}"
 
 
 def _span(distance: int) -> str:

@@ -1,5 +1,6 @@
 """Promises of a thread store about threads and their hierarchy, and about runs and what points to them."""
 
+from collections.abc import Awaitable
 from datetime import timedelta
 
 from conformance.promises.given import refused
@@ -15,10 +16,18 @@ from postroom.contracts.activation import (
 from postroom.contracts.errors import DuplicateRecord, InvalidRecord, UnknownThread
 from postroom.contracts.messages import SeqRange
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import RunQuery, SubmissionFacts, ThreadCommit, ThreadQuery
+from postroom.contracts.run_stores import (
+    BEFORE_ALL_RUNS,
+    RunPlace,
+    RunQuery,
+    SubmissionFacts,
+    ThreadCommit,
+    ThreadQuery,
+)
 from postroom.contracts.runs import (
     PersistedState,
     RunMessageInput,
+    RunRecord,
     RunStatus,
     RunWaitingState,
     RunWaitingTicket,
@@ -314,6 +323,33 @@ async def the_latest_run_is_the_newest_by_change_then_by_making(
     assert await stores.threads.latest_runs("nothing") == ()
 
 
+async def runs_of_several_threads_come_by_their_last_change_from_any_place_on(
+    stores: RunStores, clock: ManualClock
+) -> None:
+    """Across batches, each run once; equal instants are told apart by when a run was made, and by its id."""
+    now, made = clock.now(), list[RunRecord]()
+    for number in range(130):
+        at = now + number // 3
+        thread = ("t", "u", "t", "t")[number % 4]
+        made.append(
+            run(stores, f"run-{number:03}", thread=thread, updated_at=at, created_at=now + number % 2)
+        )
+        await stores.threads.create_run(made[-1])
+    await stores.threads.create_run(run(stores, "other", thread="v", updated_at=now + 99))
+
+    def place(one: RunRecord) -> RunPlace:
+        return RunPlace(one.updated_at, one.created_at, one.run_id)
+
+    def newest(*threads: str, before: RunPlace = BEFORE_ALL_RUNS) -> Awaitable[list[RunRecord]]:
+        return stores.store.read(lambda tx: list(tx.runs.threads.newest_runs(threads, before)))
+
+    made.sort(key=place, reverse=True)
+    assert await newest("t", "u", "nothing") == made
+    assert await newest("u", "t", before=place(made[57])) == made[58:]
+    assert await newest("u") == [one for one in made if one.thread_id == "u"]
+    assert await newest() == []
+
+
 async def runs_are_listed_by_id_and_by_what_is_asked(stores: RunStores, clock: ManualClock) -> None:
     """By thread, by status, by the beginning of their ids, taken letter by letter; page by page."""
     for run_id, thread, status in (
@@ -409,6 +445,7 @@ PROMISES: tuple[Promise, ...] = (
     a_thread_points_to_its_runs,
     an_older_run_moves_no_pointer,
     the_latest_run_is_the_newest_by_change_then_by_making,
+    runs_of_several_threads_come_by_their_last_change_from_any_place_on,
     runs_are_listed_by_id_and_by_what_is_asked,
     runs_are_listed_and_counted_by_the_beginning_of_their_threads_ids,
     facts_are_what_a_submission_is_decided_on,

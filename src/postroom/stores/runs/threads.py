@@ -1,6 +1,8 @@
 """Threads, runs, what executors keep and what was spent, over an open transaction."""
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, Final, Literal
 
 from postroom.contracts.budgets import Spending
@@ -8,7 +10,7 @@ from postroom.contracts.conversation import Turn
 from postroom.contracts.errors import DuplicateRecord, InvalidRecord, UnknownThread
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import LikelyCommit, RunQuery, SubmissionFacts, ThreadQuery
+from postroom.contracts.run_stores import LikelyCommit, RunPlace, RunQuery, SubmissionFacts, ThreadQuery
 from postroom.contracts.runs import RunRecord, RunStatus, Thread
 from postroom.stores.codec import decode_json
 from postroom.stores.runs import rows
@@ -19,6 +21,7 @@ from postroom.stores.sql_transaction import Look, Row, Tables
 FAMILIES: Final = "threads"
 """The lock of whoever changes which thread is whose parent."""
 
+_BATCH: Final = 50
 _SPENT: Final = ("scope", "runs", "wall_ms", "tokens", "cost_micros")
 
 
@@ -138,6 +141,27 @@ class Threads(Tables):
         """Return the thread's newest runs by `updated_at`, then `created_at`, the newest first."""
         found = self._sql.all("threads.latest_runs", {"thread_id": thread_id, "limit": limit})
         return tuple(map(rows.run, found))
+
+    def newest_runs(self, thread_ids: Sequence[str], before: RunPlace) -> Iterator[RunRecord]:
+        """Yield the runs of some threads that come after a place, the last changed first.
+
+        The runs are read in batches of 50, when they are asked for.
+        """
+        asked = {**before._asdict(), "limit": _BATCH}
+        looks = [("threads.run_places", {"thread_id": name, **asked}) for name in thread_ids]
+        first = self._sql.ask(*looks) if looks else []
+        merged = heapq.merge(*map(self._places, thread_ids, first), reverse=True)
+        while batch := [place.run_id for place in islice(merged, _BATCH)]:
+            bodies = {row[0]: row for row in self._sql.all("threads.runs_named", {"run_ids": batch})}
+            yield from (rows.run(bodies[run_id]) for run_id in batch)
+
+    def _places(self, thread_id: str, found: Sequence[Row]) -> Iterator[RunPlace]:
+        """Yield the places of the runs of a thread, of which the first were found already."""
+        while found:
+            places = [RunPlace(*row) for row in found]
+            yield from places
+            asked = {"thread_id": thread_id, **places[-1]._asdict(), "limit": _BATCH}
+            found = self._sql.all("threads.run_places", asked) if len(found) == _BATCH else ()
 
     def list_runs(self, query: RunQuery, limit: int) -> tuple[RunRecord, ...]:
         """Return runs by run id."""

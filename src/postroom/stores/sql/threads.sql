@@ -155,6 +155,15 @@ SELECT run_id, body FROM runs
  WHERE thread_id = :thread_id AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
  ORDER BY updated_at DESC, created_at DESC, run_id DESC LIMIT :limit;
 
+-- run_places
+SELECT updated_at, created_at, run_id FROM runs
+ WHERE thread_id = :thread_id AND (updated_at, created_at, run_id) < (:updated_at, :created_at, :run_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
+ ORDER BY updated_at DESC, created_at DESC, run_id DESC LIMIT :limit;
+
+-- runs_named
+SELECT run_id, body FROM runs WHERE run_id IN {texts :run_ids};
+
 -- runs
 SELECT run_id, body FROM runs
  WHERE run_id >= :low AND run_id < :beyond AND run_id <> :after

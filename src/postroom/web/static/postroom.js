@@ -1,4 +1,4 @@
-// Keeps pages live and takes keys; without it links and forms do everything. A stale part is fetched as HTML.
+// Keeps pages live and takes keys. Without it links and forms do everything.
 const PATIENCE = 250;
 const RETRY = 2_000;
 
@@ -11,7 +11,7 @@ const kept = (name, value) => {
   } catch {} // storage is off
 };
 
-// What did not change stays the same node, with its focus and scroll.
+// Unchanged nodes keep their focus and scroll.
 
 const keyOf = (node) => node.id || node.dataset?.key || "";
 const fits = (old, fresh) => old.nodeName === fresh.nodeName && keyOf(old) === keyOf(fresh);
@@ -48,7 +48,7 @@ function changeChildren(old, fresh) {
   while (place) next().remove();
 }
 
-// What a reader holds is not taken from them: a field in use, typed text, a selection. They are told "1 new".
+// A part with a field in use, typed text or a selection stays; a button says "1 new".
 
 const differs = (field) =>
   field.options ? [...field.options].some((choice) => choice.selected !== choice.defaultSelected)
@@ -112,7 +112,7 @@ function ask(names) {
   for (const name of names) stale.add(name);
   plan();
 }
-// A page's own script asks for some of its parts.
+// A page's own script asks for parts.
 document.addEventListener("postroom:renew", ({ detail }) => ask(detail));
 
 const soil = (group) => ask(all("[data-part]").map((part) => part.dataset)
@@ -149,7 +149,7 @@ async function renew() {
     }
     trouble = answer.ok ? "" : `load the page again (${answer.status})`;
     shownAt = Date.now();
-    // A slow server is asked less often; one that stood still is not slow.
+    // A slow server is asked less often.
     pause = Math.min(Math.max(PATIENCE, 2 * (performance.now() - began)), 5_000);
   } catch {
     ask(names);
@@ -172,14 +172,14 @@ function tellNeeds() {
 
 for (const { dataset } of all("[data-every]")) setInterval(() => ask([dataset.part]), dataset.every);
 
-// One stream for all tabs: the one that holds the lock reads it and tells the others.
+// One stream for all tabs: the tab that holds the lock tells the others.
 
 const project = body.dataset.project;
 const name = `postroom/${project}`;
 const channel = project === undefined ? null : new BroadcastChannel(name);
 let source, wanted, release, isLost, heardAt = Date.now(), begunAt, backoff = RETRY, sleepy;
 
-// A page is live while its stream is heard and nothing known waits long to be shown.
+// A page is live while its stream is heard and no change waits long.
 function follow() {
   const now = Date.now(), place = one("#following");
   if (document.hidden || !(fetching || stale.size)) shownAt = now;
@@ -221,7 +221,7 @@ function listen() {
 }
 
 function again() {
-  // The server cannot go on from here: begin anew.
+  // Begin anew.
   stop();
   setTimeout(async () => {
     if (source || !wanted) return;
@@ -248,7 +248,7 @@ function come() {
   navigator.locks.request(name, { signal: wanted.signal }, () => {
     listen();
     return new Promise((done) => (release = done));
-  }).catch(() => {}); // not wanted any more
+  }).catch(() => {});
 }
 
 function leave() {
@@ -273,6 +273,7 @@ if (channel) {
 }
 
 // Times, by the server's clock.
+document.cookie = `postroom_zone=${Intl.DateTimeFormat().resolvedOptions().timeZone};path=/;max-age=9999999;samesite=lax`;
 const skew = body.dataset.now - Date.now();
 const UNITS = [[864e5, "day"], [36e5, "hour"], [6e4, "minute"], [1000, "second"]];
 const relative = new Intl.RelativeTimeFormat("en");
@@ -291,16 +292,30 @@ function tick() {
     if (words && time.firstChild.data !== words) time.firstChild.data = words;
   }
   follow();
-  if (source && Date.now() - Math.max(heardAt, begunAt) > 40_000) again(); // a slept machine's stream is deaf
+  if (source && Date.now() - Math.max(heardAt, begunAt) > 40_000) again(); // after sleep it is deaf
 }
 setInterval(tick, 1000);
 
-// Filters: a list is shown as it was left.
+// A list keeps its filter.
 if (one("form[data-remember]")) kept("postroom/filter" + location.pathname, location.search);
 for (const link of all(".tabs a")) {
   const chosen = kept("postroom/filter" + link.pathname);
   if (chosen && link.pathname !== location.pathname) link.search = chosen;
 }
+
+// A draft outlives an error, in its tab, until a message was sent.
+const form = one("[data-draft]");
+try {
+  if (/[?&]sent=/.test(location.search)) delete sessionStorage.drafts;
+  if (form) {
+    const drafts = JSON.parse(sessionStorage.drafts ?? "{}"), typed = (drafts[form.dataset.draft] ??= {});
+    for (const field of all("[name=others], [name=subject], [name=body]", form)) field.value ||= typed[field.name] ?? "";
+    form.oninput = ({ target }) => {
+      typed[target.name] = target.value;
+      sessionStorage.drafts = JSON.stringify(drafts);
+    };
+  }
+} catch {}
 
 const help = one("#help"), switched = one("#keys-on");
 const KEYS = "postroom/keys";
@@ -323,7 +338,7 @@ function step(by) {
 
 function hotkey(key) {
   const card = cardOf(document.activeElement), found = all(`[data-hotkey="${CSS.escape(key)}"]`).filter(isShown);
-  const node = found.find((its) => cardOf(its) === card) ?? found.find((its) => !card || !cardOf(its)); // of no other
+  const node = found.find((its) => cardOf(its) === card) ?? found.find((its) => !card || !cardOf(its));
   // What sends is only found: Enter sends it.
   if (node?.matches("a, [type=button], summary")) node.click();
   else node?.focus();

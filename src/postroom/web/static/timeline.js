@@ -1,4 +1,4 @@
-// The picture under the hand: it moves at once, and is fetched anew. All of it works as links, too.
+// The picture moves at once, and is fetched anew. Links do the same.
 const one = (selector, within = document) => within.querySelector(selector);
 const all = (selector) => [...document.querySelectorAll(selector)];
 const page = one(".tl-page");
@@ -10,31 +10,25 @@ function renew() {
   fetched = Date.now();
   document.dispatchEvent(new CustomEvent("postroom:renew", { detail: ["tools", "picture", "panel", "listing"] }));
 }
+const chooses = (query) => /[?&]sel=/.test(query);
 function load(address) {
-  history.replaceState(null, "", address);
+  const isNew = chooses(address) && !chooses(location.search);
+  history[isNew ? "pushState" : "replaceState"](isNew || history.state, "", address);
   renew();
 }
-// The present goes on though nothing happens.
+addEventListener("popstate", renew);
+// The present goes on.
 setInterval(() => {
   const [from, to] = bounds();
   if (one("[data-follows]") && !held && Date.now() - fetched >= Math.max((to - from) / 400, 2000)) renew();
 }, 1000);
 
-// Instants are the server's; their names are those of the reader's place.
 function settle() {
   if (!timer) view = bounds();
   draw();
   page.classList.toggle("chosen", !one(".tl-panel").hidden);
   const marks = all(".tl-drawing a"), at = marks.find((mark) => mark.ariaCurrent) ?? marks.at(-1);
   for (const mark of marks) mark.tabIndex = mark === at ? 0 : -1;
-  if (!new Date().getTimezoneOffset()) return;
-  const [first, next] = all(".tl-axis [data-at]").map((tick) => tick.dataset.at), step = next - first;
-  for (const tick of all("[data-at]")) {
-    const moment = new Date(+tick.dataset.at), isOnAxis = tick.closest(".tl-axis");
-    if (tick.dateTime) tick.textContent = moment[view[1] - view[0] > 864e5 ? "toLocaleString" : "toLocaleTimeString"]();
-    else if (!isOnAxis || (step >= 1000 && step < 864e5)) tick.textContent = moment.toLocaleTimeString([], { timeStyle: step < 6e4 ? "medium" : "short" });
-  }
-  one(".tl-corner").textContent = "local time";
 }
 
 // As a style it would cost a frame four times as much.
@@ -89,7 +83,9 @@ page.addEventListener("click", (event) => {
   if (!href || event.ctrlKey || event.metaKey || event.shiftKey) return;
   const isHere = href.startsWith(location.pathname + "?");
   if (dragged || isHere) event.preventDefault();
-  if (!dragged && isHere) load(href);
+  if (dragged || !isHere) return;
+  if (history.state && event.target.closest("[data-close]")) history.back();
+  else load(href);
 });
 
 function along(by) {
