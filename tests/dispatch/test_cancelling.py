@@ -9,7 +9,15 @@ from dispatch_room import Blocking, Counting, Deaf, Raising, dispatch_in
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import Overloaded
-from postroom.contracts.runs import RunStatus, TerminationKind
+from postroom.contracts.executor import AgentRunResult
+from postroom.contracts.runs import (
+    RunStatus,
+    RunWaitingState,
+    RunWaitingTicket,
+    TerminationKind,
+    TerminationReason,
+    WaitingReason,
+)
 from postroom.embedded.effects import Ends
 
 IDS = ("dispatch_id", "run_id", "thread_id")
@@ -100,6 +108,16 @@ async def test_a_run_that_fails_as_it_is_cancelled_is_not_tried_again(room):
     assert executor.run_count == 1
 
 
+class Asking(Deaf):
+    """Asks a person."""
+
+    async def execute(self, activation, sink):
+        ticket = RunWaitingTicket(ticket_id="c1", tool_call_id="c1", reason="May I?")
+        waiting = RunWaitingState(reason=WaitingReason.TOOL_PERMISSION, tickets=(ticket,))
+        suspended = TerminationReason(type=TerminationKind.SUSPENDED)
+        return AgentRunResult(run_id=activation.run_id, termination=suspended, waiting=waiting)
+
+
 class CancellingEffects(Ends):
     """Cancels a run as its failure is written."""
 
@@ -116,3 +134,16 @@ async def test_a_run_that_is_cancelled_while_its_failure_is_written_does_not_com
     room.clock.advance(timedelta(hours=1))
     assert await mailbox.poll() == 0
     assert executor.run_count == 1
+
+
+@pytest.mark.parametrize("by", IDS)
+async def test_a_run_that_asks_is_cancelled_by_any_of_its_ids(room, by):
+    executor = Asking()
+    mailbox = room.mailbox(executor)
+    result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
+    await mailbox.settled()
+    assert (await room.stores.threads.load_run(result.run_id)).status is RunStatus.WAITING
+    assert await mailbox.cancel(getattr(result, by))
+    run = await room.stores.threads.load_run(result.run_id)
+    assert (run.status, run.termination.type) == (RunStatus.DONE, TerminationKind.CANCELLED)
+    assert not await mailbox.cancel(getattr(result, by))

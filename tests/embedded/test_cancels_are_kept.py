@@ -14,7 +14,7 @@ from postroom.contracts.messages import Message
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.config import MailboxConfig
-from postroom.embedded.handle import State
+from postroom.embedded.handle import RunHandle, State
 from postroom.embedded.running import Answer, Run
 
 
@@ -108,6 +108,50 @@ async def test_a_cancel_says_true_only_if_the_run_ends_as_cancelled(opening: Ope
         for place in range(0, 40, 3):
             said, state = await one(mailbox, place)
             assert said == (state is State.CANCELLED), place
+
+
+@pytest.mark.parametrize("by", ["run", "thread"])
+async def test_a_cancel_at_the_moment_of_an_answer_is_not_lost(opening: Open, by: str) -> None:
+    async def work(run: Run) -> str:
+        await run.ask("Go on?")
+        await asyncio.Event().wait()
+        return "went on"
+
+    async def cancel(mailbox: Mailbox, handle: RunHandle, place: int) -> bool:
+        for _ in range(place // 4):
+            await asyncio.sleep(0)
+        return await mailbox.cancel(handle.id if by == "run" else handle.thread_id)
+
+    async with opening(work) as mailbox:
+        for place in range(24):
+            handle = await mailbox.enqueue(f"t{place}", "x")
+            question = await anext(event async for event in handle.events() if event.type == "question")
+            answer = handle.answer("yes", question_id=question.question_id)
+            said = await asyncio.gather(answer, cancel(mailbox, handle, place), return_exceptions=True)
+            assert said[1] is True, place
+            with pytest.raises(RunUnsuccessful, match="was cancelled"):
+                await handle.result(timeout=30)
+
+
+async def test_a_cancel_between_two_attempts_is_not_lost(opening: Open) -> None:
+    failing = asyncio.Event()
+
+    async def work(run: Run) -> str:
+        if run.attempt > 1:
+            await asyncio.Event().wait()
+        failing.set()
+        raise OSError("try again")
+
+    async with opening(work) as mailbox:
+        for place in range(24):
+            failing.clear()
+            handle = await mailbox.enqueue(f"t{place}", "x", attempts=2)
+            await failing.wait()
+            for _ in range(place):
+                await asyncio.sleep(0)
+            assert await handle.cancel(), place
+            with pytest.raises(RunUnsuccessful, match="was cancelled"):
+                await handle.result(timeout=30)
 
 
 async def test_a_refused_submission_leaves_the_active_run_to_finish(opening: Open) -> None:

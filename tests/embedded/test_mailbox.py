@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from embedded_room import Open, echo
-from postroom import GiveUp, Item
+from postroom import GiveUp, Item, testing
 from postroom.contracts.activation import BusyPolicy, RunActivation
 from postroom.contracts.agent_events import EventSink, TextDelta
 from postroom.contracts.budgets import Budget, BudgetScope, BudgetWindow
@@ -414,6 +414,54 @@ async def test_the_policy_for_a_busy_thread_is_the_caller_s(opening: Open) -> No
         assert joined[0].id == joined[1].id
         going.set()
         assert await joined[1].result(timeout=30) == "b\nc"
+
+
+async def test_collect_leaves_a_delayed_run_alone() -> None:
+    async with testing.mailbox(echo) as mailbox:
+        reminder = await mailbox.enqueue("chat", "remind me", delay=timedelta(hours=1))
+        hello = await mailbox.enqueue("chat", "hello", when_busy="collect")
+        await mailbox.run_until_idle()
+        assert await hello.result() == "you said hello"
+        assert (await reminder.status()).state is State.QUEUED
+
+
+SOME_DAY = datetime(2100, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"priority": 0},
+        {"delay": timedelta(hours=1)},
+        {"deadline": SOME_DAY},
+        {"attempts": 7},
+        {"interruptions": 7},
+        {"retry_delay": timedelta(seconds=7)},
+        {"max_retry_delay": timedelta(seconds=7)},
+        {"tenant": "acme"},
+        {"limit_key": "acme"},
+        {"agent": "other"},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+async def test_collect_joins_only_a_run_with_the_same_options(opening: Open, options: dict[str, Any]) -> None:
+    going = asyncio.Event()
+
+    async def slow(run: Run) -> str:
+        await going.wait()
+        return run.text
+
+    async with opening(slow) as mailbox:
+        await mailbox.enqueue("t", "active")
+        plain = await mailbox.enqueue("t", "plain")
+        other = await mailbox.enqueue("t", "other", when_busy="collect", **options)
+        again = await mailbox.enqueue("t", "again", when_busy="collect", **options)
+        hello = await mailbox.enqueue("t", "hello", when_busy="collect")
+        assert other.id != plain.id
+        assert (again.id == other.id) == ("delay" not in options)
+        assert hello.id == plain.id
+        going.set()
+        assert await hello.result(timeout=30) == "plain\nhello"
 
 
 async def test_what_was_left_is_gone_on_with(opening: Open, request: pytest.FixtureRequest) -> None:

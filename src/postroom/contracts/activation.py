@@ -73,9 +73,9 @@ class BusyPolicy(StrEnum):
     """What is done with input for a thread that is busy: of the library, of mail and of chats.
 
     interrupt: the active run gives way and what was queued is superseded. queue: it waits its turn.
-    steer: the active run reads it at its next step, else it waits its turn. collect: it joins the run that
-    is queued already, else it waits its turn. reject: it is refused. rollback: like interrupt, and what
-    the interrupted run said is not shown to the new one.
+    steer: the active run reads it at its next step, else it waits its turn. collect: it joins a queued run
+    that is due and has the same agent and options, else it waits its turn. reject: it is refused. rollback:
+    like interrupt, and what the interrupted run said is not shown to the new one.
     """
 
     INTERRUPT = "interrupt"

@@ -613,18 +613,26 @@ class Completion:
         """Withdraw a queued dispatch and end its run, in one step; None when it is not queued."""
 
         def cancel(tx: Transaction) -> tuple[RunDispatch, RunRecord | None] | None:
-            queue = tx.runs.dispatches
-            thread_id = queue.thread_of(dispatch_id)
+            thread_id = tx.runs.dispatches.thread_of(dispatch_id)
             if thread_id is None:
                 return None
             tx.lock(thread_lock(thread_id))
-            row = queue.cancel(dispatch_id)
-            return None if row is None else self.ended_in(tx, row)
+            return self.withdrawn_in(tx, dispatch_id)
 
         done = await self._core.observed("cancel", self._core.store.write(cancel))
-        if done is None:
-            return None
-        cancelled = self.told(*done)
+        return None if done is None else await self.told_withdrawn(*done)
+
+    def withdrawn_in(self, tx: Transaction, dispatch_id: str) -> tuple[RunDispatch, RunRecord | None] | None:
+        """Withdraw a queued dispatch and end its run, under the lock of its thread; None if it is not queued.
+
+        `told_withdrawn` is for after the commit.
+        """
+        row = tx.runs.dispatches.cancel(dispatch_id)
+        return None if row is None else self.ended_in(tx, row)
+
+    async def told_withdrawn(self, dispatch: RunDispatch, ended: RunRecord | None) -> RunDispatch:
+        """Count a run that was withdrawn, and have others ask what it asked for all."""
+        cancelled = self.told(dispatch, ended)
         await self._release_abandoned()
         await self._events.dispatch_happened("RunCancelled", cancelled)
         return cancelled

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from postroom.contracts.activation import RunActivation
-from postroom.contracts.dispatch import Interrupt, RunDispatch, RunDispatchStatus
+from postroom.contracts.dispatch import OPEN, Interrupt, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import AlreadyConsumed, StaleDecision
 from postroom.contracts.live import LiveCommandKind, LiveDeliveryOutcome, LiveRunCommand, LiveRunTarget
 from postroom.contracts.messages import Boundary, DeliveryMode, Message
@@ -24,6 +24,7 @@ _CANCEL = LiveRunCommand(kind=LiveCommandKind.CANCEL)
 _GIVE_WAY = replace(_CANCEL, gives_way=True)
 _WAKE = LiveRunCommand(kind=LiveCommandKind.PENDING_BOUNDARY_WAKE)
 _ACTIVE = (RunStatus.RUNNING, RunStatus.WAITING)
+_Cancelled = RunDispatch | tuple[RunDispatch, RunRecord | None] | RunRecord | LiveRunTarget | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,30 +51,42 @@ class Control:
         before this returns True: the run ends as cancelled, also if its process dies before it has stopped.
         Return False if there is no such run, or if the run has ended.
         """
-        core = self._core
-        while True:
-            run = await core.threads.load_run(id)
-            if await self._withdrawn(run.dispatch_id or id if run is not None else id):
+        core, completion = self._core, self._completion
+        done = await core.observed("cancel", core.store.write(lambda tx: self._cancelled_in(tx, id)))
+        match done:
+            case None:
+                return False
+            case RunDispatch():
+                self._workers.cancel(done.dispatch_id, core.executor.cancel)
                 return True
-            claimed = await self._claimed(id, run)
-            if claimed is None:
-                break
-            run = await core.threads.load_run(claimed.run_id)
-            if run is not None and run.status is RunStatus.DONE:
-                return False  # its executor has written its end
-            if await self._asked_to_end(claimed):
-                self._workers.cancel(claimed.dispatch_id, core.executor.cancel)
-                return True
-        target = await self._target(id)
-        if target is not None and await self._sent(target, _CANCEL):
-            return True
-        if run is not None:
-            return await self._completion.cancel_waiting(run)
-        for waiting in await core.threads.list_runs(RunQuery(thread_id=id, statuses=(RunStatus.WAITING,))):
-            if await self._completion.cancel_waiting(waiting):
-                return True
-        queued = await core.dispatches.list_dispatches(id, (RunDispatchStatus.QUEUED,), limit=1)
-        return bool(queued) and await self._withdrawn(queued[0].dispatch_id)
+            case LiveRunTarget():
+                return await self._sent(done, _CANCEL)
+            case RunRecord():
+                await completion.told_cancelled(done)
+                await completion.after_run(done.thread_id)
+            case (dispatch, run):
+                await completion.told_withdrawn(dispatch, run)
+                await completion.after_run(dispatch.thread_id)
+        return True
+
+    def _cancelled_in(self, tx: Transaction, id: str) -> _Cancelled:
+        """Cancel what has this id, under the lock of its thread: a run cannot change hands meanwhile.
+
+        Return the dispatch that is at work and is told to end, the queued dispatch that was withdrawn with
+        its run, the run that waited, the address of a run that only a live channel reaches, or None.
+        """
+        row, run = _named_in(tx, id)
+        if run is not None and run.status is RunStatus.DONE:
+            return None  # its executor may have written its end before its dispatch is released
+        if row is not None and row.status is RunDispatchStatus.QUEUED:
+            return self._completion.withdrawn_in(tx, row.dispatch_id)
+        if row is not None and row.status is RunDispatchStatus.CLAIMED:
+            tx.runs.dispatches.put_command(row, _CANCEL)
+            return row
+        if run is None:
+            return None
+        ended = self._completion.cancelled_in(tx, run.run_id)
+        return ended or (live_target(run) if run.status in _ACTIVE else None)
 
     async def interrupt(self, thread_id: str) -> Interrupt:
         """Supersede what the thread has queued and ask its active run to end, without waiting for it."""
@@ -246,14 +259,6 @@ class Control:
         except StaleDecision:
             return False  # who submits it is told so
 
-    async def _claimed(self, id: str, run: RunRecord | None) -> RunDispatch | None:
-        """Return the claimed dispatch that has this id, or is this run's, or the thread's."""
-        dispatches = self._core.dispatches
-        row = await dispatches.load_dispatch(run.dispatch_id or id if run is not None else id)
-        if row is None and run is None:
-            row = await dispatches.claimed_dispatch(id)
-        return row if row is not None and row.status is RunDispatchStatus.CLAIMED else None
-
     async def _gives_way(self, active: RunDispatch) -> bool:
         """Ask a run elsewhere to end for who waits now: with a live channel, so that a refusal is final."""
         if self._core.live is not None:
@@ -281,13 +286,6 @@ class Control:
             return True
 
         return await core.observed("ask_to_end", core.store.write(ask, key=claimed.thread_id))
-
-    async def _withdrawn(self, dispatch_id: str) -> bool:
-        """Withdraw a queued dispatch and look what is next; False when it is not queued."""
-        cancelled = await self._completion.withdrawn(dispatch_id)
-        if cancelled is not None:
-            await self._completion.after_run(cancelled.thread_id)
-        return cancelled is not None
 
     async def _handed_over(
         self, messages: tuple[Message, ...], target: LiveRunTarget, *, is_here: bool
@@ -342,3 +340,25 @@ class Control:
 def live_target(of: RunDispatch | RunRecord) -> LiveRunTarget:
     """Return the address of a run, or of the run that a dispatch delivers."""
     return LiveRunTarget(thread_id=of.thread_id, run_id=of.run_id, dispatch_id=of.dispatch_id)
+
+
+def _named_in(tx: Transaction, id: str) -> tuple[RunDispatch | None, RunRecord | None]:
+    """Lock a thread; return the dispatch and the run that have this id, or that are next to end on it."""
+    queue, threads = tx.runs.dispatches, tx.runs.threads
+    row = queue.load(id)
+    run_id = id if row is None else row.run_id
+    named = threads.load_run(run_id) or row
+    tx.lock(thread_lock(id if named is None else named.thread_id))
+    if named is not None:
+        row, run = queue.load(id), threads.load_run(run_id)
+        if run is not None and run.dispatch_id is not None and (row is None or row.status not in OPEN):
+            row = queue.load(run.dispatch_id)  # the run has gone on with another dispatch
+        return row, run
+    row = queue.claimed(id)
+    if row is None:
+        waiting = threads.list_runs(RunQuery(thread_id=id, statuses=(RunStatus.WAITING,)), 1)
+        latest = [run for run in threads.latest_runs(id, 1) if run.status in _ACTIVE]
+        for run in (*waiting, *latest):
+            return queue.load(run.dispatch_id or ""), run
+        row = next(iter(queue.of_thread(id, (RunDispatchStatus.QUEUED,), limit=1, offset=0)), None)
+    return row, None if row is None else threads.load_run(row.run_id)

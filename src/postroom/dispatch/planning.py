@@ -339,8 +339,7 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     messages, consumes = selected_messages(request, facts, run_id, pending_zone=config.pending_zone, now=now)
     covered = _covered(facts.message_count + len(messages))
     triggers = (*request.committed_message_ids, *(message.id or "" for message in messages))
-    before = existing or facts.latest_started_run
-    agent_id = request.agent_id or (DEFAULT_AGENT if before is None else before.agent_id)
+    agent_id = agent_of(request, existing or facts.latest_started_run)
     hints = RunHints(run_id=run_id, dispatch_id=dispatch_id, resolution_id=resolution_id)
     activation = replace(request, agent_id=agent_id, hints=hints)
     if existing is not None and existing.status is RunStatus.WAITING:
@@ -374,6 +373,11 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
         joins=joins,
         answers=answers,
     )
+
+
+def agent_of(request: RunActivation, before: RunRecord | None) -> str:
+    """Return the agent of a request: the one that it names, else that of the run before it."""
+    return request.agent_id or (DEFAULT_AGENT if before is None else before.agent_id)
 
 
 def build_dispatch(

@@ -75,6 +75,7 @@ from postroom.dispatch.events import ServerEvents, decision_facts
 from postroom.dispatch.limits import MailboxWorker
 from postroom.dispatch.planning import (
     Plan,
+    agent_of,
     boundary_of,
     build_dispatch,
     existing_run,
@@ -1175,12 +1176,24 @@ def _by_policy(
             queued = queue.of_thread(thread_id, (RunDispatchStatus.QUEUED,), limit=MAX_PAGE, offset=0)
             for row in sorted(queued, key=lambda row: (row.created_at, row.dispatch_id), reverse=True):
                 run = tx.runs.threads.load_run(row.run_id)
-                if run is not None and run.status is RunStatus.CREATED:  # one that has begun has its input
+                if run is not None and _may_join(request, facts, row, run, now=tx.now()):
                     return request.hinted(run_id=row.run_id)
         case BusyPolicy.ROLLBACK:
             rows = queue.of_thread(thread_id, OPEN, limit=MAX_PAGE, offset=0)
             return _hiding(request, [*(row.run_id for row in rows), *filter(None, (asking,))])
     return request
+
+
+def _may_join(
+    request: RunActivation, facts: SubmissionFacts, row: RunDispatch, run: RunRecord, *, now: int
+) -> bool:
+    """Return whether a queued run may read a request as well: it is due, and has the request's options."""
+    queued = run.activation
+    if queued is None or run.status is not RunStatus.CREATED or row.available_at > now:
+        return False  # a run that has begun has its input
+    delivery = replace(queued.delivery, delay_ms=0, dedupe_key=request.delivery.dedupe_key)
+    asked = agent_of(request, facts.latest_started_run), request.delivery, request.options
+    return asked == (queued.agent_id, delivery, queued.options)
 
 
 def _hiding(request: RunActivation, run_ids: Sequence[str]) -> RunActivation:

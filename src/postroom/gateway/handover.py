@@ -272,8 +272,7 @@ class Handover:
 
     async def stop(self, thread_id: str) -> bool:
         """End what is at work on a thread, or asks a person; what waits is kept. False when nothing was."""
-        active = await self.active(thread_id)
-        return await self._run_queue.cancel(thread_id if active is None else active.run_id)
+        return await self._run_queue.cancel(thread_id)
 
     async def cancel(self, run_id: str) -> bool:
         """Cancel a run; return False if it has ended."""
