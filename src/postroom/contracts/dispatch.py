@@ -287,15 +287,15 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     def executions(self) -> int:
         """How many executions have begun: failed ones, interrupted ones, and the last one.
 
-        The counts contain the last one if it used up its attempts or its interruptions, and not otherwise.
+        The counts of a dead letter contain the last one.
         """
         counted = self.attempt_count + self.interruption_count
+        if self.status is RunDispatchStatus.DEAD_LETTER:
+            return max(counted, 1)  # earlier releases did not count a failure that no retry can mend
         is_before = self.status in (RunDispatchStatus.QUEUED, RunDispatchStatus.CANCELLED)
         if is_before or (self.status is RunDispatchStatus.SUPERSEDED and self.dispatch_instance_id is None):
             return counted
-        most = self.max_interruptions
-        is_interrupted_too_often = most is not None and self.interruption_count > most
-        return counted if self.attempt_count >= self.max_attempts or is_interrupted_too_often else counted + 1
+        return counted + 1
 
     def nacked(
         self,
@@ -361,9 +361,10 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return replace(row, interruption_count=count)
 
     def dead_lettered(self, *, error: str, now: int) -> "RunDispatch":
-        """Return it given up; the attempts stay as they are."""
+        """Return it given up after a failure that no retry can mend; it counts as a failed attempt."""
         self._require(RunDispatchStatus.CLAIMED, "dead_letter")
-        return _ended(replace(self, last_error=error), RunDispatchStatus.DEAD_LETTER, now=now)
+        spent = replace(self, attempt_count=self.attempt_count + 1, last_error=error)
+        return _ended(spent, RunDispatchStatus.DEAD_LETTER, now=now)
 
     def hurried(self, *, not_before: int, now: int) -> "RunDispatch":
         """Return the queued dispatch due at `not_before`, or at once if that is over: an answer has come."""
