@@ -287,15 +287,27 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     def executions(self) -> int:
         """How many executions have begun: failed ones, interrupted ones, and the last one.
 
-        The counts of a dead letter contain the last one.
+        The counts contain the last one if it used up its attempts or its interruptions, and not otherwise.
         """
         counted = self.attempt_count + self.interruption_count
-        if self.status is RunDispatchStatus.DEAD_LETTER:
-            return max(counted, 1)  # earlier releases did not count a failure that no retry can mend
         is_before = self.status in (RunDispatchStatus.QUEUED, RunDispatchStatus.CANCELLED)
         if is_before or (self.status is RunDispatchStatus.SUPERSEDED and self.dispatch_instance_id is None):
             return counted
-        return counted + 1
+        return counted if self._has_used_up else counted + 1
+
+    @property
+    def failed_attempts(self) -> int:
+        """How many attempts have failed; `attempt_count` omits the one that no retry could mend."""
+        is_beyond_retry = self.status is RunDispatchStatus.DEAD_LETTER and not self._has_used_up
+        return self.attempt_count + is_beyond_retry
+
+    @property
+    def _has_used_up(self) -> bool:
+        """Whether it used up its attempts or its interruptions."""
+        most = self.max_interruptions
+        return self.attempt_count >= self.max_attempts or (
+            most is not None and self.interruption_count > most
+        )
 
     def nacked(
         self,
@@ -361,10 +373,9 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return replace(row, interruption_count=count)
 
     def dead_lettered(self, *, error: str, now: int) -> "RunDispatch":
-        """Return it given up after a failure that no retry can mend; it counts as a failed attempt."""
+        """Return it given up; the attempts stay as they are."""
         self._require(RunDispatchStatus.CLAIMED, "dead_letter")
-        spent = replace(self, attempt_count=self.attempt_count + 1, last_error=error)
-        return _ended(spent, RunDispatchStatus.DEAD_LETTER, now=now)
+        return _ended(replace(self, last_error=error), RunDispatchStatus.DEAD_LETTER, now=now)
 
     def hurried(self, *, not_before: int, now: int) -> "RunDispatch":
         """Return the queued dispatch due at `not_before`, or at once if that is over: an answer has come."""

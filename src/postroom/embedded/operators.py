@@ -128,7 +128,7 @@ class DeadLetters:
                     run_id=row.run_id,
                     thread_id=row.thread_id,
                     error=row.last_error or "",
-                    attempts=row.attempt_count,
+                    attempts=row.failed_attempts,
                     at=row.updated_at,
                     interruptions=row.interruption_count,
                 )

@@ -152,15 +152,13 @@ async def a_release_counts_no_attempt(stores: RunStores, clock: ManualClock) -> 
     assert await stores.dispatches.due_thread_ids() == ("t",)
 
 
-async def a_dead_letter_counts_its_failed_attempt_and_keeps_its_reason(
-    stores: RunStores, clock: ManualClock
-) -> None:
+async def a_dead_letter_keeps_its_attempts_and_its_reason(stores: RunStores, clock: ManualClock) -> None:
     """Given up at once, whatever attempts are left, with what the run had reported."""
     owned = await claimed(stores)
     recorded = await reported(stores, owned)
     given_up = await stores.dispatches.dead_letter(owned.claim_proof, error="no credentials")
     assert given_up == recorded.dead_lettered(error="no credentials", now=clock.now())
-    assert (given_up.status, given_up.attempt_count) == (RunDispatchStatus.DEAD_LETTER, 1)
+    assert (given_up.status, given_up.attempt_count) == (RunDispatchStatus.DEAD_LETTER, 0)
     assert not given_up.reconciled
     assert await loaded(stores) == given_up
 
@@ -444,7 +442,7 @@ PROMISES: tuple[Promise, ...] = (
     a_nack_at_the_last_attempt_is_a_dead_letter,
     one_attempt_is_one,
     a_release_counts_no_attempt,
-    a_dead_letter_counts_its_failed_attempt_and_keeps_its_reason,
+    a_dead_letter_keeps_its_attempts_and_its_reason,
     what_is_queued_again_reads_back_after_a_result,
     an_extended_lease_ends_later,
     extending_late_works_until_the_dispatch_is_reclaimed,
