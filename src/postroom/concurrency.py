@@ -14,6 +14,7 @@ from postroom.contracts.errors import MailboxClosed, PostroomError, StoreClosed,
 from postroom.log import get_logger
 
 T = TypeVar("T")
+F = TypeVar("F", bound=asyncio.Future[Any])
 _LOG = get_logger(__name__)
 FIRST_PAUSE_MS: Final = 50
 LONGEST_PAUSE_MS: Final = 500
@@ -107,12 +108,18 @@ class Tasks:
             _LOG.error("task.failed", task=task.get_name(), exc_info=error)
 
 
+def unreported(work: F) -> F:
+    """Return this work, whose failure is not reported when whoever waited for it was cancelled."""
+    work.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return work
+
+
 async def in_thread(function: Callable[[], T]) -> T:
     """Return what `function` returns on a thread.
 
     A caller that is cancelled hears of that when the function has ended: a thread cannot be stopped.
     """
-    work = asyncio.create_task(asyncio.to_thread(function))
+    work = unreported(asyncio.create_task(asyncio.to_thread(function)))
     try:
         return await asyncio.shield(work)
     finally:

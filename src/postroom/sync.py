@@ -19,6 +19,7 @@ from queue import SimpleQueue
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, overload
 
 from postroom import embedded
+from postroom.concurrency import unreported
 from postroom.contracts.errors import ConfigError, MailboxClosed, MailboxForked, StaleClaim
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.messages import Json
@@ -385,7 +386,7 @@ def _as_coroutine(loop: _Loop, work: Any) -> Any:
         raise ConfigError("what does the work is a function, an executor, or None", value=repr(work)[:80])
 
     async def on_a_thread(twin: embedded.Run) -> object:
-        run, done = Run(loop, twin), asyncio.get_running_loop().create_future()
+        run, done = Run(loop, twin), unreported(asyncio.get_running_loop().create_future())
         call = partial(_settled, loop, done, partial(work, run))
         threading.Thread(target=call, name=f"postroom-run {run.id}", daemon=True).start()
         try:

@@ -27,7 +27,6 @@ from postroom.contracts.errors import (
     RunUnsuccessful,
     StaleDecision,
     SubmissionRejected,
-    UnknownDispatch,
     UnknownRun,
 )
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
@@ -577,13 +576,34 @@ async def test_what_was_given_up_is_tried_again_or_discarded(opening: Open) -> N
         assert await again.result(timeout=30) == "done"
         await mailbox.dead_letters.discard(failed[1].id)
         assert [one async for one in mailbox.dead_letters] == []
-        for refused, error in (
-            (failed[1].id, UnknownDispatch),
-            ("nobody", UnknownRun),
-            (again.id, IllegalTransition),
+        for refused, error, told in (
+            (failed[0].id, IllegalTransition, "not a dead letter"),
+            (failed[1].id, IllegalTransition, "not a dead letter"),
+            ("nobody", UnknownRun, "there is no run"),
+            (again.id, IllegalTransition, "not a dead letter"),
         ):
-            with pytest.raises(error):
-                await mailbox.dead_letters.replay(refused)
+            for ask in (mailbox.dead_letters.replay, mailbox.dead_letters.discard):
+                with pytest.raises(error, match=told) as caught:
+                    await ask(refused)
+                assert repr(refused) in str(caught.value)
+                assert "postroom runs" not in str(caught.value.remedy)
+
+
+async def test_a_failure_that_no_retry_can_mend_is_an_attempt_that_failed(opening: Open) -> None:
+    async def failing(run: Run) -> str:
+        if run.text == "gives up":
+            raise GiveUp("no")
+        if run.text == "retried" and run.attempt == 1:
+            raise OSError("away")
+        return await run.step("", print)  # a step needs a name
+
+    async with opening(failing) as mailbox:
+        for text in ("gives up", "invalid", "retried"):
+            handle = await mailbox.enqueue(text, text, retry_delay=timedelta(0))
+            with pytest.raises(RunUnsuccessful):
+                await handle.result(timeout=30)
+        counts = {one.thread_id: one.attempts async for one in mailbox.dead_letters}
+        assert counts == {"gives up": 1, "invalid": 1, "retried": 2}
 
 
 class Listening(RunDispatchExecutor):

@@ -1,6 +1,7 @@
 """The library for scripts: the asynchronous one, waited for."""
 
 import asyncio
+import gc
 import inspect
 import signal
 import subprocess
@@ -184,6 +185,33 @@ def test_a_run_that_was_cancelled_makes_no_further_step(url: str) -> None:
         assert handle.cancel()
         going.set()
         assert refused.wait(60)
+
+
+@pytest.mark.parametrize("kind", ["function", "step of a coroutine"])
+def test_a_cancelled_run_whose_function_fails_reports_no_lost_exception(
+    url: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, going = threading.Event(), threading.Event()
+
+    def failing(run: Run | None = None) -> None:
+        begun.set()
+        assert going.wait(60)
+        if run is not None:
+            run.step("after", print)
+        raise OSError("away")
+
+    async def stepping(run: embedded.Run) -> None:
+        await run.step("fails", failing)
+
+    with opened(url, failing if kind == "function" else stepping) as mailbox:
+        handle = mailbox.enqueue("t", "go")
+        assert begun.wait(60)
+        assert handle.cancel()
+        going.set()
+        with pytest.raises(RunUnsuccessful, match="cancelled"):
+            handle.result(timeout=60)
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 def test_a_call_on_the_loop_itself_is_refused_and_does_not_hang(url: str) -> None:

@@ -33,6 +33,8 @@ class Faulty:
         self.loses = False
         """Whether a write that fails is made all the same."""
         self.is_well = True
+        self.refuses = ""
+        """The name of the only changes that fail, each time."""
         self.failed = Counter[str]()
         self._writes = Counter[str]()
         self._looks = 0
@@ -49,6 +51,8 @@ class Faulty:
     async def write(self, change: Callable[[Transaction], T], *, key: str = "") -> T:
         name = change.__name__
         self._writes[name] += 1
+        if name == self.refuses:
+            raise StoreUnavailable("refused on purpose")
         fails = not self.is_well and name not in OF_OTHERS and self._writes[name] % 2 == 1
         if fails:
             self.failed[name] += 1
@@ -126,3 +130,30 @@ async def test_a_run_is_done_once_whatever_becomes_of_its_writes(
     assert set(calls.values()) == {1}
     assert len(calls) == 2 * len(kinds) - 1
     assert {"end", "nack", "dead_letter"} <= set(faults.failed)
+
+
+async def test_output_that_an_outage_puts_off_is_kept_later_and_told_once(
+    faulty: tuple[Stores, Faulty], caplog: pytest.LogCaptureFixture
+) -> None:
+    stores, faults = faulty
+
+    async def work(run: Run) -> str:
+        faults.refuses = "appended"
+        for number in range(5):
+            await run.stream(f"{number} ")
+            await run.log("what was streamed is written before this")
+        faults.refuses = "appended" if run.text == "ends in the outage" else ""
+        await run.stream("end")
+        return "done"
+
+    async with queue_over(stores, work, None) as queue:
+        mailbox = Mailbox(queue, stores.runs)
+        told = [
+            event.text async for event in mailbox.stream("a", "outlives the outage") if event.type == "text"
+        ]
+        assert "".join(told) == "0 1 2 3 4 end"
+        assert (caplog.text.count("output.put_off"), caplog.text.count("output.lost")) == (1, 0)
+        for name in ("b", "c"):
+            handle = await mailbox.enqueue(name, "ends in the outage")
+            assert await handle.result(timeout=60) == "done"
+    assert (caplog.text.count("output.put_off"), caplog.text.count("output.lost")) == (2, 1)

@@ -158,6 +158,35 @@ async def test_a_clock_that_was_set_back_while_nothing_ran_keeps_no_interval_sil
     assert (await heir.found()).next_at == room.clock.now() + 3_600_000
 
 
+@pytest.mark.parametrize("rhythm", [{"every": HOUR}, {"cron": "* * * * *"}])
+async def test_a_server_whose_clock_is_a_moment_behind_moves_no_schedule(room, caplog, rhythm):
+    worker = Worker(room)
+    made = await worker.add(**rhythm)
+    room.clock.set(made.next_at)
+    await worker.all_due()
+    after = await worker.found()
+    room.clock.advance(-timedelta(milliseconds=26))
+    await Worker(room, name="two").all_due()
+    assert await worker.found() == after
+    assert "clock_set_back" not in caplog.text
+
+
+async def test_a_schedule_that_is_added_during_the_first_look_is_not_moved(room, caplog, monkeypatch):
+    worker = Worker(room)
+    listed = worker.kept.listed
+
+    async def later(*args: Any, **options: Any) -> list[Schedule]:
+        if not options:
+            room.clock.advance(timedelta(seconds=5))
+            await worker.add()
+        return await listed(*args, **options)
+
+    monkeypatch.setattr(worker.kept, "listed", later)
+    await worker.all_due()
+    assert (await worker.found()).next_at == room.clock.now() + 3_600_000
+    assert "clock_set_back" not in caplog.text
+
+
 async def test_a_fixed_time_is_not_repeated_when_the_clock_is_set_back_by_an_hour(room):
     worker = Worker(room)
     made = await worker.add(cron="30 9 * * *")

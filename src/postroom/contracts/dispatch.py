@@ -293,9 +293,21 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         is_before = self.status in (RunDispatchStatus.QUEUED, RunDispatchStatus.CANCELLED)
         if is_before or (self.status is RunDispatchStatus.SUPERSEDED and self.dispatch_instance_id is None):
             return counted
+        return counted if self._has_used_up else counted + 1
+
+    @property
+    def failed_attempts(self) -> int:
+        """How many attempts have failed; `attempt_count` omits the one that no retry could mend."""
+        is_beyond_retry = self.status is RunDispatchStatus.DEAD_LETTER and not self._has_used_up
+        return self.attempt_count + is_beyond_retry
+
+    @property
+    def _has_used_up(self) -> bool:
+        """Whether it used up its attempts or its interruptions."""
         most = self.max_interruptions
-        is_interrupted_too_often = most is not None and self.interruption_count > most
-        return counted if self.attempt_count >= self.max_attempts or is_interrupted_too_often else counted + 1
+        return self.attempt_count >= self.max_attempts or (
+            most is not None and self.interruption_count > most
+        )
 
     def nacked(
         self,

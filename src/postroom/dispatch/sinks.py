@@ -5,7 +5,8 @@ people can watch it:
 
     text, calls ─▶ gathered ─▶ appended at most once a second ─▶ the log of the run and of its thread
 
-That is advisory: what cannot be kept is logged and missed. The answer of a run is stored when it ends.
+While the database is away it is gathered, and kept later; an execution that ends meanwhile loses what it has
+gathered. The log says either once per outage. The answer of a run is stored when it ends.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ from postroom.contracts.agent_events import (
     ToolCallResumed,
 )
 from postroom.contracts.clock import Timer
-from postroom.contracts.errors import CursorExpired, PostroomError
+from postroom.contracts.errors import CursorExpired, PostroomError, StoreError
 from postroom.contracts.events import AppendOptions, CanonicalEvent, CanonicalEventDraft, EventScope
 from postroom.contracts.executor import AgentRunResult, ExecutorAround, RunDispatchExecutor
 from postroom.contracts.messages import Json, storable
@@ -154,20 +155,27 @@ class OutputKept(ExecutorAround):
         super().__init__(within)
         self._events = events
         self._timer = timer
+        self._told = set[str]()
+        """What the log says already about the outage of the store."""
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """Execute a run, as the executor does."""
         gathered = _Gathered(activation, sink)
         tasks = Tasks("output of a run")
+
+        async def store_output() -> None:
+            await self._write(gathered)
+
         if isinstance(activation.control, RunControl):
-            control = dataclasses.replace(activation.control, store_output=lambda: self._write(gathered))
+            control = dataclasses.replace(activation.control, store_output=store_output)
             activation = replace(activation, control=control)
         gathered.on_first = lambda: tasks.start(self._keep_on(gathered), name=f"of {activation.run_id}")
         try:
             return await self._within.run(activation, gathered)
         finally:
             await tasks.close()
-            await self._write(gathered)
+            if (error := await self._write(gathered)) is not None:
+                self._tell_once("output.lost", gathered.run_id, error)
 
     async def _keep_on(self, gathered: "_Gathered") -> None:
         while True:
@@ -175,21 +183,33 @@ class OutputKept(ExecutorAround):
             await self._write(gathered)
             await self._timer.sleep(PAUSE_MS)
 
-    async def _write(self, gathered: "_Gathered") -> None:
+    async def _write(self, gathered: "_Gathered") -> PostroomError | None:
+        """Write what waits; return why some of it still waits."""
         async with gathered.writing:
             while (draft := gathered.next()) is not None:
                 try:
                     await self._events.append(draft)
                 except PostroomError as error:
-                    _LOG.warning("output.not_kept", run_id=draft.correlation_id, reason=error.describe())
-                    return
+                    if isinstance(error, StoreError):
+                        self._tell_once("output.put_off", gathered.run_id, error)
+                        return error
+                    _LOG.warning("output.lost", run_id=gathered.run_id, reason=error.describe())
+                else:
+                    self._told.clear()
                 gathered.written()
+        return None
+
+    def _tell_once(self, what: str, run_id: str | None, error: PostroomError) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            _LOG.warning(what, run_id=run_id, reason=error.describe())
 
 
 class _Gathered:
     """Texts of one execution that wait to be kept; passes every event on."""
 
     def __init__(self, activation: RunActivation, inner: EventSink) -> None:
+        self.run_id = activation.run_id
         self._inner = inner
         self._activation = activation
         self._waiting: list[tuple[str, dict[str, Json]]] = []

@@ -283,7 +283,7 @@ class RunHandle:
     async def _loaded(self) -> RunRecord:
         run = await self._mailbox.stores.threads.load_run(self.id)
         if run is None:
-            raise UnknownRun(f"there is no run {self.id!r}", value=self.id)
+            raise unknown_run(self.id)
         return run
 
 
@@ -295,6 +295,15 @@ def _not_asked(run: RunRecord, question_id: str, asked: Sequence[RunWaitingTicke
         value=question_id,
         remedy="read the open question, then answer it by its id" if asked else "nothing has to be answered",
         details={"open": [one.tool_call_id for one in asked]},
+    )
+
+
+def unknown_run(run_id: str) -> UnknownRun:
+    """Return the refusal of an id that names no run."""
+    return UnknownRun(
+        f"there is no run {run_id!r}",
+        value=run_id,
+        remedy="pass the `id` of a handle that `enqueue` returned; a run may be purged after its time",
     )
 
 

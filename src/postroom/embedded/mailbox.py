@@ -21,7 +21,6 @@ from postroom.contracts.errors import (
     InputError,
     InvalidArgument,
     RunNotOpen,
-    UnknownRun,
 )
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.live import LiveChannels
@@ -32,7 +31,7 @@ from postroom.dispatch.mailbox import Mailbox as Queue
 from postroom.dispatch.sinks import OutputKept
 from postroom.dispatch.submission import refuse_other_content
 from postroom.embedded.effects import Ends, Watch
-from postroom.embedded.handle import RunEvent, RunHandle
+from postroom.embedded.handle import RunEvent, RunHandle, unknown_run
 from postroom.embedded.items import Item
 from postroom.embedded.operators import DeadLetters, Pending, Questions
 from postroom.embedded.running import Function, FunctionExecutor, Run, is_awaited
@@ -302,7 +301,7 @@ class Mailbox:
         refuse_other_text("the id of a run", run_id)
         run = await self.stores.threads.load_run(run_id)
         if run is None:
-            raise UnknownRun(f"there is no run {run_id!r}", value=run_id)
+            raise unknown_run(run_id)
         return RunHandle(self, run.thread_id, run_id)
 
     async def cancel(self, id: str) -> bool:

@@ -4,13 +4,13 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from postroom.contracts.dispatch import RunDispatch
-from postroom.contracts.errors import IllegalTransition, UnknownRun
+from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
+from postroom.contracts.errors import IllegalTransition, UnknownDispatch
 from postroom.contracts.messages import Message, PendingMessage
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
-from postroom.embedded.handle import RunHandle, open_questions
+from postroom.embedded.handle import RunHandle, open_questions, unknown_run
 from postroom.embedded.values import refuse_other_text
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class DeadLetters:
                     run_id=row.run_id,
                     thread_id=row.thread_id,
                     error=row.last_error or "",
-                    attempts=row.attempt_count,
+                    attempts=row.failed_attempts,
                     at=row.updated_at,
                     interruptions=row.interruption_count,
                 )
@@ -140,7 +140,11 @@ class DeadLetters:
         Raises:
             UnknownRun, IllegalTransition: there is no such dead letter, or its thread has an open question.
         """
-        again = await self._queue.replay_dead_letter(await self._dispatch_of(run_id))
+        dispatch_id = await self._dispatch_of(run_id)
+        try:
+            again = await self._queue.replay_dead_letter(dispatch_id)
+        except UnknownDispatch as error:  # somebody else was faster
+            raise _no_dead_letter(run_id) from error
         return RunHandle(self._mailbox, again.thread_id, again.run_id)
 
     async def discard(self, run_id: str) -> None:
@@ -149,13 +153,27 @@ class DeadLetters:
         Raises:
             UnknownRun, IllegalTransition: there is no such dead letter.
         """
-        await self._queue.discard_dead_letter(await self._dispatch_of(run_id))
+        dispatch_id = await self._dispatch_of(run_id)
+        try:
+            await self._queue.discard_dead_letter(dispatch_id)
+        except UnknownDispatch as error:  # somebody else was faster
+            raise _no_dead_letter(run_id) from error
 
     async def _dispatch_of(self, run_id: str) -> str:
         refuse_other_text("the id of a run", run_id)
-        run = await self._mailbox.stores.threads.load_run(run_id)
+        stores = self._mailbox.stores
+        run = await stores.threads.load_run(run_id)
         if run is None:
-            raise UnknownRun(f"there is no run {run_id!r}", value=run_id)
-        if run.dispatch_id is None:
-            raise IllegalTransition(f"run {run_id!r} is no dead letter", value=run_id)
-        return run.dispatch_id
+            raise unknown_run(run_id)
+        row = run.dispatch_id and await stores.dispatches.load_dispatch(run.dispatch_id)
+        if not row or row.status is not RunDispatchStatus.DEAD_LETTER:
+            raise _no_dead_letter(run_id)
+        return row.dispatch_id
+
+
+def _no_dead_letter(run_id: str) -> IllegalTransition:
+    return IllegalTransition(
+        f"run {run_id!r} is not a dead letter",
+        value=run_id,
+        remedy="list `mailbox.dead_letters`; a run that was replayed or discarded is not there any more",
+    )

@@ -18,7 +18,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Final, TypeVar, cast
 
-from postroom.concurrency import retried
+from postroom.concurrency import retried, unreported
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink, StreamReset, TextDelta
 from postroom.contracts.budgets import Spending
@@ -549,7 +549,7 @@ class FunctionExecutor(RunDispatchExecutor):
 async def _on_a_thread(function: Callable[..., object], *args: object, **kwargs: object) -> object:
     """Return what a function returns on a thread; who is cancelled waits for it: no thread can be stopped."""
     call = partial(copy_context().run, function, *args, **kwargs)
-    done = asyncio.get_running_loop().run_in_executor(None, call)
+    done = unreported(asyncio.get_running_loop().run_in_executor(None, call))
     try:
         return await asyncio.shield(done)
     except asyncio.CancelledError:

@@ -278,7 +278,7 @@ class Schedules:
         now, due = await self._store.read(look)
         back_ms = self._clock.set_back_ms(now)
         if back_ms is None or back_ms:  # before the first look the clock may have been set back, too
-            await self._follow_clock(now, back_ms or 0)
+            await self._follow_clock(back_ms or 0)
         self._clock.remember(now)
         plans = await asyncio.to_thread(lambda: [_planned(one, now) for one in due])
         moved, put_off = list[bool](), list[PostroomError]()
@@ -298,10 +298,10 @@ class Schedules:
             raise put_off[0]
         return sum(moved)
 
-    async def _follow_clock(self, now: int, back_ms: int) -> None:
+    async def _follow_clock(self, back_ms: int) -> None:
         """Move the next ticks of schedules that would be silent because the clock was set back."""
 
-        def moved(page: list[Schedule]) -> list[tuple[Schedule, int, int]]:
+        def moved(page: list[Schedule], now: int) -> list[tuple[Schedule, int, int]]:
             changes = []
             for schedule in page:
                 try:
@@ -315,8 +315,9 @@ class Schedules:
         for kind in self._targets:
             page = await self.listed(kind)
             while page:
+                now = self._store.clock.now()  # read after the list: nothing in it was added later
                 due_later = [one for one in page if one.next_at is not None and one.next_at > now]
-                for schedule, start, tick in await asyncio.to_thread(moved, due_later):
+                for schedule, start, tick in await asyncio.to_thread(moved, due_later, now):
                     move = partial(_started, start=start, tick=tick)
                     if await self._written(schedule, move):
                         _LOG.warning("schedule.clock_set_back", kind=kind, schedule=schedule.name)

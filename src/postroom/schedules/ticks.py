@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from postroom.contracts.clock import milliseconds
+from postroom.contracts.clock import SET_BACK_MS, milliseconds
 from postroom.contracts.errors import InvalidSchedule
 from postroom.contracts.schedules import Missed, Schedule
 
@@ -88,18 +88,20 @@ def after_set_back(schedule: Schedule, now: int, back_ms: int) -> tuple[int, int
     """Return where a schedule starts and its next tick, both unchanged unless the clock was set back.
 
     An interval goes on: its next tick is at most one interval away. Its ticks move by `back_ms`, or by as
-    much as that needs if it is 0 because nobody measured it. A cron line with `*` as its minute or hour goes
+    much as that needs if it is 0 because nobody measured it. Then differences under
+    `SET_BACK_MS` are ignored: clocks of two servers differ. A cron line with `*` as its minute or hour goes
     on with its first tick after `now`. Other cron lines do not repeat a tick of the next 3 hours.
 
     Raises:
         InvalidSchedule: The time zone is unknown.
     """
     start, tick = schedule.starts_at, schedule.tick_at
+    ignored = 0 if back_ms else SET_BACK_MS - 1
     if schedule.every_ms is not None:
         too_far = tick - now - schedule.every_ms
-        shift = max(back_ms, too_far) if too_far > 0 else 0
+        shift = max(back_ms, too_far) if too_far > ignored else 0
         return start - shift, tick - shift
-    kept = 0 if _is_elapsed(schedule) else milliseconds(KEPT_SILENT)
+    kept = ignored if _is_elapsed(schedule) else milliseconds(KEPT_SILENT)
     if tick <= now + kept or next_tick(schedule, now + kept) >= tick:
         return start, tick
     return start, next_tick(schedule, now)

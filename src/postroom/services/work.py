@@ -459,7 +459,7 @@ def _shown(dispatch: RunDispatch) -> dict[str, object]:
         "dispatch_id": dispatch.dispatch_id,
         "run_id": dispatch.run_id,
         "thread_id": dispatch.thread_id,
-        "attempts": dispatch.attempt_count,
+        "attempts": dispatch.failed_attempts,
         "interruptions": dispatch.interruption_count,
         "since": iso(dispatch.updated_at),
         "error": dispatch.last_error,
