@@ -1,5 +1,6 @@
 """What a caller may ask, as typed and documented values; every edge reads its arguments through these."""
 
+import ast
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -562,6 +563,10 @@ _NUMBER = re.compile(r"(?:message |id |id[:=] ?|no\. ?)?#? ?(\d{1,3}(?:,\d{3})+|
 _NUMBERS = re.compile(r"#?\d{1,16}(?:\s*[,;\s]\s*#?\d{1,16})+")
 _SPAN = re.compile(r"(\d{1,9}) ?(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_OPENING = ("[", "{", "(")
+_BULLET = re.compile(r"\A(?:[-*•]|\d{1,3}[.)])\s+")
+_LONGEST_LITERAL = 8_000
+"""Characters of a text that is read as a literal of Python."""
 _DEEPEST = 8
 """Levels of lists and objects that are looked at; no command has more than three."""
 
@@ -575,6 +580,8 @@ def read_command(kind: type[C], arguments: dict[str, Any]) -> C:
     _refuse_broken_text(arguments, "$")
     given = _named_arguments(kind, arguments)
     arguments = _clean_arguments(kind, given)
+    if arguments is not given:
+        _refuse_broken_text(arguments, "$")
     command: C | None = None
     try:
         command = msgspec.convert(arguments, kind, strict=False)
@@ -801,7 +808,7 @@ def _other_forms(value: object, kind: Any, name: str) -> Iterator[object]:
     """Yield the other forms in which a model may have meant a value, the most likely form first."""
     if isinstance(value, str):
         text = value.strip()
-        for form in _json_forms(text if text[:1] in ("[", "{") else ""):
+        for form in _json_forms(text if text[:1] in _OPENING else ""):
             if isinstance(form, list) and 0 < len(form) == form.count(None):
                 return
             yield form
@@ -884,13 +891,60 @@ def _kinds_in(kind: Any) -> frozenset[Any]:
 
 
 def _json_forms(text: str) -> Iterator[object]:
+    """Yield what JSON text stands for, or a list, a tuple or a set as Python writes it: `['a.py', 'b.py']`."""
     try:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
-        return
+        try:
+            found = _plain_json(ast.literal_eval(text)) if len(text) <= _LONGEST_LITERAL else None
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            return
+        if not isinstance(found, list | dict):
+            return
     yield found
     if isinstance(found, dict):
         yield [found]
+
+
+def _plain_json(literal: object, depth: int = 0) -> object:
+    """Return a literal of Python as JSON has it; a set in the order of its values.
+
+    Raises:
+        ValueError: It holds what JSON has not, or nests too deep.
+    """
+    if depth > _DEEPEST:
+        raise ValueError("too deep")
+    if isinstance(literal, set):
+        literal = sorted(literal, key=str)
+    if isinstance(literal, list | tuple):
+        return [_plain_json(item, depth + 1) for item in literal]
+    if isinstance(literal, dict):
+        return {str(key): _plain_json(item, depth + 1) for key, item in literal.items()}
+    if literal is None or isinstance(literal, str | int | float):
+        return literal
+    raise ValueError("no JSON")
+
+
+def _plain_paths(value: object) -> object:
+    """Return paths as a list, also from the text of a list; no path holds a line break."""
+    if isinstance(value, str) and value.strip().lower() not in _NULLS:
+        text = value.strip()
+        if "\n" in text and text[:1] not in _OPENING:
+            lines = [line.strip() for line in text.splitlines() if line.strip()]
+            is_marked = all(map(_BULLET.match, lines))
+            return [_BULLET.sub("", line, count=1) if is_marked else line for line in lines]
+        value = [value] if _path_list(text) else value
+    if not isinstance(value, list):
+        return value
+    return [path for item in value for path in (_path_list(item) or [item])]
+
+
+def _path_list(item: object) -> list[object] | None:
+    """Return the texts of a list that stands in a text; None if it is no list of texts."""
+    text = item.strip() if isinstance(item, str) else ""
+    found = next(_json_forms(text), None) if text[:1] in _OPENING else None
+    is_of_texts = isinstance(found, list) and any(isinstance(one, str) for one in found)
+    return [one for one in found if one is not None] if is_of_texts and isinstance(found, list) else None
 
 
 def _without_patterns(reason: str) -> str:
@@ -976,5 +1030,7 @@ _CLEANED: Final[Mapping[str, Callable[[object], object]]] = {
     "cc": _plain_names,
     "bcc": _plain_names,
     "since": _plain_moment,
+    "paths": _plain_paths,
+    "reserve_paths": _plain_paths,
 }
 """The arguments that are read before their type is looked at."""
