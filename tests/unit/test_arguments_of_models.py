@@ -159,6 +159,31 @@ async def test_a_selection_of_nulls_neither_releases_nor_renews_all_reservations
     assert await everything(edge.store) == before
 
 
+@each_row("name", ["all", "everyone", "Everybody", "*", "@all", ["all"], ["Ben", "everyone"]])
+@pytest.mark.parametrize("field", ["to", "cc"])
+async def test_everybody_as_a_recipient_is_refused_with_the_argument_for_it(
+    client: Client[Any], edge: Edge, field: str, name: object
+) -> None:
+    before = await everything(edge.store)
+    asked = {"project_key": HARBOR, **MESSAGE, field: name}
+    answer = await client.call_tool("send_message", asked, raise_on_error=False)
+    assert answer.structured_content is not None
+    assert "set broadcast to true" in answer.structured_content["error"]["remedy"]
+    assert await everything(edge.store) == before
+
+
+@each_row("written", ["medium", "critical", 5])
+async def test_a_wrong_importance_is_refused_with_the_choices(client: Client[Any], written: object) -> None:
+    asked = {"project_key": HARBOR, **MESSAGE, "importance": written}
+    answer = await client.call_tool("send_message", asked, raise_on_error=False)
+    assert answer.structured_content is not None
+    error = answer.structured_content["error"]
+    assert (error["code"], error["remedy"]) == (
+        "invalid_argument",
+        "importance is one of: low, normal, high, urgent",
+    )
+
+
 @each_row(
     "text, paths",
     [
