@@ -159,6 +159,87 @@ async def test_a_selection_of_nulls_neither_releases_nor_renews_all_reservations
     assert await everything(edge.store) == before
 
 
+@each_row("name", ["all", "everyone", "Everybody", "*", "@all", ["all"], ["Ben", "everyone"]])
+@pytest.mark.parametrize("field", ["to", "cc"])
+async def test_everybody_as_a_recipient_is_refused_with_the_argument_for_it(
+    client: Client[Any], edge: Edge, field: str, name: object
+) -> None:
+    before = await everything(edge.store)
+    asked = {"project_key": HARBOR, **MESSAGE, field: name}
+    answer = await client.call_tool("send_message", asked, raise_on_error=False)
+    assert answer.structured_content is not None
+    assert "set broadcast to true" in answer.structured_content["error"]["remedy"]
+    assert await everything(edge.store) == before
+
+
+@each_row("written", ["medium", "critical", 5])
+async def test_a_wrong_importance_is_refused_with_the_choices(client: Client[Any], written: object) -> None:
+    asked = {"project_key": HARBOR, **MESSAGE, "importance": written}
+    answer = await client.call_tool("send_message", asked, raise_on_error=False)
+    assert answer.structured_content is not None
+    error = answer.structured_content["error"]
+    assert (error["code"], error["remedy"]) == (
+        "invalid_argument",
+        "importance is one of: low, normal, high, urgent",
+    )
+
+
+@each_row(
+    "text, paths",
+    [
+        ("[README.md]", ["README.md"]),
+        ("[README.md, setup.py]", ["README.md", "setup.py"]),
+        ("[src/a.py]", ["src/a.py"]),
+        ("[src]", ["src"]),
+        ("('src/a.py')", ["src/a.py"]),
+        ("{src/a.py}", ["src/a.py"]),
+        ("src/a.py;src/b.py", ["src/a.py", "src/b.py"]),
+        ("src/a.py and src/b.py", ["src/a.py", "src/b.py"]),
+        ("src/ and docs/", ["src/", "docs/"]),
+        ("README.md setup.py", ["README.md", "setup.py"]),
+    ],
+)
+@pytest.mark.parametrize(
+    ("tool", "field"),
+    [
+        ("file_reservation_paths", "paths"),
+        ("check_file_reservations", "paths"),
+        ("start_session", "reserve_paths"),
+    ],
+)
+async def test_a_text_that_looks_like_several_paths_is_refused_with_the_list_to_send(
+    client: Client[Any], edge: Edge, tool: str, field: str, text: str, paths: list[str]
+) -> None:
+    before = await everything(edge.store)
+    answer = await client.call_tool(tool, {**arguments_of(tool), field: text}, raise_on_error=False)
+    assert answer.structured_content is not None
+    error = answer.structured_content["error"]
+    assert error["code"] == "invalid_pattern"
+    assert f"send a list: {json.dumps(paths)};" in error["remedy"]
+    assert await everything(edge.store) == before
+
+
+@each_row(
+    "path",
+    [
+        "[ab].py",
+        "[ab]",
+        "[abc]",
+        "[a-z_]",
+        "[!abc]",
+        "./[README.md]",
+        "a;b.py",
+        "lost and found/x.py",
+        "my file.md",
+    ],
+)
+async def test_a_name_or_a_set_of_characters_is_no_list(client: Client[Any], path: str) -> None:
+    asked = {"project_key": HARBOR, "agent_name": "Ada", "paths": path}
+    answer = await client.call_tool("file_reservation_paths", asked)
+    assert answer.structured_content is not None
+    assert [one["path"] for one in answer.structured_content["granted"]] == [path.removeprefix("./")]
+
+
 @each_row("value", ["1,234", ["1,235"], ["1,235", 3]])
 async def test_an_id_with_a_comma_is_refused_with_both_ways_to_write_the_ids(
     client: Client[Any], value: object

@@ -8,13 +8,14 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
 from fastmcp import Client
 
 from postroom.contracts.errors import InvalidArgument
+from postroom.contracts.project_log import EVENT_KINDS
 from postroom.mail.commands import Command, read_command
 from postroom.mail.operations import ALL_OPERATIONS, Operation
 from rest_room import Edge, arguments_of
@@ -148,3 +149,56 @@ def test_one_argument_under_two_names_is_refused_if_the_values_differ() -> None:
     assert read(operation, {**good, "agentName": good["agent_name"]}) == read(operation, good)
     with pytest.raises(InvalidArgument, match="agent_name is given twice, with two values"):
         read(operation, {**good, "agentName": "Zoe"})
+
+
+@pytest.mark.parametrize("ids", [[12, 13], "[12, 13]", "12, 13", "(12, 13)"])
+def test_several_ids_under_the_name_for_one_are_refused_with_the_name_for_several(ids: object) -> None:
+    operation = next(one for one in ALL_OPERATIONS if one.name == "acknowledge_message")
+    with pytest.raises(InvalidArgument) as caught:
+        read(operation, {"project_key": "/srv/harbour", "agent_name": "Ada", "message_id": ids})
+    assert caught.value.remedy == "give one id as message_id, or several as message_ids: [12, 13]"
+
+
+@pytest.mark.parametrize(
+    ("tool", "other", "ours"),
+    [
+        ("send_message", "body", "body_md"),
+        ("reply_message", "body", "body_md"),
+        ("send_message", "Recipients", "to"),
+        ("start_session", "reservation_paths", "reserve_paths"),
+        ("check_file_reservations", "path", "paths"),
+    ],
+)
+def test_another_word_for_an_argument_is_read_unless_ours_is_given_too(
+    tool: str, other: str, ours: str
+) -> None:
+    operation = next(one for one in ALL_OPERATIONS if one.name == tool)
+    good = {"reserve_paths": ["a"], **arguments_of(tool)} if ours == "reserve_paths" else arguments_of(tool)
+    rest = {name: value for name, value in good.items() if name != ours}
+    assert read(operation, {**rest, other: good[ours]}) == read(operation, good)
+    with pytest.raises(InvalidArgument, match=f"{ours} is given twice, with two values"):
+        read(operation, {**good, other: "something else"})
+
+
+@pytest.mark.parametrize("operation", ALL_OPERATIONS, ids=lambda one: one.name)
+def test_an_unknown_argument_is_refused_with_the_nearest_name(operation: Operation) -> None:
+    for name in operation.command.__struct_fields__:
+        with pytest.raises(InvalidArgument) as caught:
+            read(operation, {**arguments_of(operation.name), f"{name}_x": 1})
+        assert caught.value.remedy.startswith(f"did you mean {name}? the arguments are: ")
+
+
+def test_a_wrong_choice_is_refused_with_the_choices_of_every_argument_that_has_some() -> None:
+    seen = set[str]()
+    for operation in ALL_OPERATIONS:
+        for name, kind in get_type_hints(operation.command).items():
+            choices = get_args(kind) if get_origin(kind) is Literal else ()
+            choices = EVENT_KINDS if name == "kinds" else choices
+            if not choices:
+                continue
+            for wrong in ("medium", 5, ["medium"], {"a": 1}):
+                with pytest.raises(InvalidArgument) as caught:
+                    read(operation, {**arguments_of(operation.name), name: wrong})
+                assert caught.value.remedy == f"{name} is one of: {', '.join(choices)}", (operation, wrong)
+            seen.add(name)
+    assert seen >= {"importance", "policy", "order", "kinds", "on_timeout"}

@@ -1,5 +1,6 @@
 """What a caller may ask, as typed and documented values; every edge reads its arguments through these."""
 
+import ast
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +15,7 @@ from msgspec import Meta
 from postroom.contracts.choices import ContactPolicy, Importance, SearchOrder
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.project_log import EVENT_KINDS, EventKind
+from postroom.mail.names import nearest
 
 _END = r"$(?!\n)"
 """The end of a text, where Python alone would let a line break follow; readers of the schema know it too."""
@@ -550,18 +552,42 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|\s+")
 _NULLS = frozenset({"null", "none", "nil", "undefined"})
 _SELECTIONS = frozenset({"paths", "ids", "kinds", "agent_name"})
 """Arguments that select a part: a command without them applies to everything."""
-_NAME_KEYS = frozenset({"name", "agent", "agent_name"})
+_NAME_KEYS = frozenset({"name", "agent", "agent_name", "to", "recipient", "recipients"})
+_WRAPPED_NAME = re.compile(r"(?:\*{1,3}([^*]+)\*{1,3}|\(([^()]+)\)|\[([^\[\]]+)\])")
+"""A name, or names, in Markdown's stars or in brackets: `**Ben**`, `(Ben)`, `[Ben, Cyd]`."""
 _VALUE_KEYS = frozenset({"id", "value", "path"})
 _BETWEEN_NAMES = re.compile(r"[,;\n]")
 _AND = re.compile(r"\s+(?:and|&|\+)\s+", re.IGNORECASE)
 _BEGINS_WITH_AND = re.compile(r"\A(?:and|&)\s+", re.IGNORECASE)
+_DATA_URL = re.compile(r"\s*data:[^,]{0,200};base64,", re.IGNORECASE)
+_BEGINS_WITH_SHA256 = re.compile(r"\Asha-?256[:=-]\s*", re.IGNORECASE)
+_OTHER_WORDS: Final[Mapping[str, frozenset[str]]] = {
+    "body": frozenset({"body_md"}),
+    "filename": frozenset({"name"}),
+    "file_name": frozenset({"name"}),
+    "path": frozenset({"paths"}),
+    "project": frozenset({"project_key"}),
+    "recipient": frozenset({"to"}),
+    "recipients": frozenset({"to"}),
+    "reservation_paths": frozenset({"reserve_paths"}),
+    "sender": frozenset({"sender_name"}),
+    "thread": frozenset({"thread_id"}),
+}
+"""Words that models write for our names of arguments, each where a tool has the argument."""
 _BEGINS_WITH_TO = re.compile(r"\Ato(?::\s*|\s+)", re.IGNORECASE)
 _MAILBOX = re.compile(r"[\"']?([^\s<>\"']+)[\"']?\s*<\s*([^<>]*?)\s*>")
 """A name with an e-mail address behind it."""
-_NUMBER = re.compile(r"(?:message |id |id[:=] ?|no\. ?)?#? ?(\d{1,3}(?:,\d{3})+|\d{1,16})(?:\.0*)?")
+_NUMBER = re.compile(
+    r"(?:(?:message|msg)[ _-]?|id |id[:=] ?|no\. ?)?#? ?(\d{1,3}(?:,\d{3})+|\d{1,16})(?:\.0*)?"
+)
 _NUMBERS = re.compile(r"#?\d{1,16}(?:\s*[,;\s]\s*#?\d{1,16})+")
-_SPAN = re.compile(r"(\d{1,9}) ?(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)")
+_SPAN = re.compile(r"(\d{1,9}) ?(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)(?![a-z])")
+_SPANS = re.compile(rf"{_SPAN.pattern}(?:(?:,? (?:and )?)?{_SPAN.pattern}){{0,3}}")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_OPENING = ("[", "{", "(")
+_BULLET = re.compile(r"\A(?:[-*•]|\d{1,3}[.)])\s+")
+_LONGEST_LITERAL = 8_000
+"""Characters of a text that is read as a literal of Python."""
 _DEEPEST = 8
 """Levels of lists and objects that are looked at; no command has more than three."""
 
@@ -575,6 +601,8 @@ def read_command(kind: type[C], arguments: dict[str, Any]) -> C:
     _refuse_broken_text(arguments, "$")
     given = _named_arguments(kind, arguments)
     arguments = _clean_arguments(kind, given)
+    if arguments is not given:
+        _refuse_broken_text(arguments, "$")
     command: C | None = None
     try:
         command = msgspec.convert(arguments, kind, strict=False)
@@ -588,10 +616,27 @@ def read_command(kind: type[C], arguments: dict[str, Any]) -> C:
         raise InvalidArgument(
             _without_patterns(reason)[:_LONGEST_SHOWN] + (f" (at {where})" if where else ""),
             value=_value_at(arguments, where) if where not in ("", "$") else None,
-            remedy=f"the arguments are: {', '.join(_signature(kind)) or 'none'}",
+            remedy=_remedy(kind, reason, where),
         ) from error
     _refuse_lost_selection(command, given)
     return command
+
+
+def _remedy(kind: type[Command], reason: str, where: str) -> str:
+    """Say what to give: the choices of an argument that has some, the nearest name, or all arguments."""
+    named = next(iter(re.findall(r"\w+", where)), "")
+    field = next((one for one in msgspec.structs.fields(kind) if one.name == named), None)
+    choices = [] if field is None else [one for one in _kinds_in(field.type) if get_origin(one) is Literal]
+    if choices:
+        return f"{named} is one of: {', '.join(dict.fromkeys(map(str, get_args(choices[0]))))}"
+    if named == "message_id" and "message_ids" in kind.__struct_fields__:
+        return "give one id as message_id, or several as message_ids: [12, 13]"
+    at_fault: type[msgspec.Struct] = AttachmentIn if named == "attachments" else kind
+    unknown = re.search(r"unknown field `(.*)`", reason)
+    close = nearest(unknown[1], at_fault.__struct_fields__, count=1) if unknown else []
+    hint = f"did you mean {close[0]}? " if close else ""
+    every = ", ".join(_signature(at_fault)) or "none"
+    return f"{hint}the {'fields of an attachment' if at_fault is not kind else 'arguments'} are: {every}"
 
 
 def _refuse_lost_selection(command: Command, given: Mapping[str, Any]) -> None:
@@ -636,11 +681,11 @@ def _named_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str
     named = dict[str, Any]()
     for name, value in arguments.items():
         known = name if name in fields else _CAMEL.sub("_", name.strip()).replace("-", "_").lower()
-        known = known if known in fields else name
+        known = known if known in fields or known in _OTHER_WORDS else name
         if known in named and named[known] != value:
             raise InvalidArgument(f"{known} is given twice, with two values", remedy=f"give {known} once")
         named[known] = value
-    return named
+    return _with_known_names(named, kind)
 
 
 def _clean_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
@@ -679,7 +724,7 @@ def _plain_name(value: object) -> object:
     if isinstance(value, dict) and len(value) == 1:
         [(key, inner)] = value.items()
         value = inner if key in _NAME_KEYS and isinstance(inner, str) else value
-    text = _plain_text(value)
+    text = _plain_text(_unwrapped(value) if isinstance(value, str) else value)
     if text is None and value is not None:
         return value  # an agent may be called Nil
     return text[1:] if isinstance(text, str) and text[:1] == "@" and len(text) > 1 else text
@@ -687,25 +732,40 @@ def _plain_name(value: object) -> object:
 
 def _plain_names(value: object) -> object:
     """Return names as a list; no name holds a comma or a line break."""
-    if isinstance(value, str) and value.strip()[:1] in ("[", "{"):
+    if isinstance(value, str) and value.strip()[:1] in _OPENING:
         value = next(_json_forms(value.strip()), value)
+    if isinstance(value, dict) and len(value) == 1:
+        [(key, inner)] = value.items()
+        value = inner if key in _NAME_KEYS and isinstance(inner, list | str) else value
     if isinstance(value, str):
         if value.strip().lower() in _NULLS:
             return None
-        value = [value] if value.strip()[:1] in ("[", "{") else _listed_names(value)
-    elif isinstance(value, dict):
+        text = _unwrapped(value)
+        value = [value] if text[:1] in ("[", "{") else _listed_names(text)
+    elif isinstance(value, dict) or (isinstance(value, int) and not isinstance(value, bool)):
         value = [value]
     if not isinstance(value, list):
         return value
     flat = [one for item in value for one in (item if isinstance(item, list) else [item])]
-    return [_one_name(_plain_name(one)) for one in flat if one is not None]
+    flat = [str(one) if isinstance(one, int) and not isinstance(one, bool) else one for one in flat]
+    return [
+        _one_name(_plain_name(one))
+        for one in flat
+        if one is not None and not (isinstance(one, str) and not one.strip())
+    ]
+
+
+def _unwrapped(text: str) -> str:
+    text = _BULLET.sub("", text.strip(), count=1) if "\n" not in text.strip() else text.strip()
+    found = _WRAPPED_NAME.fullmatch(text)
+    return text if found is None else next(filter(None, found.groups())).strip()
 
 
 def _listed_names(text: str) -> list[str]:
     """Return the names that a text lists: `Ben, Cy and Dan`. The path behind an `@` may hold an `and`."""
     names = list[str]()
     for part in _BETWEEN_NAMES.split(text):
-        name = _BEGINS_WITH_AND.sub("", part.strip(), count=1) if names else part.strip()
+        name = _BEGINS_WITH_AND.sub("", _unwrapped(part), count=1) if names else _unwrapped(part)
         names += [name] if "/" in name else _AND.split(name)
     return [name for name in names if name]
 
@@ -740,6 +800,54 @@ def _one_or_more_names(value: object) -> object:
     """Return `to`, which is one name for request_contact and a list of names for send_message."""
     names = _plain_names(_BEGINS_WITH_TO.sub("", value.strip(), count=1) if isinstance(value, str) else value)
     return names[0] if isinstance(names, list) and len(names) == 1 else names
+
+
+def _plain_digest(value: object) -> object:
+    """Return a digest in lower case, without the name of its algorithm: `sha256:AB...`."""
+    text = _plain_text(value)
+    return _BEGINS_WITH_SHA256.sub("", text, count=1).lower() if isinstance(text, str) else text
+
+
+def _plain_files(value: object) -> object:
+    """Return attachments with `filename` as `name`."""
+    if isinstance(value, str) and value.strip()[:1] in _OPENING:
+        value = next(_json_forms(value.strip()), value)
+    if isinstance(value, dict):
+        value = [value]
+    if not isinstance(value, list):
+        return value
+    items = [next(_json_forms(one), one) if isinstance(one, str) and one[:1] == "{" else one for one in value]
+    return [_plain_file(one) if isinstance(one, dict) else one for one in items]
+
+
+def _plain_file(given: dict[str, Any]) -> dict[str, Any]:
+    """Return an attachment under our names, its content in standard base64: also from a data URL."""
+    file = _with_known_names(given, AttachmentIn)
+    text = file.get("content_base64")
+    if not isinstance(text, str):
+        return file
+    if found := _DATA_URL.match(text):
+        text = text[found.end() :]
+    if ("-" in text or "_" in text) and "+" not in text and "/" not in text:
+        text = "".join(text.split()).replace("-", "+").replace("_", "/")
+        text += "=" * (-len(text) % 4)  # the alphabet for URLs is often written without them
+    return {**file, "content_base64": text}
+
+
+def _with_known_names(given: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return arguments with other words for our names replaced: `body` is `body_md`.
+
+    Raises:
+        InvalidArgument: Both names are given, with two values.
+    """
+    fields = set(kind.__struct_fields__)
+    named = dict[str, Any]()
+    for name, value in given.items():
+        known = name if name in fields else next(iter(fields & _OTHER_WORDS.get(name, frozenset())), name)
+        if known in named and named[known] != value:
+            raise InvalidArgument(f"{known} is given twice, with two values", remedy=f"give {known} once")
+        named[known] = value
+    return named
 
 
 def _plain_moment(value: object) -> object:
@@ -801,7 +909,7 @@ def _other_forms(value: object, kind: Any, name: str) -> Iterator[object]:
     """Yield the other forms in which a model may have meant a value, the most likely form first."""
     if isinstance(value, str):
         text = value.strip()
-        for form in _json_forms(text if text[:1] in ("[", "{") else ""):
+        for form in _json_forms(text if text[:1] in _OPENING else ""):
             if isinstance(form, list) and 0 < len(form) == form.count(None):
                 return
             yield form
@@ -816,6 +924,7 @@ def _other_forms(value: object, kind: Any, name: str) -> Iterator[object]:
     elif isinstance(value, int) and not isinstance(value, bool):
         yield str(value) if abs(value) <= 2**53 else value
         yield [value]
+        yield [str(value)] if abs(value) <= 2**53 else [value]
     elif isinstance(value, dict):
         yield [value]
         if len(value) == 1 and value.keys() <= _VALUE_KEYS:
@@ -870,8 +979,10 @@ def _forms_of_text(text: str, kind: Any, name: str) -> Iterator[object]:
                 remedy=f"write [{parts}] for several ids, or {one} for one",
             )
         yield int(number[1].replace(",", ""))
-    if name.endswith("_seconds") and (span := _SPAN.fullmatch(word)):
-        yield int(span[1]) * _SECONDS[span[2][0]]
+    if name.endswith("_seconds") and _SPANS.fullmatch(word):
+        parts_of_span = [(int(count), unit[0]) for count, unit in _SPAN.findall(word)]
+        if len({unit for _, unit in parts_of_span}) == len(parts_of_span):
+            yield sum(count * _SECONDS[unit] for count, unit in parts_of_span)
 
 
 @cache
@@ -884,13 +995,60 @@ def _kinds_in(kind: Any) -> frozenset[Any]:
 
 
 def _json_forms(text: str) -> Iterator[object]:
+    """Yield what JSON text stands for, or a list, a tuple or a set as Python writes it: `['a', 'b']`."""
     try:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
-        return
+        try:
+            found = _plain_json(ast.literal_eval(text)) if len(text) <= _LONGEST_LITERAL else None
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            return
+        if not isinstance(found, list | dict):
+            return
     yield found
     if isinstance(found, dict):
         yield [found]
+
+
+def _plain_json(literal: object, depth: int = 0) -> object:
+    """Return a literal of Python as JSON has it; a set in the order of its values.
+
+    Raises:
+        ValueError: It holds what JSON has not, or nests too deep.
+    """
+    if depth > _DEEPEST:
+        raise ValueError("too deep")
+    if isinstance(literal, set):
+        literal = sorted(literal, key=str)
+    if isinstance(literal, list | tuple):
+        return [_plain_json(item, depth + 1) for item in literal]
+    if isinstance(literal, dict):
+        return {str(key): _plain_json(item, depth + 1) for key, item in literal.items()}
+    if literal is None or isinstance(literal, str | int | float):
+        return literal
+    raise ValueError("no JSON")
+
+
+def _plain_paths(value: object) -> object:
+    """Return paths as a list, also from the text of a list; no path holds a line break."""
+    if isinstance(value, str) and value.strip().lower() not in _NULLS:
+        text = value.strip()
+        if "\n" in text and text[:1] not in _OPENING:
+            lines = [line.strip() for line in text.splitlines() if line.strip()]
+            is_marked = all(map(_BULLET.match, lines))
+            return [_BULLET.sub("", line, count=1) if is_marked else line for line in lines]
+        value = [value] if _path_list(text) else value
+    if not isinstance(value, list):
+        return value
+    return [path for item in value for path in (_path_list(item) or [item])]
+
+
+def _path_list(item: object) -> list[object] | None:
+    """Return the texts of a list that stands in a text; None if it is no list of texts."""
+    text = item.strip() if isinstance(item, str) else ""
+    found = next(_json_forms(text), None) if text[:1] in _OPENING else None
+    is_of_texts = isinstance(found, list) and any(isinstance(one, str) for one in found)
+    return [one for one in found if one is not None] if is_of_texts and isinstance(found, list) else None
 
 
 def _without_patterns(reason: str) -> str:
@@ -928,7 +1086,7 @@ def _refuse_broken_text(value: object, where: str, depth: int = 0) -> None:
             _refuse_broken_text(inner, f"{where}[{index}]", depth + 1)
 
 
-def _signature(kind: type[Command]) -> list[str]:
+def _signature(kind: type[msgspec.Struct]) -> list[str]:
     fields = msgspec.structs.fields(kind)
     required = [field.name for field in fields if field.required]
     return required + [f"{field.name}?" for field in fields if not field.required]
@@ -967,7 +1125,7 @@ _CLEANED: Final[Mapping[str, Callable[[object], object]]] = {
     "thread_id": _plain_text,
     "topic": _plain_text,
     "run_id": _plain_text,
-    "sha256": _plain_text,
+    "sha256": _plain_digest,
     "name": _plain_text,
     "agent_name": _plain_name,
     "sender_name": _plain_name,
@@ -976,5 +1134,8 @@ _CLEANED: Final[Mapping[str, Callable[[object], object]]] = {
     "cc": _plain_names,
     "bcc": _plain_names,
     "since": _plain_moment,
+    "paths": _plain_paths,
+    "reserve_paths": _plain_paths,
+    "attachments": _plain_files,
 }
 """The arguments that are read before their type is looked at."""

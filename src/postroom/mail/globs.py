@@ -80,6 +80,10 @@ _LINES = re.compile(
     re.IGNORECASE,
 )
 """A path with line numbers behind it: `a.py:10-20`, `a.py:10:5`, `a.py#L10-L20`, `a.py (lines 10-20)`."""
+_BETWEEN_PATHS = re.compile(r"\s*[;|]\s*|\s+(?:(?:and|&|\+)\s+)?", re.IGNORECASE)
+_ENDS_AS_PATH = re.compile(r"[\w*)\]}]\.[A-Za-z]\w{0,7}\Z|[/*]\Z")
+"""An extension, a slash or a star: several such texts in one are several paths."""
+_LISTS = ",;\"'"
 _QUOTED = re.compile(r"([\"'`])(?P<text>(?:(?!\1).)*)\1", re.DOTALL)
 _AROUND = "\"'` "
 _EXCLUDES = re.compile(r"(?:\A|[{,])!")
@@ -141,12 +145,13 @@ def spelled(raw: str) -> list[str]:
     (`[{]`), are plain text.
 
     Raises:
-        InvalidPattern: The text excludes files (`!a`), ends with line numbers, lists several paths with
-            commas, or stands for over 100 patterns.
+        InvalidPattern: The text excludes files (`!a`), ends with line numbers, lists several paths, or stands
+            for over 100 patterns.
     """
     text = unicodedata.normalize("NFC", raw).strip() or raw
     while quoted := _QUOTED.fullmatch(text):
         text = quoted["text"].strip()
+    _refuse_written_lists(raw, text)
     found = list(islice(_alternatives(text), MAX_ALTERNATIVES + 1))
     if len(found) > MAX_ALTERNATIVES:
         raise InvalidPattern(
@@ -166,7 +171,7 @@ def spelled(raw: str) -> list[str]:
 
 
 def _refuse_lines_and_lists(raw: str, text: str) -> None:
-    """Refuse line numbers behind a path, and paths with commas and blanks between them.
+    """Refuse line numbers behind a path, and several paths in one text.
 
     Raises:
         InvalidPattern: The text has one of these forms; the remedy names the paths.
@@ -181,12 +186,51 @@ def _refuse_lines_and_lists(raw: str, text: str) -> None:
         )
     paths = [part.strip(_AROUND) for part in re.split(r",(?:\s|\Z)", text)]
     if len(paths) > 1:
-        listed = ", ".join(f'"{path}"' for path in paths if path)
         raise InvalidPattern(
             f"the pattern {raw[:200]!r} has a comma before a blank, and a pattern is one path",
             value=raw,
-            remedy=f"send a list: [{listed[:400]}]; in the name of a file write ? instead of the blank",
+            remedy=f"send a list: [{_listed(paths)}]; in the name of a file write ? instead of the blank",
         )
+    paths = [part.strip(_AROUND) for part in _BETWEEN_PATHS.split(text)]
+    if len(paths) > 1 and all(map(_ENDS_AS_PATH.search, paths)):
+        raise InvalidPattern(
+            f"the pattern {raw[:200]!r} looks like {len(paths)} paths, and a pattern is one path",
+            value=raw,
+            remedy=f"send a list: [{_listed(paths)}]; in a name write ? instead of each separator",
+        )
+
+
+def _refuse_written_lists(raw: str, text: str) -> None:
+    """Refuse a list as the text of one pattern: `[README.md]` would cover names of one character.
+
+    Raises:
+        InvalidPattern: Brackets around the whole text can mean neither a set of characters nor a name.
+    """
+    inner = text[1:-1]
+    match text[:1] + text[-1:]:
+        case "[]":
+            singles = re.sub(r".-.", "", inner)
+            is_word = len(singles) > 2 and list(singles) != sorted(set(singles)) and inner[0] not in "!^"
+            is_list = (is_word and any(map(str.isalnum, singles))) or "/" in inner
+        case "()":
+            is_list = bool(_ENDS_AS_PATH.search(inner)) or bool(set(inner) & set(_LISTS))
+        case "{}":
+            is_list = "," not in inner and (
+                bool(set(inner) & set("/'\"")) or bool(_ENDS_AS_PATH.search(inner))
+            )
+        case _:
+            return
+    if is_list and not set(inner) & set("[](){}"):
+        paths = [part.strip(_AROUND) for part in re.split("[,;]", inner)]
+        raise InvalidPattern(
+            f"the pattern {raw[:200]!r} looks like a list, and a pattern is one path",
+            value=raw,
+            remedy=f"send a list: [{_listed(paths)}]; write ./ before the pattern to keep it as it is",
+        )
+
+
+def _listed(paths: Sequence[str]) -> str:
+    return ", ".join(f'"{path}"' for path in paths if path)[:400]
 
 
 def _alternatives(text: str) -> Iterator[str]:

@@ -31,6 +31,10 @@ ACTIVITY_INTERVAL = 30_000
 """Milliseconds within which a second sign of life is not written again; a shorter lease may end meanwhile."""
 
 
+_EVERYBODY: Final = frozenset({"all", "everybody", "everyone", "*"})
+"""What models write for every agent of a project."""
+
+
 def find_agent(tx: RecordReads, project: Project, name: str) -> Agent:
     """Return the project's agent of this name.
 
@@ -50,6 +54,14 @@ def unknown_agent(tx: RecordReads, project: Project, name: str) -> UnknownAgent:
             value=name,
             remedy="read a person's messages on the pages (`postroom open`), or in the person's chat; "
             "the operator names people with `postroom people add NAME`",
+            details={"nearest": [], "project": project.slug},
+        )
+    if name.casefold() in _EVERYBODY:
+        return UnknownAgent(
+            f"project {project.slug} has no agent {shown(name)}",
+            value=name,
+            remedy="to write to every active agent of the project, set broadcast to true and leave out "
+            "this name",
             details={"nearest": [], "project": project.slug},
         )
     close = nearest(name, (agent.name for agent in tx.agents(project.id, include_retired=False, limit=1_000)))
