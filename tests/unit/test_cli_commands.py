@@ -440,6 +440,22 @@ def test_a_message_is_shown_with_its_head_and_text(run: Run, fake: FakePostroom)
     assert "Second" in run("mail", "inbox", "--as", "Bo", "--bodies").out
 
 
+def test_an_inbox_that_comes_in_several_answers_is_listed_whole(run: Run, fake: FakePostroom) -> None:
+    asked: list[Any] = []
+
+    def answered(request: Any) -> object:
+        asked.append(request.body["params"]["arguments"])
+        seq = asked[-1].get("before", 10) - 1
+        more = {"more": True} if len(asked) < 3 else {}
+        return [{**INBOX, "id": seq, "seq": seq, **more}]
+
+    fake.tools["fetch_inbox"] = answered
+    listed = json.loads(run("mail", "inbox", "--as", "Bo", "--limit", "50", "--json").out)["messages"]
+    assert [one["id"] for one in listed] == [9, 8, 7]
+    assert not any("more" in one for one in listed)
+    assert [(one.get("before"), one["limit"]) for one in asked] == [(None, 50), (9, 49), (8, 48)]
+
+
 def test_what_an_agent_wrote_cannot_steer_the_terminal(run: Run, fake: FakePostroom) -> None:
     hostile = {**MESSAGE, "subject": "a\x1b]0;x\x07\nTo: Eve", "body_md": "\x1b[2J\u202etxt.exe\x9b1m\ttab\n"}
     fake.tools["get_message"] = lambda _: hostile

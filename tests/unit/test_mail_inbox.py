@@ -5,6 +5,7 @@ import json
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from mail_room import SHORE, Room, room_in_memory
@@ -31,6 +32,10 @@ async def test_messages_come_newest_first_and_after_a_cursor_oldest_first(room: 
     assert [one["seq"] for one in await room.inbox("Ben", after=2)] == [3, 4, 5]
     assert await room.inbox("Ben", after=5) == []
     assert await room.inbox("Ben", after=2**53) == []
+    assert [one["seq"] for one in await room.inbox("Ben", before=4, limit=2)] == [3, 2]
+    assert await room.inbox("Ben", before=1) == []
+    error = await room.refused(InvalidArgument, "fetch_inbox", agent_name="Ben", after=1, before=3)
+    assert "either after or before" in error.message
 
 
 async def test_bodies_are_left_out_when_they_are_not_asked_for(room: Room) -> None:
@@ -300,14 +305,76 @@ async def test_a_large_message_is_read_in_parts_by_its_id(room: Room, body: str,
     assert "truncated" not in past
 
 
-async def test_a_thousand_messages_of_any_size_keep_every_message_in_the_answer(room: Room) -> None:
+async def all_parts(room: Room, start: int | None = None, **more: Any) -> list[list[dict[str, Any]]]:
+    """Read Ben's inbox to its end: newest first, or after `start` oldest first."""
+    cursor = "before" if start is None else "after"
+    parts = [await room.inbox("Ben", limit=1000, after=start, **more)]
+    while "more" in parts[-1][-1]:
+        parts.append(await room.inbox("Ben", limit=1000, **{cursor: parts[-1][-1]["seq"]}, **more))
+    return parts
+
+
+@pytest.mark.parametrize("start", [None, 0])
+@pytest.mark.parametrize("unread_only", [False, True])
+async def test_messages_of_any_size_come_in_answers_of_limited_size(
+    room: Room, start: int | None, unread_only: bool
+) -> None:
     await room.open()
-    for size in range(150):
-        await room.send("Ada", "Ben", body_md="ä" * (size * 40))
-    inbox = await room.inbox("Ben", limit=1000)
-    assert len(inbox) == 150
-    bare = await room.inbox("Ben", limit=1000, include_bodies=False)
-    assert in_bytes(inbox) < in_bytes(bare) + 20_000
+    sent = [await room.send("Ada", "Ben", body_md="ä" * (size * 40)) for size in range(150)]
+    parts = await all_parts(room, start, unread_only=unread_only)
+    assert len(parts) > 1
+    assert all(len(msgspec.json.encode(part)) <= 40_000 for part in parts)
+    inbox = [one for part in parts for one in part]
+    assert [one["id"] for one in inbox] == (sent[::-1] if start is None else sent)
+    assert all("more" not in one for part in parts for one in part[:-1])
+    for one in inbox:
+        size = sent.index(one["id"]) * 40
+        assert len(one["body_md"]) + one.get("characters_left", 0) == size
+        assert len(one["body_md"]) >= min(size, 500)
+
+
+async def test_short_messages_are_whole_in_each_list_and_read_on_from_its_last_message(room: Room) -> None:
+    await room.open()
+    one_more = {"subject": "x" * 200, "body_md": "y" * 300}
+    first = await room.send("Ada", "Ben", **one_more)
+    thread = f"msg-{first}"
+    sent = [first, *[await room.send("Ada", "Ben", thread_id=thread, **one_more) for _ in range(299)]]
+    parts = await all_parts(room)
+    assert [one["id"] for part in parts for one in part] == sent[::-1]
+    assert min(map(len, parts[:-1])) > 40
+    for listed in ("fetch_thread", "fetch_inbox_events"):
+        found, after, answers = [], 0, 0
+        while after is not None and len(found) < len(sent):
+            named = {"agent_name": "Ben"} if listed == "fetch_inbox_events" else {"thread_id": thread}
+            answer = await room.call(listed, after=after, limit=1000, **named)
+            rows = answer["events" if listed == "fetch_inbox_events" else "messages"]
+            assert len(msgspec.json.encode(rows)) <= 40_000
+            assert all(one.get("body_md", one_more["body_md"]) == one_more["body_md"] for one in rows)
+            found += [one["id"] for one in rows]
+            after, answers = answer["next"], answers + 1
+        assert found == sent
+        assert answers > 1
+    session = await room.call("start_session", program="p", model="m", name="Ben", inbox_limit=100)
+    assert session["unread"] == 300
+    assert len(msgspec.json.encode(session["inbox"])) <= 40_000
+
+
+async def test_lists_name_some_of_many_recipients_and_a_message_names_all_of_them(room: Room) -> None:
+    names = [f"worker-{number:03}" for number in range(150)]
+    await room.open("Ada", *names)
+    for _ in range(20):
+        newest = await room.send("Ada", broadcast=True, body_md="short news")
+    inbox = await room.inbox(names[70])
+    assert len(inbox) == 20
+    assert {one["body_md"] for one in inbox} == {"short news"}
+    assert {(len(one["to"]), one["recipients_left"]) for one in inbox} == {(20, 130)}
+    assert len(msgspec.json.encode(inbox)) <= 40_000
+    for whole in (
+        await room.call("get_message", agent_name=names[70], message_id=newest),
+        *await room.inbox(names[70], message_id=newest),
+    ):
+        assert sorted(whole["to"]) == names
+        assert "recipients_left" not in whole
 
 
 async def test_only_a_message_that_came_to_the_agent_is_in_its_inbox(room: Room) -> None:

@@ -194,7 +194,10 @@ async def test_every_kind_of_resource_reads(client: Client[Any]) -> None:
     ]
     sent = await client.call_tool("send_message", message(thread_id="lamp:1", attachments=files))
     text, picture = (one["sha256"] for one in sent.data["deliveries"][0]["payload"]["attachments"])
-    (found,) = await client.read_resource(f"mail://attachment/srv-lighthouse/Ben/1/{text}")
+    inbox = await client.call_tool("fetch_inbox", {"project_key": PROJECT, "agent_name": "Ben"})
+    named = [one["resource"] for one in inbox.structured_content["result"][0]["attachments"]]
+    assert named == [f"mail://attachment/srv-lighthouse/Ben/1/{sha256}" for sha256 in (text, picture)]
+    (found,) = await client.read_resource(named[0])
     assert (base64.b64decode(found.blob), found.mime_type) == (b"the plan", "text/plain")
     (found,) = await client.read_resource(f"mail://attachment/srv-lighthouse/Ben/1/{picture}")
     assert (base64.b64decode(found.blob), found.mime_type) == (b"\xff\x00", "image/png")

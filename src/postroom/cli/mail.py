@@ -164,20 +164,22 @@ def inbox(  # noqa: PLR0913 - the options of the command
     as_json: AsJson = False,
 ) -> None:
     """List messages. Listing marks nothing as read."""
-    found = Server.find().call_tool(
-        "fetch_inbox",
-        {
-            "project_key": project_key(project),
-            "agent_name": acting,
-            "limit": limit,
-            "include_bodies": bodies,
-            "unread_only": unread,
-            "urgent_only": urgent,
-            "since": since,
-            "after": after,
-        },
-    )
-    messages = show.items(found)
+    server = Server.find()
+    asked: dict[str, object] = {
+        "project_key": project_key(project),
+        "agent_name": acting,
+        "include_bodies": bodies,
+        "unread_only": unread,
+        "urgent_only": urgent,
+        "since": since,
+        "after": after,
+    }
+    messages: list[dict[str, Any]] = []
+    while True:  # one answer holds so much; its last message says whether the server has more
+        messages += show.items(server.call_tool("fetch_inbox", {**asked, "limit": limit - len(messages)}))
+        if not messages or not messages[-1].pop("more", False):
+            break
+        asked["before" if after is None else "after"] = messages[-1]["seq"]
     show.answer({"messages": messages}, as_json=as_json, text=lambda: _listed(messages, bodies=bodies))
 
 

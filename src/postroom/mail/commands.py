@@ -223,6 +223,7 @@ class FetchInbox(Command, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     Look when you begin, between steps and before you end (unread_only). Reading marks nothing: answer
     with reply_message, then call acknowledge_message. If `truncated`, read on with message_id and offset.
+    Read files as MCP `resource`.
     """
 
     project_key: ProjectKey
@@ -233,6 +234,9 @@ class FetchInbox(Command, frozen=True, kw_only=True, forbid_unknown_fields=True)
     urgent_only: Annotated[bool, Meta(description="high and urgent only")] = False
     since: When | None = None
     after: Annotated[int, Meta(ge=0, le=2**53, description="seq of the last message seen")] | None = None
+    before: (
+        Annotated[int, Meta(ge=0, le=2**53, description="seq of the last message, if it says `more`")] | None
+    ) = None
     message_id: MessageId | None = None
     offset: Offset = 0
 

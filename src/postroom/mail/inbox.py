@@ -33,6 +33,8 @@ from postroom.mail.views import (
     InboxView,
     MessageView,
     attachment_part,
+    attachment_resource,
+    fit,
     fit_bodies,
     inbox_view,
     maybe_iso,
@@ -110,10 +112,10 @@ class DeliveryView(TypedDict):
 def inbox_views(
     context: ReadContext, project: Project, reader: Agent, entries: Sequence[InboxEntry], *, bodies: bool
 ) -> list[InboxView]:
-    """Show messages to their reader."""
+    """Show messages to their reader, from the first on, as many as one answer holds."""
     messages = [entry.message for entry in entries]
     views = shown_messages(context, project, messages, viewer=reader, bodies=bodies)
-    return list(map(inbox_view, entries, views))
+    return fit(list(map(inbox_view, entries, views)))
 
 
 def shown_messages(
@@ -123,12 +125,8 @@ def shown_messages(
     *,
     viewer: Agent | None = None,
     bodies: bool = True,
-    offset: int = 0,
 ) -> list[MessageView]:
-    """Show messages as a project sees them, with two look-ups for all of them together.
-
-    Long bodies are cut so that the messages fit `ANSWER_BYTES`.
-    """
+    """Show messages as a project sees them, whole, with two look-ups for all of them together."""
     ids = [message.id for message in messages]
     recipients = context.tx.recipients(ids) if ids else {}
     attachments = context.tx.attachments(ids) if ids else {}
@@ -145,8 +143,10 @@ def shown_messages(
         )
         for message in messages
     ]
-    if bodies:
-        fit_bodies(views, offset=offset)
+    if viewer is not None:
+        for message, view in zip(messages, views, strict=True):
+            for shown, one in zip(view["attachments"], attachments[message.id], strict=True):
+                shown["resource"] = attachment_resource(project.slug, viewer, message.id, one)
     return views
 
 
@@ -163,6 +163,7 @@ def fetch_inbox(context: ReadContext, asked: FetchInbox) -> list[InboxView]:
     """Return an agent's messages, or the one that it names by id; reading marks nothing.
 
     Raises:
+        InvalidArgument: Both `after` and `before` were given.
         UnknownMessage: The agent did not receive the message that it names.
     """
     since = _moment(asked.since)
@@ -172,12 +173,20 @@ def fetch_inbox(context: ReadContext, asked: FetchInbox) -> list[InboxView]:
         received = next((one for one in recipients if one.agent_id == reader.id), None)
         if received is None:
             raise _not_received(reader, message.id)
-        views = shown_messages(context, project, [message], viewer=reader, offset=asked.offset)
+        views = shown_messages(context, project, [message], viewer=reader)
+        fit_bodies(views, offset=asked.offset)
         return [inbox_view(received, views[0])]
+    if asked.after is not None and asked.before is not None:
+        raise InvalidArgument(
+            "fetch_inbox takes either after or before",
+            value=asked.before,
+            remedy="give after to read on to newer messages, or before to read on to older ones",
+        )
     entries = context.tx.inbox(
         reader.id,
         limit=asked.limit,
         after=asked.after,
+        before=asked.before,
         since=since,
         unread_only=asked.unread_only,
         importance=URGENT if asked.urgent_only else (),
@@ -217,9 +226,10 @@ def fetch_inbox_events(context: ReadContext, asked: FetchInboxEvents) -> InboxEv
     if asked.after > reader.inbox_seq:
         raise CursorAhead(f"the newest entry is {reader.inbox_seq}", value=asked.after, details=bounds)
     entries = context.tx.inbox_events(reader.id, after=asked.after, limit=asked.limit)
+    views = inbox_views(context, project, reader, entries, bodies=False)
     return {
-        "events": inbox_views(context, project, reader, entries, bodies=False),
-        "next": entries[-1].seq if entries else asked.after,
+        "events": views,
+        "next": views[-1]["seq"] if views else asked.after,
         "newest": reader.inbox_seq,
         "oldest": reader.inbox_floor,
     }
@@ -229,7 +239,9 @@ def get_message(context: ReadContext, asked: GetMessage) -> MessageView:
     """Return one message, with its body from `offset` on as far as an answer holds it."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
     message, _ = visible_message(context, project, agent, asked.message_id)
-    return shown_messages(context, project, [message], viewer=agent, offset=asked.offset)[0]
+    views = shown_messages(context, project, [message], viewer=agent)
+    fit_bodies(views, offset=asked.offset)
+    return views[0]
 
 
 def get_attachment(context: ReadContext, asked: GetAttachment) -> AttachmentPart:

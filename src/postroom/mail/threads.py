@@ -20,6 +20,7 @@ from postroom.mail.views import (
     ProjectView,
     ReservationView,
     agent_view,
+    fit,
     project_view,
     reservation_view,
 )
@@ -200,11 +201,11 @@ def fetch_thread(context: ReadContext, asked: FetchThread) -> ThreadMessages:
     found = talk.messages(limit=asked.limit + 1, after=asked.after)
     if not found and not talk.messages(limit=1):
         raise _unknown(project, asked.thread_id)
-    messages = found[: asked.limit]
+    messages = fit(shown_messages(context, project, found[: asked.limit]))
     return {
         "thread_id": asked.thread_id,
-        "messages": shown_messages(context, project, messages),
-        "next": messages[-1].id if len(found) > len(messages) else None,
+        "messages": messages,
+        "next": messages[-1]["id"] if len(found) > len(messages) else None,
     }
 
 

@@ -3,7 +3,8 @@
 import base64
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, NotRequired, TypedDict
+from typing import Final, NotRequired, TypedDict, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
@@ -45,13 +46,14 @@ class AgentView(TypedDict):
 
 
 class AttachmentView(TypedDict):
-    """An attachment; get_attachment returns its bytes."""
+    """An attachment; get_attachment returns its bytes, and so does the MCP resource named by `resource`."""
 
     name: str
     media_type: str
     size: int
     sha256: str
     preview_sha256: str | None
+    resource: NotRequired[str]
 
 
 MessageView = TypedDict(
@@ -64,6 +66,7 @@ MessageView = TypedDict(
         "to": list[str],
         "cc": list[str],
         "bcc": NotRequired[list[str]],
+        "recipients_left": NotRequired[int],
         "importance": str,
         "ack_required": bool,
         "topic": str,
@@ -75,12 +78,15 @@ MessageView = TypedDict(
         "truncated": NotRequired[bool],
         "characters_left": NotRequired[int],
         "next_offset": NotRequired[int],
+        "more": NotRequired[bool],
     },
 )
 """A message; `bcc` is there for its sender, and for a hidden recipient holds that one alone.
 
 `truncated`, `characters_left` and `next_offset` are present only if `body_md` stops before the body ends.
 Call get_message, or fetch_inbox with `message_id`, with `next_offset` as `offset` for the next part.
+`more` is present only in the last message of an answer that has no room for the messages after it.
+`recipients_left` is present only in lists: so many more names are in the message that its id returns.
 """
 
 
@@ -151,6 +157,12 @@ def agent_view(agent: Agent) -> AgentView:
     }
 
 
+def attachment_resource(slug: str, agent: Agent, message_id: int, attachment: Attachment) -> str:
+    """Return the MCP resource under which an agent of the project `slug` reads an attachment."""
+    parts = (slug, agent.name, str(message_id), attachment.sha256)
+    return "mail://attachment/" + "/".join(quote(part, safe="") for part in parts)
+
+
 def attachment_view(attachment: Attachment) -> AttachmentView:
     """Show an attachment."""
     return {
@@ -208,6 +220,46 @@ ANSWER_BYTES: Final = 40_000
 An answer holds them twice, as text and as structured content, because some clients read only the text and
 others only the structured content. Clients stop at about 25,000 tokens.
 """
+_WHOLE_BYTES: Final = 1_000
+"""A listed body of up to this size is whole; of a longer one, at least so much is shown."""
+_MARK_BYTES: Final = 100
+"""The room for what is added to a message that is cut, or that is the last one of more."""
+_LISTED_NAMES: Final = 20
+"""The recipients of each kind that a list names."""
+
+V = TypeVar("V", bound=MessageView)
+
+
+def fit(views: Sequence[V]) -> list[V]:
+    """Return the messages, from the first on, that fit `ANSWER_BYTES`, and at least one.
+
+    Long bodies and long lists of recipients are cut, in place. If messages are left out, the last one that is
+    returned says `more`.
+    """
+    room = ANSWER_BYTES - _MARK_BYTES
+    fitting: list[V] = []
+    for view in views:
+        _cut_names(view)
+        body = str(view.get("body_md", ""))
+        needed = len(msgspec.json.encode(view)) - _json_bytes(body) + len(",")
+        size = _json_bytes(body[: _WHOLE_BYTES + 1])
+        needed += size if size <= _WHOLE_BYTES else _WHOLE_BYTES + _MARK_BYTES
+        if fitting and needed > room:
+            fitting[-1]["more"] = True
+            break
+        room -= needed
+        fitting.append(view)
+    fit_bodies([view for view in fitting if "body_md" in view])
+    return fitting
+
+
+def _cut_names(view: MessageView) -> None:
+    left = 0
+    for names in (view["to"], view["cc"], view.get("bcc", [])):
+        left += len(names[_LISTED_NAMES:])
+        del names[_LISTED_NAMES:]
+    if left:
+        view["recipients_left"] = left
 
 
 def fit_bodies(views: Sequence[MessageView], *, offset: int = 0) -> None:
@@ -219,12 +271,13 @@ def fit_bodies(views: Sequence[MessageView], *, offset: int = 0) -> None:
     for view, body in zip(views, bodies, strict=True):
         view["body_md"] = body[:ANSWER_BYTES]
     sizes = [_json_bytes(view["body_md"]) for view in views]
-    size_left = ANSWER_BYTES - (len(msgspec.json.encode(views)) - sum(sizes))
+    cut = sum(size > _WHOLE_BYTES for size in sizes)
+    size_left = ANSWER_BYTES - (len(msgspec.json.encode(views)) - sum(sizes)) - _MARK_BYTES * cut
     longest = max(sizes, default=0)
     for shorter, size in enumerate(sorted(sizes)):
         longer = len(sizes) - shorter
         if size * longer > size_left:
-            longest = max(0, size_left // longer)
+            longest = max(_WHOLE_BYTES, size_left // longer)
             break
         size_left -= size
     for view, body in zip(views, bodies, strict=True):

@@ -23,9 +23,9 @@ async def _three_messages(store: MailStore, here: Office) -> list[int]:
 
 
 async def _inbox(
-    store: MailStore, agent_id: int, *, limit: int = 10, after: int | None = None, unread_only: bool = False
+    store: MailStore, agent_id: int, *, limit: int = 10, unread_only: bool = False, **cursor: int
 ) -> list[int]:
-    found = await store.read(lambda tx: tx.inbox(agent_id, limit=limit, after=after, unread_only=unread_only))
+    found = await store.read(lambda tx: tx.inbox(agent_id, limit=limit, unread_only=unread_only, **cursor))
     return [entry.message.id for entry in found]
 
 
@@ -176,6 +176,8 @@ async def since_keeps_messages_of_that_very_instant(store: MailStore, clock: Man
     assert [entry.message.id for entry in found] == [later, exact]
     found = await store.read(lambda tx: tx.inbox(here.ben.id, limit=10, since=now, after=2))
     assert [entry.message.id for entry in found] == [later]
+    found = await store.read(lambda tx: tx.inbox(here.ben.id, limit=10, since=now, before=3))
+    assert [entry.message.id for entry in found] == [exact]
 
 
 async def an_inbox_is_narrowed_by_what_is_unread_and_important(store: MailStore, clock: ManualClock) -> None:
@@ -190,6 +192,7 @@ async def an_inbox_is_narrowed_by_what_is_unread_and_important(store: MailStore,
 
     low, normal, _, urgent, high = await store.write(send)
     assert await _inbox(store, here.ben.id, unread_only=True) == [high, urgent, normal, low]
+    assert await _inbox(store, here.ben.id, unread_only=True, before=3) == [normal, low]
     assert await _inbox(store, here.ben.id, unread_only=True, after=1) == [normal, urgent, high]
     assert await _inbox(store, here.ben.id, unread_only=True, after=1, limit=2) == [normal, urgent]
 

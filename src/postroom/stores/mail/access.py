@@ -147,12 +147,13 @@ class RecordReads(
         """Return every recipient of each message, in the order in which they were named."""
         ...
 
-    def inbox(
+    def inbox(  # noqa: PLR0913 - what narrows the list
         self,
         agent_id: int,
         *,
         limit: int,
         after: int | None = None,
+        before: int | None = None,
         since: int | None = None,
         unread_only: bool = False,
         importance: Sequence[Importance] = (),
@@ -160,7 +161,7 @@ class RecordReads(
         """Return an agent's messages, recalled ones left out.
 
         With `after` they are those with a greater sequence number, oldest first; without it the newest
-        first. `since` keeps messages sent at or after an instant.
+        first, and with `before` those with a smaller one. `since` keeps messages sent at or after an instant.
         """
         ...
 

@@ -218,7 +218,8 @@ SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m
        m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at, m.check_value,
        r.kind, r.seq, r.read_at, r.acked_at
   FROM recipients r JOIN messages m ON m.id = r.message_id
- WHERE r.agent_id = :agent_id AND m.recalled_at IS NULL
+ WHERE r.agent_id = :agent_id AND r.seq < coalesce(CAST(:before AS bigint), 9223372036854775807)
+   AND m.recalled_at IS NULL
    AND (CAST(:since AS bigint) IS NULL OR m.created_ts >= :since)
    AND (CAST(:any_importance AS bigint) = 1 OR m.importance IN {texts :importance})
  ORDER BY r.seq DESC LIMIT :limit;
@@ -238,7 +239,8 @@ SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m
        m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at, m.check_value,
        r.kind, r.seq, r.read_at, r.acked_at
   FROM recipients r {index recipients_unread} JOIN messages m ON m.id = r.message_id
- WHERE r.agent_id = :agent_id AND r.read_at IS NULL AND m.recalled_at IS NULL
+ WHERE r.agent_id = :agent_id AND r.seq < coalesce(CAST(:before AS bigint), 9223372036854775807)
+   AND r.read_at IS NULL AND m.recalled_at IS NULL
    AND (CAST(:since AS bigint) IS NULL OR m.created_ts >= :since)
    AND (CAST(:any_importance AS bigint) = 1 OR m.importance IN {texts :importance})
  ORDER BY r.seq DESC LIMIT :limit;
