@@ -18,6 +18,8 @@ _BEGINS_BLANK: Final = frozenset(" \t\r\n/")
 _STRING: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
 _PLAIN: Final = re.compile(r"true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.+-])")
 _BYTE_ORDER: Final = "\ufeff"
+JsonForm = Literal["plain", "comments", "lenient"]
+"""JSON; JSON with comments; JSON with comments, and with commas before closing brackets."""
 
 
 def _refuse_constant(word: str) -> object:
@@ -113,6 +115,33 @@ def read(text: str) -> Node | None:
     if reader.at != len(text):
         raise reader.wrong("something follows the document")
     return found
+
+
+def require_form(text: str, form: JsonForm, reader: str) -> None:
+    """Refuse a text that the program `reader` cannot read, because it reads this form only.
+
+    Raises:
+        NotJson: it has a comment, or a comma before a closing bracket; or it is not JSON at all.
+    """
+    if form == "lenient" or (root := read(text)) is None:
+        return
+    at: int | None = None
+    if form == "plain":
+        found = "a comment, or a comma before a closing bracket"
+        try:
+            json.loads(text.removeprefix(_BYTE_ORDER))
+        except json.JSONDecodeError as error:
+            at = error.pos
+    else:
+        found = "a comma before a closing bracket"
+        commas = [one.children[-1].comma for one in nodes(root) if one.children]
+        at = min((one for one in commas if one is not None), default=None)
+    if at is not None:
+        line = text.count("\n", 0, at) + 1
+        raise NotJson(
+            f"line {line}: found {found}; {reader} expects JSON without, "
+            "and ignores or refuses the whole of such a file"
+        )
 
 
 def nodes(node: Node) -> Iterator[Node]:

@@ -152,7 +152,7 @@ def test_a_dry_run_writes_nothing_and_tells_the_client_nothing(home: Path, run: 
     assert told["form"] == "plugin"
     assert (home / ".claude/settings.json").read_text() == SETTINGS
     assert not list(home.rglob("marketplace.json"))
-    questions = {"plugin list --json", "--version", "auth status --help", "auth status"}
+    questions = {"plugin list --json", "--version"}
     assert set((home / "started").read_text().splitlines()) == questions
 
 

@@ -206,6 +206,54 @@ def test_a_file_that_cannot_be_read_or_has_another_shape_is_left_alone_and_named
     assert [one.name for one in path.parent.iterdir() if one.is_file()] == [path.name]
 
 
+@pytest.mark.parametrize("words", [(), ("--dry-run",), ("--scope", "project")])
+def test_a_trailing_comma_is_refused_for_gemini_and_a_comment_is_not(
+    words: tuple[str, ...], home: Path, run: Run
+) -> None:
+    """Gemini CLI reads comments, and ends with 52 if a file has a comma before a closing bracket."""
+    path = (Path.cwd() if "project" in words else home) / ".gemini/settings.json"
+    path.parent.mkdir(parents=True)
+    text = '// mine\n{\n  "ui": {"theme": "x"},\n}\n'
+    path.write_text(text)
+    code, document = run("gemini", *words)
+    message = document["clients"][0]["error"]["message"]
+    assert code == 78
+    assert f"{path} was left as it is: line 3: found a comma before a closing bracket" in message
+    assert "Gemini CLI expects JSON without" in message
+    assert path.read_text() == text
+    path.write_text(text.replace("},", "}"))
+    assert run("gemini", "--no-verify", *words)[0] == 0
+
+
+def test_a_dry_run_has_a_client_write_into_a_home_that_is_deleted(
+    home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients write files of their own whatever they are asked."""
+    writes = 'for at in "$HOME" "$CLAUDE_CONFIG_DIR" "$CODEX_HOME" "$XDG_CONFIG_HOME"; do touch "${at:-.}/new"; done'
+    monkeypatch.setenv("CODEX_HOME", str(home / "codex"))
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(home / "claude"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "xdg"))
+    for name in ("codex", "claude", "xdg"):
+        (home / name).mkdir()
+    program(home, "claude", f"{writes}\necho 2.1.197")
+    program(home, "codex", f"{writes}\necho 0.169.0")
+    before = tree(home)
+    code, document = run("claude", "codex", "--dry-run")
+    assert (code, tree(home)) == (0, before)
+    assert [one["to_do"] for one in document["clients"]] == [[], []]
+    [note] = document["notes"]
+    assert note.startswith("nothing was written; a dry run asks no client about its login")
+    assert run("remove", "claude", "--dry-run")[1]["notes"] == ["nothing was written"]
+
+
+def test_removal_lists_no_file_that_was_never_there(home: Path, run: Run) -> None:
+    claude(home, login='{"loggedIn": true}')
+    run("claude", "--no-verify", "--no-skill")
+    for told in (run("remove", "claude", "--dry-run")[1], run("remove", "claude")[1]):
+        files = {Path(one["path"]).name for one in told["clients"][0]["files"]}
+        assert files == {".claude.json", "settings.json"}
+
+
 def test_where_the_new_form_cannot_be_written_the_old_one_stays(
     home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from postroom.cli import guard_hooks
+from postroom.cli import guard, guard_hooks
 from postroom.contracts.errors import StateError
 from unit.test_guard import git, plain_git, repo, states, write
 
@@ -64,12 +64,41 @@ def test_commits_go_on_in_each_order_and_what_is_installed_runs(
     told = git(repo, "commit", "-m", "first", POSTROOM_AGENT="Ada").stderr
     assert ("reservations were not checked" in told) is has_guard, told  # no server runs
     assert ("Passed" in told) is has_pre_commit, told
-    state = "installed" if has_guard else "absent"
+    state = "installed" if has_guard else "foreign" if has_pre_commit else "absent"
     assert {one.state for one in guard_hooks.hooks_of(repo)} == {state}
     write(repo, "more")
     git(repo, "add", ".")
     blocked = {"POSTROOM_AGENT": "Ada", "POSTROOM_GUARD": "block"}
     git(repo, "commit", "-m", "second", code=int(has_guard), **blocked)
+
+
+@pytest.mark.parametrize("has_other", [False, True])
+def test_the_guard_is_not_called_absent_after_pre_commit_overwrote_it(
+    repo: Path, pre_commit: Path, capsys: pytest.CaptureFixture[str], has_other: bool
+) -> None:
+    """Another program's hook that the guard keeps is the only trace that `--overwrite` leaves."""
+    write(repo, ".pre-commit-config.yaml", text=CONFIGURATION)
+    git(repo, "add", ".")
+    hook = repo / ".git" / "hooks" / "pre-commit"
+    if has_other:
+        hook.write_text("#!/bin/sh\necho before >&2\n")
+        hook.chmod(0o755)
+    guard_hooks.install(repo)
+    take("P", repo, pre_commit)
+    subprocess.run([pre_commit, "install", "--overwrite"], cwd=repo, check=True, capture_output=True)
+    assert states(repo)["pre-commit"] == ("overwritten" if has_other else "foreign", has_other)
+    guard.status(repo)
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("pre-commit"))
+    assert "calls the hook" not in row
+    assert "written by pre-commit" in row
+    guard_hooks.install(repo)
+    assert states(repo)["pre-commit"] == ("installed", has_other)
+    told = git(repo, "commit", "-m", "first", POSTROOM_AGENT="Ada").stderr
+    assert ("before" in told, "reservations were not checked" in told, "Passed" in told) == (
+        has_other,
+        True,
+        True,
+    )
 
 
 def test_what_an_earlier_release_put_around_pre_commit_is_undone(repo: Path, pre_commit: Path) -> None:
@@ -223,6 +252,9 @@ def test_the_state_of_the_guard_beside_a_manager_is_whether_it_runs(
     found = guard_hooks.hooks_of(repo)
     assert {one.state == "installed" for one in found} == {runs}, told
     assert {one.manager for one in found} == {name if is_managed else ""}
+    if is_managed and not runs:
+        had_guard = order.rfind("G", 0, order.rfind("M")) > order.rfind("g")
+        assert {one.state for one in found} == {"overwritten" if had_guard else "foreign"}
     assert ("before" in told) is not is_managed, told
     if is_managed:
         assert runs is has_line

@@ -39,7 +39,7 @@ def remove(repo: Repo = HERE, as_json: AsJson = False) -> None:
 
 @app.command()
 def status(repo: Repo = HERE, as_json: AsJson = False) -> None:
-    """Show the state of each hook: absent, installed, foreign (another program's) or overwritten.
+    """Show the state of each hook: absent, installed, foreign (only another program's) or overwritten.
 
     If husky or lefthook writes the hooks, a hook is installed if their configuration calls the guard.
     """
@@ -61,7 +61,7 @@ def _beside(hook: guard_hooks.Hook) -> str:
     """Say which other program takes part in a hook."""
     if hook.manager:
         return f"called by {hook.manager}" if hook.state == "installed" else f"written by {hook.manager}"
-    return "calls the hook that was there" if hook.chained else ""
+    return "calls the hook that was there" if hook.chained and hook.state == "installed" else ""
 
 
 def _show(hooks: list[guard_hooks.Hook], *, as_json: bool) -> None:

@@ -7,7 +7,8 @@ its bytes, its mode and, should it be one, the link: taking ours away brings it 
       ▲                   │                     ▲                   │
       └──────remove───────┘                     └──────remove───────┘
 
-Where another program has written over ours since, it is `overwritten`, and nothing is touched.
+Where another program has put its hook in the place of ours, ours is `overwritten`. If a hook is kept beside
+it, neither of the two is touched.
 
 Programs that manage hooks write the files in Git's folder anew whenever they like:
 
@@ -119,7 +120,7 @@ def install(repository: Path) -> list[Hook]:
     for name in HOOKS:
         _unwrap_pre_commit(folder, name)
     found = hooks_of(repository)
-    if left := [hook for hook in found if hook.manager in _LINES and hook.state == "absent"]:
+    if left := [hook for hook in found if hook.manager in _LINES and hook.state != "installed"]:
         raise StateError(
             f"{left[0].manager} writes the hooks of this repository, and replaces others",
             value=str(left[0].path),
@@ -141,7 +142,7 @@ def remove(repository: Path) -> list[Hook]:
         StateError: a hook was overwritten since, or the configuration of husky or lefthook calls the guard.
     """
     folder = hooks_folder(repository)
-    usual = Path(_git(repository, "--path-format=absolute", "--git-common-dir")) / "hooks"
+    usual = _usual_folder(repository)
     found = hooks_of(repository)
     managed = [hook for hook in found if hook.manager in _LINES]
     for name in HOOKS:
@@ -152,7 +153,7 @@ def remove(repository: Path) -> list[Hook]:
     own += [_look(usual / hook.name, old=_OLD) for hook in managed if hook.manager == "lefthook"]
     _refuse_overwritten(own)
     for hook in own:
-        if hook.chained and hook.state != "foreign":
+        if hook.chained:
             hook.kept.replace(hook.path)
         elif hook.state == "installed":
             hook.path.unlink()
@@ -172,6 +173,11 @@ def hooks_folder(repository: Path) -> Path:
         InvalidPath: no working tree is there.
     """
     return Path(_git(repository, "--path-format=absolute", "--git-path", "hooks"))
+
+
+def _usual_folder(repository: Path) -> Path:
+    """Return the folder in which Git looks for hooks unless `core.hooksPath` names another."""
+    return Path(_git(repository, "--path-format=absolute", "--git-common-dir")) / "hooks"
 
 
 def _unwrap_pre_commit(folder: Path, name: str) -> None:
@@ -200,16 +206,19 @@ def _managed(repository: Path, folder: Path, name: str) -> Hook | None:
     """Return a hook that husky or lefthook calls by its configuration; None if they do not manage it."""
     if folder.name == "_" and (folder / "h").is_file():
         manager, files = "husky", [folder.parent / name]
+        replaced = _usual_folder(repository) / name
     elif (folder / "_" / "husky.sh").is_file():  # up to release 8
         manager, files = "husky", [folder / name]
+        replaced = _usual_folder(repository) / name
     elif _holds(folder / name, _LEFTHOOK):
         top = Path(_git(repository, "--path-format=absolute", "--show-toplevel"))
         manager, files = "lefthook", [one for names in _LEFTHOOK_FILES for one in sorted(top.glob(names))]
         files = files or [top / "lefthook.yml"]
+        replaced = folder / f"{name}{_OLD}"
     else:
         return None
     calling = next((one for one in files if _holds(one, f"postroom guard check {name}".encode())), None)
-    state: State = "installed" if calling else "absent"
+    state: State = "installed" if calling else "overwritten" if _is_ours(replaced) else "foreign"
     return Hook(name=name, path=calling or files[0], state=state, chained=False, manager=manager)
 
 
@@ -218,12 +227,12 @@ def _look(at: Path, *, old: str = "") -> Hook:
     is_pre_commit = _holds(at, _PRE_COMMIT)
     path = at.with_name(at.name + (LEGACY if is_pre_commit else old))
     chained = os.path.lexists(at.with_name(at.name + KEPT))
-    if not os.path.lexists(path):
-        state: State = "absent"
-    elif _is_ours(path):
-        state = "installed"
-    else:
+    if _is_ours(path):
+        state: State = "installed"
+    elif is_pre_commit or os.path.lexists(path):
         state = "overwritten" if chained else "foreign"
+    else:
+        state = "absent"
     manager = "pre-commit" if is_pre_commit else ""
     return Hook(name=at.name, path=path, state=state, chained=chained, manager=manager)
 
@@ -240,7 +249,7 @@ def _put(hook: Hook) -> None:
     try:
         draft.write_text(_script(hook.name), encoding="utf-8", newline="\n")
         draft.chmod(0o755)
-        if hook.state == "foreign":
+        if hook.state == "foreign" and os.path.lexists(hook.path):
             hook.path.rename(hook.kept)
         draft.replace(hook.path)
     finally:
@@ -261,7 +270,7 @@ def _script(hook: str) -> str:
 
 def _refuse_overwritten(found: list[Hook]) -> None:
     for hook in found:
-        if hook.state == "overwritten":
+        if hook.state == "overwritten" and os.path.lexists(hook.path):
             raise StateError(
                 f"{hook.path} was written over by another program, and {hook.kept.name} is still there",
                 value=str(hook.path),

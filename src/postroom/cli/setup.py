@@ -1,7 +1,6 @@
 """`postroom setup`: connects clients with the server, says how that stands, and takes it out again."""
 
 import difflib
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -203,7 +202,7 @@ def add(  # noqa: PLR0913 - the options of the command
     as_json: AsJson = False,
 ) -> None:
     """Write the server into clients' files, and hooks. Exit code 78 when one was refused, 1 a call failed."""
-    target = SetupScope(environment=places.environment(), scope=scope)
+    target = SetupScope(environment=places.environment(), scope=scope, is_dry_run=dry_run)
     taken = chosen(clients or [], target)
     server = served(target.environment)
     if not dry_run and not (http and no_hooks):
@@ -312,8 +311,8 @@ def _set_up(
             "tools": tools,
             "extras": dict(extras),
             "why": client.why if way == client.way else "as asked",
-            "files": [_file(one, dry_run=dry_run) for one in changes],
-            "to_do": [asdict(one) for one in (*unclear, *to_do(client, target, is_written=not dry_run))],
+            "files": _files(changes, dry_run=dry_run),
+            "to_do": [asdict(one) for one in (*unclear, *to_do(client, target))],
         }
     except PostroomError as error:
         return {**_head(client), "way": way, **_failed(error)}
@@ -342,7 +341,7 @@ def _take_out(client: Client, target: SetupScope, records: Records, *, dry_run: 
         changes = _removed(form, target, records, dry_run=dry_run)
         if form.market is not None and not dry_run:
             forget(form, target)
-        return {**_head(client), "files": [_file(one, dry_run=dry_run) for one in changes]}
+        return {**_head(client), "files": _files(changes, dry_run=dry_run)}
     except PostroomError as error:
         return {**_head(client), **_failed(error)}
 
@@ -363,6 +362,12 @@ def _removed(client: Client, target: SetupScope, records: Records, *, dry_run: b
 
 def _head(client: Client) -> dict[str, Any]:
     return {"client": client.name, "title": client.title}
+
+
+def _files(changes: Sequence[Change], *, dry_run: bool) -> list[dict[str, Any]]:
+    """Return what was done to each file, without those that are and were not there."""
+    present = [one for one in changes if not one.is_none or one.found.content is not None]
+    return [_file(one, dry_run=dry_run) for one in present]
 
 
 def _file(change: Change, *, dry_run: bool) -> dict[str, Any]:
@@ -404,12 +409,9 @@ def notes_of(results: Sequence[Mapping[str, Any]], target: SetupScope, *, dry_ru
         }
     )
     if dry_run:
-        clients = [one for one in CLIENTS if one.name in {result["client"] for result in results}]
-        path = target.environment.get("PATH", "")
-        asked = [one.title for one in clients if one.asks and shutil.which(one.asks.program, path=path)]
-        if not asked:
-            return ["nothing was written"]
-        return [f"postroom wrote nothing; {' and '.join(asked)} was asked and may write files of its own"]
+        if any("to_do" in result for result in results):
+            return ["nothing was written; a dry run asks no client about its login and the trust in folders"]
+        return ["nothing was written"]
     if not results:
         return ["no client was found; name one, for example `claude`"]
     notes = []
@@ -440,7 +442,7 @@ def done_text(document: Mapping[str, Any]) -> str:
     for result in document["clients"]:
         lines.append(_headline(result, dry_run=bool(document["dry_run"])))
         for one in result["files"]:
-            lines += _file_lines(one)
+            lines += _file_lines(one, is_removal="way" not in result)
         for one in result.get("to_do", ()):
             lines.append(f"  {show.line(one['detail'])}\n  remedy: {show.line(one['remedy'])}")
         if refusal := result.get("refusal"):
@@ -463,8 +465,9 @@ def _headline(result: Mapping[str, Any], *, dry_run: bool) -> str:
     return f"{title}: {'would be ' if dry_run else ''}taken out"
 
 
-def _file_lines(one: Mapping[str, Any]) -> list[str]:
-    told = {"none": "as it should be", "changed": "changed", "made": "made", "removed": "removed"}
+def _file_lines(one: Mapping[str, Any], *, is_removal: bool) -> list[str]:
+    unchanged = "not changed, it holds nothing of setup's" if is_removal else "as it should be"
+    told = {"none": unchanged, "changed": "changed", "made": "made", "removed": "removed"}
     lines = [f"  {show.line(one['path'])}: {told[one['change']]}"]
     if one["backup"]:
         lines.append(f"  backup: {show.line(one['backup'])}")

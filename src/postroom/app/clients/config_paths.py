@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +14,11 @@ from postroom.app.clients.config_edits import NAME, ConfigEdit
 from postroom.app.clients.files import look
 from postroom.app.clients.table import CLIENTS, Client, ConfigPath, OwnFile, Scope
 from postroom.contracts.errors import ClientFileRefused, InvalidArgument
+from postroom.executors.processes.asking import asked
 from postroom.jsonc import NotJson
 
+_FOLDERS: Final = frozenset(one.user.variable for one in CLIENTS if one.user.variable)
+"""The variables that name a client's own folder."""
 PROJECT_CLIENTS: Final = tuple(one.name for one in CLIENTS if one.project is not None)
 
 
@@ -30,6 +34,20 @@ class SetupScope:
     """The programs that left a question without an answer, which are asked nothing more."""
     versions: dict[str, tuple[int, str]] = field(default_factory=dict)
     """The exit code and the output of `--version`, for each program that was asked."""
+    is_dry_run: bool = False
+    """Whether nothing may be written in the user's folders, also not by a client that is asked."""
+
+    def ask(self, *words: str) -> tuple[int, str]:
+        """Return a client's exit code and output; in a dry run it has an empty home, deleted afterwards."""
+        if not self.is_dry_run:
+            return asked(self.environment, *words, silent=self.silent)
+        kept = {
+            name: value
+            for name, value in self.environment.items()
+            if name not in _FOLDERS and not name.startswith("XDG_")
+        }
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
+            return asked({**kept, "HOME": home, "USERPROFILE": home}, *words, silent=self.silent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from postroom.app.clients.config_paths import ConfigFile, SetupScope, config_fil
 from postroom.app.clients.files import look, real
 from postroom.app.clients.table import CLIENTS, Client, ConfigPath, Hooks, OwnFile, skill
 from postroom.contracts.errors import ClientFileRefused
-from postroom.executors.processes.asking import asked, shown
+from postroom.executors.processes.asking import shown
 from postroom.jsonc import NotJson
 from postroom.version import __version__
 
@@ -168,4 +168,4 @@ def _run(target: SetupScope, program: str, *words: str) -> tuple[int, str]:
     found = shutil.which(program, path=target.environment.get("PATH"))
     if found is None:
         return 127, f"{program} is not on the PATH"
-    return asked(target.environment, found, *words, silent=target.silent)
+    return target.ask(found, *words)

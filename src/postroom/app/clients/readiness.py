@@ -77,16 +77,18 @@ def refuse_unfit(client: Client, target: SetupScope, *, hooks: bool) -> list[ToD
     return []
 
 
-def to_do(client: Client, target: SetupScope, *, is_written: bool) -> list[ToDo]:
-    """Return what a client says that its user has to do; nothing where it cannot be asked.
+def to_do(client: Client, target: SetupScope) -> list[ToDo]:
+    """Return what a client says that its user has to do after set-up wrote its files.
 
-    A folder is asked about only where a project's files were written.
+    Empty if the client cannot be asked, and in a dry run: a client that tells it writes files of its own.
     """
+    if target.is_dry_run:
+        return []
     made, program = client.asks, _program(client, target)
     if made is None or program is None or program in target.silent:  # that is told already
         return []
     found = [_login(made, program, target)]
-    if is_written and made.lists_servers and program not in target.silent:
+    if made.lists_servers and program not in target.silent:
         if target.scope == "project":
             found.append(_folder(made, program, target))
         elif not made.oldest:  # the others were asked before anything was written, or are asked for the login
@@ -140,7 +142,7 @@ def _numbers(version: str) -> list[int]:
 def _version(made: ClientProgram, program: str, target: SetupScope) -> tuple[str, ToDo | None]:
     """Return the version that a client tells, or what is said of one that tells none."""
     if program not in target.versions:
-        target.versions[program] = asked(target.environment, program, "--version", silent=target.silent)
+        target.versions[program] = target.ask(program, "--version")
     code, said = target.versions[program]
     if version := version_in(said) if code == 0 else "":
         return version, None

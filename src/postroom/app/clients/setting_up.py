@@ -6,7 +6,6 @@
 A full disk shows before the first rename. When a later one fails, the earlier files are given back.
 """
 
-import json
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from postroom.app.clients.files import Draft, Found
 from postroom.app.clients.table import Client, Extra, OwnFile, Tools, Way
 from postroom.app.clients.toml_edit import NotToml
 from postroom.contracts.errors import InvalidArgument, PostroomError, VersionConflict
-from postroom.jsonc import NotJson
+from postroom.jsonc import NotJson, require_form
 
 TRIES: Final = 3
 """How often to plan again when a running client changed a file in between."""
@@ -324,14 +323,7 @@ def _require_own_form(client: Client, text: str) -> None:
     if client.never_with and json_edit.find(text, client.never_with) is not None:
         where = ".".join(client.never_with)
         raise NotJson(f"`{where}` stands in it: it is in the form of another version of {client.title}")
-    if client.plain_json and json_edit.find(text, ()) is not None:
-        try:
-            json.loads(text.removeprefix("\ufeff"))
-        except json.JSONDecodeError as error:
-            raise NotJson(
-                f"line {error.lineno}: found a comment, or a comma before a closing bracket; {client.title} "
-                "expects JSON without, and ignores the whole of such a file"
-            ) from error
+    require_form(text, client.json_form, client.title)
 
 
 def _still_true(record: Record, found: Found) -> Record:

@@ -21,7 +21,7 @@ from postroom.app.clients.table import Client, Extra, Tools, Way
 from postroom.app.clients.toml_edit import NotToml
 from postroom.app.clients.trust import HOW_TO_TRUST, hook_trust
 from postroom.contracts.errors import ClientFileRefused
-from postroom.jsonc import NotJson, nodes, read
+from postroom.jsonc import NotJson, nodes, read, require_form
 
 Drift = Literal[
     "missing",
@@ -131,6 +131,7 @@ def entry_of(client: Client, file: ConfigFile) -> Mapping[str, object] | None:
         if file.path.suffix == ".toml":
             found = toml_edit.find(text, path)
         else:
+            require_form(text, client.json_form, client.title)
             node = json_edit.find(text, path)
             found = None if node is None else node.value()
     except (NotJson, NotToml) as error:
@@ -243,7 +244,7 @@ class _Look:
         file = servers_file(self.client, self.target).path
         return [
             Finding(drift=one.kind, file=file, detail=one.detail, remedy=one.remedy)
-            for one in to_do(self.client, self.target, is_written=True)
+            for one in to_do(self.client, self.target)
         ]
 
     def own(self) -> tuple[bool, list[Finding]]:

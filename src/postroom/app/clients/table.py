@@ -13,6 +13,7 @@ from postroom.app.clients.config_edits import NAME, ConfigEdit
 from postroom.contracts import client_programs
 from postroom.contracts.client_programs import ClientProgram
 from postroom.contracts.clients import WAIT
+from postroom.jsonc import JsonForm
 
 Scope = Literal["user", "project"]
 Way = Literal["stdio", "http"]
@@ -124,8 +125,8 @@ class Client:
     """Taken by itself only when this stands in its file, since another row has the same file."""
     never_with: tuple[str, ...] = ()
     """What stands in the file of another row's version, so that ours would break it."""
-    plain_json: bool = False
-    """Whether it ignores a whole file of JSON that has a comment, or a comma before a closing bracket."""
+    json_form: JsonForm = "lenient"
+    """What its files of JSON may have beside JSON."""
     hooks: Hooks | None = None
     asks_trust: bool = False
     """Whether it runs no hook that its user did not trust."""
@@ -262,7 +263,7 @@ CLIENTS: Final = (
         token=_SHELL,
         programs=(client_programs.CLAUDE.program,),
         asks=client_programs.CLAUDE,
-        plain_json=True,
+        json_form="plain",
         folders=(ConfigPath(folder=".claude", names=("",), variable="CLAUDE_CONFIG_DIR"),),
         hooks=Hooks(
             user=ConfigPath(folder=".claude", names=("settings.json",), variable="CLAUDE_CONFIG_DIR"),
@@ -327,6 +328,7 @@ CLIENTS: Final = (
         token=_SHELL,
         programs=(client_programs.GEMINI.program,),
         asks=client_programs.GEMINI,
+        json_form="comments",
         folders=(ConfigPath(folder=".gemini", names=("settings.json",)),),
         hooks=Hooks(
             user=ConfigPath(folder=".gemini", names=("settings.json",)),
