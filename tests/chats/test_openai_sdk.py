@@ -22,6 +22,7 @@ from postroom.contracts.errors import (
     ExecutorFailed,
     InferenceTimeout,
     InvalidArgument,
+    NoModelEndpoint,
     ProviderFailed,
     RateLimited,
     Unauthorized,
@@ -407,6 +408,17 @@ async def test_a_failure_of_the_agent_is_an_error_and_is_not_done_again(room: Ro
         it.model._script.clear()
         assert (await it.chat("Hello")).choices[0].message.content == "done"
         assert len(it.asked) == tries + 1
+
+
+async def test_a_web_page_in_place_of_an_answer_has_the_caller_look_at_the_address(room: Room) -> None:
+    async with harbour(room) as it:
+        it.model.add(NoModelEndpoint("the model's endpoint answered 200 with a web page: <html>"))
+        with pytest.raises(
+            openai.InternalServerError, match="a web page or other data: check base_url"
+        ) as raised:
+            await it.chat("Hello")
+        assert (raised.value.status_code, raised.value.code) == (502, "model_endpoint_missing")
+        assert len(it.asked) == 1
 
 
 async def test_a_program_says_what_it_likes_and_the_code_of_its_failure_decides(room: Room) -> None:

@@ -321,7 +321,9 @@ async def test_why_an_execution_failed_is_logged_and_kept_with_the_place_where_i
     assert any("run.attempt_failed" in record.getMessage() for record in caplog.records)
 
 
-async def test_the_cause_of_each_failed_attempt_is_kept_with_its_place(room):
+async def test_the_cause_of_each_failed_attempt_is_kept_with_its_place_and_logged_in_one_short_line(
+    room, caplog
+):
     class Failing(Blocking):
         async def execute(self, activation, sink):
             cause = ConnectionError(f"no route, time {self.run_count}")
@@ -336,6 +338,9 @@ async def test_the_cause_of_each_failed_attempt_is_kept_with_its_place(room):
     assert [one["attempt"] for one in failed] == [1, 2, 3]
     for number, one in enumerate(failed, start=1):
         assert f"ConnectionError: no route, time {number}" in one["traceback"]
+    told = [one.getMessage() for one in caplog.records if "run.attempt_failed" in one.getMessage()]
+    assert len(told) == 3
+    assert all("provider is away" in line and len(line) < 300 for line in told)
 
 
 async def test_a_failure_of_ours_that_says_more_of_another_is_told_without_a_place_in_our_code(room):

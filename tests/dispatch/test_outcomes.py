@@ -15,6 +15,7 @@ from postroom.contracts.errors import (
     InvalidActivation,
     InvalidResume,
     ModelNotFound,
+    NoModelEndpoint,
     Overloaded,
     PhaseError,
     PostroomError,
@@ -48,6 +49,7 @@ INFERENCE = {
     ContextOverflow: PERMANENT,
     RequestRefused: PERMANENT,
     ModelNotFound: PERMANENT,
+    NoModelEndpoint: PERMANENT,
     ContentFiltered: PERMANENT,
 }
 

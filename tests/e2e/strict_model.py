@@ -1,4 +1,7 @@
-"""An endpoint with a window that it enforces, as a real one does: it counts what it is sent and refuses what is more.
+"""An endpoint that enforces its window and the order of turns, as real ones do.
+
+It counts what it is sent and refuses what is more. Like the templates of Gemma and Mistral it refuses a conversation
+in which user and assistant do not take turns.
 
 It remembers nothing: it answers a question by what it is shown, and sums up by keeping the facts. A token is four
 bytes of what is said.
@@ -13,6 +16,8 @@ from runtime.endpoint import END, FakeEndpoint, chunk, refusal
 
 FACT = re.compile(r"FACT: [^.\n]+\.")
 REFUSED = "POISON"
+EMPTY = "HUSH"
+"""It answers this with nothing."""
 
 
 def tokens_of(messages: list[dict[str, Any]]) -> int:
@@ -28,6 +33,8 @@ class StrictModel(FakeEndpoint):
         super().__init__()
         self.window = window
         self.refused = 0
+        self.wrong_turns = 0
+        """How often it was sent turns that do not alternate."""
         self.summaries = 0
         self.largest = 0
         self.status = 0
@@ -62,7 +69,7 @@ class StrictModel(FakeEndpoint):
         if any(REFUSED in json.dumps(one) for one in body["messages"]):
             return refusal(400, {"error": {"message": "Invalid content.", "type": "invalid_request_error"}})
         if count <= self.window:
-            return None
+            return self._wrong_turns(body)
         self.refused += 1
         said = (
             f"This model's maximum context length is {self.window} tokens. However, your messages resulted in "
@@ -70,6 +77,14 @@ class StrictModel(FakeEndpoint):
         )
         error = {"message": said, "type": "invalid_request_error", "param": "messages"}
         return refusal(400, {"error": {**error, "code": "context_length_exceeded"}})
+
+    def _wrong_turns(self, body: Any) -> bytes | None:
+        roles = [one["role"] for one in body["messages"] if one["role"] in ("user", "assistant")]
+        if roles == (["user", "assistant"] * len(roles))[: len(roles)]:
+            return None
+        self.wrong_turns += 1
+        said = "Conversation roles must alternate user/assistant/user/assistant/..."
+        return refusal(400, {"object": "error", "message": said, "type": "BadRequestError", "code": 400})
 
     async def _answer(self, body: Any) -> list[str]:
         messages = body["messages"]
@@ -85,7 +100,8 @@ class StrictModel(FakeEndpoint):
         elif "which facts" in text:
             said = "I know: " + " ".join(facts)
         else:
-            said = f"re: {text[:40]}"
+            newest = text.rpartition("\n\n")[2]
+            said = "" if EMPTY in newest else f"re: {newest[:40]}"
         usage = {"prompt_tokens": tokens_of(messages), "completion_tokens": len(said) // 4, "total_tokens": 0}
         return [
             chunk(content=said),

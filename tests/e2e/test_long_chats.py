@@ -16,6 +16,7 @@ import pytest
 from e2e.running import RunningServer
 from e2e.strict_model import StrictModel
 from e2e.test_gateway_server import KEY, PATIENCE, chat_page, configured, on_a_loop_of_its_own, shown
+from postroom.gateway import wording
 
 pytestmark = pytest.mark.long
 
@@ -83,7 +84,37 @@ def test_what_the_credentials_prevent_is_not_set_aside(tmp_path: Path, model: St
         model.status = 0
         write("and now?", "re: and now?")
         seen = [one["content"] for one in model.bodies[-1]["messages"][1:]]
-        assert seen == ["open the north shed", "and now?"]
+        assert seen == ["open the north shed\n\nand now?"]
+
+
+def test_a_failed_or_empty_turn_leaves_a_conversation_whose_roles_alternate(
+    tmp_path: Path, model: StrictModel
+) -> None:
+    with RunningServer(configured(tmp_path, model.url)) as server:
+        with person(server) as write:
+            write("good morning", "re: good morning")
+            write("HUSH now", wording.NO_ANSWER)
+            write("are you there?", "re: are you there?")
+            model.status = 401
+            write("open the north shed", "The agent could not answer: ")
+            write("/undo", "The last exchange is forgotten.")
+            model.status = 0
+            write("and now?", "re: and now?")
+        seen = [one["content"] for one in model.bodies[-1]["messages"][1:]]
+        assert seen[2:] == ["HUSH now\n\nare you there?", "re: are you there?", "and now?"]
+        model.status = 502
+        assert say(server, "which way to the light?").startswith("the model")
+        model.status = 0
+        assert say(server, "which way to the light?") == "re: which way to the light?"
+        assert say(server, "HUSH again") == ""
+        assert say(server, "and back?") == "re: and back?"
+        seen = [one["content"] for one in model.bodies[-1]["messages"][1:]]
+        assert seen[-3:] == [
+            "which way to the light?",
+            "re: which way to the light?",
+            "HUSH again\n\nand back?",
+        ]
+    assert model.wrong_turns == 0
 
 
 FACT = "FACT: the key of the north shed hangs behind the clock."

@@ -23,6 +23,7 @@ from postroom.contracts.errors import (
     InferenceTimeout,
     MissingExtra,
     ModelNotFound,
+    NoModelEndpoint,
     Overloaded,
     ProviderFailed,
     RateLimited,
@@ -266,11 +267,11 @@ async def test_thoughts_in_tags_are_reasoning_and_not_the_answer(
         (refusal(503), Overloaded),
         (refusal(504), InferenceTimeout),
         (refusal(529, {"type": "error", "error": {"type": "overloaded_error"}}), Overloaded),
-        (refusal(200, {"choices": []}, Content_Type="application/json"), ModelNotFound),
-        (refusal(200, {"error": "no such path"}, Content_Type="application/json"), ModelNotFound),
+        (refusal(200, {"choices": []}, Content_Type="application/json"), NoModelEndpoint),
+        (refusal(200, {"error": "no such path"}, Content_Type="application/json"), NoModelEndpoint),
         (refusal(200, {"error": {"message": "burst", "code": 429}}, Content_Type="application/json"), RateLimited),
-        (refusal(200, "{garbage", Content_Type="application/json; charset=utf-8"), ModelNotFound),
-        (refusal(200, "<html>", Content_Type="text/html"), ModelNotFound),
+        (refusal(200, "{garbage", Content_Type="application/json; charset=utf-8"), NoModelEndpoint),
+        (refusal(200, "<html>", Content_Type="text/html"), NoModelEndpoint),
         ([chunk("content_filter"), END], ContentFiltered),
         (['data: {"error": {"message": "burst", "code": 429}}\n\n'], RateLimited),
         (['data: {"error": "odd"}\n\n'], ProviderFailed),
@@ -392,8 +393,7 @@ async def test_what_is_asked_is_the_whole_conversation() -> None:
         "model": "big",
         "messages": [
             {"role": "system", "content": "be brief"},
-            {"role": "user", "content": "hi"},
-            {"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "https://x/y.png"}}]},
+            {"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "https://x/y.png"}}]},
             {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "type": "function", "function": {"name": "look", "arguments": '{"p": 1}'}}]},
             {"role": "tool", "tool_call_id": "a", "content": "seen"},
             {"role": "assistant", "content": "well \ufffd"},
@@ -406,6 +406,37 @@ async def test_what_is_asked_is_the_whole_conversation() -> None:
         "reasoning_effort": "low",
     }  # fmt: skip
     assert "max_completion_tokens" in request_body(request, token_limit_field="max_completion_tokens")
+
+
+TURNS: list[tuple[str, tuple[Message, ...], list[tuple[str, Any]]]] = [
+    ("an empty answer", (Message.user("a"), Message.assistant(""), Message.user("b")), [("user", "a\n\nb")]),
+    (
+        "a message that was sent again",
+        (Message.user("x"), Message.user("a"), Message.user("a")),
+        [("user", "x\n\na")],
+    ),
+    (
+        "two answers",
+        (Message.user("a"), Message.assistant("b"), Message.assistant("b"), Message.user("c")),
+        [("user", "a"), ("assistant", "b\n\nb"), ("user", "c")],
+    ),
+    (
+        "a call without an answer behind it",
+        (
+            Message.user("a"),
+            Message.assistant("", tool_calls=[ToolCall(id="t", name="look", arguments={})]),
+            Message.tool("t", "seen"),
+            Message.user("b"),
+        ),
+        [("user", "a"), ("assistant", None), ("tool", "seen"), ("assistant", "(no answer)"), ("user", "b")],
+    ),
+]
+
+
+@each_row("case, messages, sent", TURNS)
+def test_user_and_assistant_take_turns_in_what_is_sent(case: str, messages: Any, sent: Any) -> None:
+    body: Any = request_body(replace(ASKED, messages=messages), token_limit_field="max_tokens")
+    assert [(one["role"], one["content"]) for one in body["messages"]] == sent
 
 
 async def test_a_run_behind_an_endpoint_survives_a_cut() -> None:

@@ -1,4 +1,4 @@
-"""Fifteen ways in which endpoints say that a conversation is too long: each conversation goes on."""
+"""Sixteen ways in which endpoints say that a conversation is too long: each conversation goes on."""
 
 import asyncio
 import json
@@ -38,6 +38,7 @@ LITELLM = "litellm.ContextWindowExceededError: litellm.BadRequestError: OpenAIEx
 TGI = (
     "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 1500. Given: 9000 `inputs` tokens"
 )
+QWEN = "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 1500]"
 LLAMA = "the request exceeds the available context size, try increasing it"
 
 
@@ -77,6 +78,7 @@ class Strict:
         (400, said(OPENROUTER, code=400)),
         (422, {"error": TGI, "error_type": "validation"}),
         (413, said(GROQ, type="tokens", code="rate_limit_exceeded")),
+        (400, said(QWEN, type="invalid_request_error", code="invalid_parameter_error")),
         (400, said("the wording of tomorrow")),
     ])  # fmt: skip
 async def test_a_conversation_that_is_too_long_goes_on(status: int, body: Any) -> None:

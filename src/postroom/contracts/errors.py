@@ -32,7 +32,7 @@
     │   └── InferenceError    the model's side
     │       ├── InferenceFailed, ProviderFailed, RateLimited, Overloaded,   (tried again)
     │       │   InferenceTimeout, StreamInterrupted
-    │       └── ContextOverflow, RequestRefused, Unauthorized, ModelNotFound, ContentFiltered
+    │       └── ContextOverflow, RequestRefused, Unauthorized, ModelNotFound, NoModelEndpoint, ContentFiltered
     ├── InternalError         a developer: a rule of our own was broken
     ├── StoreError            the operator; the data is as it was
     │   ├── StoreUnavailable (StoreClosed), StoreFull, StoreReadOnly, CommitUnknown
@@ -805,6 +805,13 @@ class ModelNotFound(InferenceError):
 
     code = "model_not_found"
     branch = "model not found"
+
+
+class NoModelEndpoint(ModelNotFound):
+    """The address answered with a web page or other data in place of a model's answer."""
+
+    code = "no_model_endpoint"
+    branch = "no model endpoint"
 
 
 class ContentFiltered(InferenceError):

@@ -26,6 +26,8 @@ from postroom.contracts.errors import (
     ExecutorFailed,
     ExecutorMisbehaved,
     ForeignThread,
+    InferenceError,
+    InferenceFailed,
     InputError,
     InternalError,
     InvalidActivation,
@@ -991,15 +993,18 @@ class Execution:
 def _failed(dispatch: RunDispatch, error: BaseException, text: str) -> CanonicalEventDraft:
     """Log that an execution failed, and return the event that keeps why; with the place in foreign code.
 
-    A store that was away is no fault of a place.
+    A store that was away is no fault of a place. The log holds no traceback of a failure of a model whose
+    kind is known; the event does.
     """
     facts: dict[str, Json] = {"attempt": dispatch.attempt_count + 1, "error": text}
+    is_known = isinstance(error, InferenceError) and not isinstance(error, InferenceFailed)
     causes = error, error.__cause__
     is_ours = all(one is None or isinstance(one, PostroomError) for one in causes)
     was_away = isinstance(error, StoreError) and error.retryable
     if not is_ours and not was_away:
         facts["traceback"] = storable("".join(format_exception(error))[-_TRACEBACK_KEPT:])
-    _LOG.warning("run.attempt_failed", run_id=dispatch.run_id, **facts)
+    told = {name: fact for name, fact in facts.items() if name != "traceback" or not is_known}
+    _LOG.warning("run.attempt_failed", run_id=dispatch.run_id, **told)
     return CanonicalEventDraft(
         scopes=(EventScope.run(dispatch.run_id),),  # a thread's log has what its readers follow
         event_kind=ATTEMPT_FAILED,

@@ -11,6 +11,7 @@ from postroom.contracts.errors import (
     InferenceFailed,
     InferenceTimeout,
     ModelNotFound,
+    NoModelEndpoint,
     Overloaded,
     ProviderFailed,
     RateLimited,
@@ -101,6 +102,7 @@ _MODEL_TROUBLE = {
     InferenceFailed: "the model failed",
     Unauthorized: "the model's provider refuses the server's key or quota",
     ModelNotFound: "the model's provider has no such model",
+    NoModelEndpoint: "the model's address answered with a web page or other data: check base_url",
     ContextOverflow: "this is longer than the model takes",
     RequestRefused: "the model refused this",
     ContentFiltered: "the model's provider withheld the answer",
@@ -193,7 +195,7 @@ def _failed(reason: TerminationReason) -> str:
             return "This is longer than the model takes and is set aside: send it in smaller parts."
         case RequestRefused.code | ContentFiltered.code:
             return "The model refused this and it is set aside: say it differently, or go on."
-        case Unauthorized.code | ModelNotFound.code:
+        case Unauthorized.code | ModelNotFound.code | NoModelEndpoint.code:
             return f"The agent could not answer: {why}. Tell the operator, then send /retry once it is fixed."
         case AgentNotFound.code | RunnerNotFound.code:
             plain = why.removeprefix(f"{RunnerNotFound.branch}: ")

@@ -117,6 +117,7 @@ STATUSES: Final[dict[type[errors.PostroomError], int]] = {
     errors.RequestRefused: 502,
     errors.Unauthorized: 502,
     errors.ModelNotFound: 502,
+    errors.NoModelEndpoint: 502,
     errors.ContentFiltered: 502,
     errors.InternalError: 500,
     errors.StoreError: 500,

@@ -20,6 +20,7 @@ from postroom.contracts.errors import (
     InferenceTimeout,
     MissingExtra,
     ModelNotFound,
+    NoModelEndpoint,
     Overloaded,
     ProviderFailed,
     RateLimited,
@@ -68,13 +69,14 @@ _BY_STATUS: dict[int, type[InferenceError]] = {
 
 _TOO_LONG = re.compile(
     r"context ?(?:length|window|size)|(?:prompt|input|request) (?:is )?too (?:long|large)"
-    r"|too many (?:input )?tokens|maximum number of (?:input )?tokens|max_new_tokens",
+    r"|too many (?:input )?tokens|maximum number of (?:input )?tokens|max_new_tokens"
+    r"|range of input length should be",
     re.IGNORECASE,
 )
 """The words by which endpoints say, without a code, that a conversation is too long."""
 _WINDOW = re.compile(
     r"context length (?:is|of) (?:only )?(\d+)|> (\d+) maximum|n_ctx\D{1,4}(\d+)"
-    r"|tokens allowed \((\d+)\)|must be <= (\d+)",
+    r"|tokens allowed \((\d+)\)|must be <= (\d+)|input length should be \[\d+, ?(\d+)\]",
     re.IGNORECASE,
 )
 _ASKED = re.compile(
@@ -206,7 +208,7 @@ class Endpoint:
         A whole chat completion that comes in place of a stream becomes one chunk.
 
         Raises:
-            ModelNotFound: the endpoint answered with another JSON or with a web page.
+            NoModelEndpoint: The endpoint answered with a web page or with JSON that is no chat completion.
             InferenceError: the endpoint refused, could not be reached, or broke off.
         """
         begun = False
@@ -217,7 +219,7 @@ class Endpoint:
                 events, kind = stream.response.stream, stream.response.headers.get("content-type", "")
                 begun = True
                 if kind.startswith(("application/json", "text/html")):
-                    yield _one(_completion(await stream.response.aread())), lambda: False
+                    yield _one(_completion(await stream.response.aread(), kind)), lambda: False
                 else:
                     yield aiter(stream), lambda: isinstance(events, _Events) and events.is_done
         except openai.APITimeoutError as error:
@@ -300,7 +302,7 @@ class Endpoint:
         return str(text).replace(self._key, "***") if self._key else str(text)
 
 
-def _completion(body: bytes) -> ChatCompletionChunk:
+def _completion(body: bytes, kind: str) -> ChatCompletionChunk:
     """Return a whole chat completion as the one chunk of a stream.
 
     Raises:
@@ -319,9 +321,8 @@ def _completion(body: bytes) -> ChatCompletionChunk:
             whole = {"index": 0, "delta": message, "finish_reason": ended}
             return ChatCompletionChunk.construct(**{**said, "choices": [whole]})
     text = body.decode(errors="replace")[:LONGEST_EXCERPT]
-    raise ModelNotFound(
-        f"the model's endpoint answered 200 without a stream or a chat completion; check base_url: {text}"
-    )
+    sent = "with a web page" if kind.startswith("text/html") else "without a stream or a chat completion"
+    raise NoModelEndpoint(f"the model's endpoint answered 200 {sent}; check base_url: {text}")
 
 
 async def _one(chunk: ChatCompletionChunk) -> AsyncIterator[ChatCompletionChunk]:

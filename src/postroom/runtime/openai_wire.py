@@ -1,7 +1,7 @@
 """The OpenAI chat protocol as values: what is sent, and how the pieces of an answer become one."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -34,10 +34,9 @@ def request_body(request: InferenceRequest, *, token_limit_field: str) -> dict[s
     """Return the body of a streamed chat completion."""
     wishes = request.overrides
     system = [{"role": "system", "content": request.system}] if request.system else []
-    said = (_message(message) for message in request.messages)
     body: dict[str, Json] = {
         "model": (wishes.upstream_model if wishes else None) or request.model,
-        "messages": [*system, *(one for one in said if one)],
+        "messages": [*system, *_alternating(request.messages)],
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -63,6 +62,41 @@ def request_body(request: InferenceRequest, *, token_limit_field: str) -> dict[s
         body |= {name: value for name, value in asked.items() if value is not None}
         body |= wishes.more
     return body
+
+
+NO_ANSWER = "(no answer)"
+"""Stands for the missing answer between the result of a tool and the next message of the user."""
+
+
+def _alternating(messages: Iterable[Message]) -> list[dict[str, Json]]:
+    """Return the messages with user and assistant in turn, because several chat templates refuse others.
+
+    A turn that failed or was empty leaves two messages of one side in a row: they become one message. A
+    message that was sent again before it had an answer stands once.
+    """
+    turns: list[dict[str, Json]] = []
+    newest: dict[str, Json] | None = None
+    for message in messages:
+        if (turn := _message(message)) is None:
+            continue
+        before = turns[-1] if turns else {}
+        is_same_side = turn["role"] != "tool" and turn["role"] == before.get("role")
+        if turn["role"] == "user" and before.get("role") == "tool":
+            turns.append({"role": "assistant", "content": NO_ANSWER})
+        if not is_same_side or "tool_calls" in before:
+            turns.append(turn)
+        elif turn != newest or turn["role"] != "user":
+            turns[-1] = {**turn, "content": _joined(before["content"], turn["content"])}
+        newest = turn
+    return turns
+
+
+def _joined(before: Json, content: Json) -> Json:
+    """Return the content of two messages as that of one; parts if either has files."""
+    if not isinstance(before, list) and not isinstance(content, list):
+        return "\n\n".join(str(text) for text in (before, content) if text)
+    sides = (one if isinstance(one, list) else [{"type": "text", "text": one}] for one in (before, content))
+    return [part for side in sides for part in side]
 
 
 def _message(message: Message) -> dict[str, Json] | None:

@@ -41,6 +41,7 @@ _FAILURES: Final[Mapping[type[errors.PostroomError], tuple[int, str]]] = {
     errors.InferenceTimeout: (504, "model_timeout"),
     errors.Unauthorized: (502, "model_refused_our_key"),
     errors.ModelNotFound: (502, "model_missing"),
+    errors.NoModelEndpoint: (502, "model_endpoint_missing"),
     errors.StoreError: (503, "unavailable"),
 }
 """What callers are told of a failure; a class that is not here has what its nearest ancestor has."""
