@@ -71,7 +71,7 @@ class ChatSettings:
         return await self._line(name, session, source)
 
     def may_choose(self, name: str, source: SessionSource) -> bool:
-        """Return whether somebody may choose a setting; only operators choose one that costs or affects others."""
+        """Return whether somebody may choose; only operators choose what costs or affects others."""
         is_others = name in ("model", "instructions") or (name == "quiet" and source.chat_type != "dm")
         return self._people.may(source, PersonRole.OPERATOR if is_others else PersonRole.MEMBER)
 

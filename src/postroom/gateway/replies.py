@@ -96,7 +96,7 @@ class Reply(Record, frozen=True, kw_only=True):
     question: str | None = None
     """The number of the question that has its answer."""
     card: str | None = None
-    """The platform's id of the card of a notice, of which a button was pressed; None for a question's card."""
+    """The platform's id of a notice's card, of which a button was pressed; None for a question's card."""
     mail_key: str | None = None
     """The key of the mail message that is said by it, where the mail room waits to be told."""
     keeps_quiet: bool = False

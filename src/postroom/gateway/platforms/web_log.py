@@ -70,7 +70,7 @@ class Entry(Record, frozen=True, kw_only=True):
     """Of an answer: the id with which the gateway sent it, even if it replaced a draft."""
     buttons: tuple[tuple[str, str], ...] = ()
     asks: bool = True
-    """Of a card: whether a run waits until somebody presses a button. False if a command has shown the card."""
+    """Of a card: whether a run waits until somebody presses a button. False for the answer to a command."""
     files: tuple[ShownFile, ...] = ()
 
     @property
