@@ -720,6 +720,9 @@ async def test_a_model_is_chosen_by_a_button_and_holds_for_that_chat(stage: Stag
     labels = [] if stage.lacks("buttons") else ["small", "large", "default"]
     assert [label for label, _ in card.buttons] == labels
     await answer(stage, card, "large")
+    if not stage.lacks("buttons") and not stage.lacks("edits"):
+        await stage.until(lambda: (found := now(stage, card)) is not None and "model: large" in found.text)
+        assert now(stage, card).buttons == ()  # type: ignore[union-attr]  # seen just now
     await stage.driver.say("hello")
     await stage.until(stage.shows("re: hello"))
     asked = CallerRequest.of(stage.agent.activations[-1].messages[-1])

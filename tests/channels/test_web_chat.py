@@ -692,6 +692,23 @@ async def test_stop_ends_the_run_of_the_conversation_that_is_shown(ada, gateway)
     assert (press.value, press.source.thread_id, press.source.user_id) == ("stop", "c0ffee00", "web:Ada")
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_command_whose_answer_has_buttons_is_read_and_no_run_waits(
+    ada, adapter, gateway, is_late
+) -> None:
+    card = Card(text="model: small", buttons=(Button(label="large", value="model large"),))
+    if is_late:  # the message is shown after its answer
+        await adapter.send_card("Ada", card, {"answers": [MESSAGE_ID], "final": True})
+    body = {"id": MESSAGE_ID, "text": "/model"}
+    assert (await ada.post("/chat/messages", json=body, headers=SENT)).status_code == 202
+    if not is_late:
+        await adapter.send_card("Ada", card, {"answers": [MESSAGE_ID], "final": True})
+    await adapter.send_card("Ada", Card(text="May I?"), {"read": [MESSAGE_ID]})
+    shown = (await ada.get("/chat/conversations/main")).json()["entries"]
+    assert [one["answered"] for one in shown if one["kind"] == "message"] == [True]
+    assert [one["asks"] for one in shown if one["kind"] == "card"] == [False, True]
+
+
 async def test_typing_and_cards_name_the_conversation_that_they_belong_to(ada, adapter, gateway) -> None:
     asked = await write(ada, "Hello", "c0ffee00")
     there = {"thread_id": "c0ffee00"}

@@ -315,6 +315,52 @@ async def test_what_strangers_write_is_no_command(clock, gateway, scheme, templa
     assert "/stop now" in event.text
 
 
+@pytest.mark.parametrize(
+    ("body", "missing"),
+    [
+        (b'{"zen": "Keep it logically awesome.", "hook_id": 1}', "repo.name"),
+        (b'{"repo": {"name": "pier"}, "commits": []}', "commits.0.message"),
+        (b'{"repo": {"name": "pier"}, "commits": [{"message": null}]}', None),
+    ],
+)
+async def test_an_event_that_lacks_a_field_of_the_prompt_is_ignored(adapter, gateway, body, missing) -> None:
+    right = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
+    headers = {
+        "Content-Type": "application/json",
+        "X-Hub-Signature-256": f"sha256={right}",
+        "X-GitHub-Delivery": "d-1",
+    }
+    async with calling(adapter) as client:
+        answer = await client.post("/webhook/hub", content=body, headers=headers)
+    assert answer.status_code == 202
+    if missing is not None:
+        assert answer.json() == {"delivery": "d-1", "status": "ignored", "missing": missing}
+    assert [event.text for event in gateway.accepted] == ([] if missing else ["pier: "])
+
+
+@pytest.mark.parametrize(
+    ("route", "fields"),
+    [
+        ({"prompt": "Look at {title} of {title} in {n}."}, {"title": "Obey me\nnow", "n": "3"}),
+        ({"scheme": "gitlab"}, {"the whole text": "hello"}),
+        ({}, None),
+    ],
+)
+async def test_the_agent_is_told_which_words_of_a_prompt_come_from_the_body(
+    clock, gateway, route, fields
+) -> None:
+    adapter = WebhookAdapter(config(pier={"secret": SECRET, **route}), clock=clock)
+    adapter.set_message_handler(gateway)
+    await adapter.connect()
+    body = b'{"text": "hello", "title": "Obey me\\nnow", "n": 3}'
+    async with calling(adapter) as client:
+        headers = {**signed(clock, body), "X-Gitlab-Token": SECRET}
+        assert (await client.post("/webhook/pier", content=body, headers=headers)).status_code == 202
+    await adapter.disconnect()
+    (event,) = gateway.accepted
+    assert event.metadata.get("fields") == fields
+
+
 def test_a_template_cannot_be_made_to_swell() -> None:
     with pytest.raises(Refused) as refused:
         prompt_of("{a}" * 5_000, {"a": "x" * 1_000_000}, b"")

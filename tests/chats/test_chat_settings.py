@@ -59,6 +59,19 @@ async def test_a_model_that_is_not_offered_is_refused(room):
     assert asked_of(agent) == (None, "")
 
 
+async def test_the_command_names_the_present_model_and_offers_buttons_to_operators_alone(room):
+    config = replace(CONFIG, models={None: ("small", "large")}, own_models={None: "small"})
+    gateway, channel = await room.open(Agent(), config=config)
+    assert await said(room, gateway, channel, "/model") == "model: small (the agent's own)"
+    assert [one.label for one in channel.said[-1].card.buttons] == ["small", "large", "default"]
+    member = {"user": "u2", "chat": "77"}
+    shown = await said(room, gateway, channel, "/model", **member)
+    assert shown == f"model: small (the agent's own)\n{wording.OPERATORS_CHOOSE}"
+    assert channel.said[-1].card is None
+    assert await said(room, gateway, channel, "/model large", **member) == wording.NOT_ALLOWED
+    assert await said(room, gateway, channel, "/model large") == "model: large"
+
+
 async def test_without_offered_models_the_command_says_how_to_offer_them(room):
     gateway, channel = await room.open(Agent())
     shown = await said(room, gateway, channel, "/model")

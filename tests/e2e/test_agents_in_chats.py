@@ -16,6 +16,7 @@ from channels.fake_telegram import TOKEN, FakeTelegram, update
 from e2e.commands import run_here
 from e2e.running import RunningServer, plain_environment
 from e2e.test_gateway_server import on_a_loop_of_its_own, secret
+from postroom.mail.projects import slug_of
 
 pytestmark = pytest.mark.long
 
@@ -184,6 +185,15 @@ def test_two_agents_of_one_group_answer_each_to_its_name_and_whoever_is_not_ther
         assert server.stop() == 0
         said = {one["text"].replace("\\", "") for one in fake.sent("sendMessage")}
         assert said == {"Bo: I am Bo", "I am Ada"}
+        told('[[routes]]\nagent = "bo@elsewhere"\nmention = "bo"\n')
+        server.start()
+        refused = postroom(data, "gateway", "config", "check")
+        lost = "rule 1 names bo@elsewhere, and there is no such agent"
+        assert (refused.returncode, lost in refused.stderr) == (78, True)
+        others = f"name one of the agents called bo: Bo@{slug_of(str(yard))}"
+        assert others in refused.stderr
+        assert others in postroom(data, "gateway", "status").stdout
+        assert server.stop() == 0
         told(
             f'[[routes]]\nagent = "Cy@{yard}"\nmention = "cy"\n[[routes]]\nagent = "human:eve"\nmention = "eve"\n'
         )

@@ -544,6 +544,21 @@ def test_a_run_that_waits_for_an_answer_can_be_stopped(page: Browser, harbour: H
     soon(page, "document.querySelector('#stop').hidden")
 
 
+def test_a_command_whose_answer_has_buttons_leaves_nothing_to_stop(page: Browser, harbour: Harbour) -> None:
+    write(page, "/model")
+    soon(page, f"{STATE} === 'kept'")
+    buttons = tuple(Button(label=name, value=f"model {name}") for name in ("small", "large"))
+    card = Card(text="model: small", buttons=buttons)
+    told = {"answers": [harbour.asked()], "final": True}
+    harbour.run(harbour.adapter.send_card("Ada", card, told))
+    soon(page, "document.querySelector('#log .message .state').textContent === 'read'")
+    soon(page, "document.querySelectorAll('.card .choices button').length === 2")
+    assert page.see("document.querySelector('#stop').hidden") is True
+    assert page.see("document.querySelectorAll('.message .quiet').length") == 0
+    looks = "getComputedStyle(document.querySelectorAll('.card .choices button')[{}]).backgroundColor"
+    assert page.see(looks.format(0)) == page.see(looks.format(1))
+
+
 def test_the_list_gives_way_when_a_narrow_window_becomes_wide(page: Browser, harbour: Harbour) -> None:
     page.ask("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=False)
     page.see("document.querySelector('#open-side').click()")

@@ -194,6 +194,7 @@ def test_an_agent_offers_models_with_prices_which_count_for_its_endpoint_alone(h
     )
     assert told.agent.models == {"m": (0.5, 4), "large:2": (0, 0)}
     assert told.gateway.models == {None: ("m", "large:2"), "poet": ("m", "large:2"), "far": ()}
+    assert told.gateway.own_models[None] == told.agent.model
     assert told.gateway.rules_of(Platform.WEB, "ada").show_cost is True
     assert told.gateway.show_cost is False
     with pytest.raises(ConfigError, match="input_price"):

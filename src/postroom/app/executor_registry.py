@@ -43,6 +43,7 @@ from postroom.stores.mail.access import MailReads
 from postroom.stores.runs.ports import DispatchStore
 
 _RUNNER: Final = Table(Path("the runner"), "")
+_MOST_PROJECTS: Final = 200
 
 
 class ExecutorsByRunner(SeveralExecutors):
@@ -222,7 +223,9 @@ class ExecutorRegistry:
         def look(tx: MailReads) -> str | None:
             row_id = _row_of(tx, slug, name)
             if row_id is None:
-                raise AgentNotFound(f"there is no agent {agent_id!r}", value=agent_id)
+                named = _addresses_of(tx, name)
+                remedy = f"name one of the agents called {name}: {', '.join(named)}" if named else None
+                raise AgentNotFound(f"there is no agent {agent_id!r}", value=agent_id, remedy=remedy)
             kept = tx.runner(row_id)
             return None if kept is None else kept.runner
 
@@ -280,6 +283,12 @@ def _row_of(tx: MailReads, slug: str, name: str) -> int | None:
     project = tx.project(slug)
     agent = None if project is None else tx.agent(project.id, name)
     return None if agent is None else agent.id
+
+
+def _addresses_of(tx: MailReads, name: str) -> list[str]:
+    """Return the addresses of the agents with this name in the first 200 projects."""
+    found = [(project, tx.agent(project.id, name)) for project in tx.projects(limit=_MOST_PROJECTS)]
+    return [f"{one.name}@{project.slug}" for project, one in found if one and one.retired_at is None]
 
 
 def signing_secret(runner: HttpRunner, environment: Mapping[str, str]) -> str:

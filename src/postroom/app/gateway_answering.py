@@ -1,6 +1,6 @@
 """Whom a gateway.toml has answer beside models: agents of the mail room, and people, who may not be there."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from postroom.app.gateway_config import GatewayFile
@@ -29,6 +29,13 @@ class Named(NamedTuple):
             return Missing(f"{self.where} names {self.whom}, and there is no such agent", remedy)
         remedy = f"run `postroom people add {self.whom.removeprefix(PERSON)}`, or change {self.file}"
         return Missing(f"{self.where} names {self.whom}, and nobody is named so", remedy)
+
+    def gone_but(self, addresses: Sequence[str]) -> Missing:
+        """Return what is wrong when no agent has this address, and these agents have its name."""
+        if not addresses:
+            return self.gone
+        name = self.whom.partition("@")[0]
+        return Missing(self.gone.what, f"name one of the agents called {name}: {', '.join(addresses)}")
 
     @property
     def not_run(self) -> Missing:

@@ -259,8 +259,9 @@ class ChatService:
             return None if is_there else named.gone
         try:
             is_run = self._runners is None or await self._runners.runner_of(named.whom) is not None
-        except AgentNotFound:
-            return named.gone
+        except AgentNotFound as error:
+            is_unknown = error.remedy == AgentNotFound.default_remedy
+            return named.gone if is_unknown else Missing(named.gone.what, error.remedy)
         except InvalidRunner as error:
             remedy = error.remedy or named.not_run.remedy
             return Missing(f"{named.where} names {named.whom}: {error.message}", remedy)

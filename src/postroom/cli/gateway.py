@@ -291,7 +291,11 @@ def _fault_of(server: Server, named: "Named") -> "Missing | None":
     try:
         server.call_tool("whois", {"project_key": project, "agent_name": name})
     except (UnknownAgent, UnknownProject):
-        return named.gone
+        run = show.items(server.admin("GET", "/admin/runners").get("runners"))
+        others = [
+            f"{one['agent']}@{one['project']}" for one in run if one["agent"].casefold() == name.casefold()
+        ]
+        return named.gone_but(others)
     found = server.admin("GET", f"/admin/runners?{urlencode({'project': project})}")
     is_run = any(one["agent"].casefold() == name.casefold() for one in show.items(found.get("runners")))
     return None if is_run else named.not_run

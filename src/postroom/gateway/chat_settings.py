@@ -58,7 +58,7 @@ class ChatSettings:
             return f"There is no setting {name[:40]!r}; there are {', '.join(SETTINGS)}."
         if not value:
             return await self._line(name, session, source)
-        if not self._may(name, source):
+        if not self.may_choose(name, source):
             return wording.NOT_ALLOWED
         try:
             chosen = None if value.casefold() == _DEFAULT else await self._chosen(name, value, source)
@@ -70,8 +70,8 @@ class ChatSettings:
             session = await self._sessions.changed(key, lambda one: _with(one, name, chosen))
         return await self._line(name, session, source)
 
-    def _may(self, name: str, source: SessionSource) -> bool:
-        """Say whether somebody may choose this: what costs money or concerns others is the operator's."""
+    def may_choose(self, name: str, source: SessionSource) -> bool:
+        """Return whether somebody may choose; only operators choose what costs or affects others."""
         is_others = name in ("model", "instructions") or (name == "quiet" and source.chat_type != "dm")
         return self._people.may(source, PersonRole.OPERATOR if is_others else PersonRole.MEMBER)
 
@@ -124,7 +124,9 @@ class ChatSettings:
             case "voice":
                 value = session.settings.get(name) or VOICE_OFF
             case _:
-                value = session.settings.get(name) or getattr(rules, name) or "as the agent's"
+                own = self._config.own_models.get(source.agent) if name == "model" else None
+                usual = f"{own} (the agent's own)" if own else "as the agent's"
+                value = session.settings.get(name) or getattr(rules, name) or usual
         shown = " ".join(str(value).split())
         return f"{name}: {shown if len(shown) <= _SHOWN else shown[: _SHOWN - 1] + '…'}"
 

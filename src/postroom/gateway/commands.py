@@ -58,6 +58,8 @@ _FOR_AGENTS = frozenset(
     {"model", "queue", "steer", "busy", "voice", "background", "compact", "every", "retry", "undo"}
 )
 """Commands that mean nothing where a person answers."""
+ANSWERS_QUESTIONS = frozenset({"approve", "deny"})
+"""Commands that answer a question of a run, whose card shows the answer."""
 _GIVES_WORDS = frozenset({"queue", "steer", "background"})
 """Commands whose words an agent reads."""
 
@@ -197,6 +199,10 @@ class ChatChoices(Protocol):
 
     async def set(self, key: str, source: SessionSource, words: str) -> str:
         """Do what `/set` says with these words."""
+        ...
+
+    def may_choose(self, name: str, source: SessionSource) -> bool:
+        """Return whether somebody may choose a setting."""
         ...
 
 
@@ -594,7 +600,10 @@ class Commands:
         return f"{named[found[0]]} answers in this chat from now on. /agent {DEFAULT_AGENT} undoes this."
 
     async def _model(self, call: CommandCall) -> Answer:
-        """Show the model that answers, with a button for each offered model; or choose one for this chat."""
+        """Show the model that answers, or choose one for this chat.
+
+        Somebody who may choose gets a button for each offered model.
+        """
         names = self._config.models.get(call.source.agent, ())
         wanted = call.words.strip()
         if wanted and wanted.casefold() != DEFAULT_AGENT:
@@ -606,9 +615,13 @@ class Commands:
         if wanted:
             return await self._settings.set(call.key, call.source, f"model {wanted}")
         shown = await self._settings.set(call.key, call.source, "model")
-        values = [(name, f"model {name}") for name in (*names, DEFAULT_AGENT) if names]
+        if not names:
+            return f"{shown}\n{wording.NO_MODELS}"
+        if not self._settings.may_choose("model", call.source):
+            return f"{shown}\n{wording.OPERATORS_CHOOSE}"
+        values = [(name, f"model {name}") for name in (*names, DEFAULT_AGENT)]
         buttons = [Button(label=name, value=value) for name, value in values if is_button_value(value)]
-        return Card(text=shown, buttons=tuple(buttons)) if buttons else f"{shown}\n{wording.NO_MODELS}"
+        return Card(text=shown, buttons=tuple(buttons))
 
     # Parts of these.
 

@@ -204,6 +204,8 @@ class GatewayConfig:
     """The agents that are no models, as routes name them; None: `[agent]`."""
     models: Mapping[str | None, tuple[str, ...]] = field(default_factory=dict)
     """The models that /model offers, by agent; None: `[agent]`."""
+    own_models: Mapping[str | None, str] = field(default_factory=dict)
+    """The model that answers if its chat has chosen none, by agent; None: `[agent]`."""
     speaks: bool = False
     """Whether a speech endpoint is configured, so that `/voice on` can be chosen."""
     show_cost: bool = False

@@ -458,7 +458,9 @@ class Delivery:
         return result
 
     async def _update_card(self, row: OutboxMessage, reply: Reply) -> SendResult:
-        """Show on a question's card that it has its answer; without a card there is nothing to show."""
+        """Show on a card what was answered or chosen; without a card there is nothing to show."""
+        if reply.card is not None and reply.source is not None:
+            return await self._change_card(row, SessionSource.from_dict(reply.source), reply.card, reply.text)
         found = await self._sessions.address(reply.thread_id)
         session = None if found is None else await self._sessions.load(found[0])
         cards = {} if session is None else session.settings.get("cards", {})
@@ -466,11 +468,17 @@ class Delivery:
             return SendResult.sent()
         asked = cards[reply.question]
         source = SessionSource.from_dict(asked["source"])
+        return await self._change_card(row, source, asked["id"], reply.text)
+
+    async def _change_card(
+        self, row: OutboxMessage, source: SessionSource, card_id: str, text: str
+    ) -> SendResult:
+        """Give a card another text and no buttons; a card that the platform no longer has stays as it is."""
         adapter = self.adapter_of(row, source)
         if adapter is None:
             return _NO_CHANNEL
-        card = Card(text=reply.text)
-        result = await adapter.update_card(source.chat_id, asked["id"], card, send_metadata(source))
+        card = Card(text=text)
+        result = await adapter.update_card(source.chat_id, card_id, card, send_metadata(source))
         return SendResult.sent() if result.error_kind in NO_SUCH_CARD else result
 
     async def _remember_card(self, thread_id: str, number: str, card_id: Json) -> None:

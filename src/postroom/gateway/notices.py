@@ -1,7 +1,7 @@
 """What the gateway itself has to tell somebody: kept like an answer, and delivered like one."""
 
 from postroom.contracts.errors import IdempotencyConflict, SubmissionRejected
-from postroom.gateway.events import Button, Card, MessageEvent
+from postroom.gateway.events import Button, ButtonPress, Card, MessageEvent
 from postroom.gateway.replies import Reply, ReplyKind, thread_name
 from postroom.gateway.session import Platform, SessionSource
 from postroom.log import get_logger
@@ -76,6 +76,24 @@ class Notices:
         """
         reply = Reply(kind=ReplyKind.CARD, thread_id=thread_id, text=text, question=number)
         await self._enqueue(reply, f"card/{number}")
+
+    async def show_chosen(self, press: ButtonPress, text: str) -> None:
+        """Have a notice's card show this text, and no buttons, because one of them was pressed.
+
+        Raises:
+            StoreError: it could not be kept.
+        """
+        source = press.source
+        reply = Reply(
+            kind=ReplyKind.CARD,
+            thread_id=thread_name(source.platform.value, source.account, "notice"),
+            text=text,
+            source=source.to_dict(),
+            card=press.message_id,
+        )
+        await self._enqueue(
+            reply, f"card/{source.chat_id}/{press.message_id}/{press.press_id or press.value}"
+        )
 
     async def keep_dead(self, platform: Platform, account: str, key: str, raw: str, why: str) -> None:
         """Keep a raw update of a platform that could not be processed as a dead letter, once for each `key`.

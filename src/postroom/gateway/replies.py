@@ -45,7 +45,7 @@ class ReplyKind(StrEnum):
     NOTICE = "notice"
     QUESTION = "question"
     CARD = "card"
-    """A question that was asked has its answer: its card is to show that."""
+    """A question has its answer, or a button below a notice was pressed: the card is to show that."""
     UPDATE = "update"
     """A raw update that could not be processed. It is sent to nobody and becomes a dead letter."""
 
@@ -95,6 +95,8 @@ class Reply(Record, frozen=True, kw_only=True):
     """Whether its run has left files, which follow it."""
     question: str | None = None
     """The number of the question that has its answer."""
+    card: str | None = None
+    """The platform's id of a notice's card, of which a button was pressed; None for a question's card."""
     mail_key: str | None = None
     """The key of the mail message that is said by it, where the mail room waits to be told."""
     keeps_quiet: bool = False
@@ -134,7 +136,7 @@ class Reply(Record, frozen=True, kw_only=True):
         """
         if self.kind is ReplyKind.UPDATE:
             return None
-        if self.kind is not ReplyKind.NOTICE:
+        if self.kind is not ReplyKind.NOTICE and self.card is None:
             return self.thread_id
         if self.source is None:
             return None

@@ -20,7 +20,7 @@ from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import IllegalTransition, PostroomError, StoreError
 from postroom.gateway import status, wording
 from postroom.gateway.admission import AGENT_PENDING, SessionGuard
-from postroom.gateway.commands import Answer, Command, Commands, help_text, resolve_command
+from postroom.gateway.commands import ANSWERS_QUESTIONS, Answer, Command, Commands, help_text, resolve_command
 from postroom.gateway.config import GatewayConfig, is_person, short_name
 from postroom.gateway.events import ButtonPress, Card, MessageEvent
 from postroom.gateway.handover import NOTHING_ELSE, Admission, AdmissionKind, Handover
@@ -411,7 +411,11 @@ class GatewayRunner:
         if not self._knows(press.source):
             return wording.NOT_ALLOWED
         said = await self._obey(event, press.source, self._session_key_for_source(press.source))
-        return said.text if isinstance(said, Card) else said or ""
+        note = said.text if isinstance(said, Card) else said or ""
+        is_choice = press.message_id is not None and event.get_command() not in ANSWERS_QUESTIONS
+        if is_choice and note not in ("", wording.NOT_ALLOWED):
+            await self.services.notices.show_chosen(press, note)
+        return note
 
     # Its end.
 

@@ -330,6 +330,7 @@ def file_not_sent(name: str, why: str) -> str:
 
 
 NOT_SPOKEN = "I could not send the last answer as speech; its text is complete."
+OPERATORS_CHOOSE = "Only operators choose the model of this chat."
 NO_MODELS = "No models are offered here; the operator lists them in [agent.models]."
 
 

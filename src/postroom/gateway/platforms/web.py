@@ -617,19 +617,23 @@ class WebAdapter(HttpAdapter):
             log.typing(_conversation_of(metadata))
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
-        """Show a question with buttons."""
+        """Show a question with buttons, or the answer to a command with buttons."""
         if chat_id not in self._logs:
             return _nobody()
+        told = metadata or {}
+        answers = tuple(map(str, told.get("answers", ())))
+        ids = (*answers, *map(str, told.get("read", ())))
         entry = Entry(
             entry_id=_entry_id(metadata),
             kind="card",
             text=card.text,
             at=self._clock.now(),
             conversation=_conversation_of(metadata),
+            answers=ids,
             buttons=tuple((one.label, one.value) for one in card.buttons),
+            asks=not answers,
         )
-        read = map(str, (metadata or {}).get("read", ()))
-        return await self._told(chat_id, entry, title=card.text, read=read)
+        return await self._told(chat_id, entry, title=card.text, read=ids)
 
     async def update_card(
         self, chat_id: str, message_id: str, card: Card, metadata: Metadata | None = None

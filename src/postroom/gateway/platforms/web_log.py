@@ -69,6 +69,8 @@ class Entry(Record, frozen=True, kw_only=True):
     said_as: str = ""
     """Of an answer: the id with which the gateway sent it, even if it replaced a draft."""
     buttons: tuple[tuple[str, str], ...] = ()
+    asks: bool = True
+    """Of a card: whether a run waits until somebody presses a button. False for the answer to a command."""
     files: tuple[ShownFile, ...] = ()
 
     @property
@@ -91,6 +93,7 @@ class Entry(Record, frozen=True, kw_only=True):
             "edited": self.edited,
             "failed": self.failed,
             "answered": self.answered,
+            "asks": self.asks,
             "buttons": [{"label": label, "value": value} for label, value in self.buttons],
             "files": [
                 {"id": file.sha256, "name": file.name, "type": file.media_type, "size": file.size}

@@ -27,6 +27,10 @@ was taken under one delivery id is refused under another while its time stamp is
 signed; that is known to this process only. GitHub's signature and GitLab's token hold no time stamp: they
 are as good as the connection is private.
 
+A body that lacks a field of the template, such as GitHub's `ping`, is answered 202 with the status `ignored`
+and the name of the field, and becomes no message. A null is a value. The agent is told which words of the
+prompt come from the body, except without a template in the scheme `postroom`.
+
 It can be a command, such as `/stop`, only where the template begins with a slash, or where there is none
 and the scheme is `postroom`: what strangers write into a repository never is.
 
@@ -75,15 +79,19 @@ from postroom.gateway.platforms.webhook_wire import (
     check_signed,
     conversation_of,
     delivery_of,
+    foreign_fields,
     may_command,
+    missing_field,
     outcome_of,
     prompt_of,
 )
 from postroom.gateway.session import Platform, SessionSource
+from postroom.log import get_logger
 
 if TYPE_CHECKING:
     import httpx2
 
+_LOG = get_logger(__name__)
 LARGEST_BODY: Final = 1024 * 1024
 MOST_ANSWERS: Final = 1_000
 MOST_CHARACTERS: Final = 20_000_000
@@ -158,15 +166,18 @@ class WebhookAdapter(HttpAdapter):
         if route.scheme is Scheme.POSTROOM:
             until = (int(request.headers[TIMESTAMP]) + WINDOW_SECONDS) * 1000
             self._refuse_replay(f"{route.name} {request.headers[SIGNATURE]}", delivery, until)
-        event = self._event(route, delivery, body)
+        data = parse_object(body)
+        if (missing := missing_field(route.prompt, data)) is not None:
+            _LOG.info("webhook.ignored", route=route.name, delivery=delivery, missing=missing)
+            return json_response({"delivery": delivery, "status": "ignored", "missing": missing}, 202)
+        event = self._event(route, delivery, data, body)
         await self._keep(event)
         told = {"message_id": event.message_id, "delivery": delivery, "status": "kept"}
         if route.callback_url is None:
             told["answers"] = _whole(request, _answers_at(route.name, delivery))
         return json_response(told, 202)
 
-    def _event(self, route: HookRoute, delivery: str, body: bytes) -> MessageEvent:
-        data = parse_object(body)
+    def _event(self, route: HookRoute, delivery: str, data: Mapping[str, Json], body: bytes) -> MessageEvent:
         conversation = conversation_of(data)
         source = SessionSource(
             platform=self.platform,
@@ -181,6 +192,8 @@ class WebhookAdapter(HttpAdapter):
             message_id=f"{route.name}/{delivery}",
             timestamp=self._clock.now(),
         )
+        if fields := foreign_fields(route, data, body):
+            event.metadata["fields"] = fields
         if event.is_command():
             event.message_type = MessageType.COMMAND
         return event

@@ -21,6 +21,8 @@ from postroom.gateway.platforms.options import refuse_address, secret_remedy
 DELIVERY: Final = "X-Postroom-Delivery"
 LONGEST_PROMPT: Final = 2_000_000
 """Characters; a template may name a field of a body of 1 MiB more than once."""
+LONGEST_SHOWN: Final = 200
+"""Characters of a value by which the agent is shown which words of a prompt are not the operator's."""
 
 _LONGEST_WAIT_MS: Final = 3_600_000
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -184,6 +186,24 @@ def prompt_of(template: str | None, data: Mapping[str, Json], body: bytes) -> st
     return said
 
 
+def missing_field(template: str | None, data: Mapping[str, Json]) -> str | None:
+    """Return the first field of a template that a body lacks; None if it has them all. A null is a value."""
+    names = (found[1] for found in _FIELD.finditer(template or ""))
+    return next((name for name in names if _looked_up(data, name) is _ABSENT), None)
+
+
+def foreign_fields(route: HookRoute, data: Mapping[str, Json], body: bytes) -> dict[str, Json]:
+    """Return the beginning of each value that stands in the prompt and that the operator did not write.
+
+    A caller of the scheme `postroom` whose route has no template writes to the agent itself.
+    """
+    if route.prompt is not None:
+        names = dict.fromkeys(found[1] for found in _FIELD.finditer(route.prompt))
+        return {name: _shown(_looked_up(data, name))[:LONGEST_SHOWN] for name in names}
+    said = prompt_of(None, data, body)
+    return {} if route.scheme is Scheme.POSTROOM else {"the whole text": said[:LONGEST_SHOWN]}
+
+
 def _filled(template: str, data: Mapping[str, Json]) -> str:
     parts: list[str] = []
     length = last = 0
@@ -196,19 +216,28 @@ def _filled(template: str, data: Mapping[str, Json]) -> str:
     return "".join((*parts, template[last:]))
 
 
-def _looked_up(data: Json, path: str) -> Json:
+class _Absent:
+    """Stands for a field that a body lacks."""
+
+
+_ABSENT: Final = _Absent()
+
+
+def _looked_up(data: Json, path: str) -> Json | _Absent:
     for step in path.split("."):
         if isinstance(data, Mapping):
-            data = data.get(step)
+            if step not in data:
+                return _ABSENT
+            data = data[step]
         elif isinstance(data, list) and step.isdigit() and len(step) < 7 and int(step) < len(data):
             data = data[int(step)]
         else:
-            return None
+            return _ABSENT
     return data
 
 
-def _shown(value: Json) -> str:
-    if value is None:
+def _shown(value: Json | _Absent) -> str:
+    if value is None or isinstance(value, _Absent):
         return ""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 

@@ -396,7 +396,7 @@ const isWriting = () => (writing.get(current) || 0) > Date.now() || [...entries.
 function showBusy() {
   const until = writing.get(current) || 0;
   const grows = [...entries.values()].some(({ data }) => data.draft);
-  const asks = [...entries.values()].some(({ data }) => data.kind === "card" && data.buttons.length > 0);
+  const asks = [...entries.values()].some(({ data }) => data.kind === "card" && data.asks && data.buttons.length > 0);
   const waits = until > Date.now();
   if (waits) setTimeout(showBusy, until - Date.now() + 50);
   const hidden = part("typing").hidden;
