@@ -96,6 +96,16 @@ async def test_a_run_fails_as_often_as_it_may_however_often_its_server_ended(ope
         assert (dead.attempts, dead.interruptions) == (2, 3)
 
 
+async def test_one_interruption_and_one_that_is_allowed_are_told_in_the_singular(opening: Open) -> None:
+    for allowed, told in ((0, "once .* the limit is 0 interruptions"), (1, "2 times .* is 1 interruption")):
+        work = LongWork(99)
+        async with opening(work) as mailbox:
+            handle = await mailbox.enqueue(f"t{allowed}", "go", interruptions=allowed)
+            await killed(mailbox, work, allowed + 1)
+            with pytest.raises(RunUnsuccessful, match=f"interrupted {told}$"):
+                await handle.result(timeout=0)
+
+
 async def test_a_run_that_is_interrupted_too_often_is_a_dead_letter_that_says_so(opening: Open) -> None:
     work = LongWork(99)
     async with opening(work, MailboxConfig(default_max_interruptions=9)) as mailbox:

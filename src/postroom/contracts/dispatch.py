@@ -33,8 +33,7 @@ OWNER_GONE = "the process that executed the run has ended"
 NO_ATTEMPTS_LEFT = "{}; max attempts reached"
 """Why a dispatch is a dead letter, behind the reason of its last interruption."""
 INTERRUPTED_TOO_OFTEN = (
-    "the run was interrupted {} times because its server ended or lost its lease, "
-    "and the limit is {} interruptions"
+    "the run was interrupted {} because its server ended or lost its lease, and the limit is {}"
 )
 _INTERRUPTION_DELAY_MS = 250
 _MAX_INTERRUPTION_DELAY_MS = 5_000
@@ -365,7 +364,9 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     def _interrupted(self, *, error: str | None, delay_ms: int, now: int) -> "RunDispatch":
         count, most = self.interruption_count + 1, self.max_interruptions
         if most is not None and count > most:
-            error = INTERRUPTED_TOO_OFTEN.format(count, most)
+            times = "once" if count == 1 else f"{count} times"
+            limit = "1 interruption" if most == 1 else f"{most} interruptions"
+            error = INTERRUPTED_TOO_OFTEN.format(times, limit)
             spent = replace(self, interruption_count=count, last_error=error, **_NOTHING_REPORTED)
             return _ended(spent, RunDispatchStatus.DEAD_LETTER, now=now)
         available_at = now + delay_ms if delay_ms else 0

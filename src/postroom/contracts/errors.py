@@ -847,7 +847,7 @@ class StoreClosed(StoreUnavailable):
     """This process has closed the store; the call may be repeated when the store is open again."""
 
     code = "store_closed"
-    default_remedy = "start the server again"
+    default_remedy = "open the store again; if it is a server's, start the server again"
 
 
 class StoreFull(StoreError):

@@ -224,7 +224,8 @@ def open_question(run: RunRecord, question: Question) -> OpenQuestion:
 def _stale(number: str, before: GivenAnswer | None, now: Sequence[Question]) -> StaleDecision:
     """Return the refusal of an answer to a question that is not open; it names the newest open questions."""
     if before is None:
-        text = f"question {number} is not open; it may have been answered"
+        named = f"question {number}" if number.strip() else "a question without a number"
+        text = f"{named} is not open; it may have been answered"
     else:
         word = {True: "yes", False: "no"}.get(before.approved, "something else")  # type: ignore[arg-type]
         who = " ".join(part for part in (before.by or "somebody", before.where) if part)
