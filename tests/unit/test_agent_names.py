@@ -229,6 +229,16 @@ async def test_names_that_look_like_a_reserved_name_are_refused(
         "hurnan",
         "T00L",
         "p0stro0m",
+        "Hum4n",
+        "us3r",
+        "all",
+        "Everyone",
+        "everybody",
+        "ME",
+        "m-e",
+        "thread",
+        "Ch4t",
+        "a11",
     ]
     looks += [
         "\u0455ystem",
@@ -246,7 +256,44 @@ async def test_names_that_look_like_a_reserved_name_are_refused(
             await room.call("register_agent", project_key=project, name=suggested[1], **WHO)
             with pytest.raises(InvalidName):
                 await name_person(room.mail, name, None)
-    for name in ["system-tests", "user1", "toolbox", "Humane", "post.office"]:
+    for name in [
+        "system-tests",
+        "user1",
+        "toolbox",
+        "Humane",
+        "post.office",
+        "Ali",
+        "Allan",
+        "chat-2",
+        "Mel",
+    ]:
         with subtests.test(name):
             made = await room.call("register_agent", project_key=project, name=name, **WHO)
             assert made["name"] == name
+
+
+async def test_a_new_name_that_looks_like_an_agent_of_the_project_is_refused(
+    room: Room, subtests: pytest.Subtests
+) -> None:
+    await room.call("ensure_project", human_key=(project := "/yard/main"))
+    for name in ("Ben", "bolt", "worker-1-12"):
+        await room.call("register_agent", project_key=project, name=name, **WHO)
+    for name, other in [
+        ("Ben.", "Ben"),
+        ("B-en", "Ben"),
+        ("b_e.n", "Ben"),
+        ("B0lt", "bolt"),
+        ("bo1t", "bolt"),
+        ("worker1-12", "worker-1-12"),
+    ]:
+        with subtests.test(name=name):
+            for operation in ("register_agent", "start_session"):
+                error = await room.refused(NameTaken, operation, project_key=project, name=name, **WHO)
+                assert f"looks like {other!r}" in str(error)
+                assert f"use {other!r} if that is you" in error.remedy
+    for name in ("Ben-2", "Bens", "worker-11-2", "worker-112"):
+        with subtests.test(name=name):
+            made = await room.call("register_agent", project_key=project, name=name, **WHO)
+            assert made["name"] == name
+    await room.call("ensure_project", human_key="/yard/other")
+    assert await room.call("register_agent", project_key="/yard/other", name="Ben.", **WHO)

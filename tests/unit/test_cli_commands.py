@@ -1104,3 +1104,25 @@ def test_the_files_of_a_message_are_saved_and_replace_none(
     (tmp_path / "file").write_text("in the way")
     refused = run("mail", "save", "7", "--as", "Zed", "--to", str(tmp_path / "file"))
     assert "cannot be written" in refused.err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX paths")
+def test_the_projects_to_merge_and_to_move_may_be_folders_named_plainly(
+    run: Run, fake: FakePostroom, folder: Path
+) -> None:
+    (folder / "pa").mkdir()
+    there = {"slug": "x", "human_key": "/x"}
+    fake.admin["POST", "/admin/projects/move"] = lambda _: there
+    fake.admin["POST", "/admin/projects/merge"] = lambda _: {"from": there, "into": there, "refusals": ["no"]}
+    for given, sent in [
+        ("pa", f"{folder}/pa"),
+        ("pb", "pb"),
+        ("./pb", f"{folder}/pb"),
+        ("/srv/pa", "/srv/pa"),
+    ]:
+        assert run("projects", "move", given, "pa").code == 0
+        assert fake.seen[-1].body == {"project": sent, "folder": f"{folder}/pa"}
+        run("projects", "merge", given, "pa", "--dry-run")
+        asked = next(one.body for one in reversed(fake.seen) if one.path == "/admin/projects/merge")
+        assert (asked["source"], asked["target"]) == (sent, f"{folder}/pa")
+    assert "a plain name that is a folder here" in " ".join(run("projects", "merge", "--help").out.split())

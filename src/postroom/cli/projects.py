@@ -31,7 +31,19 @@ _MOVED: Final = ("agents", "messages", "reservations", "tokens")
 _NAMED: Final = 10
 """Threads that are named one by one."""
 
-_Key = Annotated[str, typer.Argument(metavar="PATH|SLUG", autocompletion=completed("projects"))]
+_Key = Annotated[
+    str,
+    typer.Argument(
+        metavar="PATH|SLUG",
+        help="A folder or a slug; a plain name that is a folder here is that folder.",
+        autocompletion=completed("projects"),
+    ),
+]
+
+
+def _key(text: str) -> str:
+    """Return the key of a project; a plain name that is a folder of the current one is its path."""
+    return project_key(os.path.join(os.curdir, text) if text and Path(text).is_dir() else text)  # noqa: PTH118 - a Path drops the dot
 
 
 @app.command("list")
@@ -58,7 +70,7 @@ def move(
     The former path still names the project. A folder that was only renamed needs no command: the next
     registration or session there finds the project again.
     """
-    asked = {"project": project_key(project), "folder": os.path.abspath(folder.expanduser())}  # noqa: PTH100 - keeps links
+    asked = {"project": _key(project), "folder": os.path.abspath(folder.expanduser())}  # noqa: PTH100 - keeps links
     found = Server.find(data_dir=data_dir).admin("POST", "/admin/projects/move", asked)
     show.answer(
         found,
@@ -115,8 +127,8 @@ def merge(  # noqa: PLR0913 - options of one command
     again. It is one change: all of it is done, or nothing. There is no way back but a backup.
     """
     asked = {
-        "source": project_key(source),
-        "target": project_key(into),
+        "source": _key(source),
+        "target": _key(into),
         "renames": _renames(rename or ()),
         "rename_equal": rename_equal,
         "dry_run": dry_run,

@@ -27,7 +27,7 @@ from postroom.mail.identity import (
     refuse_to_speak_for,
 )
 from postroom.mail.inbox import inbox_views
-from postroom.mail.names import check_name, check_new_name, generated
+from postroom.mail.names import check_name, check_new_name, generated, look_alike
 from postroom.mail.outgoing import to_archive
 from postroom.mail.projects import PEOPLE_SLUG, checked_path, find_project, free_slug, spelling
 from postroom.mail.repositories import project_of
@@ -44,6 +44,8 @@ from postroom.mail.views import (
 from postroom.mail.ways import WayView, ways
 
 GENERATION_TRIES = 32
+MOST_COMPARED = 1_000
+"""Agents whose names a new name is compared with."""
 
 
 class AgentsView(TypedDict):
@@ -165,7 +167,8 @@ def _registered(context: WriteContext, project: Project, asked: RegisterAgent | 
     name = check_name(asked.name, of="a person" if project.slug == PEOPLE_SLUG else "an agent")
     known = context.tx.agent(project.id, name)
     if known is None:
-        return _made(context, project, asked, name=check_new_name(name))
+        _refuse_look_alike(context, project, check_new_name(name))
+        return _made(context, project, asked, name=name)
     if known.name != name:
         raise NameTaken(
             f"{known.name!r} is registered and differs from {name!r} by case alone",
@@ -192,6 +195,22 @@ def _registered(context: WriteContext, project: Project, asked: RegisterAgent | 
     ):
         to_archive(context, "agent", updated.id, project.id)
     return updated
+
+
+def _refuse_look_alike(context: WriteContext, project: Project, name: str) -> None:
+    """Refuse a name that a reader would take for an agent of the project, of those that were active last.
+
+    Raises:
+        NameTaken: such as `Ben.` or `B-en` beside `Ben`.
+    """
+    active = context.tx.active_agents(project.id, limit=MOST_COMPARED)
+    if other := look_alike(name, (agent.name for agent in active)):
+        raise NameTaken(
+            f"{name!r} looks like {other!r}, which is registered",
+            value=name,
+            remedy=f"use {other!r} if that is you, or a name that differs by more than signs, "
+            f"such as '{other}-2'",
+        )
 
 
 def create_agent_identity(context: WriteContext, asked: CreateAgentIdentity) -> AgentView:

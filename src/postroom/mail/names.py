@@ -61,8 +61,12 @@ Wheat Willow Wind Wolf Wombat Wood Woodpecker Wren Yak Yarrow Yew Zebra Zephyr Z
 
 RESERVED = frozenset({"assistant", "developer", "human", "postroom", "system", "tool", "user"})
 """Names that a model could take for the speaker of its prompt; no new agent or person may have one."""
-_ALIKE = str.maketrans({"0": "o", "1": "l", "i": "l", "3": "e", "5": "s", ".": None, "_": None, "-": None})
+RECIPIENTS = frozenset({"all", "chat", "everybody", "everyone", "me", "thread"})
+"""Names that a model could take for other recipients than the agent; no new agent or person may have one."""
+_DIGITS = str.maketrans({"0": "o", "1": "l", "3": "e", "4": "a", "5": "s", ".": None, "_": None, "-": None})
+_ALIKE = _DIGITS | str.maketrans({"i": "l"})
 """Characters that a name may have and that look alike; names differ by more than dots and hyphens."""
+_SIGNS = re.compile(r"(?<!\d)[._-]+|[._-]+(?!\d)")
 ADJECTIVES = tuple(_ADJECTIVES.split())
 NOUNS = tuple(_NOUNS.split())
 
@@ -81,7 +85,7 @@ def check_name(name: str, *, of: str = "an agent") -> str:
     if RULE.fullmatch(name):
         return name
     mended = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:64]
-    hint = f"for example {mended!r}" if mended and _look(mended) not in _LOOKS else "for example 'builder-1'"
+    hint = f"for example {mended!r}" if mended and not _is_reserved(mended) else "for example 'builder-1'"
     raise InvalidName(
         f"{shown(name)} is no name for {of}",
         value=name,
@@ -90,19 +94,39 @@ def check_name(name: str, *, of: str = "an agent") -> str:
 
 
 def check_new_name(name: str) -> str:
-    """Return the name of somebody who is new, if no model could take it for the speaker of its prompt.
+    """Return the name of somebody who is new, if no model could take it for somebody or something else.
 
     Raises:
-        InvalidName: it breaks the rule, is reserved, or looks so: `System.`, `po.stroom`, `5ystem`.
+        InvalidName: it breaks the rule, is reserved, or looks so: `System.`, `5ystem`, `every-one`.
     """
     check_name(name)
-    if _look(name) in _LOOKS:
+    if _is_reserved(name):
+        is_speaker = _look(name) in _LOOKS
         raise InvalidName(
-            f"the name {name!r} is reserved: a model could take it for the speaker of its prompt",
+            f"the name {name!r} is reserved: a model could take it for "
+            + ("the speaker of its prompt" if is_speaker else "other recipients"),
             value=name,
             remedy="use another name, for example 'builder-1'",
         )
     return name
+
+
+def _is_reserved(name: str) -> bool:
+    # `i` counts as `l` in the names of speakers alone: Ali is a name.
+    return _look(name) in _LOOKS or name.casefold().translate(_DIGITS) in RECIPIENTS
+
+
+def look_alike(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that differs only by case, signs, 0 for o, or 1 for l; None if none does.
+
+    A sign between two digits counts: `worker-1-12` is not `worker-11-2`.
+    """
+    key = _without_signs(name)
+    return next((other for other in known if _without_signs(other) == key), None)
+
+
+def _without_signs(name: str) -> str:
+    return _SIGNS.sub("", name.casefold()).replace("0", "o").replace("1", "l")
 
 
 def _look(name: str) -> str:
