@@ -13,7 +13,16 @@ from mcp.shared.inbound import (
     encode_header_value,
 )
 
-from postroom.cli.protocol import UnreadableLine, answered, failures, header_value, key_of, read_line
+from postroom.cli.protocol import (
+    READING_TOOLS,
+    UnreadableLine,
+    answered,
+    failures,
+    header_value,
+    key_of,
+    read_line,
+)
+from postroom.mail.operations import ALL_OPERATIONS
 
 VERSION = "2026-07-28"
 META = {
@@ -84,3 +93,28 @@ def test_a_batch_is_failed_as_a_batch() -> None:
 def test_only_results_and_errors_are_answers() -> None:
     assert answered({"id": 1, "method": "ping"}) == []
     assert answered([{"id": 1, "result": {}}, {"id": 2, "error": {}}, {"x": 1}, 3]) == [1, 2]
+
+
+def test_the_tools_that_change_nothing_are_those_of_the_table() -> None:
+    assert {one.name for one in ALL_OPERATIONS if not one.changes} == READING_TOOLS
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters", "reads", "has_key"),
+    [
+        ("tools/call", {"name": "fetch_inbox"}, True, False),
+        ("tools/call", {"name": "send_message", "arguments": {"idempotency_key": "k"}}, False, True),
+        ("tools/call", {"name": "send_message", "arguments": {"idempotency_key": ""}}, False, False),
+        ("tools/call", {"name": "send_message", "arguments": ["idempotency_key"]}, False, False),
+        ("tools/call", {"name": ["fetch_inbox"]}, False, False),
+        ("tools/call", {}, False, False),
+        ("resources/read", {"uri": "mail://agents/harbour"}, True, False),
+        ("resources/subscribe", {"uri": "mail://agents/harbour"}, False, False),
+    ],
+)
+def test_a_request_says_whether_it_may_be_sent_once_more(
+    method: str, parameters: dict[str, object], reads: bool, has_key: bool
+) -> None:
+    line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": parameters}).encode()
+    message = read_line(line)
+    assert (message.reads, message.has_key) == (reads, has_key)

@@ -20,6 +20,42 @@ SERVER_FAILURE: Final = -32000
 MOST_NAMED: Final = 100
 """Characters of a client's name that are passed on."""
 
+READING_TOOLS: Final = frozenset(
+    {
+        "check_file_reservations",
+        "delivery_status",
+        "fetch_events",
+        "fetch_inbox",
+        "fetch_inbox_events",
+        "fetch_thread",
+        "get_attachment",
+        "get_message",
+        "health_check",
+        "list_agents",
+        "list_contacts",
+        "list_file_reservations",
+        "search_messages",
+        "show_project",
+        "summarize_thread",
+        "whois",
+    }
+)
+"""The tools that change nothing; the table of operations is too large for `postroom mcp` to load."""
+_READING_METHODS: Final = frozenset(
+    {
+        "completion/complete",
+        "initialize",
+        "ping",
+        "prompts/get",
+        "prompts/list",
+        "resources/list",
+        "resources/read",
+        "resources/templates/list",
+        "server/discover",
+        "tools/list",
+    }
+)
+
 _VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
 _NAMED_BY: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 _PLAIN: Final = re.compile(r"[\x20-\x7e]*")
@@ -42,6 +78,10 @@ class Message:
     """The name of the client program, which `initialize` says; empty in other lines."""
     cancels: RequestId = None
     """The request that the client takes back."""
+    reads: bool = False
+    """Whether the request changes nothing."""
+    has_key: bool = False
+    """Whether it calls a tool with an idempotency key: the same call once more changes nothing more."""
 
 
 class UnreadableLine(Exception):
@@ -94,7 +134,17 @@ def _single(body: bytes, found: dict[str, object]) -> Message:
         version=version,
         client=_client(given) if method == "initialize" else "",
         cancels=_id(given.get("requestId")) if method == "notifications/cancelled" else None,
+        reads=method in _READING_METHODS or (method == "tools/call" and _is_reading(given.get("name"))),
+        has_key=method == "tools/call" and _has_key(given.get("arguments")),
     )
+
+
+def _is_reading(tool: object) -> bool:
+    return isinstance(tool, str) and tool in READING_TOOLS
+
+
+def _has_key(arguments: object) -> bool:
+    return isinstance(arguments, dict) and bool(arguments.get("idempotency_key"))
 
 
 def _client(parameters: dict[str, object]) -> str:

@@ -17,7 +17,8 @@ from postroom.app import places
 from postroom.cli.client import Server, locate
 from postroom.contracts.errors import PostroomError, ServerUnavailable
 
-START_TIMEOUT: Final = timedelta(seconds=10)
+START_TIMEOUT: Final = timedelta(seconds=30)
+"""After a kill a start takes longer than after an orderly end."""
 LOSER_TIMEOUT: Final = timedelta(seconds=3)
 """How long a started server's end is taken for the loss of a race, and the winner is waited for."""
 _PROBE_TIMEOUT: Final = timedelta(seconds=2)

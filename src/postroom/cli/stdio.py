@@ -66,6 +66,9 @@ class Proxy:
     When no server accepts a connection, `start` starts one. The request is then sent once more, because
     nothing of it has reached a server. After a failed start the proxy refuses requests for 1 s, then 2 s,
     up to 60 s, before it tries to start a server again.
+
+    When a server dies before its answer, what changes nothing and what has an idempotency key is sent once
+    more, to the next server. Of other calls the client is told that nobody knows whether they were done.
     """
 
     def __init__(
@@ -198,12 +201,32 @@ class Proxy:
     def _forward(self, request: PendingRequest) -> None:
         if request.dropped:
             return
+        endpoint, exchange = self._connected_somehow(request)
         try:
-            endpoint, exchange = self._connected(request)
+            self._exchange(request, endpoint, exchange)
+        except ServerUnavailable as lost:
+            message = request.message
+            if request.dropped or not (message.reads or message.has_key) or not _broke_off(lost):
+                raise
+            try:
+                endpoint, exchange = self._connected_somehow(request)
+            except ServerUnavailable as gone:
+                if message.reads:
+                    raise
+                raise lost from gone  # the first try may have stored the change
+            self._exchange(request, endpoint, exchange)
+
+    def _connected_somehow(self, request: PendingRequest) -> tuple[Endpoint, Exchange]:
+        """Connect to the server, or to one that is started now."""
+        try:
+            return self._connected(request)
         except ServerUnavailable:
             if self._start is None or request.dropped:
                 raise
-            endpoint, exchange = self._connected_to_a_new_server(request)
+            return self._connected_to_a_new_server(request)
+
+    def _exchange(self, request: PendingRequest, endpoint: Endpoint, exchange: Exchange) -> None:
+        """Send a request and deliver its answer."""
         try:
             call = Call(
                 path=endpoint.mcp_path, body=request.message.body, headers=self._headers(request.message)
@@ -242,7 +265,8 @@ class Proxy:
         except (OSError, http.client.HTTPException) as error:
             raise unavailable(endpoint, error) from error
         if request.owed:
-            raise unavailable(endpoint, ConnectionError("the server ended the stream before its answer"))
+            ended = ConnectionError("the server ended the stream before its answer")
+            raise unavailable(endpoint, ended) from ended
 
     def _whole(self, request: PendingRequest, endpoint: Endpoint, response: http.client.HTTPResponse) -> None:
         kind = content_type(response)
@@ -284,6 +308,12 @@ class Proxy:
         text = f"{error.message}; {error.remedy}" if error.remedy else error.message
         left = Message(body=b"", awaits=owed, batch=request.message.batch)
         self._write(protocol.failures(left, protocol.SERVER_FAILURE, text, error.as_dict()))
+
+
+def _broke_off(error: ServerUnavailable) -> bool:
+    """Return whether the connection was lost, and the server neither refused nor was silent too long."""
+    cause = error.__cause__
+    return isinstance(cause, OSError | http.client.HTTPException) and not isinstance(cause, TimeoutError)
 
 
 def _lacks_id(document: object) -> bool:

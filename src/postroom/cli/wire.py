@@ -161,7 +161,8 @@ def whole_body(endpoint: Endpoint, response: http.client.HTTPResponse) -> bytes:
             f"the answer is over {LARGEST_ANSWER} bytes", remedy="ask for less, with a smaller limit"
         )
     if response.length:  # http.client tells of a short body only when it is read without a limit
-        raise unavailable(endpoint, ConnectionError(f"the answer broke off {response.length} bytes early"))
+        short = ConnectionError(f"the answer broke off {response.length} bytes early")
+        raise unavailable(endpoint, short) from short
     return body
 
 
