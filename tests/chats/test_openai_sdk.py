@@ -25,10 +25,11 @@ from postroom.contracts.errors import (
     NoModelEndpoint,
     ProviderFailed,
     RateLimited,
+    StreamInterrupted,
     Unauthorized,
 )
 from postroom.contracts.executor import AgentRunResult
-from postroom.contracts.inference import InferenceResult, StopReason
+from postroom.contracts.inference import InferenceResult, InferenceTextDelta, StopReason
 from postroom.contracts.messages import Role
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadQuery
@@ -109,10 +110,16 @@ class Harbour:
 
 @asynccontextmanager
 async def harbour(
-    room: Room, *, config: GatewayConfig = CONFIG, tools: Any = (), system: str = "", agent: Any = None
+    room: Room,
+    *,
+    config: GatewayConfig = CONFIG,
+    tools: Any = (),
+    system: str = "",
+    agent: Any = None,
+    model: Held | None = None,
 ) -> AsyncIterator[Harbour]:
     """Open a gateway; while it is open, time passes."""
-    model = Held()
+    model = model or Held()
     spec = AgentSpec(model="m", system_prompt=system, tool_timeout_ms=None)
     runtime = AgentRuntime(
         FixedResolver(ResolvedAgent(spec=spec, model=model, tools=tuple(tools))),
@@ -460,6 +467,73 @@ async def test_a_failure_in_a_stream_is_what_the_sdk_expects(room: Room) -> None
         failed = events[-1].response
         assert (failed.status, failed.error.code) == ("failed", "server_error")
         assert (await it.sdk.responses.retrieve(failed.id)).status == "failed"
+
+
+HALF = "The light in the north is broken, so take the "
+
+
+class Breaking(Held):
+    """Sends a part of its first answers, and breaks off when its caller has read that part."""
+
+    def __init__(self, cuts: int) -> None:
+        super().__init__()
+        self.cuts = cuts
+        self.was_read = asyncio.Event()
+
+    async def stream(self, request):
+        if self.cuts:
+            self.cuts -= 1
+            yield InferenceTextDelta(delta=HALF)
+            await self.was_read.wait()
+            raise StreamInterrupted("the stream broke off")
+        async for piece in super().stream(request):
+            yield piece
+
+
+async def read(model: Breaking, stream: Any, into: list[str]) -> None:
+    """Read a stream of chat to its end."""
+    async for one in stream:
+        into.append(one.choices[0].delta.content or "")
+        if into[-1]:
+            model.was_read.set()
+
+
+CUTS = pytest.mark.parametrize("cuts", [1, 3], ids=["the step asks again", "the run is tried again"])
+
+
+@CUTS
+async def test_a_stream_that_broke_off_goes_on_in_the_same_words(room: Room, cuts: int) -> None:
+    model, got = Breaking(cuts), list[str]()
+    async with harbour(room, model=model) as it:
+        model.add(said(f"{HALF}south one."))
+        await read(model, await it.chat("Which light?", stream=True), got)
+    assert "".join(got) == f"{HALF}south one."
+
+
+@CUTS
+async def test_a_stream_that_broke_off_ends_with_an_error_if_the_next_try_says_other_words(
+    room: Room, cuts: int
+) -> None:
+    """A caller must not get half of one answer and all of another."""
+    model, got, whole = Breaking(cuts), list[str](), "Steer for the south light."
+    async with harbour(room, model=model) as it:
+        model.add(said(whole), said(whole))
+        stream = await it.chat("Which light?", stream=True, extra_body=ADA)
+        with pytest.raises(openai.APIError, match="Idempotency-Key") as raised:
+            await read(model, stream, got)
+        assert raised.value.code == "model_broke_off"
+        assert "".join(got) == HALF.rstrip()
+        key = raised.value.message.partition("Idempotency-Key: ")[2].split()[0]
+        again = await it.chat("Which light?", extra_body=ADA, extra_headers={"Idempotency-Key": key})
+        assert again.choices[0].message.content == whole
+        model.cuts, model.was_read, events = cuts, asyncio.Event(), list[Any]()
+        async for event in await it.sdk.responses.create(model="postroom", input="x", stream=True):
+            events.append(event)
+            if event.type == "response.output_text.delta":
+                model.was_read.set()
+        assert events[-1].type == "response.failed"
+        assert whole not in "".join(getattr(one, "delta", "") for one in events)
+        assert (await it.sdk.responses.retrieve(events[-1].response.id)).output_text == whole
 
 
 async def test_what_is_wrong_with_a_request_is_said_by_name(room: Room) -> None:

@@ -61,6 +61,8 @@ class Shown:
     message_id: str | None = None
     step: "asyncio.Task[Step] | None" = None
     """What is being shown at the moment, or was last; it ends after its run, for it cannot be called back."""
+    is_open: bool = False
+    """Whether the model's present answer has text and has not ended."""
 
     async def settled(self) -> None:
         """Return when nothing is on its way to the chat."""
@@ -275,7 +277,7 @@ class StreamingPresenter:
 
         Text that comes too soon after an edit is shown later, also if no more text comes.
         """
-        shown, label = await self._draft_of(adapter, run), self.sessions.label(source)
+        shown, label = await self._draft_of(adapter, source.chat_id, run), self.sessions.label(source)
         between, is_begun = "", False
         alarm: asyncio.Task[None] | None = None
 
@@ -289,14 +291,14 @@ class StreamingPresenter:
                 alarm = tasks.start(look_again(left), name="next look")
             event, step = await deltas.get(), None
             if isinstance(event, StreamReset | RunRetrying):
-                shown.draft.begin_again()
+                await self._begin_again(adapter, source.chat_id, shown)
                 label, between, is_begun = self.sessions.label(source), "", False
             elif isinstance(event, StepEnd):
-                between = "\n\n" if is_begun else ""
+                between, shown.is_open = "\n\n" if is_begun else "", False
                 shown.draft.think("\n\n")
             elif isinstance(event, TextDelta):
                 step = shown.draft.add(label + between + event.delta, now=self._clock.now())
-                label, between, is_begun = "", "", True
+                label, between, is_begun, shown.is_open = "", "", True, True
             else:
                 if isinstance(event, ReasoningDelta) and adapter.capabilities.reasoning:
                     shown.draft.think(event.delta)
@@ -310,11 +312,18 @@ class StreamingPresenter:
                 shown.step = self._tasks.start(showing, name="draft")
                 step = await asyncio.shield(shown.step)
 
-    async def _draft_of(self, adapter: BasePlatformAdapter, run: RunInChat) -> Shown:
+    async def _begin_again(self, adapter: BasePlatformAdapter, chat_id: str, shown: Shown) -> None:
+        """Begin the draft anew; tell a channel that cannot take back the words that it sent."""
+        shown.draft.begin_again()
+        if shown.is_open and shown.message_id is not None and adapter.capabilities.holds_requests:
+            await adapter.edit_message(chat_id, shown.message_id, "", {"begins_again": True, "draft": True})
+        shown.is_open = False
+
+    async def _draft_of(self, adapter: BasePlatformAdapter, chat_id: str, run: RunInChat) -> Shown:
         """Return the draft of a run; a further try goes on in the message of the try before."""
         shown = self._shown.get(run.run_id)
         if shown is not None:
-            shown.draft.begin_again()
+            await self._begin_again(adapter, chat_id, shown)
             return shown
         shown = self._fresh(adapter.capabilities)
         shown.message_id = await self.left_draft(adapter, run.key, run.run_id)

@@ -480,6 +480,9 @@ class ApiServerAdapter(HttpAdapter):
     ) -> SendResult:
         """Let a part of an answer grow."""
         told, answered = metadata or {}, _answered(metadata, None)
+        if told.get("begins_again"):
+            self._exchanges.begin_again(chat_id, message_id)
+            return SendResult.sent(message_id)
         final = _is_final(metadata)
         if not self._exchanges.edited(chat_id, answered, message_id, content, final=final, details=told):
             return SendResult.failed(SendErrorKind.NOT_FOUND, "the draft is kept no longer")

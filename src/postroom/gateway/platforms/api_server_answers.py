@@ -48,6 +48,8 @@ class Exchange:
         """Whether its run goes on when nobody waits."""
         self.is_cancelled = False
         """Whether its caller hung up or cancelled it before there was an answer."""
+        self.has_begun_again = False
+        """Whether an answer that had begun broke off and another try wrote it anew."""
         self.waits: set[Wait] = set()
         self._parts: list[tuple[str, str]] = []
 
@@ -171,10 +173,12 @@ class Wait:
         told = ""
         while True:
             final, sure = self.exchange.is_final, self.exchange.sure
+            if final and self.exchange.has_begun_again and not _goes_on(told, sure):
+                raise self._broken()
             if final:
                 self.collected()
             new = sure[len(told) :] if sure.startswith(told) else ""
-            if final and not sure.startswith(told) and not told.endswith(sure):
+            if final and not _goes_on(told, sure):
                 new = f"{_BETWEEN}{sure}"  # what was shown is no beginning of it, nor ends with it
             if new:
                 told = sure
@@ -186,11 +190,28 @@ class Wait:
                 self._beats = False
                 yield ""
 
+    def _broken(self) -> Refused:
+        """Return the failure that says that the caller has the beginning of another answer."""
+        answer = self.exchange.answer
+        if answer is not None and answer.failure is not None:
+            return answer.failure
+        key = self.exchange.message_id
+        told = (
+            "the model's answer broke off after a part of it was sent, and the next try has other words: "
+            f"discard that part and ask again with Idempotency-Key: {key} for the whole answer"
+        )
+        return Refused(502, "model_broke_off", told)
+
     async def _next(self) -> None:
         if self._ended is not None:
             raise self._ended
         await self._news.wait()
         self._news.clear()
+
+
+def _goes_on(told: str, sure: str) -> bool:
+    """Say whether a whole answer goes on from the text that was sent, or is the end of that text."""
+    return sure.startswith(told) or told.endswith(sure)
 
 
 class Exchanges:
@@ -271,6 +292,12 @@ class Exchanges:
             others = [one for one in message_ids if one not in shown]
             self.answered(chat_id, others, part_id, text, final=final, details=details)
         return bool(found)
+
+    def begin_again(self, chat_id: str, part_id: str) -> None:
+        """Note that another try writes a part of an answer anew."""
+        for exchange in self._exchanges.values():
+            if exchange.chat_id == chat_id and exchange.holds(part_id):
+                exchange.has_begun_again = True
 
     def find(self, chat_id: str, message_id: str) -> Exchange | None:
         """Return what is known of a message."""
@@ -383,7 +410,7 @@ async def response_events(wait: Wait, shape: ResponseShape, after: int = -1) -> 
     except Refused as refusal:
         answer = wait.exchange.answer
         if answer is not None:
-            yield events.event("response.failed", response=shape.whole(answer))
+            yield events.event("response.failed", response=shape.whole(replace(answer, failure=refusal)))
         else:
             yield events.event("error", **error_body(refusal)["error"])
         return

@@ -96,6 +96,7 @@ Metadata = Mapping[str, Json]
 | answers | the platform's ids of the messages that are answered |
 | read | of a question: the platform's ids of the messages that the asking run has read |
 | final | true for the last part of an answer; what was shown before was a draft, or an earlier part |
+| begins_again | true if another try writes the answer anew; only for channels that hold requests |
 | draft | true for what is shown of an answer while it is written: it gives way to everything else |
 | error | why there is no answer, without the words of a model's provider |
 | code | the code of that error, where it is one of ours |
