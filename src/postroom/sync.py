@@ -25,7 +25,7 @@ from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.messages import Json
 from postroom.dispatch.config import MailboxConfig
 from postroom.embedded import Answer, Item, RunEvent, RunState, State
-from postroom.embedded.running import is_awaited
+from postroom.embedded.running import is_awaited, refuse_no_parameter
 from postroom.stores.store import refuse_forked
 
 __all__ = ["Answer", "Item", "Mailbox", "Run", "RunEvent", "RunHandle", "RunState", "State"]
@@ -384,6 +384,7 @@ def _as_coroutine(loop: _Loop, work: Any) -> Any:
         return work
     if not callable(work):
         raise ConfigError("what does the work is a function, an executor, or None", value=repr(work)[:80])
+    refuse_no_parameter(work)
 
     async def on_a_thread(twin: embedded.Run) -> object:
         run, done = Run(loop, twin), unreported(asyncio.get_running_loop().create_future())

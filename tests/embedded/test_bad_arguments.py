@@ -20,7 +20,7 @@ from postroom import (
     State,
     sync,
 )
-from postroom.contracts.errors import ConfigError
+from postroom.contracts.errors import ConfigError, InvalidSubmission
 
 Call = Callable[[Mailbox, RunHandle], Awaitable[object]]
 CALLS: dict[str, tuple[Any, str]] = {
@@ -33,6 +33,24 @@ CALLS: dict[str, tuple[Any, str]] = {
     "no items": (lambda box, _: box.enqueue_many(None), "items must be an iterable of Item, not NoneType"),
     "a number as items": (lambda box, _: box.enqueue_many(5), "items must be an iterable of Item, not int"),
     "one item": (lambda box, _: box.enqueue_many(Item("t2", "a")), "items must be an iterable of Item"),
+    "no order": (lambda box, _: box.pending.reorder("t", None), "ids must be a list .*, not NoneType"),
+    "a text as an order": (lambda box, _: box.pending.reorder("t", "ab"), "ids must be a list .*, not str"),
+    "NUL in a run": (lambda box, _: box.handle("a\0"), r"the id of a run must not contain NUL: 'a\\x00'"),
+    "NUL to cancel": (lambda box, _: box.cancel("a\0"), "the id of a run or a thread must not contain NUL"),
+    "NUL to replay": (lambda box, _: box.dead_letters.replay("a\0"), "the id of a run must not contain NUL"),
+    "NUL in a thread": (lambda box, _: box.pending.list("a\0"), "the id of a thread must not contain NUL"),
+    "NUL in a schedule": (
+        lambda box, _: box.schedules.pause("a\0"),
+        "name of a schedule must not contain NUL",
+    ),
+    "another policy": (
+        lambda box, _: box.enqueue("t2", "a", when_busy="no"),
+        "when_busy is one of interrupt, .*, not 'no'",
+    ),
+    "a priority": (lambda box, _: box.enqueue("t2", "a", priority=256), "priority is from 0 to 255, not 256"),
+    "no attempts": (lambda box, _: box.enqueue("t2", "a", attempts=0), "at least one attempt, not 0"),
+    "interruptions": (lambda box, _: box.enqueue("t2", "a", interruptions=-1), "not be negative: -1"),
+    "a long thread": (lambda box, _: box.enqueue("t" * 513, "a"), "at most 512 characters.* has 513: 'ttt"),
     "a number as progress": (
         lambda box, _: box.enqueue_many([Item("t2", "a")], progress=5),
         "progress must be a function of two numbers or None, not int",
@@ -51,11 +69,11 @@ async def test_an_invalid_argument_is_refused_at_once_and_writes_nothing(opening
 
     async with opening(work) as mailbox, asyncio.timeout(30):
         handle = await mailbox.enqueue("t", "go")
-        with pytest.raises(InvalidArgument, match=text):
+        with pytest.raises((InvalidArgument, InvalidSubmission), match=text):
             await call(mailbox, handle)
         goes_on.set()
         await handle.result()
-        with pytest.raises(InvalidArgument, match=text):
+        with pytest.raises((InvalidArgument, InvalidSubmission), match=text):
             await call(mailbox, handle)
         assert await mailbox.stores.threads.load_messages("t2") is None
 
@@ -78,6 +96,9 @@ STEPS: dict[str, tuple[Any, str]] = {
     "a delay of a number": (lambda run: run.step("x", print, delay=5), "delay must be a timedelta"),
     "a negative delay": (lambda run: run.step("x", print, delay=timedelta(-1)), "delay must be a timedelta"),
     "a step that returns 5": (lambda run: run.step("x", print, returns=5), "returns must be a type"),
+    "NUL in a step": (lambda run: run.step("a\0", print), "the name of a step must not contain NUL"),
+    "a sleep without end": (lambda run: run.sleep(timedelta.max), "after the year 9999"),
+    "a timeout without end": (lambda run: run.ask("?", timeout=timedelta.max), "after the year 9999"),
     "a number to stream": (lambda run: run.stream(5), "the text to stream must be text, not int"),
     "a number to log": (lambda run: run.log(5), "the text to log must be text, not int"),
 }
@@ -134,9 +155,36 @@ def test_an_invalid_argument_in_a_run_that_blocks_ends_it_for_good(case: str) ->
     ids=repr,
 )
 async def test_an_address_of_no_database_is_refused(url: Any) -> None:
-    with pytest.raises(ConfigError, match="the address of the database is none"):
+    with pytest.raises(ConfigError, match="this is not the address of a database: ") as refused:
         async with Mailbox.open(url, echo):
             pass
+    assert "sqlite:///runs.db" in refused.value.remedy
+
+
+@pytest.mark.parametrize("url", ["mysql://u:sec@ret@host/d", "postgres//u:secret@"])
+async def test_a_refused_address_shows_no_password(url: str) -> None:
+    with pytest.raises(ConfigError, match="…@") as refused:
+        async with Mailbox.open(url, echo):
+            pass
+    assert "ret" not in str(refused.value).replace("runs", "")
+
+
+async def test_a_function_that_takes_no_run_is_refused() -> None:
+    async def takes_none() -> None:
+        pass
+
+    async def takes_two(run: Run, other: object) -> None:
+        pass
+
+    for wrong in (takes_none, takes_two):
+        with pytest.raises(ConfigError, match="must take one argument, the run"):
+            async with Mailbox.open("memory", wrong):  # type: ignore[arg-type]
+                pass
+    with (
+        pytest.raises(ConfigError, match="must take one argument"),
+        sync.Mailbox.open("memory", lambda: None),
+    ):
+        pass
 
 
 async def test_a_database_in_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ async def test_the_beginning_of_an_answered_questions_number_never_answers_anoth
         with pytest.raises(StaleDecision, match=f"was answered already.*open now: {second}") as refused:
             await room.questions.answer(stale, approved=True, why="")
         assert refused.value.details == {"open": [second]}
-    with pytest.raises(StaleDecision, match="^a question without a number is not open"):
+    with pytest.raises(StaleDecision, match="a question without a number is not open"):
         await room.questions.answer(" ", approved=True, why="")
     assert [one.number for one in await room.questions.open_questions(SLUG)] == [second]
 

@@ -53,6 +53,7 @@ from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.config import MailboxConfig
 
 _LONGEST_ID = 512
+_SHOWN_OF_ID = 40
 _MOST = 2**53
 """Numbers up to which every store keeps them as they are."""
 DEFAULT_AGENT = "default"
@@ -101,7 +102,8 @@ def refuse_odd_id(name: str, value: str) -> None:
     """
     if len(value) > _LONGEST_ID or "\x00" in value or storable(value) != value:
         raise InvalidSubmission(
-            f"the {name} has at most {_LONGEST_ID} characters, none of them NUL or half of one",
+            f"the {name} has at most {_LONGEST_ID} characters, none of them NUL or half of one; "
+            f"this one has {len(value)}: {storable(value)[:_SHOWN_OF_ID]!r}",
             value=storable(value[:80]),
         )
 
@@ -135,7 +137,9 @@ def refuse_bad_delivery(request: RunActivation) -> None:
 
 def _refuse_odd_numbers(options: DeliveryOptions) -> None:
     if not 0 <= options.priority <= LOWEST_PRIORITY:
-        raise InvalidSubmission(f"the priority is from 0 to {LOWEST_PRIORITY}", value=options.priority)
+        raise InvalidSubmission(
+            f"the priority is from 0 to {LOWEST_PRIORITY}, not {options.priority}", value=options.priority
+        )
     delays = {
         "delay": options.delay_ms,
         "first delay of a retry": options.retry_delay_ms,
@@ -143,7 +147,7 @@ def _refuse_odd_numbers(options: DeliveryOptions) -> None:
     }
     for name, delay in delays.items():
         if delay is not None and delay < 0:
-            raise InvalidSubmission(f"the {name} must not be negative", value=delay)
+            raise InvalidSubmission(f"the {name} must not be negative: {delay} ms", value=delay)
     for name, number in (
         *delays.items(),
         ("deadline", options.deadline_at),
@@ -151,7 +155,7 @@ def _refuse_odd_numbers(options: DeliveryOptions) -> None:
         ("number of interruptions", options.max_interruptions),
     ):
         if number is not None and number > _MOST:
-            raise InvalidSubmission(f"the {name} is too large", value=number)
+            raise InvalidSubmission(f"the {name} is too large: {number}", value=number)
     if options.deadline_at is not None and options.deadline_at <= 0:
         raise InvalidSubmission(
             "the deadline is an instant in milliseconds since 1970",
@@ -159,10 +163,13 @@ def _refuse_odd_numbers(options: DeliveryOptions) -> None:
             remedy="leave deadline_at out for none",
         )
     if options.max_attempts is not None and options.max_attempts < 1:
-        raise InvalidSubmission("there must be at least one attempt", value=options.max_attempts)
+        raise InvalidSubmission(
+            f"there must be at least one attempt, not {options.max_attempts}", value=options.max_attempts
+        )
     if options.max_interruptions is not None and options.max_interruptions < 0:
         raise InvalidSubmission(
-            "the number of interruptions must not be negative", value=options.max_interruptions
+            f"the number of interruptions must not be negative: {options.max_interruptions}",
+            value=options.max_interruptions,
         )
 
 

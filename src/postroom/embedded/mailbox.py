@@ -34,9 +34,9 @@ from postroom.embedded.effects import Ends, Watch
 from postroom.embedded.handle import RunEvent, RunHandle, unknown_run
 from postroom.embedded.items import Item
 from postroom.embedded.operators import DeadLetters, Pending, Questions
-from postroom.embedded.running import Function, FunctionExecutor, Run, is_awaited
+from postroom.embedded.running import Function, FunctionExecutor, Run, is_awaited, refuse_no_parameter
 from postroom.embedded.schedules import RunSchedules
-from postroom.embedded.values import refuse_other_text
+from postroom.embedded.values import refuse_other_id
 from postroom.stores.live import LocalLiveChannels
 from postroom.stores.runs.ports import RunStores
 from postroom.stores.sqlite.store import SqliteStore
@@ -298,7 +298,7 @@ class Mailbox:
         Raises:
             UnknownRun: there is none with this id.
         """
-        refuse_other_text("the id of a run", run_id)
+        refuse_other_id("the id of a run", run_id)
         run = await self.stores.threads.load_run(run_id)
         if run is None:
             raise unknown_run(run_id)
@@ -306,7 +306,7 @@ class Mailbox:
 
     async def cancel(self, id: str) -> bool:
         """End the run with this id, or what a thread with this id has at work; False when there is none."""
-        refuse_other_text("the id of a run or a thread", id)
+        refuse_other_id("the id of a run or a thread", id)
         return await self.admin.cancel(id)
 
 
@@ -319,12 +319,17 @@ def _policy(when_busy: str) -> BusyPolicy:
         return BusyPolicy(when_busy)
     except ValueError as error:
         allowed = ", ".join(BusyPolicy)
-        raise InvalidArgument(f"when_busy is one of {allowed}", value=repr(when_busy)[:80]) from error
+        raise InvalidArgument(
+            f"when_busy is one of {allowed}, not {when_busy!r:.80}", value=repr(when_busy)[:80]
+        ) from error
 
 
 def _refuse_no_work(work: object) -> None:
     """Refuse what could do no work, before anything is opened."""
-    if work is None or isinstance(work, RunDispatchExecutor) or is_awaited(work):
+    if work is None or isinstance(work, RunDispatchExecutor):
+        return
+    if is_awaited(work):
+        refuse_no_parameter(work)
         return
     raise ConfigError(
         "what does the work is a coroutine function, an executor, or None",
@@ -408,7 +413,11 @@ def opened_stores(url: str, schema: str, clock: Clock | None = None) -> Stores:
         StoreError: the database cannot be opened.
     """
     if not isinstance(schema, str):
-        raise ConfigError(f"schema must be text, not {type(schema).__name__}", value=repr(schema)[:80])
+        raise ConfigError(
+            f"schema must be text, not {type(schema).__name__}: {schema!r:.80}",
+            value=repr(schema)[:80],
+            remedy="leave schema out for 'postroom'",
+        )
     if url == MEMORY:
         return SqliteStore.in_memory(clock)
     parts = _parts(url)
@@ -440,11 +449,14 @@ def _parts(url: object) -> SplitResult:
 
 
 def _no_address(url: object) -> ConfigError:
-    shown = (url.partition("@")[2] or url) if isinstance(url, str) else url
+    shown = repr(url)
+    if isinstance(url, str):  # what is before the last @ may be a password
+        _, at, host = storable(url).rpartition("@")
+        shown = f"…@{host}" if at else repr(host)
     return ConfigError(
-        "the address of the database is none",
-        value=storable(shown) if isinstance(shown, str) else repr(shown)[:80],
-        remedy="sqlite:///runs.db, sqlite:////var/lib/runs.db, postgresql://… or memory",
+        f"this is not the address of a database: {shown:.80}",
+        value=shown[:80],
+        remedy="give sqlite:///runs.db, sqlite:////var/lib/runs.db, postgresql://… or memory",
     )
 
 

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
-from postroom.contracts.errors import IllegalTransition, UnknownDispatch
+from postroom.contracts.errors import IllegalTransition, InvalidArgument, UnknownDispatch
 from postroom.contracts.messages import Message, PendingMessage
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.embedded.handle import RunHandle, open_questions, unknown_run
-from postroom.embedded.values import refuse_other_text
+from postroom.embedded.values import refuse_other_id, refuse_other_text
 
 if TYPE_CHECKING:
     from postroom.embedded.mailbox import Mailbox
@@ -53,14 +53,18 @@ class Pending:
         Raises:
             VersionConflict, InvalidRecord: these are not the messages that wait.
         """
+        if isinstance(ids, str | bytes) or not isinstance(ids, Sequence):
+            raise InvalidArgument(
+                f"ids must be a list of the ids of messages, not {type(ids).__name__}", value=repr(ids)[:80]
+            )
         _refuse_other_texts(thread, *ids)
         return await self._queue.reorder_pending(thread, ids)
 
 
 def _refuse_other_texts(thread: str, *ids: str) -> None:
-    refuse_other_text("the id of a thread", thread)
+    refuse_other_id("the id of a thread", thread)
     for id in ids:
-        refuse_other_text("the id of a message", id)
+        refuse_other_id("the id of a message", id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +164,7 @@ class DeadLetters:
             raise _no_dead_letter(run_id) from error
 
     async def _dispatch_of(self, run_id: str) -> str:
-        refuse_other_text("the id of a run", run_id)
+        refuse_other_id("the id of a run", run_id)
         stores = self._mailbox.stores
         run = await stores.threads.load_run(run_id)
         if run is None:

@@ -24,6 +24,7 @@ from postroom.contracts.agent_events import EventSink, StreamReset, TextDelta
 from postroom.contracts.budgets import Spending
 from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import (
+    ConfigError,
     ExecutorMisbehaved,
     InvalidActivation,
     InvalidArgument,
@@ -57,6 +58,7 @@ from postroom.embedded.values import (
     data_of,
     instant_of,
     plain,
+    refuse_other_id,
     refuse_other_text,
     refuse_other_type,
     text_of,
@@ -78,6 +80,8 @@ _SHOWN_OF_QUESTION: Final = 40
 _USES: Final = ("input_tokens", "output_tokens", "cost_micros")
 """What a run says that it has used."""
 _MOST_USED: Final = 2**53
+_LAST_INSTANT: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
 
 T = TypeVar("T")
 Function = Callable[["Run"], Awaitable[object]]
@@ -106,6 +110,24 @@ def is_awaited(work: object) -> bool:
     return inspect.iscoroutinefunction(work) or inspect.iscoroutinefunction(
         getattr(type(work), "__call__", None)  # noqa: B004 - an object may be called as a coroutine function is
     )
+
+
+def refuse_no_parameter(work: object) -> None:
+    """Refuse a function that cannot be called with a run alone.
+
+    Raises:
+        ConfigError: as said.
+    """
+    try:
+        inspect.signature(cast("Callable[..., object]", work)).bind(None)
+    except ValueError:  # its parameters cannot be looked at
+        return
+    except TypeError as error:
+        raise ConfigError(
+            f"the function that does the work must take one argument, the run: {error}",
+            value=repr(work)[:80],
+            remedy="write `async def work(run)`, or `def work(run)` for postroom.sync",
+        ) from error
 
 
 _STEP_USES: ContextVar[list[Usage] | None] = ContextVar("step_uses", default=None)
@@ -272,7 +294,7 @@ class Run:
             return nobody
         until = before.expires_at if before is not None else None
         if until is None and timeout is not None:
-            until = now + max(milliseconds(timeout), 1)
+            until = _in_range(now + max(milliseconds(timeout), 1), timeout)
         raise self._suspended(
             RunWaitingTicket(
                 ticket_id=call_id,
@@ -385,7 +407,7 @@ class Run:
 
     def _claim_name(self, name: str) -> None:
         refuse_forked(self._process)
-        refuse_other_text("the name of a step", name)
+        refuse_other_id("the name of a step", name)
         if not name.strip():
             raise InvalidStep("a step needs a name", value=name)
         if name in self._memory.used:
@@ -614,9 +636,24 @@ def _refuse_other_options(
         refuse_other_type("returns", returns)
 
 
+def _in_range(instant: int, given: timedelta) -> int:
+    """Return an instant that a calendar has.
+
+    Raises:
+        InvalidArgument: It is after the year 9999.
+    """
+    if instant > _LAST_INSTANT:
+        raise InvalidArgument(
+            f"a run cannot wait for {given}: that is after the year 9999",
+            value=repr(given)[:80],
+            remedy="give a shorter time; a question without a timeout waits for ever",
+        )
+    return instant
+
+
 def _instant(until: timedelta | datetime, now: int) -> int:
     if isinstance(until, timedelta):
-        return now + max(milliseconds(until), 0)
+        return _in_range(now + max(milliseconds(until), 0), until)
     if not isinstance(until, datetime):
         raise InvalidArgument("a run sleeps for a timedelta, or until a datetime", value=repr(until)[:80])
     return instant_of(until, "the instant to sleep until")

@@ -16,7 +16,7 @@ from postroom.dispatch.mailbox import Mailbox as Queue
 from postroom.dispatch.planning import refuse_bad_delivery, validate_run_inputs
 from postroom.embedded.handle import RunHandle
 from postroom.embedded.items import Item
-from postroom.embedded.values import message_of, plain, refuse_other_text
+from postroom.embedded.values import message_of, plain, refuse_other_id
 from postroom.schedules.firing import Firing, Schedules, Target, new_schedule
 from postroom.stores.runs.ports import RunStores
 from postroom.stores.transaction import Transaction
@@ -182,7 +182,7 @@ class RunSchedules:
 
 
 def _text(name: str) -> str:
-    refuse_other_text("the name of a schedule", name)
+    refuse_other_id("the name of a schedule", name)
     return name
 
 

@@ -120,6 +120,17 @@ def refuse_other_text(what: str, text: object) -> None:
         raise InvalidArgument(f"{what} holds half of a character", value=storable(text)[:80])
 
 
+def refuse_other_id(what: str, id: object) -> None:
+    """Refuse what names nothing in any database: no text, or text with NUL.
+
+    Raises:
+        InvalidArgument: as said.
+    """
+    refuse_other_text(what, id)
+    if isinstance(id, str) and "\0" in id:
+        raise InvalidArgument(f"{what} must not contain NUL: {id[:80]!r}", value=id[:80])
+
+
 def message_of(content: object, *, id: str) -> Message:
     """Return what is handed over as a message: text, a message, or data.
 

@@ -167,7 +167,10 @@ class PostgresEngine(Engine):
             StoreUnavailable: it does not answer, or a pooler has too few sessions.
         """
         if not 0 < len(address.schema.encode()) <= _LONGEST_NAME or "\0" in address.schema:
-            raise ConfigError(f"a schema's name has 1 to {_LONGEST_NAME} bytes", value=address.schema)
+            raise ConfigError(
+                f"a schema's name has 1 to {_LONGEST_NAME} bytes: {address.schema!r:.80}",
+                value=address.schema,
+            )
         ownership = Ownership(address)
         writing: list[Connection] = []
         try:
