@@ -746,17 +746,17 @@ def _plain_names(value: object) -> object:
             return None
         text = _unwrapped(value)
         value = [value] if text[:1] in ("[", "{") else _listed_names(text)
-    elif isinstance(value, dict) or (isinstance(value, int) and not isinstance(value, bool)):
+    elif isinstance(value, dict) or _is_number(value):
         value = [value]
     if not isinstance(value, list):
         return value
     flat = [one for item in value for one in (item if isinstance(item, list) else [item])]
-    flat = [str(one) if isinstance(one, int) and not isinstance(one, bool) else one for one in flat]
-    return [
-        _one_name(_plain_name(one))
-        for one in flat
-        if one is not None and not (isinstance(one, str) and not one.strip())
-    ]
+    flat = [str(one) if _is_number(one) else one for one in flat]
+    return [_one_name(_plain_name(one)) for one in flat if one is not None]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 2**53
 
 
 def _unwrapped(text: str) -> str:

@@ -66,6 +66,8 @@ def unknown_agent(tx: RecordReads, project: Project, name: str) -> UnknownAgent:
         )
     close = nearest(name, (agent.name for agent in tx.agents(project.id, include_retired=False, limit=1_000)))
     hint = f"; the nearest are {', '.join(close)}" if close else ""
+    if not name.strip():
+        hint = "; leave out the empty name"
     if "," in name:
         hint = "; no name holds a comma: give each recipient by itself"
     return UnknownAgent(
