@@ -153,7 +153,7 @@ def load_gateway(settings: Settings, *, environment: Mapping[str, str] | None = 
     gateway = replace(
         _gateway(source, routes, rules, channels, programs),
         models={None: tuple(agent.models), **{name: tuple(one.models) for name, one in models.items()}},
-        own_models={name: one.model for name, one in {None: agent, **models}.items() if one.model},
+        own_models={name: one.model for name, one in ((None, agent), *models.items()) if one.model},
         speaks=agent.speech_url is not None,
     )
     return GatewayFile(path=file, agent=agent, gateway=gateway, others={**models, **named})
