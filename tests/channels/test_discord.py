@@ -464,7 +464,7 @@ async def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.Mon
     monkeypatch.setattr(builtins, "__import__", refusing)
     with pytest.raises(MissingExtra) as missing:
         await DiscordAdapter(PlatformConfig(token=TOKEN)).connect()
-    assert missing.value.remedy == "pip install 'postroom[discord]'"
+    assert missing.value.remedy == "pip install 'postroom[discord]' (in a clone: make dev)"
 
 
 # Receiving.

@@ -602,7 +602,7 @@ async def test_a_missing_library_is_named(fake, clock, monkeypatch) -> None:
     adapter = made(fake, clock)
     with pytest.raises(MissingExtra) as caught:
         await adapter.connect()
-    assert caught.value.remedy == "pip install 'postroom[matrix]'"
+    assert caught.value.remedy == "pip install 'postroom[matrix]' (in a clone: make dev)"
 
 
 @each_row(

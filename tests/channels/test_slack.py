@@ -327,7 +327,7 @@ async def test_without_a_library_the_extra_is_named(
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(MissingExtra, match=library) as caught:
         await adapter.connect()
-    assert caught.value.remedy == "pip install 'postroom[slack]'"
+    assert caught.value.remedy == "pip install 'postroom[slack]' (in a clone: make dev)"
 
 
 @pytest.mark.parametrize(

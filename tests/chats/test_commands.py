@@ -16,6 +16,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery, ThreadCommit
 from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
 from postroom.gateway import wording
+from postroom.gateway.config import Route
 from postroom.gateway.handover import inbound_key
 from postroom.gateway.session import Platform, build_session_key
 
@@ -486,6 +487,49 @@ async def test_a_question_is_answered_by_a_button_once_and_its_card_shows_that(r
         lambda: card.text.endswith("Approved by U1.") and not card.card.buttons, room.hurry(gateway)
     )
     await all_answered(room, gateway, 1)
+
+
+WITH_BO = replace(CONFIG, routes=(Route(agent="Bo@harbour", mention=("bo",)),))
+
+
+async def test_status_knows_the_run_of_another_agent_of_the_chat(room):
+    agent = Agent()
+    agent.free.clear()
+    gateway, channel = await room.open(agent, config=WITH_BO)
+    await channel.say("@bo go")
+    await settled(agent.began(1))
+    await channel.say("/status")
+    at_work = "At work: yes, another agent of this chat\nWaiting: 0"
+    await settled(lambda: any(at_work in one for one in channel.texts()), room.hurry(gateway))
+    agent.free.set()
+    await all_answered(room, gateway, 2)
+
+
+async def test_status_and_approve_know_the_question_of_another_agent_of_the_chat(room):
+    agent = Agent()
+    asking(agent)
+    gateway, channel = await room.open(agent, config=WITH_BO)
+    await channel.say("@bo delete a")
+    await settled(lambda: any(one.card for one in channel.said), room.hurry(gateway))
+    [card] = [one for one in channel.said if one.card]
+    number = card.card.buttons[0].value.removeprefix("approve ")
+    await channel.say("/status")
+    waits = "At work: no, a question waits for an answer"
+    await settled(
+        lambda: any(waits in one and f"Asks ({number}): " in one for one in channel.texts()),
+        room.hurry(gateway),
+    )
+    await channel.say("/approve Blue")
+    told = f"Not answered: write the question's number first.\nOpen now: /approve {number}: "
+    await settled(lambda: any(one.startswith(told) for one in channel.texts()), room.hurry(gateway))
+
+
+async def test_one_run_is_not_counted_as_several(room):
+    gateway, channel = await room.open(Agent())
+    await channel.say("hello")
+    await all_answered(room, gateway, 1)
+    await channel.say("/usage")
+    await settled(lambda: any(one.startswith("1 run: ") for one in channel.texts()), room.hurry(gateway))
 
 
 async def test_a_question_outlives_the_process_and_is_answered_by_a_command(room):

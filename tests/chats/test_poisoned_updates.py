@@ -1,6 +1,7 @@
 """An update that meets a defect of ours becomes a dead letter, and the channel goes on, shown as degraded."""
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
@@ -9,6 +10,8 @@ from postroom.app.undelivered import UndeliveredService
 from postroom.contracts.errors import InvalidArgument, ServerUnavailable
 from postroom.gateway.platforms.base import MOST_TRIES
 
+TOKEN = f"123456789:{'Ab-_9' * 7}"
+
 
 async def meet_a_defect() -> None:
     raise TypeError("a defect in our own code")
@@ -16,7 +19,8 @@ async def meet_a_defect() -> None:
 
 async def poisoned(room):
     gateway, channel = await room.open(Agent())
-    update = {"update_id": 7, "message": {"text": "poison"}, "token": "a-secret"}
+    room.clock.advance(timedelta(minutes=5))
+    update = {"update_id": 7, "message": {"text": f"poison {TOKEN}"}, "token": "a-secret"}
     for _ in range(MOST_TRIES - 1):
         with pytest.raises(ServerUnavailable):
             await channel.take_in(update, meet_a_defect)
@@ -36,13 +40,15 @@ async def until_listed(service):
 
 async def test_a_poisoned_update_is_listed_whole_without_its_secrets_and_others_are_answered(room):
     gateway, channel, _, [letter] = await poisoned(room)
+    degraded_at = room.clock.now()
     assert (letter["kind"], letter["error"]) == ("update", "an update met a defect: TypeError")
-    assert '"text": "poison"' in letter["text"]
+    assert '"text": "poison (hidden token)"' in letter["text"]
     assert "a-secret" not in letter["text"]
     await channel.say("hello")
     await settled(lambda: channel.texts() == ["re: hello"])
     told = gateway.liveness()["telegram"]
     assert (told["state"], told["error_code"]) == ("degraded", "updates_set_aside")
+    assert told["since"] == degraded_at
 
 
 async def test_a_poisoned_update_can_be_discarded_and_is_not_tried_again(room):

@@ -477,7 +477,7 @@ def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(MissingExtra, match="openai") as caught:
         OpenAICompatibleModel("http://127.0.0.1:1")
-    assert caught.value.remedy == 'pip install "postroom[openai]"'
+    assert caught.value.remedy == 'pip install "postroom[openai]" (in a clone: make dev)'
     monkeypatch.undo()
     importlib.import_module("postroom.runtime.openai_endpoint")
 

@@ -585,7 +585,7 @@ def test_a_model_without_its_client_names_what_to_install(
     monkeypatch.delitem(sys.modules, "postroom.runtime.openai_endpoint", raising=False)
     with pytest.raises(MissingExtra) as caught:
         examine(told, Settings(data_dir=home))
-    assert 'pip install "postroom[openai]"' in caught.value.remedy
+    assert 'pip install "postroom[openai]" (in a clone: make dev)' in caught.value.remedy
 
 
 OPTIONS: dict[Platform, type[Options]] = {

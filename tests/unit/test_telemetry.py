@@ -171,7 +171,7 @@ def test_on_without_its_libraries_nothing_is_started_and_the_extra_is_named(
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingExtra, match="telemetry is on and needs opentelemetry") as refused:
         Application.open(Settings(data_dir=tmp_path / "data", telemetry=True))
-    assert "pip install 'postroom[otel]'" in (refused.value.remedy or "")
+    assert "pip install 'postroom[otel]' (in a clone: make dev)" in (refused.value.remedy or "")
     assert not (tmp_path / "data").exists()
 
 

@@ -150,12 +150,10 @@ def load_gateway(settings: Settings, *, environment: Mapping[str, str] | None = 
     others = {one.agent for one in routes if one.agent and one.agent not in models}
     named = {one: _of_mail_room(one) for one in others if not is_person(one)}
     programs = frozenset(others) | (frozenset() if agent.run is None else {None})
-    configs: dict[str | None, AgentConfig] = {None: agent}
-    configs.update(models.items())
     gateway = replace(
         _gateway(source, routes, rules, channels, programs),
-        models={name: tuple(one.models) for name, one in configs.items()},
-        own_models={name: one.model for name, one in configs.items() if one.model},
+        models={None: tuple(agent.models), **{name: tuple(one.models) for name, one in models.items()}},
+        own_models={name: one.model for name, one in ((None, agent), *models.items()) if one.model},
         speaks=agent.speech_url is not None,
     )
     return GatewayFile(path=file, agent=agent, gateway=gateway, others={**models, **named})

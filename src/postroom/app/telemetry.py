@@ -21,7 +21,7 @@ def open_tracing(settings: Settings) -> Tracing:
         raise MissingExtra(
             f"telemetry is on and needs {error.name}, which is not installed",
             value=error.name,
-            remedy="pip install 'postroom[otel]', or set telemetry to false",
+            remedy="pip install 'postroom[otel]' (in a clone: make dev), or set telemetry to false",
         ) from error
     return OtelTracing(otlp(traces_of(settings.telemetry_endpoint)), environment=settings.environment)
 

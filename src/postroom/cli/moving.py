@@ -79,7 +79,7 @@ def _opened(source: Place, target: Place, *, now: int, writes: bool) -> Iterator
         raise MissingExtra(
             "PostgreSQL needs the driver psycopg, which is not installed",
             value="psycopg",
-            remedy="pip install 'postroom[postgres]'",
+            remedy="pip install 'postroom[postgres]' (in a clone: make dev)",
         ) from error
     name = shown_address(dsn, schema)
     file: AbstractContextManager[Side] = sqlite.opened(path, now=now, is_target=is_target, writes=writes)

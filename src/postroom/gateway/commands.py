@@ -305,7 +305,18 @@ class Commands:
         ]
         if active is not None and active.status is RunDispatchStatus.QUEUED:
             lines[1] = "At work: no, it is queued"
-        asked = await self._questions.open(session.thread_id)
+        here = await self._sessions_here(call)
+        asked = [question for one in here for question in await self._questions.open(one.thread_id)]
+        if active is None:
+            others = [
+                await self._handover.active(one.thread_id)
+                for one in here
+                if one.thread_id != session.thread_id
+            ]
+            if any(one is not None for one in others):
+                lines[1] = "At work: yes, another agent of this chat"
+            elif asked:
+                lines[1] = "At work: no, a question waits for an answer"
         lines += [f"Asks ({one.number}): {one.text}" for one in asked]
         return "\n".join(lines)
 
@@ -316,7 +327,7 @@ class Commands:
         if not runs:
             return "This conversation has no runs yet."
         last = max(runs, key=lambda run: run.created_at).usage
-        which = f"The newest {MAX_PAGE} runs" if len(runs) == MAX_PAGE else f"{len(runs)} runs"
+        which = f"The newest {MAX_PAGE} runs" if len(runs) == MAX_PAGE else _counted(len(runs), "run")
         return (
             f"{which}: {wording.used_up(used.input_tokens, used.output_tokens, used.cost_micros)},"
             f" {used.wall_ms / 1_000:.1f} s\n"
@@ -655,6 +666,10 @@ class Commands:
     async def _hide(self, session: ChatSession, runs: Sequence[RunRecord]) -> bool:
         asked = {run.run_id: run.input.trigger_message_ids if run.input else () for run in runs}
         return await self._sessions.hide(session, asked)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _is_shown(message: Message) -> bool:

@@ -110,7 +110,7 @@ async def answer_run(
 def _not_open(number: str | None, asked: Sequence[Question], *, approved: bool) -> str:
     """Return why a decision answers no question, and which questions are open now."""
     if number is None:
-        told = "Say which question you answer, by its number." if asked else "No question is open here."
+        told = "Not answered: write the question's number first." if asked else "No question is open here."
     else:
         told = f"Question {number} is not open; it may have been answered already."
     command = "/approve" if approved else "/deny"

@@ -150,7 +150,7 @@ except ImportError as error:
     raise MissingExtra(
         f"the OpenAI-compatible model needs {error.name}, which is not installed",
         value=error.name,
-        remedy='pip install "postroom[openai]"',
+        remedy='pip install "postroom[openai]" (in a clone: make dev)',
     ) from error
 
 _DONE = re.compile(rb"[\r\n]data: ?\[DONE\]")

@@ -91,7 +91,7 @@ def check_installed() -> None:
         raise MissingExtra(
             f"runners of the kind http need {error.name}, which is not installed",
             value=error.name,
-            remedy='pip install "postroom[openai]"',
+            remedy='pip install "postroom[openai]" (in a clone: make dev)',
         ) from error
 
 

@@ -80,6 +80,12 @@ _SECRET_IN_TEXT: Final = re.compile(
     rf"""("(?:{"|".join(_SECRETS)})"\s*:\s*"|\b(?:{"|".join(_SECRETS)})=)[^"&]*"""
 )
 """Such a field in an update that is no JSON object or form."""
+_BOT_TOKENS: Final = re.compile(
+    r"\b[0-9]{6,12}:[A-Za-z0-9_-]{30,50}"  # Telegram
+    r"|\bx(?:ox[a-z]|app)-[A-Za-z0-9-]{10,}"  # Slack
+    r"|\b[A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6,7}\.[A-Za-z0-9_-]{27,}"  # Discord
+)
+"""Tokens of bots, which people write into messages."""
 _MOST_FAILING: Final = 1_000
 _DEFECT: Final = "receive_failed"
 """The code of a channel whose newest update met a defect and is tried again."""
@@ -240,6 +246,8 @@ class Liveness:
     """Requests with a wrong signature or secret, and updates that could not be read."""
     dead_updates: int = 0
     """Updates that became dead letters since the channel was last connected by hand."""
+    degraded_at: int | None = None
+    """When the first of these became a dead letter."""
     _state: AdapterState = AdapterState.STOPPED
     _reached: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -260,16 +268,17 @@ class Liveness:
 
     def shown(self) -> dict[str, Json]:
         """Return the state for health pages and the status file."""
-        state, code, why = self._state, self.error_code, self.error
+        state, since, code, why = self._state, self.since, self.error_code, self.error
         if state is AdapterState.CONNECTED and self.dead_updates:
             state, code = AdapterState.DEGRADED, "updates_set_aside"
+            since = self.degraded_at
             why = (
-                f"{self.dead_updates} updates of the platform could not be processed and are dead letters:"
+                f"updates of the platform that became dead letters: {self.dead_updates};"
                 " see `postroom gateway dead`, then `postroom gateway reconnect`"
             )
         return {
             "state": state.value,
-            "since": self.since,
+            "since": since,
             "inbound_at": self.inbound_at,
             "outbound_at": self.outbound_at,
             "refused": self.refused,
@@ -532,6 +541,8 @@ class BasePlatformAdapter(ABC):
         if before < MOST_TRIES:
             if self.keep_dead is not None:
                 await self.keep_dead(self.account, key, raw[:LONGEST_RAW], why)
+            if not self.liveness.dead_updates:
+                self.liveness.degraded_at = self._clock.now()
             self.liveness.dead_updates += 1
             self._failing[key] = MOST_TRIES
 
@@ -582,7 +593,9 @@ class BasePlatformAdapter(ABC):
 def _raw(update: Json | bytes) -> str:
     """Return an update as text for its dead letter, without the secrets that platforms send with it."""
     if isinstance(update, bytes):
-        return storable(_SECRET_IN_TEXT.sub(r"\1", update.decode("utf-8", "replace")))
-    if isinstance(update, dict):
-        update = {name: value for name, value in update.items() if name not in _SECRETS}
-    return storable(json.dumps(update, ensure_ascii=False, default=str))
+        text = _SECRET_IN_TEXT.sub(r"\1", update.decode("utf-8", "replace"))
+    else:
+        if isinstance(update, dict):
+            update = {name: value for name, value in update.items() if name not in _SECRETS}
+        text = json.dumps(update, ensure_ascii=False, default=str)
+    return storable(_BOT_TOKENS.sub("(hidden token)", text))

@@ -85,7 +85,7 @@ def load() -> None:
         raise MissingExtra(
             "Discord needs discord.py, which is not installed",
             value=error.name,
-            remedy="pip install 'postroom[discord]'",
+            remedy="pip install 'postroom[discord]' (in a clone: make dev)",
         ) from error
     logger = logging.getLogger("discord")
     if logger.level < logging.ERROR:  # below, it writes what people said, and addresses that hold secrets

@@ -87,7 +87,7 @@ class Homeserver:
             raise MissingExtra(
                 "Matrix needs httpx2, which is not installed",
                 value="matrix",
-                remedy="pip install 'postroom[matrix]'",
+                remedy="pip install 'postroom[matrix]' (in a clone: make dev)",
             ) from error
 
     async def close(self) -> None:

@@ -20,7 +20,7 @@ except ImportError as error:
     raise MissingExtra(
         f"Slack needs {error.name}, which is not installed",
         value=error.name,
-        remedy="pip install 'postroom[slack]'",
+        remedy="pip install 'postroom[slack]' (in a clone: make dev)",
     ) from error
 
 LARGEST_ANSWER: Final = 4 * 1024 * 1024

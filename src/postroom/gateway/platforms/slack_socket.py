@@ -41,7 +41,7 @@ except ImportError as error:
     raise MissingExtra(
         f"Slack needs {error.name}, which is not installed",
         value=error.name,
-        remedy="pip install 'postroom[slack]'",
+        remedy="pip install 'postroom[slack]' (in a clone: make dev)",
     ) from error
 
 HEARTBEAT_MS: Final = 15_000

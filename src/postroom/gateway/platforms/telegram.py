@@ -36,7 +36,7 @@ from postroom.gateway.platforms.base import TOO_OFTEN, BasePlatformAdapter, Meta
 from postroom.gateway.platforms.http_adapter import bounded_body
 from postroom.gateway.platforms.options import Options, refuse_address, secret_remedy
 from postroom.gateway.platforms.telegram_markdown import markdown_v2
-from postroom.gateway.platforms.telegram_wire import Answer, mended, unreachable
+from postroom.gateway.platforms.telegram_wire import Answer, failed_call, mended, unreachable
 from postroom.gateway.session import Platform, SessionSource
 
 if TYPE_CHECKING:
@@ -535,8 +535,10 @@ class TelegramAdapter(BasePlatformAdapter):
         if answer.kind is SendErrorKind.TOO_LONG:
             raise TooLarge("the file is larger than Telegram gives to bots", value=attachment.size)
         path = answer.result.get("file_path") if isinstance(answer.result, dict) else None
-        if answer.kind is not None or self._api is None or not isinstance(path, str):
-            raise unreachable(answer.error or "it has no such file")
+        if answer.kind is not None:
+            raise failed_call(answer)
+        if self._api is None or not isinstance(path, str):
+            raise unreachable("it has no such file")
         async with aclosing(self._api.download(path, max_bytes=max_bytes)) as pieces:
             async for piece in pieces:
                 yield piece
@@ -660,7 +662,7 @@ def _checked(answer: Answer) -> Json:
     if answer.is_unauthorized:
         raise refused_token(answer.error)
     if answer.kind is not None:
-        raise unreachable(answer.error)
+        raise failed_call(answer)
     return answer.result
 
 

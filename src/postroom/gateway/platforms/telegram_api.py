@@ -25,7 +25,7 @@ except ImportError as error:
     raise MissingExtra(
         f"Telegram needs {error.name}, which is not installed",
         value=error.name,
-        remedy="pip install 'postroom[telegram]'",
+        remedy="pip install 'postroom[telegram]' (in a clone: make dev)",
     ) from error
 
 LARGEST_ANSWER: Final = 16 * 1024 * 1024

@@ -134,10 +134,17 @@ def _migrate_to(parameters: Json) -> int | None:
     return _number(parameters.get("migrate_to_chat_id")) if isinstance(parameters, dict) else None
 
 
+def failed_call(answer: Answer) -> ServerUnavailable:
+    """Return why a call gave nothing: what Telegram answered, or that Telegram could not be reached."""
+    if not answer.is_telegram:
+        return unreachable(answer.error)
+    return ServerUnavailable(f"Telegram refused a call: {answer.error}", remedy="it is tried again")
+
+
 def unreachable(why: str) -> ServerUnavailable:
-    """Return that Telegram, or a file there, could not be had."""
+    """Return that no answer of Telegram, or of its server of files, could be had."""
     return ServerUnavailable(
-        f"Telegram could not be asked: {why}",
+        f"Telegram gave no usable answer: {why}",
         remedy="check the network and base_url; it may be repeated",
     )
 

@@ -323,7 +323,7 @@ def _client(seconds: float) -> "httpx2.AsyncClient":
         raise MissingExtra(
             f"callbacks of webhooks need {error.name}, which is not installed",
             value=error.name,
-            remedy='pip install "postroom[openai]"',
+            remedy='pip install "postroom[openai]" (in a clone: make dev)',
         ) from error
     # Nothing of the environment: neither a proxy nor a netrc gets to see what is signed.
     return httpx2.AsyncClient(timeout=seconds, follow_redirects=False, trust_env=False)

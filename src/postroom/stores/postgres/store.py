@@ -47,7 +47,7 @@ class PostgresStore(Stores):
             raise MissingExtra(
                 "PostgreSQL needs the driver psycopg, which is not installed",
                 value="psycopg",
-                remedy="pip install 'postroom[postgres]'",
+                remedy="pip install 'postroom[postgres]' (in a clone: make dev)",
             )
         # Here, so that whoever keeps everything in a file does without the driver.
         from postroom.stores.postgres.connection import Address
