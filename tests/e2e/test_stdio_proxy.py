@@ -600,6 +600,11 @@ def test_a_killed_server_is_started_again_by_the_next_requests(env: dict[str, st
 async def test_the_sdk_s_client_works_through_it_in_both_eras(
     env: dict[str, str], tmp_path: Path, mode: Literal["auto", "legacy"]
 ) -> None:
+    first = Proxy(
+        env
+    )  # starts the server: the SDK falls back to the older revision if the first answer takes long
+    first.send(ask(1, "ping"))
+    first.line()
     command = StdioServerParameters(command=sys.executable, args=["-m", "postroom", "mcp"], env=env)
     project = {"project_key": str(tmp_path)}
     async with Client(command, mode=mode, read_timeout_seconds=PATIENCE) as client:
@@ -620,6 +625,7 @@ async def test_the_sdk_s_client_works_through_it_in_both_eras(
             await client.call_tool("send_message", message)
         inbox = await client.call_tool("fetch_inbox", {**project, "agent_name": "Bo"})
         assert [one["subject"] for one in inbox.structured_content["result"]] == ["s"]
+    first.end()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
