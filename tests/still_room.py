@@ -6,7 +6,7 @@ from typing import Any
 
 from postroom.contracts import records
 from postroom.contracts.errors import StaleDecision, UnknownRun
-from postroom.contracts.run_stores import RunPlace
+from postroom.contracts.run_stores import RunCursor
 from postroom.contracts.runs import Usage
 from postroom.contracts.schedules import Missed, Overlap, Schedule
 from postroom.contracts.timeline import Attempt
@@ -131,7 +131,7 @@ class StillRoom:
 
     async def found(self, slug: str, wanted: RunSearch) -> FoundRuns:
         ended = [one for one in self._works(slug) if one.finished_at is not None]
-        return FoundRuns(ended, RunPlace(self._now, self._now, "r9"))
+        return FoundRuns(ended, RunCursor(self._now, self._now, "r9"))
 
     def _works(self, slug: str) -> Sequence[Work]:
         began = self._now - 3 * HOUR

@@ -80,7 +80,10 @@ async def test_twenty_at_once_have_one_agent_and_are_read_in_order(room, mode):
     answers = [text for text in channel.texts() if not text.startswith("Queued")]
     assert len(answers) == 20
     # A cancel that is stored before the end of its run keeps the answer, marked as stopped.
-    assert {answer.removesuffix("Stopped.").rstrip() for answer in answers} <= {*(f"re: {word}" for word in words), ""}
+    assert {answer.removesuffix("Stopped.").rstrip() for answer in answers} <= {
+        *(f"re: {word}" for word in words),
+        "",
+    }
     assert answers[-1] == "re: w19", answers
     if mode is BusyPolicy.QUEUE:
         assert answers == [f"re: {word}" for word in words]

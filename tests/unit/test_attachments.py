@@ -312,6 +312,7 @@ async def test_a_message_carries_its_attachments_in_order_and_equal_bytes_are_ke
     sent = await room.call("send_message", **message, attachments=files)
     arrived = (await room.inbox("Ben", project_key=str(tmp_path)))[0]
     assert [one["name"] for one in arrived["attachments"]] == ["a.txt", "b.bin", "c.bin"]
+    assert all(one.pop("resource").startswith("mail://attachment/") for one in arrived["attachments"])
     assert arrived["attachments"] == sent["deliveries"][0]["payload"]["attachments"]
     sha256 = arrived["attachments"][0]["sha256"]
     assert arrived["attachments"][1]["sha256"] == sha256

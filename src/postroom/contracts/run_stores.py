@@ -90,7 +90,7 @@ class RunQuery:
     limit: int = MAX_PAGE
 
 
-class RunPlace(NamedTuple):
+class RunCursor(NamedTuple):
     """The place of a run among others, of which the last changed comes first."""
 
     updated_at: int = 2**63 - 1
@@ -98,7 +98,7 @@ class RunPlace(NamedTuple):
     run_id: str = ""
 
 
-BEFORE_ALL_RUNS: Final = RunPlace()
+BEFORE_ALL_RUNS: Final = RunCursor()
 """The place after which every run comes."""
 
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from postroom.contracts.clock import iso
-from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunPlace
+from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunCursor
 
 WorkState = Literal["at work", "queued", "asks", "done", "cancelled", "failed"]
 """`failed` was given up, or ended with an error; `asks` waits for a person."""
@@ -101,7 +101,7 @@ class RunSearch:
     agent: str = ""
     text: str = ""
     """Words that all occur in the agent's name, the run's id, its subjects, its answer or its error."""
-    before: RunPlace = BEFORE_ALL_RUNS
+    before: RunCursor = BEFORE_ALL_RUNS
     """The place after which the runs come."""
 
 
@@ -110,7 +110,7 @@ class FoundRuns:
     """Some runs, the last changed first; `next` is the place of the last run, None if no run is left."""
 
     works: Sequence[Work]
-    next: RunPlace | None = None
+    next: RunCursor | None = None
     is_full: bool = True
     """Whether the page is full or the list at its end; else older runs were not looked at yet."""
 

@@ -12,7 +12,7 @@ from postroom.contracts.clock import iso
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import IllegalTransition, UnknownDispatch, UnknownRun
 from postroom.contracts.events import EventScope
-from postroom.contracts.run_stores import MAX_PAGE, RunPlace, RunQuery, ThreadQuery
+from postroom.contracts.run_stores import MAX_PAGE, RunCursor, RunQuery, ThreadQuery
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.work import (
     ChatWork,
@@ -395,7 +395,7 @@ class WorkService:
         ]
 
 
-def _found(slug: str, wanted: RunSearch, tx: Transaction) -> tuple[list[RunRecord], RunPlace | None, bool]:
+def _found(slug: str, wanted: RunSearch, tx: Transaction) -> tuple[list[RunRecord], RunCursor | None, bool]:
     """Return the runs that a search asks for, and how its next page begins, as `FoundRuns` says it."""
     words = wanted.text.casefold().split()
     project = tx.mail.project(slug) if slug else None
@@ -436,8 +436,8 @@ def _newest(tx: Transaction, slug: str, wanted: RunSearch) -> Iterator[RunRecord
     yield from tx.runs.threads.newest_runs(threads, wanted.before)
 
 
-def _place(run: RunRecord) -> RunPlace:
-    return RunPlace(run.updated_at, run.created_at, run.run_id)
+def _place(run: RunRecord) -> RunCursor:
+    return RunCursor(run.updated_at, run.created_at, run.run_id)
 
 
 def _is_in(tx: Transaction, run: RunRecord, state: str) -> bool:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from postroom.contracts.errors import InvalidArgument, StaleDecision, TooLarge, UnknownRun
 from postroom.contracts.mail import Message, Project
-from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunPlace
+from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunCursor
 from postroom.contracts.work import RunFilter, RunSearch, Work
 from postroom.mail import conversation
 from postroom.markdown import Markdown
@@ -215,7 +215,7 @@ def _wanted(request: Request) -> RunSearch:
         state=choice(request, "state", STATES),
         agent=given.get("agent", "")[:LONGEST_NAME],
         text=given.get("q", "").strip()[:LONGEST_TEXT],
-        before=BEFORE_ALL_RUNS if before is None else RunPlace(int(before[1]), int(before[2]), before[3]),
+        before=BEFORE_ALL_RUNS if before is None else RunCursor(int(before[1]), int(before[2]), before[3]),
     )
 
 

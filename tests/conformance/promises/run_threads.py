@@ -18,7 +18,7 @@ from postroom.contracts.messages import SeqRange
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import (
     BEFORE_ALL_RUNS,
-    RunPlace,
+    RunCursor,
     RunQuery,
     SubmissionFacts,
     ThreadCommit,
@@ -337,10 +337,10 @@ async def runs_of_several_threads_come_by_their_last_change_from_any_place_on(
         await stores.threads.create_run(made[-1])
     await stores.threads.create_run(run(stores, "other", thread="v", updated_at=now + 99))
 
-    def place(one: RunRecord) -> RunPlace:
-        return RunPlace(one.updated_at, one.created_at, one.run_id)
+    def place(one: RunRecord) -> RunCursor:
+        return RunCursor(one.updated_at, one.created_at, one.run_id)
 
-    def newest(*threads: str, before: RunPlace = BEFORE_ALL_RUNS) -> Awaitable[list[RunRecord]]:
+    def newest(*threads: str, before: RunCursor = BEFORE_ALL_RUNS) -> Awaitable[list[RunRecord]]:
         return stores.store.read(lambda tx: list(tx.runs.threads.newest_runs(threads, before)))
 
     made.sort(key=place, reverse=True)

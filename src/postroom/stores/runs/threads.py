@@ -10,7 +10,7 @@ from postroom.contracts.conversation import Turn
 from postroom.contracts.errors import DuplicateRecord, InvalidRecord, UnknownThread
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import LikelyCommit, RunPlace, RunQuery, SubmissionFacts, ThreadQuery
+from postroom.contracts.run_stores import LikelyCommit, RunCursor, RunQuery, SubmissionFacts, ThreadQuery
 from postroom.contracts.runs import RunRecord, RunStatus, Thread
 from postroom.stores.codec import decode_json
 from postroom.stores.runs import rows
@@ -142,7 +142,7 @@ class Threads(Tables):
         found = self._sql.all("threads.latest_runs", {"thread_id": thread_id, "limit": limit})
         return tuple(map(rows.run, found))
 
-    def newest_runs(self, thread_ids: Sequence[str], before: RunPlace) -> Iterator[RunRecord]:
+    def newest_runs(self, thread_ids: Sequence[str], before: RunCursor) -> Iterator[RunRecord]:
         """Yield the runs of some threads that come after a place, the last changed first.
 
         The runs are read in batches of 50, when they are asked for.
@@ -155,10 +155,10 @@ class Threads(Tables):
             bodies = {row[0]: row for row in self._sql.all("threads.runs_named", {"run_ids": batch})}
             yield from (rows.run(bodies[run_id]) for run_id in batch)
 
-    def _places(self, thread_id: str, found: Sequence[Row]) -> Iterator[RunPlace]:
+    def _places(self, thread_id: str, found: Sequence[Row]) -> Iterator[RunCursor]:
         """Yield the places of the runs of a thread, of which the first were found already."""
         while found:
-            places = [RunPlace(*row) for row in found]
+            places = [RunCursor(*row) for row in found]
             yield from places
             asked = {"thread_id": thread_id, **places[-1]._asdict(), "limit": _BATCH}
             found = self._sql.all("threads.run_places", asked) if len(found) == _BATCH else ()
