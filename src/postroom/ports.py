@@ -214,7 +214,7 @@ class RunControl:
     """The files of its messages, and where those that it leaves are taken; None where there are none."""
 
     def shows(self, message: Message) -> bool:
-        """Say whether the run sees a message of its thread; what was rolled back it does not."""
+        """Return whether the run sees a message of its thread: True unless the message was rolled back."""
         said_by = message.metadata.run_id if message.metadata else None
         return said_by not in self.hidden_runs and message.id not in self.hidden_message_ids
 

@@ -113,7 +113,7 @@ def install(repository: Path) -> list[Hook]:
 
     Raises:
         InvalidPath: no working tree is there, or its hooks are shared with other repositories.
-        StateError: a hook was overwritten, or another program makes these hooks anew and does not call ours.
+        StateError: a hook was overwritten, or another program writes these hooks and does not call the guard.
     """
     folder = hooks_folder(repository)
     _refuse_shared(repository, folder)

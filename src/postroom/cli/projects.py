@@ -22,7 +22,7 @@ app = typer.Typer(
     epilog=examples(
         "projects list",
         "projects merge ~/harbour-worktree ~/harbour --dry-run",
-        "projects move harbour ~/work/harbour",
+        "projects move harbour ~/boats/harbour",
     ),
 )
 

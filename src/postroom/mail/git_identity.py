@@ -156,7 +156,7 @@ def parts_of(identity: str) -> tuple[str, str]:
 def completed(known: str, read: str) -> str:
     """Return a known identity with what it lacked, as far as another one of the same repository tells it.
 
-    What is read replaces the identity of a folder without a repository.
+    The identity of the repository replaces that of a folder without one.
     """
     if read and not is_of_git(known):
         return read

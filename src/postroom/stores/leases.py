@@ -28,7 +28,7 @@ class LeaseTables(Tables):
         self._sql.run("leases.remove", {"names": sorted(names)})
 
     def holds(self, name: str, holder: str, fence: int) -> bool:
-        """Say whether a lease is held so, and keep it from changing hands until this transaction ends."""
+        """Return whether `holder` has the lease with this fence, and lock it until this transaction ends."""
         asked = {"name": name, "holder": holder, "fence": fence, "now": self._now()}
         return self._sql.changed("leases.hold", asked) > 0  # written, so that nobody else writes it
 

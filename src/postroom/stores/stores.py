@@ -81,7 +81,7 @@ class Stores(MailStore):
         await self.store.engine.write_again(indexes)
 
     async def identity(self, slugs: Sequence[str] = ()) -> StoreIdentity:
-        """Say which store it is; `slugs` are projects of which it is asked whether it has one."""
+        """Return the identity of the store, and which of the projects `slugs` it contains."""
         return await self.store.engine.read(lambda sql: identity_of(sql, slugs))
 
     async def identify(self, store_id: str) -> None:

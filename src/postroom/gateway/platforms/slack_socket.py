@@ -87,7 +87,7 @@ class Hooks:
     take: Callable[[str, Json], Awaitable[None]]
     """Takes an envelope; raises PostroomError when it could not be kept."""
     take_unreadable: Callable[[bytes, str], Awaitable[None]]
-    """Takes a frame that is no envelope, and why; raises PostroomError when it could not be kept."""
+    """Stores a frame that is not an envelope, with the reason; raises PostroomError if that fails."""
     heard: Callable[[], None]
     stands: Callable[[AdapterState, str], None]
     """Takes where the connection is, and why it is gone."""

@@ -20,7 +20,7 @@ class ChatLinks:
         self._store = store
 
     async def find(self, address: ChatAddress) -> LinkedChat | None:
-        """Return what is known of a chat."""
+        """Return the stored record of a chat."""
         return await self._store.read(lambda tx: tx.chats.linked_chat(address))
 
     async def offer(

@@ -99,7 +99,7 @@ class RunTables(Tables):
     def commit(self, step: ThreadCommit, following: Beginning | None = None) -> Committed | StaleClaim:
         """Write a step of a thread; one whose claim was lost is refused before anything else is written.
 
-        What is `following` the dispatch that ends is stored with it, as `begin` does.
+        The dispatch `following` the one that ends is stored in the same step, as `begin` does.
 
         Raises:
             PostroomError: as `CommitCoordinator.commit` says; the change is to be undone.
