@@ -1,0 +1,3 @@
+"""Fixtures for tests of commands."""
+
+from cli_room import bare, fake, folder, run  # noqa: F401 - fixtures
