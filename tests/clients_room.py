@@ -1,10 +1,13 @@
 """A home folder with clients in it, and what setup does there."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import get_args
+
+import pytest
 
 from postroom.app.clients.config_edits import Records
 from postroom.app.clients.config_paths import SetupScope
@@ -119,3 +122,28 @@ def files_of(folder: Path) -> Iterator[tuple[str, bytes]]:
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             yield path.relative_to(folder).as_posix(), path.read_bytes()
+
+
+Rooms = Callable[[], Room]
+
+
+def rooms_below(folder: Path) -> Rooms:
+    """Return what makes a room with an empty home, each time another."""
+    numbers = count()
+
+    def made() -> Room:
+        home = folder / str(next(numbers)) / "home"
+        home.mkdir(parents=True)
+        return Room(home)
+
+    return made
+
+
+@pytest.fixture
+def rooms(tmp_path: Path) -> Rooms:
+    return rooms_below(tmp_path)
+
+
+@pytest.fixture
+def room(rooms: Rooms) -> Room:
+    return rooms()
