@@ -1,6 +1,7 @@
 """A home folder with clients in it, and what setup does there."""
 
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
@@ -14,6 +15,7 @@ from postroom.app.clients.config_paths import SetupScope
 from postroom.app.clients.setting_up import Change, parts, plan, plan_removal, steadily
 from postroom.app.clients.status import ClientStatus, status_of
 from postroom.app.clients.table import CLIENTS, Client, Extra, Tools, Way
+from postroom.cli.main import main
 
 ADDRESS = "http://127.0.0.1:8765/mcp"
 NOW = 1_795_000_000_000
@@ -147,3 +149,49 @@ def rooms(tmp_path: Path) -> Rooms:
 @pytest.fixture
 def room(rooms: Rooms) -> Room:
     return rooms()
+
+
+@dataclass
+class Homes:
+    """Homes in which `postroom setup` runs, each with the command on its path, and nothing else but what a test puts."""
+
+    folder: Path
+    monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str]
+
+    def new(self, *, path: str = "") -> Path:
+        """Return an empty home that the environment names from now on; a project `harbour` is in it."""
+        home = self.folder / str(len(list(self.folder.iterdir()))) / "home"
+        (home / "harbour").mkdir(parents=True)
+        for name in (*FOLDERS_OF_CLIENTS, "POSTROOM_URL", "POSTROOM_DATA_DIR"):
+            self.monkeypatch.delenv(name, raising=False)
+        self.monkeypatch.setenv("HOME", str(home))
+        self.monkeypatch.setenv("PATH", f"{home.with_name('bin')}{path}")
+        self.monkeypatch.setattr(sys, "platform", "linux")
+        self.monkeypatch.chdir(home)
+        put_program(home, "postroom", "")
+        return home
+
+    def run(self, *words: str) -> tuple[int, str, str]:
+        """Run `postroom setup`; return its exit code and what it printed."""
+        code = main(["setup", *words])
+        said = self.capsys.readouterr()
+        return code, said.out, said.err
+
+
+FOLDERS_OF_CLIENTS = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "COPILOT_HOME")
+FOLDERS_OF_CLIENTS += ("CODEX_API_KEY",)
+
+
+def put_program(home: Path, name: str, lines: str) -> None:
+    """Put a shell script on the path of a home."""
+    file = home.with_name("bin") / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(f"#!/bin/sh\n{lines}\n")
+    file.chmod(0o755)
+
+
+@pytest.fixture
+def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Homes:
+    (tmp_path / "homes").mkdir()
+    return Homes(tmp_path / "homes", monkeypatch, capsys)

@@ -41,11 +41,11 @@ def anew(document: Any, *, end: str, first: bool = False) -> str:
 
 @pytest.mark.parametrize("name", CLIENTS)
 def test_only_our_part_goes_when_the_client_wrote_its_file_anew(name: str, rooms: Rooms) -> None:
+    room = rooms()
+    room.set_up(name)
+    files = [path for path, content in room.tree().items() if content and path.endswith(".json")]
     for before, (indent, end, first) in product(BEFORE.values(), WAYS):
         room = rooms()
-        room.set_up(name)
-        files = [path for path, content in room.tree().items() if content and path.endswith(".json")]
-        room.take_out(name)
         for path in files:
             if before is not None:
                 room.write(path, json.dumps(before, indent=indent) + "\n")
