@@ -294,7 +294,7 @@ async def test_an_answer_that_is_repeated_grants_once(room):
     [asker] = await asking(room)
     idle = room.mailbox(Counting(), consumer_id="idle", config=NO_WORK)
     for _ in range(2):
-        await idle.submit_background(answer(asker))
+        await idle.submit_background(answer(asker).delivered(tenant="acme"))
     scope = asker.open_tickets[0].arguments["scope"]
     assert (await room.stores.threads.spending([scope]))[scope] == Spending(scope=scope, runs=1)
     with pytest.raises(errors.StaleDecision):

@@ -8,6 +8,7 @@ import pytest
 
 from postroom import Item, Mailbox, MailboxConfig
 from postroom.contracts.activation import RunActivation
+from postroom.contracts.errors import DuplicateRecord
 from postroom.contracts.messages import DeliveryMode, Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.run_stores import ClaimRequest, DueThread
@@ -130,3 +131,16 @@ async def test_what_is_looked_at_does_not_grow_with_what_waits(tmp_path, fill, c
             await fill(mailbox, waiting)
             found.append(await steps(mailbox, change))
     assert found[1] <= found[0] * AT_MOST, found
+
+
+async def test_a_repeated_message_that_the_release_before_stored_finds_its_run():
+    async with Mailbox.open("memory", None) as mailbox:
+        first = await mailbox.admin.submit_background(KNOWN)
+
+        def forget(tx):
+            tx.runs._sql.connection.execute("UPDATE run_messages SET given_to = NULL")
+
+        await mailbox.stores.store.write(forget)
+        with pytest.raises(DuplicateRecord) as refused:
+            await mailbox.admin.submit_background(KNOWN)
+        assert refused.value.details == {"run_id": first.run_id}
