@@ -95,7 +95,9 @@ def test_one_backup_of_another_user_hides_no_other(data: Path, run: Run) -> None
     theirs = data / "backups" / "theirs.db"
     theirs.touch(mode=0o600)
     os.chown(theirs, THEIRS, THEIRS)
-    told = json.loads(run("backup", "list", "--json").stdout)["backups"]
+    ran = run("backup", "list", "--json")
+    assert ran.stdout, ran.stderr
+    told = json.loads(ran.stdout)["backups"]
     assert len(told) == 2
     assert [one["name"] for one in told if f"belongs to user {THEIRS}" in one["fault"]] == ["theirs.db"]
 

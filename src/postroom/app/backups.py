@@ -355,7 +355,7 @@ def _backup(path: Path) -> Backup:
 def _instant(text: str) -> int | None:
     """Return the instant that a name tells; None when there is no such moment."""
     try:
-        moment = datetime.strptime(text, "%Y-%m-%dT%H%M%S%fZ").replace(tzinfo=UTC)
+        moment = datetime.fromisoformat(f"{text[:17]}.{text[17:]}")
     except ValueError:
         return None
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
