@@ -22,7 +22,7 @@ from postroom.app.privacy import told_of_folders
 from postroom.app.store_identity import Kept, refuse_wrong
 from postroom.app.support import as_json, common_documents, outline_documents, told_findings
 from postroom.app.tokens import load_or_make_token
-from postroom.cli.restoring import applied_steps, checked_schema, known_schema
+from postroom.cli.restoring import checked_schema, known_schema
 from postroom.contracts.errors import InvalidPath, PostroomError, StateError, StoreCorrupt, StoreError
 from postroom.stores.outline import Outline
 from postroom.stores.postgres.errors import BACKUP_OF_POSTGRES, no_backup
@@ -46,6 +46,7 @@ from postroom.stores.sqlite.looking import (
     look_into_file,
     outline_of_file,
 )
+from postroom.stores.sqlite.migrate import applied_steps
 
 
 def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> dict[str, object]:

@@ -5,7 +5,6 @@ FILE ──copy──▶ <database>.restoring ──check──▶ <database>
 """
 
 import os
-import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from postroom.stores.sqlite.connection import connect, file_error, refuse_no_fil
 from postroom.stores.sqlite.copying import refuse_faults, remove_with_companions, sync_folder
 from postroom.stores.sqlite.generations import forget_generation
 from postroom.stores.sqlite.lock import OwnerLock
+from postroom.stores.sqlite.migrate import applied_steps
 
 _PIECE: Final = 4 * 1024 * 1024
 _STEPS: Final = 100_000
@@ -263,13 +263,6 @@ def _read_whole(file: Path) -> tuple[list[str], dict[int, str]]:
         return faults, applied_steps(connection)
     finally:
         connection.close()
-
-
-def applied_steps(connection: sqlite3.Connection) -> dict[int, str]:
-    """Return the checksum of each schema step of a database; none if it has no ledger of steps."""
-    ledger = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations'").fetchone()
-    rows = connection.execute("SELECT version, checksum FROM schema_migrations").fetchall() if ledger else []
-    return dict(rows)
 
 
 def _unfit(shown: Path, reason: str) -> StoreCorrupt:
