@@ -136,6 +136,28 @@ async def test_what_is_queued_behind_another_run_is_cancelled_and_that_one_goes_
     assert (await ended(room, first), executor.run_count) == (NATURAL, 1)
 
 
+class Obeying(Blocking):
+    """Ends when it is told to, with a failure that would be tried again."""
+
+    def cancel(self, id):
+        self.release.set()
+        return True
+
+    async def execute(self, activation, sink):
+        await super().execute(activation, sink)
+        raise errors.Overloaded("ended in the middle of a call")
+
+
+async def test_a_run_that_fails_as_it_is_cancelled_is_not_tried_again(room):
+    executor = Obeying()
+    mailbox = room.mailbox(executor)
+    result = await mailbox.submit_background(ask())
+    await executor.started.get()
+    assert await mailbox.cancel(result.run_id)
+    await mailbox.settled()
+    assert (await ended(room, result), executor.run_count) == (TerminationKind.CANCELLED, 1)
+
+
 async def test_a_run_that_is_cancelled_while_its_failure_is_written_does_not_come_again(room):
     class CancellingEffects(Ends):
         def put_back(self, tx, row):
