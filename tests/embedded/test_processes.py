@@ -295,7 +295,7 @@ SAID = ["ValueError: no forged line", "Odd: its text cannot be told (KeyError)",
         "import logging; logging.disable(logging.CRITICAL)",
         "import logging; logging.getLogger('postroom').setLevel(logging.CRITICAL)",
         "import logging; logging.getLogger('postroom').addHandler(logging.NullHandler())",
-        "import logging, structlog; structlog.configure(); logging.getLogger('postroom').disabled = True; "
+        "import logging; logging.getLogger('postroom').disabled = True; "
         "logging.getLogger('postroom').addHandler(logging.NullHandler())",
     ],
 )
