@@ -414,7 +414,7 @@ BAD: Mapping[str, tuple[str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
+@each_row("name", BAD)
 def test_a_wrong_file_is_refused_in_words_that_lead_to_the_fault(home: Path, name: str) -> None:
     text, words, remedy = BAD[name]
     error = refusal(home, text)
@@ -449,15 +449,15 @@ UNSAFE: Mapping[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", UNSAFE)
+@each_row("name", UNSAFE)
 def test_a_secret_is_never_taken_from_the_file_and_never_shown(home: Path, name: str) -> None:
     text, words = UNSAFE[name]
     whole = text if "[agent]" in text else AGENT + text
     assert words in refusal(home, whole, EMPTY=" ", LINES=f"{SECRET}\n{SECRET}").message
 
 
-@pytest.mark.parametrize(
-    ("content", "mode", "words"),
+@each_row(
+    "content, mode, words",
     [
         (SECRET, 0o640, "can be used by other users (mode 0640)"),
         (SECRET, 0o604, "can be used by other users (mode 0604)"),
@@ -482,8 +482,8 @@ def test_a_folder_is_no_secret(home: Path) -> None:
     assert "cannot be read" in error.message or "is no file" in error.message
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
+@each_row(
+    "text, words",
     [
         (WEB + "name = ''\n", "[platforms.web]"),
         ('[platforms.telegram]\ntoken_env = "CHAT_TOKEN"\npoll_seconds = 99\n', "poll_seconds must be"),
@@ -628,7 +628,7 @@ BOTS = {
 }
 
 
-@pytest.mark.parametrize("text", SHOWN, ids=lambda text: text.partition("]")[0].removeprefix("[platforms."))
+@each_row("text", SHOWN)
 def test_what_the_page_of_chats_shows_could_be_started(home: Path, text: str) -> None:
     for name in re.findall(r'_file = "(.*)"', text):
         secret_file(home, name, f"{SECRET}-{name}")
