@@ -916,9 +916,11 @@ async def test_a_run_that_was_given_up_is_discarded_once_and_its_page_keeps_the_
     answer = await post(browser, RUNS, *fields, ("do", "discard"))
     assert answer.status_code == 303
     page = (await browser.get(answer.headers["location"])).text
-    assert "waits for nobody any more" in page
-    assert "the key is not known" in page
-    assert 'value="discard"' not in page
+    for words in ("It is left as it is", "waits for nobody any more", "the key is not known"):
+        assert words in page
+    assert ('value="discard"' in page, 'value="replay"' in page) == (False, False)
+    assert "</a> failed" not in (await browser.get(f"/p/{SLUG}")).text
+    assert (await room.operator.counts(SLUG)).given_up == 0
     assert await room.operator.dead() == []
     assert (await post(browser, RUNS, *fields, ("do", "discard"))).status_code == 409
     assert (await post(browser, RUNS, *fields, ("do", "replay"))).status_code == 409
