@@ -163,7 +163,9 @@ def test_a_refusal_by_the_protocol_is_a_failure(fake: FakePostroom, server: Serv
         (Raw(200, b'{"jsonrpc": "2.0", "id": 1, "result": 3}'), PostroomError),
     ],
 )
-def test_what_is_no_answer_is_a_typed_failure(fake: FakePostroom, raw: Raw, kind: type[PostroomError]) -> None:
+def test_what_is_no_answer_is_a_typed_failure(
+    fake: FakePostroom, raw: Raw, kind: type[PostroomError]
+) -> None:
     fake.rpc["tools/call"] = lambda _: raw
     with pytest.raises(PostroomError) as caught:
         Server(Endpoint(url=fake.url)).call_tool("any", {})
