@@ -1,7 +1,5 @@
 """The kit's clock and failing stores do what a test plans, and nothing else."""
 
-from datetime import timedelta
-
 import pytest
 
 from conformance.promises import given
@@ -73,15 +71,3 @@ async def test_a_store_that_is_not_planned_to_fail_does_what_the_one_within_does
     store = SqliteStore.in_memory(clock=clock)
     await promise(LosingStore(RefusingStore(store, ()), ()), clock)
     store.close()
-
-
-def test_the_clock_stands_until_it_is_moved() -> None:
-    clock = ManualClock()
-    assert clock.now() == clock.now() == 1_700_000_000_000
-    clock.advance(timedelta(seconds=1, milliseconds=5))
-    assert clock.now() == 1_700_000_001_005
-    clock.advance(-timedelta(milliseconds=6))
-    assert clock.now() == 1_700_000_000_999
-    clock.set(7)
-    assert clock.now() == 7
-    assert ManualClock(start=3).now() == 3
