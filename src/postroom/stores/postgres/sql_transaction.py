@@ -75,6 +75,7 @@ class PostgresTransaction(SqlTransaction):
         self._written_to: int | None = None
         """The place of what this run wrote last, in what the connection is to write."""
         self.known = {}
+        self.instant = None
         self.failure: Exception | None = None
         self.may_defer = False
         self.runs = 0
@@ -105,6 +106,7 @@ class PostgresTransaction(SqlTransaction):
         self.known.clear()
         if is_stale:
             self._forget()
+            self.instant = None  # it may lie before the change that was waited for
         self.may_defer = may_defer
         self.connection.has_written = False
         if not self._are_held():
@@ -162,6 +164,7 @@ class PostgresTransaction(SqlTransaction):
     def lock(self, *names: str) -> None:
         if self.locked.issuperset(names):
             return
+        self.instant = None  # it may lie before a change that is waited for
         self.known.clear()  # it was looked at before others were kept out
         self._forget()
         self.refuse_failed()
