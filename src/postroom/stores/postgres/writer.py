@@ -258,7 +258,7 @@ class _Work:
         """Run what is not done yet, and say whether some of it waits for answers.
 
         Changes that have locked the same name have to see each other's writes: from their second run on, they
-        run one after another, and each one waits for its own answers. Changes that share only the limits still
+        run one after another, and each one waits for its own answers. Those that share only the limits still
         wait together for what they ask of their threads.
         """
         waiting, self._waiting = self._waiting, []
