@@ -546,10 +546,7 @@ class DiscordDriver(Driver):
         if extra.reply:
             author, words = extra.reply
             more["message_reference"] = {"message_id": "1", "channel_id": more["channel"]}
-            more["referenced_message"] = {
-                "author": {"id": "2009", "username": author},
-                "content": words,
-            }
+            more["referenced_message"] = {"author": {"id": "2009", "username": author}, "content": words}
         if extra.file:
             name, content = extra.file
             self.fake.files[f"/attachments/{name}"] = content

@@ -147,7 +147,7 @@ async def test_drafts_become_pieces_that_only_ever_grow(adapter, gateway, client
 
 
 async def test_an_answer_that_another_server_gave_is_found_in_the_store(
-    adapter, gateway, client, clock: ManualClock
+    adapter, gateway, client, clock
 ) -> None:
     """Also where a draft was shown here, and while the store does not answer for a moment."""
     adapter.is_shared = True
@@ -745,7 +745,7 @@ async def test_what_nobody_waits_for_is_taken(adapter) -> None:
         ("", ""),
     ],
 )
-def test_a_draft_is_sure_up_to_the_fence_that_was_closed_for_it(draft: str, sure: str) -> None:
+def test_a_draft_is_sure_up_to_the_fence_that_was_closed_for_it(draft, sure) -> None:
     assert settled(draft) == sure
     assert grows_from(draft, f"{sure} and more")
 

@@ -19,14 +19,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_content_is_given_named_or_refused(kind: str) -> None:
+def test_content_is_given_named_or_refused(kind) -> None:
     for platform, event in KINDS[kind].items():
         expected = "named" if (kind, platform) in NAMED else "refused" if kind in REFUSED else "given"
         assert outcome(event) == expected, platform
 
 
 @pytest.mark.parametrize("platform", ["telegram", "slack", "discord", "email"])
-def test_forwarded_words_are_never_the_senders_own(platform: str) -> None:
+def test_forwarded_words_are_never_the_senders_own(platform) -> None:
     event = KINDS["a forward of words"][platform]
     assert event is not None
     assert "marker" not in event.text

@@ -199,9 +199,7 @@ def test_a_direct_message_belongs_to_its_chat() -> None:
         ({"content": "@everyone look", "mention_everyone": True}, "@everyone look", False),
     ],
 )
-def test_a_message_in_a_channel_is_for_us_when_it_names_or_answers_us(
-    more: dict[str, Any], text: str, addressed: bool
-) -> None:
+def test_a_message_in_a_channel_is_for_us_when_it_names_or_answers_us(more, text, addressed) -> None:
     event = wire.event_of(message(channel_id=ROOM, guild_id=GUILD, **more), IN_ROOM, OURS)
     assert (event.text, event.addressed) == (text, addressed)
     assert event.metadata == {"guild_id": GUILD}
@@ -241,7 +239,7 @@ def test_a_thread_stands_beside_the_channel_that_it_belongs_to() -> None:
         ({"content": "x" * 4_000}, "x" * 4_000),
     ],
 )
-def test_words_are_kept_as_they_are_where_they_can_be_kept(more: dict[str, Any], text: str) -> None:
+def test_words_are_kept_as_they_are_where_they_can_be_kept(more, text) -> None:
     assert wire.event_of(message(**more), DM, OURS).text == text
 
 
@@ -256,7 +254,7 @@ def test_words_are_kept_as_they_are_where_they_can_be_kept(more: dict[str, Any],
         (None, 0, MessageType.DOCUMENT),
     ],
 )
-def test_a_file_is_of_the_kind_that_its_type_says(mime: str | None, flags: int, kind: MessageType) -> None:
+def test_a_file_is_of_the_kind_that_its_type_says(mime, flags, kind) -> None:
     name = "../../etc/passwd\r\nX-Evil: 1"
     url = "https://cdn.discordapp.com/attachments/1/2/a"
     one = {"id": "5", "url": url, "filename": name, "size": 12, "content_type": mime}
@@ -303,7 +301,7 @@ def test_what_is_kept_of_a_message_can_be_read_back() -> None:
         message(message_snapshots=[{}], content=""),
     ],
 )
-def test_a_malformed_message_is_unreadable_and_nothing_else(told: object) -> None:
+def test_a_malformed_message_is_unreadable_and_nothing_else(told) -> None:
     with pytest.raises(wire.Unreadable) as refused:
         read(told)
     assert "hello" not in str(refused.value)
@@ -335,7 +333,7 @@ def test_types_that_cannot_be_hashed_are_read_too() -> None:
         ("#### four #\nx", "**four**\nx"),
     ],
 )
-def test_markdown_is_shown_as_discord_knows_it(text: str, shown: str) -> None:
+def test_markdown_is_shown_as_discord_knows_it(text, shown) -> None:
     assert outgoing.marked(text, 2_000) == shown
 
 
@@ -356,7 +354,7 @@ def test_what_would_become_too_long_stays_as_it_was() -> None:
         ("ü" * 300, "_" * 100),
     ],
 )
-def test_a_file_name_may_stand_in_a_header(name: str | None, kept: str) -> None:
+def test_a_file_name_may_stand_in_a_header(name, kept) -> None:
     assert outgoing.file_name(name) == kept
 
 
@@ -376,7 +374,7 @@ def test_a_file_name_may_stand_in_a_header(name: str | None, kept: str) -> None:
         (RestFailure("x", status=400, code=50035), SendErrorKind.BAD_FORMAT),
     ],
 )
-def test_each_refusal_is_of_its_kind(failure: RestFailure, kind: SendErrorKind) -> None:
+def test_each_refusal_is_of_its_kind(failure, kind) -> None:
     result = outgoing.result_of(failure)
     assert (result.success, result.error_kind, result.retry_after_ms) == (False, kind, failure.wait_ms)
 
@@ -399,7 +397,7 @@ def test_each_refusal_is_of_its_kind(failure: RestFailure, kind: SendErrorKind) 
         {"channels": [3001]},
     ],
 )
-def test_a_malformed_setting_is_refused_by_name(extra: dict[str, Any]) -> None:
+def test_a_malformed_setting_is_refused_by_name(extra) -> None:
     with pytest.raises(ConfigError) as refused:
         DiscordAdapter(PlatformConfig(token=TOKEN, extra=extra))
     assert next(iter(extra)) in refused.value.message
@@ -418,7 +416,7 @@ def test_settings_are_read() -> None:
 
 
 @each_row("token", [None, "", "  ", "two words", "line\nbreak", "ümlaut"])
-async def test_a_missing_token_is_a_matter_of_settings(token: str | None) -> None:
+async def test_a_missing_token_is_a_matter_of_settings(token) -> None:
     with pytest.raises(ConfigError) as refused:
         await DiscordAdapter(PlatformConfig(token=token)).connect()
     assert "token" in refused.value.message
@@ -434,7 +432,7 @@ def test_pauses_grow_to_a_minute_and_are_not_all_the_same() -> None:
 # The library's undocumented side.
 
 
-async def test_the_library_has_not_moved_what_we_hold_it_by(fake: FakeDiscord) -> None:
+async def test_the_library_has_not_moved_what_we_hold_it_by(fake) -> None:
     discord_library.load()
     import discord
     from discord import gateway, http
@@ -453,7 +451,7 @@ async def test_the_library_has_not_moved_what_we_hold_it_by(fake: FakeDiscord) -
     assert {"form", "kwargs"} <= inspect.signature(http.HTTPClient.request).parameters.keys()
 
 
-async def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_library_is_named_with_its_extra(monkeypatch) -> None:
     real = builtins.__import__
 
     def refusing(name: str, *args: Any, **more: Any) -> Any:
@@ -470,9 +468,7 @@ async def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.Mon
 # Receiving.
 
 
-async def test_a_message_that_is_said_is_handed_over(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_a_message_that_is_said_is_handed_over(fake, inbox, clock) -> None:
     async with connected(fake, inbox, clock) as adapter:
         assert (adapter.account, adapter.lock_identity()) == (ME, TOKEN)
         assert adapter.liveness.state is AdapterState.CONNECTED
@@ -489,9 +485,7 @@ async def test_a_message_that_is_said_is_handed_over(
         assert adapter.liveness.outbound_at is None
 
 
-async def test_our_own_messages_and_notices_are_passed_over(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_our_own_messages_and_notices_are_passed_over(fake, inbox, clock) -> None:
     async with connected(fake, inbox, clock) as adapter:
         await fake.say("from us", author=ME)
         await fake.say("", type=7)
@@ -501,9 +495,7 @@ async def test_our_own_messages_and_notices_are_passed_over(
         assert adapter.liveness.refused == 0
 
 
-async def test_a_channel_is_asked_for_once_and_again_when_it_changed(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_a_channel_is_asked_for_once_and_again_when_it_changed(fake, inbox, clock) -> None:
     async with connected(fake, inbox, clock):
         await fake.say("one", channel=ROOM)
         await fake.say("two", channel=ROOM)
@@ -517,9 +509,7 @@ async def test_a_channel_is_asked_for_once_and_again_when_it_changed(
         assert len(fake.calls("GET", f"/channels/{ROOM}")) == 2
 
 
-async def test_a_channel_that_may_not_be_seen_is_a_channel_without_a_name(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_a_channel_that_may_not_be_seen_is_a_channel_without_a_name(fake, inbox, clock) -> None:
     async with connected(fake, inbox, clock):
         fake.play("GET", f"/channels/{ROOM}", status=403, body={"message": "Missing Access", "code": 50001})
         await fake.say("one", channel=ROOM)
@@ -529,9 +519,7 @@ async def test_a_channel_that_may_not_be_seen_is_a_channel_without_a_name(
         assert (source.chat_type, source.chat_id, source.chat_name) == ("channel", ROOM, None)
 
 
-async def test_a_message_waits_while_its_channel_cannot_be_looked_up(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_a_message_waits_while_its_channel_cannot_be_looked_up(fake, inbox, clock) -> None:
     async with connected(fake, inbox, clock):
         fake.play("GET", f"/channels/{THREAD}", status=503, body={})
         await fake.say("one", channel=THREAD)
@@ -542,7 +530,7 @@ async def test_a_message_waits_while_its_channel_cannot_be_looked_up(
 
 
 async def test_when_too_many_are_held_the_connection_is_closed_and_a_resume_brings_the_rest(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
+    fake, inbox, clock
 ) -> None:
     inbox.down = True
     async with connected(fake, inbox, clock, max_held=3) as adapter:
@@ -560,9 +548,7 @@ async def test_when_too_many_are_held_the_connection_is_closed_and_a_resume_brin
         await until(lambda: adapter.liveness.state is AdapterState.CONNECTED)
 
 
-async def test_when_the_session_is_over_by_then_the_rest_is_asked_for(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_when_the_session_is_over_by_then_the_rest_is_asked_for(fake, inbox, clock) -> None:
     async with connected(fake, inbox, clock, max_held=2):
         await fake.say("0")
         await until(lambda: inbox.kept)
@@ -595,12 +581,7 @@ async def test_when_the_session_is_over_by_then_the_rest_is_asked_for(
     ],
 )
 async def test_a_malformed_update_is_counted_and_stops_nothing(
-    fake: FakeDiscord,
-    inbox: Inbox,
-    clock: ManualClock,
-    caplog: pytest.LogCaptureFixture,
-    name: str,
-    data: Any,
+    fake, inbox, clock, caplog, name, data
 ) -> None:
     caplog.set_level(logging.DEBUG)
     async with connected(fake, inbox, clock) as adapter:
@@ -615,9 +596,7 @@ async def test_a_malformed_update_is_counted_and_stops_nothing(
 @pytest.mark.parametrize(
     "raw", ["{not json", "[]", '"text"', '{"op": 10, "d": null}', '{"op": 0, "t": "READY", "d": 5}']
 )
-async def test_a_frame_that_the_library_cannot_read_costs_one_resume(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock, raw: str
-) -> None:
+async def test_a_frame_that_the_library_cannot_read_costs_one_resume(fake, inbox, clock, raw) -> None:
     async with connected(fake, inbox, clock) as adapter:
         await fake.write(raw)
         await fake.say("good")
@@ -627,9 +606,7 @@ async def test_a_frame_that_the_library_cannot_read_costs_one_resume(
         await until(lambda: beating() == 1)
 
 
-async def test_a_gateway_that_takes_no_connection_is_asked_again_to_resume(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_a_gateway_that_takes_no_connection_is_asked_again_to_resume(fake, inbox, clock) -> None:
     async with connected(fake, inbox, clock) as adapter:
         fake.deaf = 2
         fake.cut()
@@ -641,9 +618,7 @@ async def test_a_gateway_that_takes_no_connection_is_asked_again_to_resume(
         assert adapter.liveness.refused == 0
 
 
-async def test_an_update_of_a_kind_that_is_new_is_passed_over(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_an_update_of_a_kind_that_is_new_is_passed_over(fake, inbox, clock) -> None:
     async with connected(fake, inbox, clock) as adapter:
         await fake.tell("GUILD_CREATE", {"anything": 1})
         await fake.tell("SOMETHING_NEW", None)
@@ -653,9 +628,7 @@ async def test_an_update_of_a_kind_that_is_new_is_passed_over(
         assert (inbox.texts, adapter.liveness.refused) == (["good"], 0)
 
 
-async def test_edits_are_told_and_previews_of_links_are_not(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_edits_are_told_and_previews_of_links_are_not(fake, inbox, clock) -> None:
     async with connected(fake, inbox, clock):
         told = await fake.say("hello")
         await fake.tell("MESSAGE_UPDATE", told | {"embeds": [{}]})
@@ -670,7 +643,7 @@ async def test_edits_are_told_and_previews_of_links_are_not(
         assert [(one.text, one.message_id) for one in inbox.edits] == [("hello all", told["id"])]
 
 
-async def test_deletions_are_told_one_by_one(fake: FakeDiscord, inbox: Inbox, clock: ManualClock) -> None:
+async def test_deletions_are_told_one_by_one(fake, inbox, clock) -> None:
     async with connected(fake, inbox, clock):
         await fake.tell("MESSAGE_DELETE", {"id": "51", "channel_id": DIRECT})
         await fake.tell("MESSAGE_DELETE_BULK", {"ids": ["52", "53"], "channel_id": THREAD, "guild_id": GUILD})
@@ -680,9 +653,7 @@ async def test_deletions_are_told_one_by_one(fake: FakeDiscord, inbox: Inbox, cl
         assert (source.chat_id, source.thread_id, source.chat_type) == (ROOM, THREAD, "thread")
 
 
-async def test_a_pressed_button_is_told_and_answered_for_the_one_who_pressed(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_a_pressed_button_is_told_and_answered_for_the_one_who_pressed(fake, inbox, clock) -> None:
     async with connected(fake, inbox, clock):
         token = await fake.press("approve:7", "61", channel=ROOM, author=BOB)
         await until(lambda: any("callback" in one.path for one in fake.seen))
@@ -695,9 +666,7 @@ async def test_a_pressed_button_is_told_and_answered_for_the_one_who_pressed(
         assert answer.body["data"]["flags"] == 64
 
 
-async def test_a_press_is_taken_though_its_note_comes_too_late(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_a_press_is_taken_though_its_note_comes_too_late(fake, inbox, clock) -> None:
     async with connected(fake, inbox, clock) as adapter:
         interaction = str(int(fake.new_id()) + (1 << 22))
         token = f"aT0ken-{interaction}"
@@ -709,9 +678,7 @@ async def test_a_press_is_taken_though_its_note_comes_too_late(
         assert (len(inbox.presses), adapter.liveness.refused, len(fake.plays)) == (1, 0, 0)
 
 
-async def test_a_slash_command_is_a_message_with_a_slash(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_a_slash_command_is_a_message_with_a_slash(fake, inbox, clock) -> None:
     options = [{"name": "how", "type": 1, "options": [{"name": "n", "type": 4, "value": 3}]}]
     told = {"id": fake.new_id(), "type": 2, "token": "t0", "channel_id": ROOM, "guild_id": GUILD}
     told |= {"member": {"user": PERSONS[BOB], "nick": "Bobby"}, "data": {"name": "queue", "options": options}}
@@ -731,9 +698,7 @@ async def test_a_slash_command_is_a_message_with_a_slash(
 # Cuts.
 
 
-async def test_after_a_cut_the_session_goes_on_where_it_was(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_after_a_cut_the_session_goes_on_where_it_was(fake, inbox, clock) -> None:
     async with connected(fake, inbox, clock) as adapter:
         await fake.say("one")
         await until(lambda: inbox.kept)
@@ -748,9 +713,7 @@ async def test_after_a_cut_the_session_goes_on_where_it_was(
         await until(lambda: adapter.liveness.state is AdapterState.CONNECTED)
 
 
-async def test_after_a_new_session_what_was_missed_is_asked_for_in_order(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_after_a_new_session_what_was_missed_is_asked_for_in_order(fake, inbox, clock) -> None:
     fake.refuse_resume = True
     async with connected(fake, inbox, clock) as adapter:
         await fake.say("one")
@@ -772,9 +735,7 @@ async def test_after_a_new_session_what_was_missed_is_asked_for_in_order(
         assert adapter.liveness.state is AdapterState.CONNECTED
 
 
-async def test_a_new_session_waits_as_long_as_discord_wants_between_two(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_a_new_session_waits_as_long_as_discord_wants_between_two(fake, inbox, clock) -> None:
     fake.refuse_resume = True
     async with connected(fake, inbox, clock):
         fake.cut()
@@ -785,9 +746,7 @@ async def test_a_new_session_waits_as_long_as_discord_wants_between_two(
         await until(lambda: len(fake.identified) == 2)
 
 
-async def test_what_is_asked_for_is_bounded_and_paged(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_is_asked_for_is_bounded_and_paged(fake, inbox, clock, caplog) -> None:
     async with connected(fake, inbox, clock, backfill_limit=120) as adapter:
         await fake.say("first")
         await until(lambda: inbox.kept)
@@ -803,9 +762,7 @@ async def test_what_is_asked_for_is_bounded_and_paged(
         ]
 
 
-async def test_what_is_asked_for_is_asked_again_from_where_it_failed(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_what_is_asked_for_is_asked_again_from_where_it_failed(fake, inbox, clock) -> None:
     async with connected(fake, inbox, clock) as adapter:
         await fake.say("first")
         await until(lambda: inbox.kept)
@@ -820,9 +777,7 @@ async def test_what_is_asked_for_is_asked_again_from_where_it_failed(
         assert inbox.texts == ["first", "second"]
 
 
-async def test_a_channel_that_is_gone_is_not_asked_again(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_a_channel_that_is_gone_is_not_asked_again(fake, inbox, clock) -> None:
     async with connected(fake, inbox, clock) as adapter:
         await fake.say("first", channel=ROOM)
         await fake.say("direct")
@@ -839,7 +794,7 @@ async def test_a_channel_that_is_gone_is_not_asked_again(
 
 
 async def test_a_channel_that_was_crowded_out_is_not_read_from_its_beginning(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    fake, inbox, clock, monkeypatch
 ) -> None:
     monkeypatch.setattr("postroom.gateway.platforms.discord_intake.MOST_MARKS", 2)
     fake.message("years ago")
@@ -858,9 +813,7 @@ async def test_a_channel_that_was_crowded_out_is_not_read_from_its_beginning(
         assert inbox.texts == ["one", "two", "three", "live"]
 
 
-async def test_nothing_is_asked_for_when_that_is_switched_off(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_nothing_is_asked_for_when_that_is_switched_off(fake, inbox, clock) -> None:
     async with connected(fake, inbox, clock, backfill=False, channels=[ROOM]) as adapter:
         await fake.say("first")
         await until(lambda: inbox.kept)
@@ -874,7 +827,7 @@ async def test_nothing_is_asked_for_when_that_is_switched_off(
 
 
 async def test_at_the_start_the_named_channels_are_looked_through_and_what_is_remembered(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
+    fake, inbox, clock
 ) -> None:
     long_ago = fake.message("long ago", channel=ROOM)
     fake._ids += 7_200_000 << 22
@@ -893,9 +846,7 @@ async def test_at_the_start_the_named_channels_are_looked_through_and_what_is_re
     assert long_ago["id"] not in inbox.tried
 
 
-async def test_resumes_that_fail_again_and_again_end_in_a_new_session(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_resumes_that_fail_again_and_again_end_in_a_new_session(fake, inbox, clock) -> None:
     fake.silent_resume = True
     async with connected(fake, inbox, clock) as adapter:
         fake.cut()
@@ -910,9 +861,7 @@ async def test_resumes_that_fail_again_and_again_end_in_a_new_session(
     ("code", "error", "words"),
     [(4004, "unauthorized", "Reset Token"), (4014, "missing_intent", "Message Content")],
 )
-async def test_what_a_person_must_mend_ends_receiving(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock, code: int, error: str, words: str
-) -> None:
+async def test_what_a_person_must_mend_ends_receiving(fake, inbox, clock, code, error, words) -> None:
     async with connected(fake, inbox, clock) as adapter:
         await fake.close(code)
         await until(lambda: adapter.liveness.state is AdapterState.FAILED)
@@ -926,7 +875,7 @@ async def test_what_a_person_must_mend_ends_receiving(
     [(4004, "token"), (4014, "`Message Content`"), (4011, "guilds"), (4012, "version"), (4013, "intents")],
 )
 async def test_what_discord_refuses_at_the_start_is_a_matter_of_settings(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock, code: int, words: str
+    fake, inbox, clock, code, words
 ) -> None:
     fake.close_identify = code
     adapter = made(fake, inbox, clock)
@@ -949,9 +898,7 @@ def test_the_missing_intent_is_named_with_the_place_where_it_is_switched_on() ->
 @pytest.mark.parametrize(
     "how", [{"status": 503, "body": {}}, {"lose": True}, {"body": "<html>", "status": 200}]
 )
-async def test_a_discord_that_is_away_is_to_be_tried_again(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock, how: dict[str, Any]
-) -> None:
+async def test_a_discord_that_is_away_is_to_be_tried_again(fake, inbox, clock, how) -> None:
     for _ in range(2):  # the HTTP client asks twice by itself when a connection is cut
         fake.play("GET", "/users/@me", **how)
     adapter = made(fake, inbox, clock)
@@ -966,9 +913,7 @@ async def test_a_discord_that_is_away_is_to_be_tried_again(
         await adapter.disconnect()
 
 
-async def test_no_session_is_begun_when_none_is_left(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_no_session_is_begun_when_none_is_left(fake, inbox, clock) -> None:
     fake.starts_left = 0
     async with asyncio.timeout(60):
         with pytest.raises(ServerUnavailable):
@@ -976,9 +921,7 @@ async def test_no_session_is_begun_when_none_is_left(
     assert fake.identified == []
 
 
-async def test_a_later_session_waits_until_one_is_left(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_a_later_session_waits_until_one_is_left(fake, inbox, clock) -> None:
     fake.refuse_resume = True
     async with connected(fake, inbox, clock):
         fake.starts_left = 0
@@ -992,9 +935,7 @@ async def test_a_later_session_waits_until_one_is_left(
         await until(lambda: len(fake.identified) == 2)
 
 
-async def test_heartbeats_that_are_answered_show_that_it_lives(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_heartbeats_that_are_answered_show_that_it_lives(fake, inbox, clock) -> None:
     async with connected(fake, inbox, clock) as adapter:
         assert fake.heartbeats == 1
         clock.advance(MINUTE)
@@ -1002,9 +943,7 @@ async def test_heartbeats_that_are_answered_show_that_it_lives(
         await until(lambda: adapter.liveness.inbound_at == clock.now())
 
 
-async def test_a_fault_of_our_own_is_logged_and_the_update_is_tried_again(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_fault_of_our_own_is_logged_and_the_update_is_tried_again(fake, inbox, clock, caplog) -> None:
     inbox.failures.append(ZeroDivisionError("ours"))
     async with connected(fake, inbox, clock) as adapter:
         await fake.say("hello")
@@ -1020,9 +959,7 @@ async def test_a_fault_of_our_own_is_logged_and_the_update_is_tried_again(
 # The end.
 
 
-async def test_disconnecting_leaves_nothing_behind_and_may_be_done_twice(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_disconnecting_leaves_nothing_behind_and_may_be_done_twice(fake, inbox, clock) -> None:
     before, threads = asyncio.all_tasks(), threading.active_count()
     adapter = made(fake, inbox, clock)
     await adapter.disconnect()
@@ -1039,9 +976,7 @@ async def test_disconnecting_leaves_nothing_behind_and_may_be_done_twice(
     assert result.error_kind is SendErrorKind.TRANSIENT
 
 
-async def test_what_was_received_is_kept_before_it_ends(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_what_was_received_is_kept_before_it_ends(fake, inbox, clock) -> None:
     inbox.gate.clear()
     async with connected(fake, inbox, clock) as adapter, asyncio.TaskGroup() as group:
         for number in range(20):
@@ -1053,9 +988,7 @@ async def test_what_was_received_is_kept_before_it_ends(
         assert len(inbox.kept) == 20
 
 
-async def test_what_cannot_be_kept_does_not_hold_the_end_and_comes_later(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_what_cannot_be_kept_does_not_hold_the_end_and_comes_later(fake, inbox, clock) -> None:
     inbox.down = True
     async with connected(fake, inbox, clock) as adapter:
         await fake.say("one")
@@ -1068,9 +1001,7 @@ async def test_what_cannot_be_kept_does_not_hold_the_end_and_comes_later(
         assert inbox.texts[0] == "one"
 
 
-async def test_no_secret_and_no_words_are_logged(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_no_secret_and_no_words_are_logged(fake, inbox, clock, caplog) -> None:
     caplog.set_level(logging.DEBUG)
     async with connected(fake, inbox, clock) as adapter:
         inbox.failures.append(StoreUnavailable("down"))
@@ -1095,9 +1026,7 @@ async def test_no_secret_and_no_words_are_logged(
 # Sending.
 
 
-async def test_what_is_said_is_shown_and_wakes_nobody_it_does_not_name(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_what_is_said_is_shown_and_wakes_nobody_it_does_not_name(fake, inbox, clock) -> None:
     async with connected(fake, inbox, clock) as adapter:
         result = await adapter.send(ROOM, "#### Result\n@everyone", "77", {"thread_id": THREAD})
         assert result.success
@@ -1109,9 +1038,7 @@ async def test_what_is_said_is_shown_and_wakes_nobody_it_does_not_name(
         assert adapter.liveness.outbound_at == clock.now()
 
 
-async def test_a_repetition_under_its_key_is_the_same_message(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_a_repetition_under_its_key_is_the_same_message(fake, inbox, clock) -> None:
     key = {"dedupe_key": "reply/" + "x" * 200}
     async with connected(fake, inbox, clock) as adapter:
         fake.play("POST", f"/channels/{DIRECT}/messages", lose=True)
@@ -1125,9 +1052,7 @@ async def test_a_repetition_under_its_key_is_the_same_message(
         assert other.message_id != again.message_id
 
 
-async def test_an_answer_that_does_not_come_leaves_it_open(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_an_answer_that_does_not_come_leaves_it_open(fake, inbox, clock) -> None:
     async with connected(fake, inbox, clock) as adapter:
         adapter._bot._timeout = 0.2
         fake.play("POST", f"/channels/{DIRECT}/messages", hang=True)
@@ -1164,14 +1089,7 @@ async def test_an_answer_that_does_not_come_leaves_it_open(
         ),
     ],
 )
-async def test_a_refusal_is_told_with_its_kind(
-    fake: FakeDiscord,
-    inbox: Inbox,
-    clock: ManualClock,
-    play: dict[str, Any],
-    kind: SendErrorKind,
-    wait: int | None,
-) -> None:
+async def test_a_refusal_is_told_with_its_kind(fake, inbox, clock, play, kind, wait) -> None:
     async with connected(fake, inbox, clock) as adapter:
         fake.play("POST", f"/channels/{DIRECT}/messages", **play)
         result = await adapter.send(DIRECT, "hello")
@@ -1185,9 +1103,7 @@ async def test_a_refusal_is_told_with_its_kind(
         assert (await adapter.send(DIRECT, "hello")).success
 
 
-async def test_a_short_rate_limit_is_waited_out_and_the_message_is_said_once(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_a_short_rate_limit_is_waited_out_and_the_message_is_said_once(fake, inbox, clock) -> None:
     async with connected(fake, inbox, clock) as adapter:
         fake.play(
             "POST", f"/channels/{DIRECT}/messages", status=429, body={"retry_after": 0.001, "global": False}
@@ -1197,7 +1113,7 @@ async def test_a_short_rate_limit_is_waited_out_and_the_message_is_said_once(
 
 
 async def test_a_failure_in_between_is_repeated_harmlessly_and_then_left_open(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    fake, inbox, clock, monkeypatch
 ) -> None:
     async def at_once(_seconds: float) -> None:
         return
@@ -1216,18 +1132,14 @@ async def test_a_failure_in_between_is_repeated_harmlessly_and_then_left_open(
         assert len(nonces) == 1
 
 
-async def test_a_discord_that_takes_no_connection_has_not_taken_the_message(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_a_discord_that_takes_no_connection_has_not_taken_the_message(fake, inbox, clock) -> None:
     async with connected(fake, inbox, clock) as adapter:
         discord_library.direct("http://127.0.0.1:9/api/v10")
         result = await adapter.send(DIRECT, "hello")
         assert result.error_kind is SendErrorKind.TRANSIENT
 
 
-async def test_a_token_that_was_taken_back_ends_it(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_a_token_that_was_taken_back_ends_it(fake, inbox, clock) -> None:
     async with connected(fake, inbox, clock) as adapter:
         fake.play(
             "POST",
@@ -1250,18 +1162,14 @@ async def test_a_token_that_was_taken_back_ends_it(
         ("4999", "hello", SendErrorKind.NOT_FOUND),
     ],
 )
-async def test_what_can_never_be_said_is_refused(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock, chat: str, text: str, kind: SendErrorKind
-) -> None:
+async def test_what_can_never_be_said_is_refused(fake, inbox, clock, chat, text, kind) -> None:
     async with connected(fake, inbox, clock) as adapter:
         assert (await adapter.send(chat, text)).error_kind is kind
         assert fake.said == []
         assert (await adapter.send(DIRECT, "🙂" * 2_000)).success
 
 
-async def test_typing_that_is_too_frequent_keeps_no_answer_waiting(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_typing_that_is_too_frequent_keeps_no_answer_waiting(fake, inbox, clock) -> None:
     async with connected(fake, inbox, clock) as adapter:
         told = {"retry_after": 31.5, "global": False}
         fake.play("POST", f"/channels/{DIRECT}/typing", status=429, body=told)
@@ -1271,9 +1179,7 @@ async def test_typing_that_is_too_frequent_keeps_no_answer_waiting(
         assert (await adapter.send(DIRECT, "the answer, which need not wait")).success
 
 
-async def test_messages_are_edited_deleted_and_announced(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_messages_are_edited_deleted_and_announced(fake, inbox, clock) -> None:
     async with connected(fake, inbox, clock) as adapter:
         assert (await adapter.edit_message(DIRECT, "71", "#### new")).message_id == "71"
         assert (await adapter.delete_message(ROOM, "72", {"thread_id": THREAD})).success
@@ -1285,9 +1191,7 @@ async def test_messages_are_edited_deleted_and_announced(
         assert (await adapter.edit_message(DIRECT, "../5", "x")).error_kind is SendErrorKind.NOT_FOUND
 
 
-async def test_a_message_is_marked_as_seen_until_the_mark_is_taken_back(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_a_message_is_marked_as_seen_until_the_mark_is_taken_back(fake, inbox, clock) -> None:
     async with connected(fake, inbox, clock) as adapter:
         marked = await adapter.react(ROOM, "71", {"thread_id": THREAD})
         assert marked.success
@@ -1297,9 +1201,7 @@ async def test_a_message_is_marked_as_seen_until_the_mark_is_taken_back(
         assert (await adapter.react(ROOM, "../5")).error_kind is SendErrorKind.NOT_FOUND
 
 
-async def test_a_card_has_buttons_until_it_is_answered(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_a_card_has_buttons_until_it_is_answered(fake, inbox, clock) -> None:
     card = Card(text="May I?", buttons=tuple(Button(label=f"{n}" * 90, value=f"v{n}") for n in range(7)))
     async with connected(fake, inbox, clock) as adapter:
         sent = await adapter.send_card(DIRECT, card)
@@ -1316,9 +1218,7 @@ async def test_a_card_has_buttons_until_it_is_answered(
         assert (await adapter.send_card(DIRECT, Card(text="x" * 2_001))).error_kind is SendErrorKind.TOO_LONG
 
 
-async def test_a_file_is_sent_under_a_harmless_name(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_a_file_is_sent_under_a_harmless_name(fake, inbox, clock) -> None:
     hostile = Attachment(
         kind=MessageType.DOCUMENT, ref="x", mime="text/plain\r\nX: 1", name='../a";b\r\nX: 1.txt'
     )
@@ -1335,9 +1235,7 @@ async def test_a_file_is_sent_under_a_harmless_name(
         ).error_kind is SendErrorKind.TOO_LONG
 
 
-async def test_a_file_is_fetched_from_discord_only_and_no_more_than_may_be(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
-) -> None:
+async def test_a_file_is_fetched_from_discord_only_and_no_more_than_may_be(fake, inbox, clock) -> None:
     fake.files["/attachments/a.txt"] = b"x" * 1_000
 
     def at(ref: str, size: int | None = None) -> Attachment:
@@ -1375,7 +1273,7 @@ async def test_a_file_is_fetched_from_discord_only_and_no_more_than_may_be(
 
 
 async def test_a_server_that_stood_still_opens_no_gateway_while_another_has_the_bot(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
+    fake, inbox, clock
 ) -> None:
     async with connected(fake, inbox, clock) as adapter:
         adapter.is_ours = lambda: False

@@ -19,11 +19,7 @@ from hypothesis import strategies as st
 from channels.chat_listener import Listener, eventually
 from channels.fake_mail_servers import ADDRESS, PASSWORD, FakeImap, FakeMail, FakeSmtp, mail
 from channels.fetching import fetched, sending
-from postroom.contracts.errors import (
-    ConfigError,
-    ServerUnavailable,
-    TooLarge,
-)
+from postroom.contracts.errors import ConfigError, ServerUnavailable, TooLarge
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Attachment, Button, Card, MessageEvent, MessageType, SendErrorKind
 from postroom.gateway.platforms import email_wire as wire
@@ -152,7 +148,7 @@ async def test_old_unread_mail_is_left_alone(fake, adapter, listener, clock) -> 
         {"Content-Type": "multipart/report; boundary=x"},
     ],
 )
-def test_a_mail_of_a_machine_or_a_list_is_marked_as_such(headers: dict[str, str]) -> None:
+def test_a_mail_of_a_machine_or_a_list_is_marked_as_such(headers) -> None:
     message = mail()
     for name, value in headers.items():
         del message[name]
@@ -164,7 +160,7 @@ def test_a_mail_of_a_machine_or_a_list_is_marked_as_such(headers: dict[str, str]
 
 
 @each_row("headers", [{"List-Unsubscribe": "<mailto:x@y.z>"}, {"X-Auto-Response-Suppress": "OOF"}])
-def test_headers_that_programs_put_on_mails_of_people_too_are_told_apart(headers: dict[str, str]) -> None:
+def test_headers_that_programs_put_on_mails_of_people_too_are_told_apart(headers) -> None:
     message = mail()
     for name, value in headers.items():
         message[name] = value
@@ -243,7 +239,7 @@ def test_the_sender_is_the_address_and_never_the_name() -> None:
         ([], False),
     ],
 )
-def test_a_sender_is_verified_by_the_trusted_server_alone(results: list[str], verified: bool) -> None:
+def test_a_sender_is_verified_by_the_trusted_server_alone(results, verified) -> None:
     message = (
         b"".join(b"Authentication-Results: %s\r\n" % one.encode() for one in results) + mail().as_bytes()
     )
@@ -262,7 +258,7 @@ def test_a_thread_is_known_by_its_root() -> None:
 
 
 @each_row("message_id", ["", "<a b@x>", '<"@x>', "<é@x>", "plain", "<" + "x" * 300 + "@y>"])
-def test_a_mail_without_a_proper_id_has_that_of_its_place(message_id: str) -> None:
+def test_a_mail_without_a_proper_id_has_that_of_its_place(message_id) -> None:
     raw = b"From: ann@example.com\r\nMessage-ID: " + message_id.encode() + b"\r\n\r\nhello"
     assert inbound_of(raw).message_id == "7-3"
 
@@ -325,7 +321,7 @@ def test_a_picture_alone_is_a_picture() -> None:
         (b"multipart/mixed; boundary=x", b"abc", "abc"),
     ],
 )
-def test_bodies_are_read_whatever_they_claim_to_be(head: bytes, body: bytes, expected: str) -> None:
+def test_bodies_are_read_whatever_they_claim_to_be(head, body, expected) -> None:
     raw = (
         b"From: ann@example.com\r\nContent-Type: "
         + head
@@ -362,7 +358,7 @@ def test_hostile_headers_stay_on_their_line() -> None:
         ("", ""),
     ],
 )
-def test_pages_become_words(html: str, text: str) -> None:
+def test_pages_become_words(html, text) -> None:
     assert text_of_html(html) == text
 
 
@@ -387,7 +383,7 @@ def test_pages_become_words(html: str, text: str) -> None:
         ("", ""),
     ],
 )
-def test_history_and_signatures_are_cut_off(text: str, own: str) -> None:
+def test_history_and_signatures_are_cut_off(text, own) -> None:
     assert own_words(text) == own
 
 
@@ -396,7 +392,7 @@ def test_flowed_lines_are_joined_and_quotations_are_not() -> None:
 
 
 @each_row("piece", ["<!--", "<a ", "<div>", "</", "<script>", "&#", "<blockquote>", "<![", "<? "])
-def test_pages_that_are_made_to_take_long_do_not(piece: str) -> None:
+def test_pages_that_are_made_to_take_long_do_not(piece) -> None:
     assert len(text_of_html((piece * 40_000)[:100_000] + ">")) <= 100_001
 
 
@@ -409,7 +405,7 @@ def test_pages_that_are_made_to_take_long_do_not(piece: str) -> None:
         b"From: a@x.org\r\n" + b"X: y\r\n" * 100_000 + b"\r\nx",
     ],
 )
-def test_mails_that_are_made_to_take_long_are_refused(raw: bytes) -> None:
+def test_mails_that_are_made_to_take_long_are_refused(raw) -> None:
     with pytest.raises(wire.Malformed):
         wire.parsed(raw)
 
@@ -443,7 +439,7 @@ PIECES = st.sampled_from(
 
 @given(st.lists(st.one_of(PIECES, st.binary(max_size=8)), max_size=40).map(b"".join))
 @settings(max_examples=200)
-def test_no_mail_breaks_the_reader(raw: bytes) -> None:
+def test_no_mail_breaks_the_reader(raw) -> None:
     try:
         event = heard(b"From: a@x.org\r\n" + raw)
     except wire.Malformed:
@@ -591,20 +587,20 @@ async def test_a_stop_does_not_wait_for_a_server_that_says_nothing(fake, adapter
     ],
     ids=str,
 )
-def test_wrong_settings_are_named(fake: FakeMail, extra: dict[str, Any]) -> None:
+def test_wrong_settings_are_named(fake, extra) -> None:
     with pytest.raises(ConfigError) as caught:
         EmailAdapter(configured(fake, **extra))
     assert caught.value.remedy
     assert PASSWORD not in str(caught.value.as_dict())
 
 
-def test_a_password_of_one_line_is_needed(fake: FakeMail) -> None:
+def test_a_password_of_one_line_is_needed(fake) -> None:
     for token in (None, "", "a\r\nb LOGOUT", "pässword"):
         with pytest.raises(ConfigError):
             EmailAdapter(configured(fake, token))
 
 
-def test_the_lock_is_on_the_mailbox(fake: FakeMail) -> None:
+def test_the_lock_is_on_the_mailbox(fake) -> None:
     adapter = EmailAdapter(configured(fake))
     assert adapter.lock_identity() == f"imap {ADDRESS} 127.0.0.1:{fake.imap.port} INBOX"
     assert adapter.account == ADDRESS

@@ -6,7 +6,6 @@ import logging
 import sys
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -19,13 +18,7 @@ from channels.chat_listener import Listener, eventually
 from channels.fake_matrix import BOT, TOKEN, FakeMatrix, Fault
 from channels.fetching import fetched, sending
 from postroom.contracts.chat_people import PersonRole
-from postroom.contracts.errors import (
-    ConfigError,
-    MissingExtra,
-    ServerUnavailable,
-    StoreUnavailable,
-    TooLarge,
-)
+from postroom.contracts.errors import ConfigError, MissingExtra, ServerUnavailable, StoreUnavailable, TooLarge
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Attachment, MessageType, SendErrorKind
 from postroom.gateway.platforms import matrix_wire as wire
@@ -197,7 +190,7 @@ TYPES = st.sampled_from(["m.room.message", "m.sticker", "m.room.redaction", "m.r
     )
 )
 @settings(max_examples=200)
-def test_no_event_breaks_the_reader(event: dict[str, Any]) -> None:
+def test_no_event_breaks_the_reader(event) -> None:
     room, me = wire.Room(room_id=ROOM), wire.Ourselves(user_id=BOT, name="Postbot")
     room.learn(event)
     room.count(event["content"])
@@ -453,7 +446,7 @@ async def test_a_gap_in_a_room_is_filled_in_order(fake, adapter, listener, clock
 # The place in the stream, and connections.
 
 
-async def test_the_place_outlives_the_process(fake, clock, listener, tmp_path: Path) -> None:
+async def test_the_place_outlives_the_process(fake, clock, listener, tmp_path) -> None:
     file = tmp_path / "state" / "matrix.json"
     for body in ("first", "second"):
         adapter = made(fake, clock, extra={"sync_file": str(file)})
@@ -470,7 +463,7 @@ async def test_the_place_outlives_the_process(fake, clock, listener, tmp_path: P
 
 
 @pytest.mark.parametrize("kept", ["", "[]", '{"user_id": 1}', '{"user_id": "@a:b", "since": 3, "at": 0}'])
-async def test_a_spoilt_file_is_told_and_nothing_is_skipped(fake, clock, tmp_path: Path, kept) -> None:
+async def test_a_spoilt_file_is_told_and_nothing_is_skipped(fake, clock, tmp_path, kept) -> None:
     file = tmp_path / "matrix.json"
     file.write_text(kept)
     adapter = made(fake, clock, extra={"sync_file": str(file)})
@@ -480,9 +473,7 @@ async def test_a_spoilt_file_is_told_and_nothing_is_skipped(fake, clock, tmp_pat
     assert fake.requests("/sync") == []
 
 
-async def test_nothing_is_said_before_it_is_known_which_rooms_are_encrypted(
-    fake, clock, tmp_path: Path
-) -> None:
+async def test_nothing_is_said_before_it_is_known_which_rooms_are_encrypted(fake, clock, tmp_path) -> None:
     file = tmp_path / "matrix.json"
     file.write_text(json.dumps({"user_id": BOT, "since": "s0", "at": 0, "told": []}))
     encryption = {"type": "m.room.encryption", "content": {"algorithm": "x"}}
@@ -499,7 +490,7 @@ async def test_nothing_is_said_before_it_is_known_which_rooms_are_encrypted(
     assert (full, fake.said[0]["body"]) == (["true", "true", None], "x")
 
 
-async def test_another_users_place_is_none(fake, clock, tmp_path: Path) -> None:
+async def test_another_users_place_is_none(fake, clock, tmp_path) -> None:
     file = tmp_path / "matrix.json"
     file.write_text(json.dumps({"user_id": "@x:y", "since": "s9", "at": 0, "told": []}))
     adapter = made(fake, clock, extra={"sync_file": str(file)})
@@ -509,7 +500,7 @@ async def test_another_users_place_is_none(fake, clock, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["blocked/x.json", "."])
-async def test_a_file_that_cannot_be_written_is_told_at_once(fake, clock, tmp_path: Path, name) -> None:
+async def test_a_file_that_cannot_be_written_is_told_at_once(fake, clock, tmp_path, name) -> None:
     (tmp_path / "blocked").write_text("a file where a folder should be")
     adapter = made(fake, clock, extra={"sync_file": str(tmp_path / name)})
     with pytest.raises(ConfigError):
@@ -517,7 +508,7 @@ async def test_a_file_that_cannot_be_written_is_told_at_once(fake, clock, tmp_pa
 
 
 async def test_a_disk_that_fills_up_later_does_not_stop_receiving(
-    fake, clock, listener, tmp_path: Path, caplog
+    fake, clock, listener, tmp_path, caplog
 ) -> None:
     file = tmp_path / "matrix.json"
     adapter = made(fake, clock, extra={"sync_file": str(file)})
@@ -618,7 +609,7 @@ async def test_a_missing_library_is_named(fake, clock, monkeypatch) -> None:
         {"sync_file": 7},
     ],
 )
-def test_wrong_settings_are_named(extra: dict[str, Any]) -> None:
+def test_wrong_settings_are_named(extra) -> None:
     with pytest.raises(ConfigError) as caught:
         MatrixAdapter(PlatformConfig(token=TOKEN, extra={"base_url": "https://x", **extra}))
     assert caught.value.remedy

@@ -836,10 +836,4 @@ def test_settings_that_cannot_be_are_refused_at_once(token, extra) -> None:
 
 def test_the_page_shows_edits_drafts_typing_and_files() -> None:
     can = WebAdapter.capabilities
-    assert (can.edits, can.streams, can.typing, can.media, can.limit) == (
-        True,
-        True,
-        True,
-        FILES,
-        1_000_000,
-    )
+    assert (can.edits, can.streams, can.typing, can.media, can.limit) == (True, True, True, FILES, 1_000_000)

@@ -286,7 +286,7 @@ async def test_a_message_that_is_kept_while_the_adapter_stops_is_not_acknowledge
         ("no fields {not one}", "no fields {not one}"),
     ],
 )
-def test_a_template_is_filled_once(template: str, said: str) -> None:
+def test_a_template_is_filled_once(template, said) -> None:
     data = {"a": {"b": "{c}"}, "c": 1.5, "list": ["one", "two"], "flag": True}
     assert prompt_of(template, data, b"") == said
 

@@ -1,12 +1,12 @@
 """What people change after they said it, what they answer to, and groups that move."""
 
-from gateway_room import Agent, Room, all_answered, settled
+from gateway_room import Agent, all_answered, settled
 from postroom.contracts.chat import ChatSession, InboundStatus
 from postroom.contracts.records import replace
 from postroom.gateway import wording
 
 
-async def test_the_message_that_one_replies_to_is_read_by_the_agent(room: Room) -> None:
+async def test_the_message_that_one_replies_to_is_read_by_the_agent(room) -> None:
     agent = Agent()
     gateway, channel = await room.open(agent)
     await channel.say("do that", reply_to_message_id="m0", reply_to_text="paint it red\nor blue")
@@ -15,7 +15,7 @@ async def test_the_message_that_one_replies_to_is_read_by_the_agent(room: Room) 
 
 
 async def test_who_changes_a_message_too_late_is_told_of_each_change_once_and_only_of_other_words(
-    room: Room,
+    room,
 ) -> None:
     agent = Agent()
     gateway, channel = await room.open(agent)
@@ -35,7 +35,7 @@ async def test_who_changes_a_message_too_late_is_told_of_each_change_once_and_on
     assert channel.texts().count(wording.EDITED_TOO_LATE) == 2
 
 
-async def test_what_is_changed_back_from_a_command_is_not_read_and_its_sender_is_told(room: Room) -> None:
+async def test_what_is_changed_back_from_a_command_is_not_read_and_its_sender_is_told(room) -> None:
     agent = Agent()
     gateway, channel = await room.open(agent)
     agent.free.clear()
@@ -57,7 +57,7 @@ async def test_what_is_changed_back_from_a_command_is_not_read_and_its_sender_is
     assert channel.texts().count(wording.EDITED_UNREAD) == 2
 
 
-async def test_a_message_that_is_changed_to_nothing_stays_as_it_was(room: Room) -> None:
+async def test_a_message_that_is_changed_to_nothing_stays_as_it_was(room) -> None:
     agent = Agent()
     gateway, channel = await room.open(agent)
     agent.free.clear()
@@ -73,7 +73,7 @@ async def test_a_message_that_is_changed_to_nothing_stays_as_it_was(room: Room) 
     assert agent.read == [["hello"], ["paint it red"], ["paint it blue"]]
 
 
-async def test_a_message_that_was_never_kept_is_changed_without_a_word(room: Room) -> None:
+async def test_a_message_that_was_never_kept_is_changed_without_a_word(room) -> None:
     gateway, channel = await room.open(Agent())
     await gateway.intake.edited(channel.message("never seen"))
     await channel.say("hello")
@@ -81,7 +81,7 @@ async def test_a_message_that_was_never_kept_is_changed_without_a_word(room: Roo
     assert channel.texts() == ["re: hello"]
 
 
-async def test_a_group_that_has_another_id_goes_on_with_its_conversations(room: Room) -> None:
+async def test_a_group_that_has_another_id_goes_on_with_its_conversations(room) -> None:
     agent = Agent()
     gateway, channel = await room.open(agent)
     for user in ("u1", "u2"):
@@ -116,7 +116,7 @@ async def test_a_group_that_has_another_id_goes_on_with_its_conversations(room: 
     ]
 
 
-async def test_a_message_that_is_changed_into_a_command_is_taken_back_and_never_read(room: Room) -> None:
+async def test_a_message_that_is_changed_into_a_command_is_taken_back_and_never_read(room) -> None:
     agent = Agent()
     gateway, channel = await room.open(agent)
     agent.free.clear()
@@ -142,7 +142,7 @@ async def test_a_message_that_is_changed_into_a_command_is_taken_back_and_never_
     assert all(channel.texts().count(one) == 1 for one in told)
 
 
-async def test_what_a_command_gave_the_agent_is_changed_without_the_command(room: Room) -> None:
+async def test_what_a_command_gave_the_agent_is_changed_without_the_command(room) -> None:
     agent = Agent()
     gateway, channel = await room.open(agent)
     agent.free.clear()

@@ -26,7 +26,7 @@ def asked_of(agent):
     return asked.overrides and asked.overrides.upstream_model, asked.instructions
 
 
-async def test_model_and_instructions_go_with_each_message_of_the_chat(room):
+async def test_model_and_instructions_go_with_each_message_of_the_chat(room) -> None:
     agent, rules = Agent(), ChatRules(model="small", instructions="Be brief.")
     gateway, channel = await room.open(
         agent, config=replace(CONFIG, chats={(Platform.TELEGRAM, "12345"): rules})
@@ -44,7 +44,7 @@ async def test_model_and_instructions_go_with_each_message_of_the_chat(room):
     assert asked_of(agent) == ("small", "Rhyme.")
 
 
-async def test_a_model_that_is_not_offered_is_refused(room):
+async def test_a_model_that_is_not_offered_is_refused(room) -> None:
     agent = Agent()
     config = replace(CONFIG, models={None: ("small", "a" * 80)})
     gateway, channel = await room.open(agent, config=config)
@@ -59,7 +59,7 @@ async def test_a_model_that_is_not_offered_is_refused(room):
     assert asked_of(agent) == (None, "")
 
 
-async def test_the_command_names_the_present_model_and_offers_buttons_to_operators_alone(room):
+async def test_the_command_names_the_present_model_and_offers_buttons_to_operators_alone(room) -> None:
     config = replace(CONFIG, models={None: ("small", "large")}, own_models={None: "small"})
     gateway, channel = await room.open(Agent(), config=config)
     assert await said(room, gateway, channel, "/model") == "model: small (the agent's own)"
@@ -72,13 +72,13 @@ async def test_the_command_names_the_present_model_and_offers_buttons_to_operato
     assert await said(room, gateway, channel, "/model large") == "model: large"
 
 
-async def test_without_offered_models_the_command_says_how_to_offer_them(room):
+async def test_without_offered_models_the_command_says_how_to_offer_them(room) -> None:
     gateway, channel = await room.open(Agent())
     shown = await said(room, gateway, channel, "/model")
     assert shown == f"model: as the agent's\n{wording.NO_MODELS}"
 
 
-async def test_an_edited_message_asks_what_its_chat_asks(room):
+async def test_an_edited_message_asks_what_its_chat_asks(room) -> None:
     agent = Agent()
     rules = ChatRules(model="small")
     gateway, channel = await room.open(
@@ -96,7 +96,7 @@ async def test_an_edited_message_asks_what_its_chat_asks(room):
     assert asked_of(agent) == ("small", "")
 
 
-async def test_everything_is_listed_and_given_back(room):
+async def test_everything_is_listed_and_given_back(room) -> None:
     gateway, channel = await room.open(Agent())
     usual = "busy: queue\nreset: none\nquiet: off\nvoice: off\nmodel: as the agent's\ninstructions: as the agent's"
     assert await said(room, gateway, channel, "/set") == usual
@@ -116,7 +116,7 @@ async def test_everything_is_listed_and_given_back(room):
     assert await said(room, gateway, channel, "/set") == usual
 
 
-async def test_a_conversation_begins_anew_as_its_chat_says(room):
+async def test_a_conversation_begins_anew_as_its_chat_says(room) -> None:
     agent = Agent()
     gateway, channel = await room.open(agent)
     await said(room, gateway, channel, "/set reset idle 2h")
@@ -145,7 +145,7 @@ async def test_a_conversation_begins_anew_as_its_chat_says(room):
         "weather fine",
     ],
 )
-async def test_what_cannot_be_is_refused_in_one_sentence(room, words):
+async def test_what_cannot_be_is_refused_in_one_sentence(room, words) -> None:
     gateway, channel = await room.open(Agent())
     before = await said(room, gateway, channel, "/set")
     answer = await said(room, gateway, channel, f"/set {words}")
@@ -155,7 +155,7 @@ async def test_what_cannot_be_is_refused_in_one_sentence(room, words):
     assert await said(room, gateway, channel, "/set") == before
 
 
-async def test_what_concerns_others_is_for_operators_and_no_model_is_chosen_for_a_program(room):
+async def test_what_concerns_others_is_for_operators_and_no_model_is_chosen_for_a_program(room) -> None:
     config = replace(CONFIG, programs=frozenset({None}))
     gateway, channel = await room.open(Agent(), config=config)
     member = {"user": "u2", "chat": "77"}

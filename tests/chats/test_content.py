@@ -11,7 +11,7 @@ from postroom.gateway import wording
 from postroom.gateway.events import Forwarded
 
 
-async def test_a_message_without_content_is_refused_in_a_sentence_and_no_agent_is_called(room):
+async def test_a_message_without_content_is_refused_in_a_sentence_and_no_agent_is_called(room) -> None:
     agent = Agent()
     _, channel = await room.open(agent)
     await channel.say("")
@@ -22,7 +22,7 @@ async def test_a_message_without_content_is_refused_in_a_sentence_and_no_agent_i
             await asyncio.sleep(0)
 
 
-async def test_a_part_that_is_not_read_is_named_to_the_agent_and_to_its_sender(room):
+async def test_a_part_that_is_not_read_is_named_to_the_agent_and_to_its_sender(room) -> None:
     agent = Agent()
     _, channel = await room.open(agent)
     await channel.say("look", unread=("a story",))
@@ -31,7 +31,7 @@ async def test_a_part_that_is_not_read_is_named_to_the_agent_and_to_its_sender(r
     assert wording.not_read(["a story"]) in channel.texts()
 
 
-async def test_a_message_of_which_no_part_is_read_is_refused_and_says_which_part(room):
+async def test_a_message_of_which_no_part_is_read_is_refused_and_says_which_part(room) -> None:
     agent = Agent()
     _, channel = await room.open(agent)
     await channel.say("", unread=("a story",))
@@ -39,7 +39,7 @@ async def test_a_message_of_which_no_part_is_read_is_refused_and_says_which_part
     assert agent.read == []
 
 
-async def test_forwarded_words_reach_the_agent_as_their_authors_and_are_no_command(room):
+async def test_forwarded_words_reach_the_agent_as_their_authors_and_are_no_command(room) -> None:
     agent = Agent()
     _, channel = await room.open(agent)
     await channel.say(
@@ -53,7 +53,9 @@ async def test_forwarded_words_reach_the_agent_as_their_authors_and_are_no_comma
 
 
 @pytest.mark.parametrize(("may_be_a_person", "answered"), [(True, True), (False, False)])
-async def test_a_mail_of_a_machine_is_kept_as_rejected_and_not_answered(room, may_be_a_person, answered):
+async def test_a_mail_of_a_machine_is_kept_as_rejected_and_not_answered(
+    room, may_be_a_person, answered
+) -> None:
     agent = Agent()
     _, channel = await room.open(agent)
     marks = {"automatic": "List-Unsubscribe", **({"may_be_a_person": True} if may_be_a_person else {})}
@@ -65,7 +67,7 @@ async def test_a_mail_of_a_machine_is_kept_as_rejected_and_not_answered(room, ma
     assert statuses.get(InboundStatus.REJECTED, 0) == (0 if answered else 1)
 
 
-async def test_in_a_thread_that_the_agent_answers_in_a_follow_up_needs_no_mention(room):
+async def test_in_a_thread_that_the_agent_answers_in_a_follow_up_needs_no_mention(room) -> None:
     agent = Agent()
     config = replace(CONFIG, thread_sessions_per_user=False)
     _, channel = await room.open(agent, config=config)

@@ -69,7 +69,7 @@ async def told(gateway: Any, channel: FakeChannel, text: str) -> str | None:
     return await commands.obey(resolve_command(event.get_command()), event, event.source, key)
 
 
-async def test_a_search_reads_2000_messages_and_goes_on_from_there(room: Room, read: Counter[str]) -> None:
+async def test_a_search_reads_2000_messages_and_goes_on_from_there(room, read) -> None:
     agent = Agent()
     gateway, channel = await room.open(agent)
     await long_chat(room, gateway, channel, agent, messages=5_000, runs=0)
@@ -87,9 +87,7 @@ async def test_a_search_reads_2000_messages_and_goes_on_from_there(room: Room, r
 
 
 @pytest.mark.parametrize("command", ["/usage", "/undo", "/retry"])
-async def test_a_command_reads_no_more_in_a_conversation_of_twice_the_length(
-    room: Room, read: Counter[str], command: str
-) -> None:
+async def test_a_command_reads_no_more_in_a_conversation_of_twice_the_length(room, read, command) -> None:
     agent, counts = Agent(), []
     gateway, channel = await room.open(agent)
     await long_chat(room, gateway, channel, agent, messages=1_000, runs=PAGE + 10)
@@ -119,9 +117,7 @@ async def test_a_command_reads_no_more_in_a_conversation_of_twice_the_length(
     agent.free.set()
 
 
-async def test_what_is_forgotten_is_kept_apart_from_the_session_and_has_an_end(
-    room: Room, monkeypatch
-) -> None:
+async def test_what_is_forgotten_is_kept_apart_from_the_session_and_has_an_end(room, monkeypatch) -> None:
     monkeypatch.setattr(sessions, "MOST_HIDDEN", 2)
     agent = Agent()
     gateway, channel = await room.open(agent)
@@ -139,7 +135,7 @@ async def test_what_is_forgotten_is_kept_apart_from_the_session_and_has_an_end(
     assert len(before) == 2
 
 
-async def test_what_an_earlier_version_has_undone_stays_undone(room: Room) -> None:
+async def test_what_an_earlier_version_has_undone_stays_undone(room) -> None:
     agent = Agent()
     gateway, channel = await room.open(agent)
     await channel.say("one")
@@ -181,7 +177,7 @@ class Slow:
         return "Ada"
 
 
-async def test_a_slow_command_holds_up_no_other_chat_and_keeps_the_order_of_its_own(room: Room) -> None:
+async def test_a_slow_command_holds_up_no_other_chat_and_keeps_the_order_of_its_own(room) -> None:
     """A channel hands over one message after another, and waits for each, as polling does."""
     agent, mail = Agent(), Slow()
     gateway, channel = await room.open(agent, mail=mail)

@@ -27,7 +27,7 @@ def failed(kind: SendErrorKind, **more) -> SendResult:
     return SendResult.failed(kind, "the platform says no", **more)
 
 
-async def test_what_may_pass_is_tried_again_and_said_once(room):
+async def test_what_may_pass_is_tried_again_and_said_once(room) -> None:
     gateway, channel = await room.open(Agent(), capabilities=FINAL)
     channel.refusals += [
         failed(SendErrorKind.TRANSIENT),
@@ -39,7 +39,7 @@ async def test_what_may_pass_is_tried_again_and_said_once(room):
     assert await room.statuses() == {InboundStatus.DONE: 1}
 
 
-async def test_a_platform_is_left_alone_as_long_as_it_asks(room):
+async def test_a_platform_is_left_alone_as_long_as_it_asks(room) -> None:
     gateway, channel = await room.open(Agent(), capabilities=FINAL)
     channel.refusals.append(failed(SendErrorKind.RATE_LIMITED, retry_after_ms=6_000))
     await channel.say("hello")
@@ -49,7 +49,7 @@ async def test_a_platform_is_left_alone_as_long_as_it_asks(room):
     assert room.clock.now() - before >= 6_000
 
 
-async def test_an_answer_whose_acknowledgement_was_lost_is_marked_when_it_is_said_again(room):
+async def test_an_answer_whose_acknowledgement_was_lost_is_marked_when_it_is_said_again(room) -> None:
     gateway, channel = await room.open(Agent(), capabilities=FINAL)
     channel.refusals.append(failed(SendErrorKind.UNKNOWN))
     await channel.say("hello")
@@ -57,7 +57,7 @@ async def test_an_answer_whose_acknowledgement_was_lost_is_marked_when_it_is_sai
     assert channel.texts() == ["re: hello", f"{wording.POSSIBLE_DUPLICATE}\nre: hello"]
 
 
-async def test_an_answer_that_a_crash_cut_off_is_marked_when_it_is_said_again(room):
+async def test_an_answer_that_a_crash_cut_off_is_marked_when_it_is_said_again(room) -> None:
     agent = Agent()
     agent.free.clear()
     gateway, channel = await room.open(agent, capabilities=FINAL)
@@ -73,7 +73,7 @@ async def test_an_answer_that_a_crash_cut_off_is_marked_when_it_is_said_again(ro
     assert channel.texts() == [f"{wording.POSSIBLE_DUPLICATE}\nre: hello"]
 
 
-async def test_an_adapter_that_breaks_its_promise_does_not_hold_up_its_conversation(room):
+async def test_an_adapter_that_breaks_its_promise_does_not_hold_up_its_conversation(room) -> None:
     gateway, channel = await room.open(Agent(), config=delivery(max_attempts=2), capabilities=FINAL)
     channel.refusals += [KeyError("ok"), KeyError("ok")]
     await channel.say("hello")
@@ -85,7 +85,7 @@ async def test_an_adapter_that_breaks_its_promise_does_not_hold_up_its_conversat
     assert channel.texts() == ["re: and now?"]
 
 
-async def test_a_platform_that_asks_for_patience_is_asked_again_later_however_often_it_does(room):
+async def test_a_platform_that_asks_for_patience_is_asked_again_later_however_often_it_does(room) -> None:
     rules = delivery(max_attempts=2, max_age=timedelta(seconds=10))
     gateway, channel = await room.open(Agent(), config=rules, capabilities=FINAL)
     later = SendResult.failed(SendErrorKind.RATE_LIMITED, "too many requests", retry_after_ms=3_000)
@@ -98,7 +98,7 @@ async def test_a_platform_that_asks_for_patience_is_asked_again_later_however_of
     assert await room.runs.outbox.dead_letters(kind="chat") == ()
 
 
-async def test_what_will_not_pass_is_a_dead_letter_and_its_message_says_why(room):
+async def test_what_will_not_pass_is_a_dead_letter_and_its_message_says_why(room) -> None:
     gateway, channel = await room.open(Agent(), capabilities=FINAL)
     channel.refusals.append(failed(SendErrorKind.FORBIDDEN))
     await channel.say("hello")
@@ -109,7 +109,7 @@ async def test_what_will_not_pass_is_a_dead_letter_and_its_message_says_why(room
     assert dead.payload["text"] == "re: hello"
 
 
-async def test_what_lies_in_the_dead_letter_queue_can_be_sent_after_all(room):
+async def test_what_lies_in_the_dead_letter_queue_can_be_sent_after_all(room) -> None:
     gateway, channel = await room.open(Agent(), capabilities=FINAL)
     channel.refusals.append(failed(SendErrorKind.FORBIDDEN))
     await channel.say("hello")
@@ -120,7 +120,7 @@ async def test_what_lies_in_the_dead_letter_queue_can_be_sent_after_all(room):
     await settled(lambda: channel.texts() == ["re: hello"], room.hurry(gateway))
 
 
-async def test_an_answer_that_was_given_before_its_acknowledgement_is_not_given_again(room):
+async def test_an_answer_that_was_given_before_its_acknowledgement_is_not_given_again(room) -> None:
     agent = Agent()
     gateway, channel = await room.open(agent, capabilities=FINAL)
     write, lost = room.runs.store.write, [True]
@@ -141,7 +141,7 @@ async def test_an_answer_that_was_given_before_its_acknowledgement_is_not_given_
     assert channel.texts() == ["re: hello", "re: again"]
 
 
-async def test_what_was_tried_too_often_goes_to_the_dead_letter_queue(room):
+async def test_what_was_tried_too_often_goes_to_the_dead_letter_queue(room) -> None:
     gateway, channel = await room.open(Agent(), capabilities=FINAL, config=delivery(max_attempts=3))
     channel.refusals += [failed(SendErrorKind.TRANSIENT)] * 3
     await channel.say("hello")
@@ -150,7 +150,7 @@ async def test_what_was_tried_too_often_goes_to_the_dead_letter_queue(room):
     assert await room.statuses() == {InboundStatus.FAILED: 1}
 
 
-async def test_an_answer_that_is_too_old_is_not_sent(room):
+async def test_an_answer_that_is_too_old_is_not_sent(room) -> None:
     gateway, channel = await room.open(
         Agent(), capabilities=FINAL, config=delivery(max_age=timedelta(seconds=2))
     )
@@ -161,7 +161,7 @@ async def test_an_answer_that_is_too_old_is_not_sent(room):
     assert await room.statuses() == {InboundStatus.FAILED: 1}
 
 
-async def test_a_later_answer_does_not_overtake_one_that_has_to_wait(room):
+async def test_a_later_answer_does_not_overtake_one_that_has_to_wait(room) -> None:
     agent = Agent()
     agent.free.clear()
     gateway, channel = await room.open(agent, capabilities=FINAL)
@@ -177,7 +177,7 @@ async def test_a_later_answer_does_not_overtake_one_that_has_to_wait(room):
     assert channel.texts("other") == ["re: three"]
 
 
-async def test_a_long_answer_comes_in_parts_that_fit_and_none_twice(room):
+async def test_a_long_answer_comes_in_parts_that_fit_and_none_twice(room) -> None:
     agent = Agent()
     gateway, channel = await room.open(agent, capabilities=FINAL)
     await channel.say(" ".join(f"word{number}" for number in range(100)))
@@ -190,7 +190,7 @@ async def test_a_long_answer_comes_in_parts_that_fit_and_none_twice(room):
     assert [one.metadata["final"] for one in channel.said] == [False] * (len(texts) - 1) + [True]
 
 
-async def test_what_is_said_in_part_goes_on_where_it_stopped(room):
+async def test_what_is_said_in_part_goes_on_where_it_stopped(room) -> None:
     gateway, channel = await room.open(Agent(), capabilities=FINAL)
     text = " ".join(f"word{number}" for number in range(100))
     first = channel._answered
@@ -206,7 +206,7 @@ async def test_what_is_said_in_part_goes_on_where_it_stopped(room):
     assert " ".join(channel.texts()) == f"re: {text}"
 
 
-async def test_an_answer_is_shown_while_it_is_written_and_then_stands_there_once(room):
+async def test_an_answer_is_shown_while_it_is_written_and_then_stands_there_once(room) -> None:
     agent = Agent()
     agent.stream = ["I think that ", "this is the answer to it, ", "and nothing else will do."]
     gateway, channel = await room.open(agent, capabilities=EDITS)
@@ -223,7 +223,7 @@ async def test_an_answer_is_shown_while_it_is_written_and_then_stands_there_once
     assert channel.said[0].edits >= 1
 
 
-async def test_a_draft_that_cannot_be_edited_any_more_gives_way_to_the_answer(room):
+async def test_a_draft_that_cannot_be_edited_any_more_gives_way_to_the_answer(room) -> None:
     agent = Agent()
     agent.stream = ["I think that this is a rather good beginning "]
     gateway, channel = await room.open(agent, capabilities=EDITS)
@@ -236,7 +236,7 @@ async def test_a_draft_that_cannot_be_edited_any_more_gives_way_to_the_answer(ro
     assert channel.texts()[-1] == "re: hello"
 
 
-async def test_a_cut_stream_leaves_no_draft_beside_the_answer(room):
+async def test_a_cut_stream_leaves_no_draft_beside_the_answer(room) -> None:
     agent, beginning = Agent(), "I think that this is a rather good beginning "
 
     async def broken_twice(activation, sink):
@@ -256,7 +256,7 @@ async def test_a_cut_stream_leaves_no_draft_beside_the_answer(room):
     assert channel.texts() == ["the whole answer"]
 
 
-async def test_the_draft_of_a_process_that_died_becomes_the_answer(room):
+async def test_the_draft_of_a_process_that_died_becomes_the_answer(room) -> None:
     agent = Agent()
     agent.stream = ["I think that this is a rather good beginning "]
     agent.free.clear()
@@ -283,7 +283,7 @@ async def test_the_draft_of_a_process_that_died_becomes_the_answer(room):
     assert channel.texts() == ["re: hello"]
 
 
-async def test_a_stop_keeps_the_answer_that_was_shown(room):
+async def test_a_stop_keeps_the_answer_that_was_shown(room) -> None:
     agent, stopped = Agent(), asyncio.Event()
 
     async def until_stopped(activation, sink):
@@ -308,7 +308,7 @@ async def test_a_stop_keeps_the_answer_that_was_shown(room):
     assert [one.text() for one in said] == ["hello", "I think that this is a rather good beginning"]
 
 
-async def test_a_run_that_fails_says_so_and_the_next_one_is_answered(room):
+async def test_a_run_that_fails_says_so_and_the_next_one_is_answered(room) -> None:
     agent = Agent()
     outcomes = [Unauthorized("the key is wrong"), None]
 
@@ -331,7 +331,7 @@ async def test_a_run_that_fails_says_so_and_the_next_one_is_answered(room):
     assert await room.statuses() == {InboundStatus.FAILED: 1, InboundStatus.DONE: 1}
 
 
-async def test_typing_is_shown_from_the_moment_a_message_is_taken(room):
+async def test_typing_is_shown_from_the_moment_a_message_is_taken(room) -> None:
     agent = Agent()
     agent.free.clear()
     gateway, channel = await room.open(agent)
@@ -344,7 +344,7 @@ async def test_typing_is_shown_from_the_moment_a_message_is_taken(room):
     await all_answered(room, gateway, 2)
 
 
-async def test_typing_is_shown_while_an_agent_is_at_work(room):
+async def test_typing_is_shown_while_an_agent_is_at_work(room) -> None:
     agent = Agent()
     agent.free.clear()
     gateway, channel = await room.open(agent)
@@ -354,7 +354,7 @@ async def test_typing_is_shown_while_an_agent_is_at_work(room):
     await all_answered(room, gateway, 1)
 
 
-async def test_rows_that_cannot_be_read_go_to_the_dead_letter_queue_and_keep_nobody_waiting(room):
+async def test_rows_that_cannot_be_read_go_to_the_dead_letter_queue_and_keep_nobody_waiting(room) -> None:
     from postroom.contracts.outbox import OutboxDraft
 
     await room.runs.outbox.enqueue(OutboxDraft(kind="chat", target=TARGET, payload={"kind": "nonsense"}))
@@ -368,7 +368,7 @@ async def test_rows_that_cannot_be_read_go_to_the_dead_letter_queue_and_keep_nob
     assert len(await room.runs.outbox.dead_letters(kind="chat")) == 1
 
 
-async def test_who_wrote_during_an_outage_is_told_once_and_answered_when_it_is_over(room):
+async def test_who_wrote_during_an_outage_is_told_once_and_answered_when_it_is_over(room) -> None:
     agent, tries = Agent(), list[int]()
 
     async def down(activation, sink):
@@ -389,7 +389,7 @@ async def test_who_wrote_during_an_outage_is_told_once_and_answered_when_it_is_o
     assert tries == [1, 2, 3, 4, 5, 6]
 
 
-async def test_who_wrote_is_told_that_there_is_no_answer_yet_after_the_attempts_that_are_set(room):
+async def test_who_wrote_is_told_that_there_is_no_answer_yet_after_the_attempts_that_are_set(room) -> None:
     agent, tries = Agent(), list[int]()
 
     async def down(activation, sink):
@@ -406,7 +406,7 @@ async def test_who_wrote_is_told_that_there_is_no_answer_yet_after_the_attempts_
     assert tries == [1, 2, 3]
 
 
-async def test_who_holds_a_request_open_is_told_of_a_failure_after_the_usual_attempts(room):
+async def test_who_holds_a_request_open_is_told_of_a_failure_after_the_usual_attempts(room) -> None:
     agent, tries = Agent(), []
 
     async def down(activation, sink):
@@ -424,7 +424,7 @@ async def test_who_holds_a_request_open_is_told_of_a_failure_after_the_usual_att
 
 async def test_an_answer_says_itself_where_it_goes_and_is_looked_up_only_where_it_may_have_arrived(
     room, monkeypatch
-):
+) -> None:
     gateway, channel = await room.open(Agent(), capabilities=FINAL)
     looked, answered = [], room.stores.answered
 

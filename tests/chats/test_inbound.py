@@ -15,7 +15,7 @@ from postroom.gateway import wording
 from postroom.gateway.config import BusyPolicy
 
 
-async def test_a_message_is_answered_where_it_was_said(room):
+async def test_a_message_is_answered_where_it_was_said(room) -> None:
     agent = Agent()
     gateway, channel = await room.open(agent)
     event = await channel.say("hello")
@@ -32,7 +32,9 @@ async def test_a_message_is_answered_where_it_was_said(room):
     assert (await gateway.counts()).adds_up
 
 
-async def test_a_message_is_three_changes_also_in_a_session_that_was_silent_for_long(room, monkeypatch):
+async def test_a_message_is_three_changes_also_in_a_session_that_was_silent_for_long(
+    room, monkeypatch
+) -> None:
     gateway, channel = await room.open(Agent())
     await channel.say("hello")
     await all_answered(room, gateway, 1)
@@ -54,7 +56,7 @@ async def test_a_message_is_three_changes_also_in_a_session_that_was_silent_for_
     assert (session.active_at, thread.active_at) == (said_at, said_at)
 
 
-async def test_the_platform_may_send_a_message_as_often_as_it_likes(room):
+async def test_the_platform_may_send_a_message_as_often_as_it_likes(room) -> None:
     agent = Agent()
     gateway, channel = await room.open(agent)
     event = channel.message("once")
@@ -67,7 +69,7 @@ async def test_the_platform_may_send_a_message_as_often_as_it_likes(room):
 
 
 @pytest.mark.parametrize("mode", [BusyPolicy.QUEUE, BusyPolicy.INTERRUPT])
-async def test_twenty_at_once_have_one_agent_and_are_read_in_order(room, mode):
+async def test_twenty_at_once_have_one_agent_and_are_read_in_order(room, mode) -> None:
     agent = Agent()
     gateway, channel = await room.open(agent, config=busy(mode))
     words = [f"w{number}" for number in range(20)]
@@ -90,7 +92,9 @@ async def test_twenty_at_once_have_one_agent_and_are_read_in_order(room, mode):
         assert sum(len(one) for one in agent.files) == 2
 
 
-async def test_a_message_that_interrupts_a_run_which_has_ended_meanwhile_does_not_interrupt_its_own(room):
+async def test_a_message_that_interrupts_a_run_which_has_ended_meanwhile_does_not_interrupt_its_own(
+    room,
+) -> None:
     agent, ends = Agent(), [asyncio.Event(), asyncio.Event()]
 
     async def answered(activation, sink):
@@ -118,7 +122,7 @@ async def test_a_message_that_interrupts_a_run_which_has_ended_meanwhile_does_no
     assert [text for text in channel.texts() if not text.startswith("Queued")] == ["re: first", "re: second"]
 
 
-async def test_a_message_that_interrupts_ends_the_run_at_work_and_is_answered_next(room):
+async def test_a_message_that_interrupts_ends_the_run_at_work_and_is_answered_next(room) -> None:
     agent = Agent()
     agent.free.clear()
     gateway, channel = await room.open(agent, config=busy(BusyPolicy.INTERRUPT))
@@ -131,7 +135,7 @@ async def test_a_message_that_interrupts_ends_the_run_at_work_and_is_answered_ne
     assert [text for text in channel.texts() if not text.startswith("Queued")] == ["Stopped.", "re: second"]
 
 
-async def test_collected_messages_are_read_together_by_sender(room):
+async def test_collected_messages_are_read_together_by_sender(room) -> None:
     agent = Agent()
     agent.free.clear()
     config = replace(busy(BusyPolicy.COLLECT), group_sessions_per_user=False)
@@ -143,16 +147,11 @@ async def test_collected_messages_are_read_together_by_sender(room):
     await settled(lambda: not gateway.intake.tasks)
     agent.free.set()
     await all_answered(room, gateway, 6)
-    assert agent.read == [
-        ["[U1] first"],
-        ["[U1] a1", "[U1] a2"],
-        ["[U2] b1", "[U2] b2"],
-        ["[U1] a3"],
-    ]
+    assert agent.read == [["[U1] first"], ["[U1] a1", "[U1] a2"], ["[U2] b1", "[U2] b2"], ["[U1] a3"]]
     assert agent.senders == [["u1"], ["u1", "u1"], ["u2", "u2"], ["u1"]]
 
 
-async def test_a_message_for_a_busy_session_is_refused_where_that_is_the_rule(room):
+async def test_a_message_for_a_busy_session_is_refused_where_that_is_the_rule(room) -> None:
     agent = Agent()
     agent.free.clear()
     gateway, channel = await room.open(agent, config=busy(BusyPolicy.REJECT))
@@ -169,7 +168,7 @@ async def test_a_message_for_a_busy_session_is_refused_where_that_is_the_rule(ro
     assert await room.statuses() == {InboundStatus.DONE: 1, InboundStatus.REJECTED: 3}
 
 
-async def test_a_full_queue_refuses_and_says_so(room):
+async def test_a_full_queue_refuses_and_says_so(room) -> None:
     agent = Agent()
     agent.free.clear()
     gateway, channel = await room.open(agent, config=busy(BusyPolicy.QUEUE, max_waiting=2))
@@ -185,7 +184,7 @@ async def test_a_full_queue_refuses_and_says_so(room):
     assert channel.texts().count(refusal) == 2
 
 
-async def test_sessions_do_not_wait_for_one_another(room):
+async def test_sessions_do_not_wait_for_one_another(room) -> None:
     agent = Agent()
     agent.free.clear()
     gateway, channel = await room.open(agent)
@@ -197,7 +196,7 @@ async def test_sessions_do_not_wait_for_one_another(room):
     await all_answered(room, gateway, 8)
 
 
-async def test_a_message_that_cannot_be_kept_is_not_acknowledged_and_comes_again(room, monkeypatch):
+async def test_a_message_that_cannot_be_kept_is_not_acknowledged_and_comes_again(room, monkeypatch) -> None:
     agent = Agent()
     gateway, channel = await room.open(agent)
 
@@ -215,7 +214,7 @@ async def test_a_message_that_cannot_be_kept_is_not_acknowledged_and_comes_again
     assert agent.read == [["one"], ["two"]]
 
 
-async def test_messages_are_not_overtaken_while_the_store_is_out_of_order(room, monkeypatch):
+async def test_messages_are_not_overtaken_while_the_store_is_out_of_order(room, monkeypatch) -> None:
     agent = Agent()
     gateway, channel = await room.open(agent)
     run_queue, failures = room.opened[-1][1], [StoreUnavailable("full")] * 3
@@ -234,7 +233,7 @@ async def test_messages_are_not_overtaken_while_the_store_is_out_of_order(room, 
     assert failures == []
 
 
-async def test_a_gateway_that_ends_takes_no_message_and_does_not_acknowledge_it(room):
+async def test_a_gateway_that_ends_takes_no_message_and_does_not_acknowledge_it(room) -> None:
     agent = Agent()
     _, channel = await room.open(agent)
     await room.close()
@@ -243,7 +242,7 @@ async def test_a_gateway_that_ends_takes_no_message_and_does_not_acknowledge_it(
     assert await room.statuses() == {}
 
 
-async def test_what_was_left_waiting_is_answered_first_and_in_order_at_the_next_start(room):
+async def test_what_was_left_waiting_is_answered_first_and_in_order_at_the_next_start(room) -> None:
     agent = Agent()
     agent.free.clear()
     gateway, channel = await room.open(agent)
@@ -262,7 +261,7 @@ async def test_what_was_left_waiting_is_answered_first_and_in_order_at_the_next_
     assert answers == [f"re: w{number}" for number in range(33)]
 
 
-async def test_a_message_that_was_left_too_long_is_not_answered_and_its_sender_is_told(room):
+async def test_a_message_that_was_left_too_long_is_not_answered_and_its_sender_is_told(room) -> None:
     agent = Agent()
     _, channel = await room.open(agent)
     draft = channel.message("old")
@@ -283,7 +282,7 @@ async def test_a_message_that_was_left_too_long_is_not_answered_and_its_sender_i
     assert "60 minutes" in channel.texts()[0]
 
 
-async def test_an_edit_before_it_is_read_is_what_is_read_and_a_deletion_takes_it_back(room):
+async def test_an_edit_before_it_is_read_is_what_is_read_and_a_deletion_takes_it_back(room) -> None:
     agent = Agent()
     agent.free.clear()
     gateway, channel = await room.open(agent)
@@ -320,7 +319,7 @@ async def on_its_way(room, gateway, channel, text):
     await settled(lambda: not gateway.intake.tasks)
 
 
-async def test_a_message_that_is_edited_on_its_way_is_read_with_its_new_words(room):
+async def test_a_message_that_is_edited_on_its_way_is_read_with_its_new_words(room) -> None:
     agent = Agent()
     agent.free.clear()
     gateway, channel = await room.open(agent)
@@ -333,7 +332,7 @@ async def test_a_message_that_is_edited_on_its_way_is_read_with_its_new_words(ro
     assert agent.read == [["first"], ["second"]]
 
 
-async def test_a_message_that_is_deleted_on_its_way_is_not_read(room):
+async def test_a_message_that_is_deleted_on_its_way_is_not_read(room) -> None:
     agent = Agent()
     agent.free.clear()
     gateway, channel = await room.open(agent)
@@ -348,7 +347,7 @@ async def test_a_message_that_is_deleted_on_its_way_is_not_read(room):
     assert (await gateway.counts()).adds_up
 
 
-async def test_a_message_that_another_process_handed_over_too_stays_handed_over(room):
+async def test_a_message_that_another_process_handed_over_too_stays_handed_over(room) -> None:
     agent = Agent()
     agent.free.clear()
     gateway, channel = await room.open(agent)
@@ -363,7 +362,7 @@ async def test_a_message_that_another_process_handed_over_too_stays_handed_over(
     assert agent.read == [["first"], ["second"]]
 
 
-async def test_strangers_get_a_code_in_private_and_nothing_elsewhere(room):
+async def test_strangers_get_a_code_in_private_and_nothing_elsewhere(room) -> None:
     agent = Agent()
     gateway, channel = await room.open(agent)
     await channel.say("let me in", user="stranger", chat="s")

@@ -69,7 +69,7 @@ async def takes(room, outbox, key, text, *, keeps_quiet=True):
     )
 
 
-async def test_a_message_is_said_once_and_the_mail_room_is_told(room):
+async def test_a_message_is_said_once_and_the_mail_room_is_told(room) -> None:
     mail = FakeMail()
     gateway, channel, outbox = await opened(room, mail)
     assert outbox.reaches(PIER)
@@ -85,7 +85,9 @@ async def test_a_message_is_said_once_and_the_mail_room_is_told(room):
     assert channel.texts() == ["Message 12", "Message 13"]
 
 
-async def test_a_message_taken_before_and_after_a_bot_told_its_account_is_said_once(room, monkeypatch):
+async def test_a_message_taken_before_and_after_a_bot_told_its_account_is_said_once(
+    room, monkeypatch
+) -> None:
     """As after a start: what was left is found before the bot has connected."""
     mail = FakeMail()
     gateway, channel, outbox = await opened(room, mail)
@@ -99,7 +101,9 @@ async def test_a_message_taken_before_and_after_a_bot_told_its_account_is_said_o
     assert sorted(mail.told) == [("arrived", "12/7"), ("arrived", "13/7")]
 
 
-async def test_what_one_chat_is_written_comes_in_order_also_when_much_waits_at_a_start(room, monkeypatch):
+async def test_what_one_chat_is_written_comes_in_order_also_when_much_waits_at_a_start(
+    room, monkeypatch
+) -> None:
     mail = FakeMail()
     gateway, channel, outbox = await opened(room, mail)
     await room.close()
@@ -131,7 +135,7 @@ def attached(content: bytes, name: str) -> Attachment:
     return Attachment(sha256=hashed, name=name, media_type="image/png", size=len(content))
 
 
-async def test_what_is_attached_to_a_message_follows_it_and_what_cannot_be_sent_is_said(room):
+async def test_what_is_attached_to_a_message_follows_it_and_what_cannot_be_sent_is_said(room) -> None:
     mail = FakeMail()
     gateway, channel, outbox = await opened(room, mail)
     kept = {"a.png": b"\x89PNG\r\n\x1a\n", "b.png": b"<html>", "../c.png": b"c"}
@@ -165,7 +169,7 @@ async def test_what_is_attached_to_a_message_follows_it_and_what_cannot_be_sent_
     assert mail.told == [("arrived", "12/7")]
 
 
-async def test_a_mail_room_that_could_not_be_told_is_told_again(room):
+async def test_a_mail_room_that_could_not_be_told_is_told_again(room) -> None:
     mail = FakeMail()
     mail.refusal = StoreUnavailable("not now")
     gateway, channel, outbox = await opened(room, mail)
@@ -177,7 +181,7 @@ async def test_a_mail_room_that_could_not_be_told_is_told_again(room):
     assert channel.texts()[0] == "Message 12"
 
 
-async def test_a_message_that_the_chat_refuses_for_good_is_told_to_be_lost(room):
+async def test_a_message_that_the_chat_refuses_for_good_is_told_to_be_lost(room) -> None:
     mail = FakeMail()
     gateway, channel, outbox = await opened(room, mail)
     channel.refusals.append(SendResult.failed(SendErrorKind.FORBIDDEN, "the bot was blocked"))
@@ -191,7 +195,7 @@ async def test_a_message_that_the_chat_refuses_for_good_is_told_to_be_lost(room)
     assert [row.payload["mail_key"] for row in dead] == ["12/7"]
 
 
-async def test_a_reply_goes_to_the_mail_room_and_is_no_prompt(room):
+async def test_a_reply_goes_to_the_mail_room_and_is_no_prompt(room) -> None:
     mail = FakeMail()
     agent = Agent()
     _, channel = await room.open(agent, mail=mail)
@@ -206,7 +210,7 @@ async def test_a_reply_goes_to_the_mail_room_and_is_no_prompt(room):
 @pytest.mark.parametrize(
     "words", ["", "12", "x y", "0 y", "-1 y", "9999999999999999 y", "\N{SUPERSCRIPT TWO} y"]
 )
-async def test_a_reply_that_names_no_message_or_says_nothing_is_explained(room, words):
+async def test_a_reply_that_names_no_message_or_says_nothing_is_explained(room, words) -> None:
     mail = FakeMail()
     _, channel = await room.open(Agent(), mail=mail)
     await channel.say(f"/reply {words}")
@@ -216,7 +220,7 @@ async def test_a_reply_that_names_no_message_or_says_nothing_is_explained(room, 
 
 
 @pytest.mark.parametrize("refusal", [UnknownMessage("no message 12 came to this chat"), ContactBlocked("no")])
-async def test_a_reply_that_is_refused_says_why(room, refusal):
+async def test_a_reply_that_is_refused_says_why(room, refusal) -> None:
     mail = FakeMail()
     mail.refusal = refusal
     _, channel = await room.open(Agent(), mail=mail)
@@ -225,7 +229,7 @@ async def test_a_reply_that_is_refused_says_why(room, refusal):
     assert channel.texts() == [f"It was not sent: {refusal.message}."]
 
 
-async def test_where_no_messages_come_a_reply_is_told_so(room):
+async def test_where_no_messages_come_a_reply_is_told_so(room) -> None:
     _, channel = await room.open(Agent())
     await channel.say("/reply 12 Yes")
     await settled(lambda: bool(channel.texts()))
@@ -244,7 +248,7 @@ async def held_back(room, gateway, *, until):
             await asyncio.sleep(0)
 
 
-async def test_messages_of_agents_wait_for_the_end_of_quiet_hours_and_urgent_ones_do_not(room):
+async def test_messages_of_agents_wait_for_the_end_of_quiet_hours_and_urgent_ones_do_not(room) -> None:
     mail, quiet = FakeMail(), await asyncio.to_thread(QuietHours.parse, "22:00-07:00 UTC")
     config = replace(CONFIG, chats={(Platform.TELEGRAM, PIER.chat_id): ChatRules(quiet=quiet)})
     night = 1_700_000_000_000 // 86_400_000 * 86_400_000 + 23 * 3_600_000
@@ -263,7 +267,7 @@ async def test_messages_of_agents_wait_for_the_end_of_quiet_hours_and_urgent_one
     assert channel.texts() == ["Message 2", "Message 1"]
 
 
-async def test_messages_that_wait_come_soon_when_quiet_hours_are_given_up(room):
+async def test_messages_that_wait_come_soon_when_quiet_hours_are_given_up(room) -> None:
     mail = FakeMail()
     room.clock.set(1_700_000_000_000 // 86_400_000 * 86_400_000 + 23 * 3_600_000)
     gateway, channel, outbox = await opened(room, mail)

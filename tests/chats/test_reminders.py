@@ -19,7 +19,7 @@ async def later(room, gateway, span: timedelta) -> int:
     return await gateway._reminders.kept.submit_due()
 
 
-async def test_a_reminder_comes_once_over_a_restart(room):
+async def test_a_reminder_comes_once_over_a_restart(room) -> None:
     agent = Agent()
     gateway, channel = await room.open(agent)
     await channel.say("/remind 10m Lock   the door.")
@@ -38,7 +38,7 @@ async def test_a_reminder_comes_once_over_a_restart(room):
     assert agent.read == []
 
 
-async def test_reminders_that_were_due_while_no_server_ran_come_in_order(room):
+async def test_reminders_that_were_due_while_no_server_ran_come_in_order(room) -> None:
     gateway, channel = await room.open(Agent())
     spans = range(20, 0, -1)
     for number, minutes in enumerate(spans, start=1):
@@ -56,7 +56,7 @@ async def test_reminders_that_were_due_while_no_server_ran_come_in_order(room):
     assert reminded() == wanted
 
 
-async def test_words_come_to_the_agent_again_and_again_until_they_are_removed(room):
+async def test_words_come_to_the_agent_again_and_again_until_they_are_removed(room) -> None:
     agent = Agent()
     gateway, channel = await room.open(agent)
     await channel.say("hello")
@@ -80,7 +80,7 @@ def at(year: int, month: int, day: int, hour: int) -> int:
     return int(datetime(year, month, day, hour, tzinfo=UTC).timestamp() * 1_000)
 
 
-async def test_words_come_at_a_time_of_day_in_a_zone_also_when_the_clocks_change(room):
+async def test_words_come_at_a_time_of_day_in_a_zone_also_when_the_clocks_change(room) -> None:
     """The room begins on Tuesday, 14 November 2023; clocks in New York are set ahead on 10 March 2024."""
     agent = Agent()
     gateway, channel = await room.open(agent)
@@ -117,7 +117,7 @@ async def test_words_come_at_a_time_of_day_in_a_zone_also_when_the_clocks_change
         ("sun at 8.15 Asia/Tokyo", ["Sun 2023-11-19 08:15 JST", "Sun 2023-11-26 08:15 JST"]),
     ],
 )
-async def test_days_are_named_as_people_name_them(room, words, next_times):
+async def test_days_are_named_as_people_name_them(room, words, next_times) -> None:
     gateway, channel = await room.open(Agent())
     await channel.say(f"/every {words} Look.")
     await all_answered(room, gateway, 1)
@@ -131,7 +131,7 @@ async def test_days_are_named_as_people_name_them(room, words, next_times):
     assert kept.payload["text"] == "Look."
 
 
-async def test_words_with_a_slash_are_no_zone(room):
+async def test_words_with_a_slash_are_no_zone(room) -> None:
     gateway, channel = await room.open(Agent())
     await channel.say("/every day at 9:00 tea/coffee for all")
     await all_answered(room, gateway, 1)
@@ -139,7 +139,7 @@ async def test_words_with_a_slash_are_no_zone(room):
     assert (kept.zone, kept.payload["text"]) == ("UTC", "tea/coffee for all")
 
 
-async def test_a_time_without_a_zone_is_in_the_zone_of_the_quiet_hours_of_the_chat(room):
+async def test_a_time_without_a_zone_is_in_the_zone_of_the_quiet_hours_of_the_chat(room) -> None:
     gateway, channel = await room.open(Agent())
     await channel.say("/set quiet 22:00-07:00 Asia/Tokyo")
     await channel.say("/every day at 9:00 Look.")
@@ -169,7 +169,7 @@ async def test_a_time_without_a_zone_is_in_the_zone_of_the_quiet_hours_of_the_ch
         ("day 9:00 x", wording.WHEN_AND_WHAT),
     ],
 )
-async def test_a_time_of_day_that_is_none_is_refused_by_name(room, words, told):
+async def test_a_time_of_day_that_is_none_is_refused_by_name(room, words, told) -> None:
     gateway, channel = await room.open(Agent())
     await channel.say(f"/every {words}")
     await all_answered(room, gateway, 1)
@@ -177,7 +177,7 @@ async def test_a_time_of_day_that_is_none_is_refused_by_name(room, words, told):
     assert await gateway._reminders.kept.listed(CHAT) == []
 
 
-async def test_words_for_the_agent_bring_what_the_chat_asks_of_it_as_messages_do(room):
+async def test_words_for_the_agent_bring_what_the_chat_asks_of_it_as_messages_do(room) -> None:
     agent = Agent()
     gateway, channel = await room.open(agent)
     for number, words in enumerate(
@@ -192,7 +192,7 @@ async def test_words_for_the_agent_bring_what_the_chat_asks_of_it_as_messages_do
     assert by_schedule["instructions"] == "Rhyme."
 
 
-async def test_who_may_not_write_any_more_is_not_served(room):
+async def test_who_may_not_write_any_more_is_not_served(room) -> None:
     agent, telegram = Agent(), CONFIG.platforms[Platform.TELEGRAM]
     gateway, channel = await room.open(agent)
     await channel.say("/every 1h delete everything", user="u2")
@@ -219,7 +219,7 @@ async def test_who_may_not_write_any_more_is_not_served(room):
         "/remind 99999999d x",
     ],
 )
-async def test_a_span_or_words_that_are_none_are_refused_in_one_sentence(room, words):
+async def test_a_span_or_words_that_are_none_are_refused_in_one_sentence(room, words) -> None:
     gateway, channel = await room.open(Agent())
     await channel.say(words)
     await all_answered(room, gateway, 1)
@@ -227,7 +227,7 @@ async def test_a_span_or_words_that_are_none_are_refused_in_one_sentence(room, w
     assert await gateway._reminders.kept.listed(CHAT) == []
 
 
-async def test_no_more_than_so_many_stand_in_one_session_and_others_have_their_own(room):
+async def test_no_more_than_so_many_stand_in_one_session_and_others_have_their_own(room) -> None:
     gateway, channel = await room.open(Agent())
     for number in range(MOST_SCHEDULES + 1):
         await channel.say(f"/remind 1h {number}")

@@ -21,7 +21,7 @@ def failed(kind: SendErrorKind, why: str = "the platform says no", **more) -> Se
     return SendResult.failed(kind, why, **more)
 
 
-async def test_a_message_in_a_group_is_marked_until_it_is_answered(room):
+async def test_a_message_in_a_group_is_marked_until_it_is_answered(room) -> None:
     agent = Agent()
     agent.free.clear()
     gateway, channel = await room.open(agent, capabilities=REACTS)
@@ -33,7 +33,7 @@ async def test_a_message_in_a_group_is_marked_until_it_is_answered(room):
     assert channel.texts("-100") == ["re: hello"]
 
 
-async def test_a_mark_goes_away_with_a_refusal_too(room):
+async def test_a_mark_goes_away_with_a_refusal_too(room) -> None:
     agent = Agent()
 
     async def act(activation, sink):
@@ -46,7 +46,7 @@ async def test_a_mark_goes_away_with_a_refusal_too(room):
     await settled(lambda: channel.marks == [(event.message_id, True), (event.message_id, False)])
 
 
-async def test_a_mark_goes_away_when_the_answer_cannot_be_delivered(room):
+async def test_a_mark_goes_away_when_the_answer_cannot_be_delivered(room) -> None:
     gateway, channel = await room.open(Agent(), capabilities=REACTS, config=delivery(max_attempts=1))
     channel.refusals.append(failed(SendErrorKind.FORBIDDEN))
     event = await channel.say("hello", **GROUP)
@@ -54,7 +54,7 @@ async def test_a_mark_goes_away_when_the_answer_cannot_be_delivered(room):
     await settled(lambda: channel.marks == [(event.message_id, True), (event.message_id, False)])
 
 
-async def test_messages_that_a_command_drops_lose_their_marks(room):
+async def test_messages_that_a_command_drops_lose_their_marks(room) -> None:
     agent = Agent()
     agent.free.clear()
     gateway, channel = await room.open(agent, capabilities=REACTS)
@@ -69,7 +69,7 @@ async def test_messages_that_a_command_drops_lose_their_marks(room):
     assert (first.message_id, True) in channel.marks
 
 
-async def test_a_message_that_is_refused_at_once_is_never_marked(room):
+async def test_a_message_that_is_refused_at_once_is_never_marked(room) -> None:
     agent = Agent()
     agent.free.clear()
     gateway, channel = await room.open(agent, capabilities=REACTS, config=busy(BusyPolicy.REJECT))
@@ -83,7 +83,7 @@ async def test_a_message_that_is_refused_at_once_is_never_marked(room):
     assert {message_id for message_id, _ in channel.marks} == {first.message_id}
 
 
-async def test_the_setting_decides_and_without_it_only_groups_have_marks(room):
+async def test_the_setting_decides_and_without_it_only_groups_have_marks(room) -> None:
     agent, cases = Agent(), []
     for setting, capabilities in ((None, REACTS), (True, REACTS), (False, REACTS), (True, ALL)):
         channel = FakeChannel(
@@ -100,7 +100,7 @@ async def test_the_setting_decides_and_without_it_only_groups_have_marks(room):
 
 
 @pytest.mark.parametrize("refusal", [failed(SendErrorKind.BAD_FORMAT, "REACTION_INVALID"), OSError("broken")])
-async def test_a_platform_that_refuses_marks_holds_up_no_answer(room, refusal):
+async def test_a_platform_that_refuses_marks_holds_up_no_answer(room, refusal) -> None:
     gateway, channel = await room.open(Agent(), capabilities=REACTS)
     channel.mark_refusal = refusal
     for number, text in enumerate(("one", "two", "three"), start=1):
@@ -111,7 +111,7 @@ async def test_a_platform_that_refuses_marks_holds_up_no_answer(room, refusal):
     assert len(channel.marks) == tried
 
 
-async def test_a_platform_that_never_answers_to_a_mark_holds_up_no_answer(room):
+async def test_a_platform_that_never_answers_to_a_mark_holds_up_no_answer(room) -> None:
     gateway, channel = await room.open(Agent(), capabilities=REACTS)
     channel.marks_hang = asyncio.Event()
     event = await channel.say("hello", **GROUP)
@@ -122,7 +122,9 @@ async def test_a_platform_that_never_answers_to_a_mark_holds_up_no_answer(room):
     await settled(lambda: channel.marks[1:] == [(event.message_id, False)])
 
 
-async def test_a_mark_that_has_no_turn_is_not_tried_again_and_one_to_take_away_waits_for_its_turn(room):
+async def test_a_mark_that_has_no_turn_is_not_tried_again_and_one_to_take_away_waits_for_its_turn(
+    room,
+) -> None:
     agent = Agent()
     gateway, channel = await room.open(agent, capabilities=REACTS)
     channel.mark_refusal = failed(SendErrorKind.RATE_LIMITED, TOO_OFTEN, retry_after_ms=500)
@@ -143,7 +145,7 @@ async def test_a_mark_that_has_no_turn_is_not_tried_again_and_one_to_take_away_w
     assert not any(shows for _, shows in channel.marks[2:])
 
 
-async def test_a_chat_that_refuses_marks_is_said_once_in_the_log(room):
+async def test_a_chat_that_refuses_marks_is_said_once_in_the_log(room) -> None:
     gateway, channel = await room.open(Agent(), capabilities=REACTS)
     channel.mark_refusal = failed(SendErrorKind.FORBIDDEN, "missing_scope")
     with capture_logs() as lines:
