@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from dispatch_room import Deaf, done
 from postroom.concurrency import Tasks
 from postroom.contracts.agent_events import TextDelta
@@ -29,6 +31,10 @@ from postroom.relay import Relay
 from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 from postroom.testing.channel import FakeChannel, settled
+from store_kinds import KINDS
+
+both_engines = pytest.mark.parametrize("prepared_stores", KINDS, indirect=True)
+"""Marks a test of tests/chats that PostgreSQL could fail where SQLite does not: locks, isolation, its search."""
 
 CONFIG = GatewayConfig(
     platforms={

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from gateway_room import CONFIG, Agent, all_answered, settled
+from gateway_room import CONFIG, Agent, all_answered, both_engines, settled
 from postroom.contracts.chat import InboundDraft, InboundStatus
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.conversation import Summary, SummaryDraft
@@ -262,6 +262,7 @@ async def test_a_command_that_hangs_holds_up_neither_the_start_nor_another_chat(
     assert (titled.title, titled.thread_id != agent.activations[-1].thread_id) == ("Stuck", True)
 
 
+@both_engines
 async def test_search_finds_what_was_said_in_any_of_the_conversations(room) -> None:
     gateway, channel = await room.open(Agent())
     await channel.say("the green pier needs paint")
@@ -282,6 +283,7 @@ async def test_search_finds_what_was_said_in_any_of_the_conversations(room) -> N
     await settled(lambda: channel.texts()[-1] == "Nothing was found.", room.hurry(gateway))
 
 
+@both_engines
 async def test_search_finds_the_messages_that_a_summary_stands_for(room) -> None:
     agent = Agent()
     gateway, channel = await room.open(agent)
@@ -305,6 +307,7 @@ async def test_search_finds_the_messages_that_a_summary_stands_for(room) -> None
     )
 
 
+@both_engines
 async def test_search_finds_messages_by_the_names_of_their_files(room) -> None:
     gateway, channel = await room.open(Agent())
     channel.kept_files["../Plan of the pier.pdf"] = b"%PDF-1"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dispatch_room import done
-from gateway_room import Agent, Room, all_answered, settled
+from gateway_room import Agent, Room, all_answered, both_engines, settled
 from postroom.contracts.messages import Message, Role
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
@@ -69,6 +69,7 @@ async def told(gateway: Any, channel: FakeChannel, text: str) -> str | None:
     return await commands.obey(resolve_command(event.get_command()), event, event.source, key)
 
 
+@both_engines
 async def test_a_search_reads_2000_messages_and_goes_on_from_there(room, read) -> None:
     agent = Agent()
     gateway, channel = await room.open(agent)
@@ -86,6 +87,7 @@ async def test_a_search_reads_2000_messages_and_goes_on_from_there(room, read) -
     assert await told(gateway, channel, "/search @7:1 newest") == "Nothing was found."
 
 
+@both_engines
 @pytest.mark.parametrize("command", ["/usage", "/undo", "/retry"])
 async def test_a_command_reads_no_more_in_a_conversation_of_twice_the_length(room, read, command) -> None:
     agent, counts = Agent(), []

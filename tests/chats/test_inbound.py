@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from dispatch_room import done
-from gateway_room import Agent, all_answered, busy, settled
+from gateway_room import Agent, all_answered, both_engines, busy, settled
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import StoreUnavailable
 from postroom.contracts.records import replace
@@ -68,6 +68,7 @@ async def test_the_platform_may_send_a_message_as_often_as_it_likes(room) -> Non
     assert channel.texts() == ["re: once"]
 
 
+@both_engines
 @pytest.mark.parametrize("mode", [BusyPolicy.QUEUE, BusyPolicy.INTERRUPT])
 async def test_twenty_at_once_have_one_agent_and_are_read_in_order(room, mode) -> None:
     agent = Agent()
@@ -242,6 +243,7 @@ async def test_a_gateway_that_ends_takes_no_message_and_does_not_acknowledge_it(
     assert await room.statuses() == {}
 
 
+@both_engines
 async def test_what_was_left_waiting_is_answered_first_and_in_order_at_the_next_start(room) -> None:
     agent = Agent()
     agent.free.clear()
@@ -347,6 +349,7 @@ async def test_a_message_that_is_deleted_on_its_way_is_not_read(room) -> None:
     assert (await gateway.counts()).adds_up
 
 
+@both_engines
 async def test_a_message_that_another_process_handed_over_too_stays_handed_over(room) -> None:
     agent = Agent()
     agent.free.clear()

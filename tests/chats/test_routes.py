@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from chats.test_commands import asking
-from gateway_room import CONFIG, Agent, all_answered, settled
+from gateway_room import CONFIG, Agent, all_answered, both_engines, settled
 from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.chat_people import PersonRole
@@ -205,6 +205,7 @@ async def test_an_edit_on_its_way_stays_with_the_agent_that_has_the_message(room
     assert read_by(agent) == [("Bo@harbour", "@bo one"), ("Bo@harbour", "three")]
 
 
+@both_engines
 @pytest.mark.long
 @pytest.mark.parametrize(
     "mode", [BusyPolicy.QUEUE, BusyPolicy.COLLECT, BusyPolicy.STEER, BusyPolicy.INTERRUPT]

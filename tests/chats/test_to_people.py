@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from chats.test_delivery import FINAL
-from gateway_room import CONFIG, Agent, all_answered, settled
+from gateway_room import CONFIG, Agent, all_answered, both_engines, settled
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import StoreUnavailable
 from postroom.contracts.people import ChatAddress
@@ -121,6 +121,7 @@ async def test_quiet_hours_of_the_person_hold_what_is_said_and_those_of_the_chat
     assert [(one["state"], one["waits"]) for one in told["recipients"]] == [("stored", wording.QUIET)]
 
 
+@both_engines
 async def test_a_reply_of_the_store_that_is_lost_writes_nothing_twice(room, prepared_stores) -> None:
     lost = [True, True]
 
