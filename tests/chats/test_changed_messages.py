@@ -6,14 +6,6 @@ from postroom.contracts.records import replace
 from postroom.gateway import wording
 
 
-async def test_the_message_that_one_replies_to_is_read_by_the_agent(room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
-    await channel.say("do that", reply_to_message_id="m0", reply_to_text="paint it red\nor blue")
-    await all_answered(room, gateway, 1)
-    assert agent.read == [["In reply to:\n> paint it red\n> or blue\n\ndo that"]]
-
-
 async def test_who_changes_a_message_too_late_is_told_of_each_change_once_and_only_of_other_words(
     room,
 ) -> None:

@@ -39,14 +39,6 @@ async def test_help_lists_what_one_may_use(room) -> None:
     await all_answered(room, gateway, 1)
 
 
-async def test_start_greets_and_is_never_read(room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
-    await channel.say("/start from-a-link")
-    await settled(lambda: channel.texts() == [wording.GREETING], room.hurry(gateway))
-    assert agent.read == []
-
-
 async def test_an_unknown_command_is_named_and_never_read(room) -> None:
     agent = Agent()
     gateway, channel = await room.open(agent)
@@ -370,19 +362,19 @@ async def test_undo_hides_the_last_exchange_and_retry_asks_again(room) -> None:
     assert channel.texts()[-1] == "re: three"
 
 
-@pytest.mark.parametrize("command", ["/undo", "/retry"])
-async def test_undo_and_retry_say_that_the_agent_is_at_work_and_what_to_do(room, command) -> None:
+async def test_undo_and_retry_say_that_the_agent_is_at_work_and_what_to_do(room) -> None:
     agent = Agent()
     agent.free.clear()
     gateway, channel = await room.open(agent)
     await channel.say("one")
     await settled(agent.began(1))
-    await channel.say(command)
     told = "Not done: the agent is at work. Send this command again after its answer, or send /stop first."
-    await settled(lambda: told in channel.texts(), room.hurry(gateway))
+    for number, command in enumerate(("/undo", "/retry"), 1):
+        await channel.say(command)
+        await settled(lambda number=number: channel.texts() == [told] * number, room.hurry(gateway))
     agent.free.set()
-    await all_answered(room, gateway, 2)
-    assert sorted(channel.texts()) == [told, "re: one"]
+    await all_answered(room, gateway, 3)
+    assert channel.texts() == [told, told, "re: one"]
 
 
 async def test_a_run_that_was_given_up_and_is_retried_in_the_chat_is_no_dead_letter_any_more(room) -> None:
@@ -456,19 +448,6 @@ def asking(agent: Agent) -> None:
         )
 
     agent.act = act
-
-
-async def test_a_stop_takes_the_buttons_off_the_question_of_the_run(room) -> None:
-    agent = Agent()
-    asking(agent)
-    gateway, channel = await room.open(agent)
-    await channel.say("delete a")
-    await settled(lambda: any(one.card for one in channel.said), room.hurry(gateway))
-    [card] = [one for one in channel.said if one.card]
-    asked = card.text
-    await channel.say("/stop")
-    await settled(lambda: card.text == f"{asked}\n\n{wording.NO_LONGER_ASKED}", room.hurry(gateway))
-    assert not card.card.buttons
 
 
 async def test_a_question_is_answered_by_a_button_once_and_its_card_shows_that(room) -> None:

@@ -22,15 +22,6 @@ async def test_a_message_without_content_is_refused_in_a_sentence_and_no_agent_i
             await asyncio.sleep(0)
 
 
-async def test_a_part_that_is_not_read_is_named_to_the_agent_and_to_its_sender(room) -> None:
-    agent = Agent()
-    _, channel = await room.open(agent)
-    await channel.say("look", unread=("a story",))
-    await settled(lambda: len(channel.texts()) == 2)
-    assert agent.read == [["look\n\n[Not shown to you: a story]"]]
-    assert wording.not_read(["a story"]) in channel.texts()
-
-
 async def test_a_message_of_which_no_part_is_read_is_refused_and_says_which_part(room) -> None:
     agent = Agent()
     _, channel = await room.open(agent)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from dispatch_room import done
 from gateway_room import Agent, Room, all_answered, both_engines, settled
 from postroom.contracts.messages import Message, Role
 from postroom.contracts.records import replace
@@ -135,30 +134,6 @@ async def test_what_is_forgotten_is_kept_apart_from_the_session_and_has_an_end(r
     assert await told(gateway, channel, "/undo") == wording.too_much_forgotten(200)
     assert await gateway.runner.services.sessions.hidden(agent.activations[-1].thread_id) == before
     assert len(before) == 2
-
-
-async def test_what_an_earlier_version_has_undone_stays_undone(room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
-    await channel.say("one")
-    await all_answered(room, gateway, 1)
-    thread_id = agent.activations[-1].thread_id
-    [run] = await room.runs.threads.latest_runs(thread_id)
-    kept = gateway.runner.services.sessions
-    key = gateway.runner.config.session_key(channel.message("x").source)
-    await kept.changed(key, lambda one: replace(one, settings={"hidden": {thread_id: [run.run_id]}}))
-    assert await told(gateway, channel, "/undo") == "There is nothing to undo."
-    seen = []
-
-    async def look(activation, sink):
-        thread = await activation.control.threads.load_messages(activation.thread_id)
-        seen.extend(message.text() for message in thread if activation.control.shows(message))
-        return done(activation, "seen")
-
-    agent.act = look
-    await channel.say("two")
-    await all_answered(room, gateway, 2)
-    assert seen == ["two"]
 
 
 class Slow:

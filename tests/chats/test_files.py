@@ -46,26 +46,16 @@ def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-async def test_a_photo_alone_is_a_turn_and_reaches_the_agent(room) -> None:
-    agent = Reader()
-    gateway, channel = await room.open(agent)
-    channel.kept_files["a.png"] = PNG
-    await channel.say("", files=["a.png"])
-    await all_answered(room, gateway, 1)
-    [[file]] = agent.got
-    assert (file.name, file.media_type, file.size, file.sha256) == ("a.png", "image/png", 72, _hash(PNG))
-    assert agent.seen == [(_hash(PNG),)]
-    assert channel.texts() == ["read"]
-
-
 async def test_a_file_is_fetched_once_and_the_same_bytes_are_stored_once(room) -> None:
     agent = Reader()
     gateway, channel = await room.open(agent)
     channel.kept_files |= {"a.png": PNG, "b.png": PNG}
-    await channel.say("one", files=["a.png", "b.png"])
+    await channel.say("", files=["a.png", "b.png"])  # a turn without words
     await all_answered(room, gateway, 1)
     channel.kept_files.clear()
     [[first, second]] = agent.got
+    assert (first.name, first.media_type, first.size) == ("a.png", "image/png", 72)
+    assert (agent.seen, channel.texts()) == ([(_hash(PNG),) * 2], ["read"])
     assert first.sha256 == second.sha256 == _hash(PNG)
     known = await room.stores.files.files(first.thread_id, [first.message_id])
     assert known == (first, second)
@@ -91,23 +81,24 @@ async def test_a_file_over_the_limit_keeps_its_caption_and_its_sender_is_told(ro
     assert await room.statuses() == {InboundStatus.DONE: 2}
 
 
-@pytest.mark.parametrize(
-    ("failure", "why"),
-    [
-        (TooLarge("larger than the platform gives"), "larger than the platform gives"),
-        (InvalidArgument("not with us"), "not with us"),
-        (RuntimeError("broken"), "it could not be fetched: RuntimeError"),
-    ],
-)
-async def test_a_file_that_cannot_be_had_loses_no_message(room, failure, why) -> None:
+async def test_a_file_that_cannot_be_had_loses_no_message(room) -> None:
     agent = Reader()
     gateway, channel = await room.open(agent)
-    channel.kept_files["a.png"] = failure
-    await channel.say("look", files=["a.png"])
-    await all_answered(room, gateway, 1)
-    assert agent.got[-1][0].missing == why
-    await settled(lambda: len(channel.texts()) == 2, room.hurry(gateway))
-    assert sorted(channel.texts())[0].startswith(f"I could not take a.png: {why}")
+    failures = {
+        "a.txt": (b"", "it is empty"),
+        "b.png": (TooLarge("larger than the platform gives"), "larger than the platform gives"),
+        "c.png": (InvalidArgument("not with us"), "not with us"),
+        "d.png": (RuntimeError("broken"), "it could not be fetched: RuntimeError"),
+    }
+    for number, (name, (failure, why)) in enumerate(failures.items(), 1):
+        channel.kept_files[name] = failure
+        await channel.say("look", files=[name])
+        await all_answered(room, gateway, number)
+        assert agent.got[-1][0].missing == why
+        told = f"I could not take {name}: {why}"
+        await settled(
+            lambda told=told: any(one.startswith(told) for one in channel.texts()), room.hurry(gateway)
+        )
 
 
 async def test_a_file_that_cannot_be_had_now_is_tried_again_with_its_run(room) -> None:
@@ -150,20 +141,21 @@ async def test_while_its_channel_is_not_connected_a_file_uses_up_no_tries(room) 
     assert channel.texts()[-1] == "read"
 
 
-@pytest.mark.parametrize("state", [AdapterState.STOPPED, AdapterState.CONNECTING, AdapterState.FAILED])
-async def test_a_run_that_begins_before_its_channel_is_connected_waits_for_it(room, state) -> None:
+async def test_a_run_that_begins_before_its_channel_is_connected_waits_for_it(room) -> None:
     agent = Reader()
     gateway, channel = await room.open(agent)
-    channel.kept_files["a.png"] = ServerUnavailable("not connected")
-    channel.liveness.state = state
-    await channel.say("look", files=["a.png"])
-    await settled(agent.began(1))
-    for _ in range(20):  # in which it would be fetched in vain
-        await room.stores.files.files("chat", ["m1"])
-    channel.kept_files["a.png"] = PNG
-    channel.liveness.state = AdapterState.CONNECTED
-    await all_answered(room, gateway, 1)
-    assert (len(agent.read), agent.seen) == (1, [(_hash(PNG),)])
+    states = (AdapterState.STOPPED, AdapterState.CONNECTING, AdapterState.FAILED)
+    for number, state in enumerate(states, 1):
+        channel.kept_files["a.png"] = ServerUnavailable("not connected")
+        channel.liveness.state = state
+        await channel.say("look", files=["a.png"])
+        await settled(agent.began(number))
+        for _ in range(20):  # in which it would be fetched in vain
+            await room.stores.files.files("chat", ["m1"])
+        channel.kept_files["a.png"] = PNG
+        channel.liveness.state = AdapterState.CONNECTED
+        await all_answered(room, gateway, number)
+        assert (len(agent.read), agent.seen) == (number, [(_hash(PNG),)] * number)
 
 
 async def test_a_channel_that_does_not_come_back_costs_a_message_its_file_and_not_its_answer(room) -> None:
@@ -200,32 +192,18 @@ HOSTILE = [
 ]
 
 
-async def test_a_file_of_nothing_is_no_file_and_its_sender_is_told(room) -> None:
+async def test_names_are_made_safe_and_types_are_read_off_the_bytes(room) -> None:
     agent = Reader()
     gateway, channel = await room.open(agent)
-    channel.kept_files["a.txt"] = b""
-    await channel.say("read this", files=["a.txt"])
-    await all_answered(room, gateway, 1)
-    assert [file.missing for [file] in agent.got] == ["it is empty"]
-    await settled(lambda: len(channel.texts()) == 2, room.hurry(gateway))
-    assert sorted(channel.texts())[0].startswith("I could not take a.txt: it is empty.")
-
-
-@pytest.mark.parametrize(("name", "content", "kept", "media_type"), HOSTILE)
-async def test_names_are_made_safe_and_types_are_read_off_the_bytes(
-    room, name, content, kept, media_type
-) -> None:
-    agent = Reader()
-    gateway, channel = await room.open(agent)
-    channel.kept_files[name] = content
-    event = channel.message("look", files=[name])
-    event.media = (replace(event.media[0], mime="image/png"),)
-    await channel.handle_message(event)
-    await all_answered(room, gateway, 1)
-    [[file]] = agent.got
-    assert file.name == kept
-    assert media_type is None or file.media_type == media_type
-    assert agent.seen == [(_hash(content),)]
+    for number, (name, content, kept, media_type) in enumerate(HOSTILE, 1):
+        channel.kept_files[name] = content
+        event = channel.message("look", files=[name])
+        event.media = (replace(event.media[0], mime="image/png"),)
+        await channel.handle_message(event)
+        await all_answered(room, gateway, number)
+        [file] = agent.got[-1]
+        assert (file.name, agent.seen[-1]) == (kept, (_hash(content),))
+        assert media_type is None or file.media_type == media_type
 
 
 async def test_a_kind_of_files_may_be_refused_whatever_its_sender_says_it_is(room) -> None:

@@ -56,18 +56,6 @@ async def test_a_message_is_three_changes_also_in_a_session_that_was_silent_for_
     assert (session.active_at, thread.active_at) == (said_at, said_at)
 
 
-async def test_the_platform_may_send_a_message_as_often_as_it_likes(room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
-    event = channel.message("once")
-    for _ in range(5):
-        await channel.handle_message(channel.message("once", id=event.message_id))
-    await all_answered(room, gateway, 1)
-    await channel.handle_message(channel.message("once", id=event.message_id))
-    assert agent.read == [["once"]]
-    assert channel.texts() == ["re: once"]
-
-
 @both_engines
 @pytest.mark.parametrize("mode", [BusyPolicy.QUEUE, BusyPolicy.INTERRUPT])
 async def test_twenty_at_once_have_one_agent_and_are_read_in_order(room, mode) -> None:
@@ -282,24 +270,6 @@ async def test_a_message_that_was_left_too_long_is_not_answered_and_its_sender_i
     await settled(lambda: bool(channel.said), room.hurry(gateway))
     assert agent.read == []
     assert "60 minutes" in channel.texts()[0]
-
-
-async def test_an_edit_before_it_is_read_is_what_is_read_and_a_deletion_takes_it_back(room) -> None:
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent)
-    await channel.say("first")
-    await settled(agent.began(1))
-    second, third = await channel.say("secnod"), await channel.say("third")
-    await settled(lambda: not gateway.intake.tasks)
-    await channel.edit(second, "second")
-    await channel.take_back(third)
-    agent.free.set()
-    await all_answered(room, gateway, 3)
-    assert agent.read == [["first"], ["second"]]
-    await channel.edit(second, "too late")
-    await channel.take_back(second)
-    assert await room.statuses() == {InboundStatus.DONE: 2, InboundStatus.RETRACTED: 1}
 
 
 @contextlib.asynccontextmanager

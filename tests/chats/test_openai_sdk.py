@@ -187,53 +187,39 @@ async def test_in_a_session_the_conversation_is_ours(room) -> None:
         assert it.shown() == [("user", "first"), ("assistant", "one"), ("user", "second")]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("limit", ["wall_timeout", "max_rounds", "token_budget"])
-async def test_an_answer_that_a_limit_of_the_run_cut_off_is_no_whole_one(room, stream, limit) -> None:
-    agent = Agent()
+async def cut_off(it: Harbour) -> None:
+    """Ask in each of the four ways: each says that the answer `and the` is no whole one."""
+    told = {"model": "postroom", "messages": [{"role": "user", "content": "Go on"}]}
+    pieces = [one async for one in await it.sdk.chat.completions.create(**told, stream=True)]
+    text = "".join(one.choices[0].delta.content or "" for one in pieces)
+    assert (text, pieces[-1].choices[0].finish_reason) == ("and the", "length")
+    async with it.sdk.responses.stream(model="postroom", input="Go on") as events:
+        kinds = [event.type async for event in events]
+    assert kinds[-1] == "response.incomplete"
+    [choice] = (await it.sdk.chat.completions.create(**told)).choices
+    assert (choice.message.content, choice.finish_reason) == ("and the", "length")
+    answer = await it.sdk.responses.create(model="postroom", input="Go on")
+    assert (answer.status, answer.output_text) == ("incomplete", "and the")
+    assert answer.incomplete_details.reason == "max_output_tokens"
+
+
+async def test_an_answer_that_a_limit_cut_off_is_no_whole_one(room) -> None:
+    agent, limits = Agent(), ["wall_timeout", "max_rounds", "token_budget"]
 
     async def act(activation: Any, sink: Any) -> AgentRunResult:
-        stopped = TerminationReason(type=TerminationKind.STOPPED, value=limit)
+        stopped = TerminationReason(type=TerminationKind.STOPPED, value=limits[0])
         return AgentRunResult(run_id=activation.run_id, response="and the", termination=stopped)
 
     agent.act = act
     async with harbour(room, agent=agent) as it:
-        told = {"model": "postroom", "messages": [{"role": "user", "content": "Go on"}]}
-        if stream:
-            pieces = [one async for one in await it.sdk.chat.completions.create(**told, stream=True)]
-            text = "".join(one.choices[0].delta.content or "" for one in pieces)
-            assert (text, pieces[-1].choices[0].finish_reason) == ("and the", "length")
-            async with it.sdk.responses.stream(model="postroom", input="Go on") as events:
-                kinds = [event.type async for event in events]
-            assert kinds[-1] == "response.incomplete"
-        else:
-            [choice] = (await it.sdk.chat.completions.create(**told)).choices
-            assert (choice.message.content, choice.finish_reason) == ("and the", "length")
-            answer = await it.sdk.responses.create(model="postroom", input="Go on")
-            assert (answer.status, answer.output_text) == ("incomplete", "and the")
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_an_answer_that_was_cut_off_says_so_and_has_no_words_of_ours(room, stream) -> None:
+        while limits:
+            await cut_off(it)
+            limits.pop(0)
     async with harbour(room) as it:
-        cut = replace(said("and the"), stop_reason=StopReason.MAX_TOKENS)
-        it.model.add(cut, cut, InferenceResult())
-        told = {"model": "postroom", "messages": [{"role": "user", "content": "Go on"}]}
-        if stream:
-            pieces = [one async for one in await it.sdk.chat.completions.create(**told, stream=True)]
-            text = "".join(one.choices[0].delta.content or "" for one in pieces)
-            assert (text, pieces[-1].choices[0].finish_reason) == ("and the", "length")
-            async with it.sdk.responses.stream(model="postroom", input="Go on") as events:
-                kinds = [event.type async for event in events]
-            assert kinds[-1] == "response.incomplete"
-        else:
-            [choice] = (await it.sdk.chat.completions.create(**told)).choices
-            assert (choice.message.content, choice.finish_reason) == ("and the", "length")
-            answer = await it.sdk.responses.create(model="postroom", input="Go on")
-            assert (answer.status, answer.output_text) == ("incomplete", "and the")
-            assert answer.incomplete_details.reason == "max_output_tokens"
-            [choice] = (await it.chat("Say nothing")).choices
-            assert (choice.message.content, choice.finish_reason) == ("", "stop")
+        it.model.add(*[replace(said("and the"), stop_reason=StopReason.MAX_TOKENS)] * 4, InferenceResult())
+        await cut_off(it)
+        [choice] = (await it.chat("Say nothing")).choices
+        assert (choice.message.content, choice.finish_reason) == ("", "stop")
 
 
 async def test_two_chats_of_one_user_stay_two_conversations(room) -> None:
@@ -251,11 +237,11 @@ async def test_two_chats_of_one_user_stay_two_conversations(room) -> None:
         assert answer.conversation is None
 
 
-@pytest.mark.parametrize("command", ["/remind 10m Lock the door.", "/every 1d Say what is new."])
-async def test_nothing_is_kept_for_later_where_only_requests_are_answered(room, command) -> None:
+async def test_nothing_is_kept_for_later_where_only_requests_are_answered(room) -> None:
     async with harbour(room) as it:
-        answer = await it.chat(command, extra_body=ADA)
-        assert answer.choices[0].message.content == wording.ANSWERS_ONLY
+        for command in ("/remind 10m Lock the door.", "/every 1d Say what is new."):
+            answer = await it.chat(command, extra_body=ADA)
+            assert answer.choices[0].message.content == wording.ANSWERS_ONLY
 
 
 async def test_a_stream_is_read_by_the_sdk(room) -> None:
@@ -400,19 +386,19 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize("name", FAILURES)
-async def test_a_failure_of_the_agent_is_an_error_and_is_not_done_again(room, name) -> None:
-    failure, kind, status, code = FAILURES[name]
+async def test_a_failure_of_the_agent_is_an_error_and_is_not_done_again(room) -> None:
     async with harbour(room) as it:
-        it.model.add(*[failure] * 5)
-        with pytest.raises(kind) as raised:
-            await it.chat("Hello")
-        assert (raised.value.status_code, raised.value.code) == (status, code)
-        tries = len(it.asked)
-        assert tries <= 5
-        it.model._script.clear()
-        assert (await it.chat("Hello")).choices[0].message.content == "done"
-        assert len(it.asked) == tries + 1
+        for name, (failure, kind, status, code) in FAILURES.items():
+            before = len(it.asked)
+            it.model.add(*[failure] * 5)
+            with pytest.raises(kind) as raised:
+                await it.chat(name)
+            assert (raised.value.status_code, raised.value.code) == (status, code), name
+            tries = len(it.asked) - before
+            assert tries <= 5
+            it.model._script.clear()
+            assert (await it.chat(name)).choices[0].message.content == "done"
+            assert len(it.asked) == before + tries + 1
 
 
 async def test_a_web_page_in_place_of_an_answer_has_the_caller_look_at_the_address(room) -> None:
