@@ -426,27 +426,17 @@ async def test_what_is_not_kept_is_not_answered_and_may_be_asked_again_otherwise
     assert (await client.post("/v1/chat/completions", json=said("y"), headers=headers)).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "shown", [None, "Bearer", "Bearer wrong", f"Basic {KEY}", f"Bearer {KEY}x", "Bearer \xe9"]
-)
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("POST", "/v1/chat/completions"),
-        ("POST", "/v1/responses"),
-        ("GET", "/v1/responses/x"),
-        ("DELETE", "/v1/responses/x"),
-        ("GET", "/v1/models"),
-    ],
-)
-async def test_without_the_key_nothing_is_told(adapter, gateway, method, path, shown) -> None:
-    headers = [] if shown is None else [(b"authorization", shown.encode())]
+async def test_without_the_key_nothing_is_told(adapter, gateway) -> None:
+    paths = ("POST /v1/chat/completions", "POST /v1/responses", "GET /v1/responses/x")
+    shown = (None, "Bearer", "Bearer wrong", f"Basic {KEY}", f"Bearer {KEY}x", "Bearer \xe9")
+    asked = [(path, key) for path in (*paths, "DELETE /v1/responses/x", "GET /v1/models") for key in shown]
     async with calling(adapter) as client:
-        answer = await client.request(method, path, headers=headers)
-    assert answer.status_code == 401
-    assert answer.json()["error"]["code"] == "invalid_api_key"
-    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
-    assert (gateway.accepted, adapter.liveness.refused) == ([], 1)
+        for path, key in asked:
+            headers = [] if key is None else [(b"authorization", key.encode())]
+            answer = await client.request(*path.split(), headers=headers)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key"), path
+            assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+    assert (gateway.accepted, adapter.liveness.refused) == ([], len(asked))
 
 
 def parts(*told) -> dict:
@@ -495,8 +485,8 @@ async def test_a_request_that_is_wrong_is_refused_in_openais_form(
     assert KEY not in caplog.text + answer.text
 
 
-@pytest.mark.parametrize(
-    ("content", "headers", "status"),
+@each_row(
+    "content, headers, status",
     [
         (b"{", {}, 400),
         (b"[]", {}, 400),
@@ -635,7 +625,7 @@ async def test_responses_go_on_by_id_or_by_conversation(adapter, gateway, client
     assert named["conversation"] == {"id": "pier"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         {"input": "x", "previous_response_id": "resp_" + "0" * 48},

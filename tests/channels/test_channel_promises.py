@@ -6,6 +6,7 @@ Where a platform lacks an ability, its driver and docs/content.md say why.
 import asyncio
 import logging
 import re
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -23,8 +24,11 @@ from channels.drivers import (
     END,
     EVE,
     PAGE,
+    DiscordDriver,
     Driver,
+    EmailDriver,
     Extra,
+    MatrixDriver,
     Sent,
     Shown,
     SlackDriver,
@@ -41,7 +45,7 @@ from gateway_room import Agent, Room, all_answered, settled
 from postroom.app.undelivered import UndeliveredService
 from postroom.contracts.agent_events import TextDelta
 from postroom.contracts.chat import InboundStatus
-from postroom.contracts.errors import CredentialRefused, InvalidArgument, StoreUnavailable
+from postroom.contracts.errors import CredentialRefused, InvalidArgument, MissingExtra, StoreUnavailable
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.inference import CallerRequest
 from postroom.contracts.records import replace
@@ -1090,6 +1094,76 @@ async def test_a_platform_that_is_away_at_the_start_is_connected_when_it_comes_b
     await stage.until(stage.shows("re: hello"))
 
 
+async def test_a_server_that_stood_still_asks_for_nothing_while_another_has_the_channel(stage: Stage) -> None:
+    if stage.lacks("outages", "shared bots"):
+        return
+    await stage.start()
+    await stage.driver.go_away()
+    await stage.until(lambda: stage.adapter.liveness.state is not AdapterState.CONNECTED)
+    ours, stage.adapter.is_ours = stage.adapter.is_ours, lambda: False
+    await stage.driver.come_back()
+    await stage.pass_time(5)
+    looks = stage.driver.looks()
+    await stage.pass_time(200)
+    assert stage.driver.looks() == looks
+    stage.adapter.is_ours = ours
+    await stage.until(lambda: stage.adapter.liveness.state is AdapterState.CONNECTED)
+    await stage.driver.say("hello")
+    await stage.until(stage.shows("re: hello"))
+
+
+@pytest.mark.parametrize("stage", [SlackDriver, DiscordDriver, MatrixDriver], indirect=True)
+async def test_what_is_said_again_under_its_key_stands_there_once(stage: Stage) -> None:
+    await stage.start()
+    key = {"dedupe_key": "reply/" + "x" * 200}
+    for _ in range(2):  # one adapter asks a second time by itself
+        stage.driver.lose_answer()
+    lost = await stage.adapter.send(stage.driver.chat, "once", None, key)
+    assert lost.error_kind is SendErrorKind.UNKNOWN
+    while not (again := await stage.adapter.send(stage.driver.chat, "once", None, key)).success:
+        assert again.error_kind is SendErrorKind.UNKNOWN
+    assert [one.id for one in stage.driver.shown()] == [again.message_id]
+    for other in ({"dedupe_key": "reply-2"}, None, None):
+        assert (await stage.adapter.send(stage.driver.chat, "once", None, other)).success
+    assert stage.texts() == ["once"] * 4
+
+
+@pytest.mark.parametrize(
+    "stage", [TelegramDriver, SlackDriver, DiscordDriver, MatrixDriver, EmailDriver], indirect=True
+)
+async def test_nothing_and_too_much_are_refused_before_they_are_sent(stage: Stage) -> None:
+    await stage.start()
+    capabilities = stage.adapter.capabilities
+    wide = next(
+        one for one in ("\U0001f600", "\xe9", "x") if capabilities.unit.measure(one) > 1 or one == "x"
+    )
+    most = wide * (capabilities.limit // capabilities.unit.measure(wide))
+    for text, kind in (
+        ("", SendErrorKind.BAD_FORMAT),
+        (" \n", SendErrorKind.BAD_FORMAT),
+        (f"{most}..", SendErrorKind.TOO_LONG),
+    ):
+        assert (await stage.adapter.send(stage.driver.chat, text)).error_kind is kind, text[:9]
+    assert stage.driver.tries() == 0
+    assert (await stage.adapter.send(stage.driver.chat, most)).success
+
+
+@pytest.mark.parametrize("stage", [TelegramDriver, SlackDriver, DiscordDriver, MatrixDriver], indirect=True)
+async def test_a_library_that_is_missing_is_named_with_its_extra(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for library, module in stage.driver.libraries.items():
+        with monkeypatch.context() as without:
+            without.delitem(sys.modules, f"postroom.gateway.platforms.{module}", raising=False)
+            without.setitem(sys.modules, library, None)
+            adapter = stage.driver.adapter(stage.clock)
+            with pytest.raises(MissingExtra, match=library) as caught:
+                await adapter.connect()
+        extra = stage.driver.platform.value
+        assert caught.value.remedy == f"pip install 'postroom[{extra}]' (in a clone: make dev)"
+        assert adapter.liveness.state is AdapterState.STOPPED
+
+
 async def test_a_credential_that_is_refused_is_named_and_not_shown(stage, caplog) -> None:
     if stage.lacks("credentials"):
         return
@@ -1113,6 +1187,12 @@ async def test_no_secret_and_no_words_are_logged(stage, caplog) -> None:
     await stage.driver.send_again()
     await stage.driver.say("private again")
     await stage.until(stage.shows("re: private again"))
+    told = []
+    if not stage.lacks("lost answers"):
+        for goes_wrong in (stage.driver.lose_answer, stage.driver.refuse):
+            goes_wrong()
+            told.append(await stage.adapter.send(stage.driver.chat, "private answer"))
+            stage.driver.lift()
     if not stage.lacks("outages"):
         await stage.driver.go_away()
         await stage.until(lambda: stage.adapter.liveness.state is not AdapterState.CONNECTED)
@@ -1122,7 +1202,7 @@ async def test_no_secret_and_no_words_are_logged(stage, caplog) -> None:
     ours = " ".join(one.getMessage() for one in logged if one.name.startswith("postroom"))
     assert "private" not in ours
     lines = " ".join(f"{one.getMessage()} {one.exc_text or ''}" for one in logged)
-    written = f"{lines} {stage.adapter!r} {stage.adapter.config!r} {stage.adapter.liveness!r}"
+    written = f"{lines} {told} {stage.adapter!r} {stage.adapter.config!r} {stage.adapter.liveness!r}"
     for secret in stage.driver.secrets:
         assert secret not in written
 

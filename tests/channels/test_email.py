@@ -113,13 +113,6 @@ async def test_a_mail_is_a_message_and_is_read_afterwards(fake, adapter, listene
     assert adapter.liveness.outbound_at is None
 
 
-async def test_mails_are_handed_over_in_order_whatever_their_number(fake, adapter, listener, clock) -> None:
-    for number in range(120):
-        fake.imap.put(mail(f"message {number}", Subject="", Message_ID=f"<{number}@example.com>"))
-    await passing(clock, lambda: not fake.imap.unread())
-    assert listener.texts == [f"message {number}" for number in range(120)]
-
-
 async def test_a_mail_whose_mark_was_lost_comes_again(fake, adapter, listener, clock) -> None:
     fake.imap.cuts = ["UID STORE"]
     fake.imap.put(mail("once", Subject=""))
@@ -182,7 +175,7 @@ DEEP = b"".join(
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     "raw",
     [
         HEAD + b"\r\nno sender",
@@ -196,14 +189,14 @@ DEEP = b"".join(
         b"",
         b"\xff\xfe\x00\r\n\r\n",
     ],
-    ids=lambda raw: repr(raw[:40]),
 )
 async def test_a_malformed_mail_is_counted_and_does_not_block(fake, adapter, listener, clock, raw) -> None:
+    refused, known = adapter.liveness.refused, len(listener.texts)
     fake.imap.put(raw)
     fake.imap.put(mail("after", Subject=""))
     await passing(clock, lambda: not fake.imap.unread())
-    assert listener.texts == ["after"]
-    assert adapter.liveness.refused == 1
+    assert listener.texts[known:] == ["after"]
+    assert adapter.liveness.refused == refused + 1
 
 
 def test_the_sender_is_the_address_and_never_the_name() -> None:
@@ -569,7 +562,7 @@ async def test_a_stop_does_not_wait_for_a_server_that_says_nothing(fake, adapter
         await adapter.disconnect()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "extra",
     [
         {"address": None},
@@ -585,7 +578,6 @@ async def test_a_stop_does_not_wait_for_a_server_that_says_nothing(fake, adapter
         {"ca_file": 7},
         {"imap_hsot": "x"},
     ],
-    ids=str,
 )
 def test_wrong_settings_are_named(fake, extra) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -737,8 +729,8 @@ async def test_the_same_key_gives_the_same_id(fake, adapter) -> None:
     assert all(one.endswith(".postroom@example.org>") for one in ids)
 
 
-@pytest.mark.parametrize(
-    ("to", "reply_to", "metadata"),
+@each_row(
+    "to, reply_to, metadata",
     [
         ("a@x.org\r\nBcc: b@x.org", None, {}),
         ("a@x.org, b@x.org", None, {}),
@@ -770,15 +762,8 @@ async def test_a_hostile_subject_of_theirs_stays_on_its_line(fake, adapter, list
     assert fake.smtp.got[0]["Subject"] == "Re: a Bcc: b@x.org"
 
 
-async def test_a_lost_answer_leaves_it_open_whether_a_mail_went_out(fake, adapter) -> None:
-    fake.smtp.loses_answers = 1
-    result = await adapter.send(ANN, "x", None, {"dedupe_key": "k"})
-    assert result.error_kind is SendErrorKind.UNKNOWN
-    assert len(fake.smtp.got) == 1
-
-
-@pytest.mark.parametrize(
-    ("word", "said", "kind"),
+@each_row(
+    "word, said, kind",
     [
         ("RCPT", "550 5.1.1 no such user", SendErrorKind.NOT_FOUND),
         ("RCPT", "550 5.7.1 blocked", SendErrorKind.FORBIDDEN),
@@ -796,9 +781,13 @@ async def test_a_lost_answer_leaves_it_open_whether_a_mail_went_out(fake, adapte
         ("RCPT", "cut", SendErrorKind.TRANSIENT),
     ],
 )
-async def test_refusals_are_told_apart(fake, adapter, word, said, kind) -> None:
+async def test_refusals_are_told_apart(fake, clock, word, said, kind) -> None:
+    fake.smtp.refusals = {}
+    adapter = EmailAdapter(configured(fake), clock=clock, timer=clock)
+    await adapter.connect()
     fake.smtp.refusals = {word: said}
     result = await adapter.send(ANN, "x")
+    await adapter.disconnect()
     assert (result.success, result.error_kind) == (False, kind)
     assert (result.retry_after_ms is not None) is (kind is SendErrorKind.RATE_LIMITED)
     assert fake.smtp.got == []
@@ -831,18 +820,3 @@ async def test_a_card_says_what_to_answer_and_nothing_is_edited(fake, adapter) -
     assert (await adapter.edit_message(ANN, "<1@x>", "x")).error_kind is SendErrorKind.BAD_FORMAT
     assert not adapter.capabilities.edits
     await adapter.send_typing(ANN)
-
-
-async def test_a_server_that_stood_still_looks_for_no_mail_while_another_has_the_mailbox(
-    fake, adapter, listener, clock
-) -> None:
-    await eventually(lambda: clock.sleeping)
-    adapter.is_ours = lambda: False
-    looks = len(fake.imap.asked("UID SEARCH"))
-    fake.imap.put(mail("for the other"))
-    for _ in range(5):
-        clock.advance(timedelta(minutes=1))
-        await eventually(lambda: clock.sleeping)
-    assert len(fake.imap.asked("UID SEARCH")) == looks
-    adapter.is_ours = lambda: True
-    await passing(clock, lambda: listener.inbound)
