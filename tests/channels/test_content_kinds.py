@@ -1,6 +1,5 @@
 """Nothing that a platform sends vanishes: each kind of content is given to the agent, named, or refused."""
 
-
 from channels.content_kinds import BEGIN, END, KINDS, PAGE, outcome, table
 
 NAMED = {

@@ -6,15 +6,14 @@ import json
 import logging
 import threading
 import types
-from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from channels.chat_listener import Listener, eventually
 from channels.fake_discord import ALICE, BOB, DIRECT, GUILD, ME, PERSONS, ROOM, THREAD, TOKEN, FakeDiscord
 from channels.fetching import fetched, sending
 from postroom.contracts.errors import (
@@ -28,7 +27,6 @@ from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
     Attachment,
     Button,
-    ButtonPress,
     Card,
     MessageEvent,
     MessageType,
@@ -47,54 +45,6 @@ from table_rows import each_row
 MINUTE = timedelta(seconds=61)
 
 
-@dataclass
-class Inbox:
-    """Stands for the gateway's journal; it can be down, or refuse."""
-
-    tried: list[str | None] = field(default_factory=list)
-    kept: list[MessageEvent] = field(default_factory=list)
-    edits: list[MessageEvent] = field(default_factory=list)
-    deletions: list[tuple[SessionSource, str]] = field(default_factory=list)
-    presses: list[ButtonPress] = field(default_factory=list)
-    failures: deque[Exception] = field(default_factory=deque)
-    down: bool = False
-    gate: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set, unless keeping a message is to take its time."""
-
-    def __post_init__(self) -> None:
-        self.gate.set()
-
-    def _may(self) -> None:
-        if self.failures:
-            raise self.failures.popleft()
-        if self.down:
-            raise StoreUnavailable("the disk is away")
-
-    async def accept(self, event: MessageEvent) -> None:
-        self.tried.append(event.message_id)
-        self._may()
-        await self.gate.wait()
-        self.kept.append(event)
-
-    async def edited(self, event: MessageEvent) -> None:
-        self._may()
-        self.edits.append(event)
-
-    async def deleted(self, source: SessionSource, message_id: str) -> None:
-        self._may()
-        self.deletions.append((source, message_id))
-
-    async def pressed(self, press: ButtonPress) -> str:
-        self._may()
-        self.presses.append(press)
-        return "approved by Alice"
-
-    @property
-    def texts(self) -> list[str]:
-        """What the intake log would hold: each message once."""
-        return list({one.message_id: one.text for one in self.kept}.values())
-
-
 @pytest.fixture
 async def fake() -> AsyncIterator[FakeDiscord]:
     async with FakeDiscord.serving() as served:
@@ -102,12 +52,12 @@ async def fake() -> AsyncIterator[FakeDiscord]:
 
 
 @pytest.fixture
-def inbox() -> Inbox:
-    return Inbox()
+def inbox() -> Listener:
+    return Listener(note="approved by Alice")
 
 
 def made(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock, *, token: str = TOKEN, **extra: Any
+    fake: FakeDiscord, inbox: Listener, clock: ManualClock, *, token: str = TOKEN, **extra: Any
 ) -> DiscordAdapter:
     places = {"base_url": fake.url, "cdn_url": fake.cdn}
     adapter = DiscordAdapter(PlatformConfig(token=token, extra=places | extra), clock=clock, timer=clock)
@@ -117,7 +67,7 @@ def made(
 
 @asynccontextmanager
 async def connected(
-    fake: FakeDiscord, inbox: Inbox, clock: ManualClock, **extra: Any
+    fake: FakeDiscord, inbox: Listener, clock: ManualClock, **extra: Any
 ) -> AsyncIterator[DiscordAdapter]:
     adapter = made(fake, inbox, clock, **extra)
     async with asyncio.timeout(60):
@@ -129,15 +79,8 @@ async def connected(
             await adapter.disconnect()
 
 
-async def until(check: Callable[[], object]) -> None:
-    """Return when something has come true; real sockets are waited for, no time is."""
-    async with asyncio.timeout(60):
-        while not check():
-            await asyncio.sleep(0)
-
-
 @pytest.fixture
-async def adapter(fake: FakeDiscord, inbox: Inbox, clock: ManualClock) -> AsyncIterator[DiscordAdapter]:
+async def adapter(fake: FakeDiscord, inbox: Listener, clock: ManualClock) -> AsyncIterator[DiscordAdapter]:
     async with connected(fake, inbox, clock) as made_one:
         yield made_one
 
@@ -153,7 +96,7 @@ def beating() -> int:
 
 async def let_pass(clock: ManualClock) -> None:
     """Wait until the adapter pauses, and let the pause be over."""
-    await until(lambda: clock.sleeping)
+    await eventually(lambda: clock.sleeping)
     clock.advance(MINUTE)
 
 
@@ -443,9 +386,9 @@ async def test_a_message_that_is_said_is_handed_over(adapter, fake, inbox, clock
     assert intents == (1 << 0) | (1 << 9) | (1 << 12) | (1 << 15)
     await fake.say("hello")
     await fake.say(f"<@{ME}> there", channel=THREAD, mentions=[PERSONS[ME]])
-    await until(lambda: len(inbox.texts) == 2)
-    assert inbox.texts == ["hello", "there"]
-    source = inbox.kept[1].source
+    await eventually(lambda: len(inbox.once) == 2)
+    assert inbox.once == ["hello", "there"]
+    source = inbox.inbound[1].source
     assert source is not None
     assert (source.chat_id, source.thread_id, source.chat_name) == (ROOM, THREAD, "side")
     assert adapter.liveness.inbound_at == clock.now()
@@ -456,20 +399,20 @@ async def test_our_own_messages_and_notices_are_passed_over(adapter, fake, inbox
     await fake.say("from us", author=ME)
     await fake.say("", type=7)
     await fake.say("hello")
-    await until(lambda: inbox.kept)
-    assert inbox.texts == ["hello"]
+    await eventually(lambda: inbox.inbound)
+    assert inbox.once == ["hello"]
     assert adapter.liveness.refused == 0
 
 
 async def test_a_channel_is_asked_for_once_and_again_when_it_changed(adapter, fake, inbox) -> None:
     await fake.say("one", channel=ROOM)
     await fake.say("two", channel=ROOM)
-    await until(lambda: len(inbox.texts) == 2)
+    await eventually(lambda: len(inbox.once) == 2)
     fake.channels[ROOM]["name"] = "renamed"
     await fake.tell("CHANNEL_UPDATE", fake.channels[ROOM])
     await fake.say("three", channel=ROOM)
-    await until(lambda: len(inbox.texts) == 3)
-    names = [one.source.chat_name for one in inbox.kept if one.source is not None]
+    await eventually(lambda: len(inbox.once) == 3)
+    names = [one.source.chat_name for one in inbox.inbound if one.source is not None]
     assert names == ["room", "room", "renamed"]
     assert len(fake.calls("GET", f"/channels/{ROOM}")) == 2
 
@@ -477,8 +420,8 @@ async def test_a_channel_is_asked_for_once_and_again_when_it_changed(adapter, fa
 async def test_a_channel_that_may_not_be_seen_is_a_channel_without_a_name(adapter, fake, inbox) -> None:
     fake.play("GET", f"/channels/{ROOM}", status=403, body={"message": "Missing Access", "code": 50001})
     await fake.say("one", channel=ROOM)
-    await until(lambda: inbox.kept)
-    source = inbox.kept[0].source
+    await eventually(lambda: inbox.inbound)
+    source = inbox.inbound[0].source
     assert source is not None
     assert (source.chat_type, source.chat_id, source.chat_name) == ("channel", ROOM, None)
 
@@ -488,8 +431,8 @@ async def test_a_message_waits_while_its_channel_cannot_be_looked_up(adapter, fa
     await fake.say("one", channel=THREAD)
     await fake.say("two")
     await let_pass(clock)
-    await until(lambda: len(inbox.texts) == 2)
-    assert inbox.texts == ["one", "two"]
+    await eventually(lambda: len(inbox.once) == 2)
+    assert inbox.once == ["one", "two"]
 
 
 async def test_when_too_many_are_held_the_connection_is_closed_and_a_resume_brings_the_rest(
@@ -499,31 +442,31 @@ async def test_when_too_many_are_held_the_connection_is_closed_and_a_resume_brin
     async with connected(fake, inbox, clock, max_held=3) as adapter:
         for number in range(8):
             await fake.say(str(number))
-        await until(lambda: fake.goodbyes == [4000])
-        await until(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
+        await eventually(lambda: fake.goodbyes == [4000])
+        await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
         assert (await adapter.send(DIRECT, "what is said goes on")).success
         assert fake.resumed == []
         inbox.down = False
         await let_pass(clock)
-        await until(lambda: len(inbox.texts) == 8)
-        assert inbox.texts == [str(number) for number in range(8)]
+        await eventually(lambda: len(inbox.once) == 8)
+        assert inbox.once == [str(number) for number in range(8)]
         assert [len(fake.identified), fake.resumed[0]["seq"]] == [1, 4]
-        await until(lambda: adapter.liveness.state is AdapterState.CONNECTED)
+        await eventually(lambda: adapter.liveness.state is AdapterState.CONNECTED)
 
 
 async def test_when_the_session_is_over_by_then_the_rest_is_asked_for(fake, inbox, clock) -> None:
     async with connected(fake, inbox, clock, max_held=2):
         await fake.say("0")
-        await until(lambda: inbox.kept)
+        await eventually(lambda: inbox.inbound)
         inbox.down, fake.refuse_resume = True, True
         for number in range(1, 6):
             await fake.say(str(number))
-        await until(lambda: fake.goodbyes == [4000])
+        await eventually(lambda: fake.goodbyes == [4000])
         inbox.down = False
         await let_pass(clock)
         await let_pass(clock)
-        await until(lambda: len(inbox.texts) == 6)
-        assert inbox.texts == [str(number) for number in range(6)]
+        await eventually(lambda: len(inbox.once) == 6)
+        assert inbox.once == [str(number) for number in range(6)]
         assert len(fake.identified) == 2
 
 
@@ -548,11 +491,11 @@ async def test_a_malformed_update_is_counted_and_stops_nothing(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     async with connected(fake, inbox, clock) as adapter:
-        inbox.kept.clear()
+        inbox.inbound.clear()
         await fake.tell(name, data)
         await fake.say("good")
-        await until(lambda: inbox.kept)
-        assert (inbox.texts, adapter.liveness.refused) == (["good"], 1)
+        await eventually(lambda: inbox.inbound)
+        assert (inbox.once, adapter.liveness.refused) == (["good"], 1)
     assert "marked-words" not in caplog.text
     assert "channel.refused" in caplog.text
 
@@ -562,10 +505,10 @@ async def test_a_frame_that_the_library_cannot_read_costs_one_resume(adapter, fa
     times = adapter.liveness.refused + 1
     await fake.write(raw)
     await fake.say("good")
-    await until(lambda: len(inbox.texts) == times)
-    assert (inbox.texts, adapter.liveness.refused) == (["good"] * times, times)
+    await eventually(lambda: len(inbox.once) == times)
+    assert (inbox.once, adapter.liveness.refused) == (["good"] * times, times)
     assert [len(fake.identified), len(fake.resumed)] == [1, times]
-    await until(lambda: beating() == 1)
+    await eventually(lambda: beating() == 1)
 
 
 async def test_a_gateway_that_takes_no_connection_is_asked_again_to_resume(
@@ -576,7 +519,7 @@ async def test_a_gateway_that_takes_no_connection_is_asked_again_to_resume(
     await fake.say("meanwhile")
     await let_pass(clock)
     await let_pass(clock)
-    await until(lambda: inbox.kept)
+    await eventually(lambda: inbox.inbound)
     assert [len(fake.identified), len(fake.resumed), fake.deaf] == [1, 1, 0]
     assert adapter.liveness.refused == 0
 
@@ -586,30 +529,30 @@ async def test_an_update_of_a_kind_that_is_new_is_passed_over(adapter, fake, inb
     await fake.tell("SOMETHING_NEW", None)
     await fake.order(99)
     await fake.say("good")
-    await until(lambda: inbox.kept)
-    assert (inbox.texts, adapter.liveness.refused) == (["good"], 0)
+    await eventually(lambda: inbox.inbound)
+    assert (inbox.once, adapter.liveness.refused) == (["good"], 0)
 
 
 async def test_edits_are_told_and_previews_of_links_are_not(adapter, fake, inbox, clock) -> None:
     told = await fake.say("hello")
     await fake.tell("MESSAGE_UPDATE", told | {"embeds": [{}]})
     await fake.tell("MESSAGE_UPDATE", {"id": told["id"], "channel_id": DIRECT, "embeds": []})
-    await until(lambda: inbox.kept)
+    await eventually(lambda: inbox.inbound)
     inbox.failures.append(StoreUnavailable("down"))
     await fake.tell(
         "MESSAGE_UPDATE", told | {"content": "hello all", "edited_timestamp": "2026-11-21T18:01:00Z"}
     )
     await let_pass(clock)
-    await until(lambda: inbox.edits)
+    await eventually(lambda: inbox.edits)
     assert [(one.text, one.message_id) for one in inbox.edits] == [("hello all", told["id"])]
 
 
 async def test_deletions_are_told_one_by_one(adapter, fake, inbox) -> None:
     await fake.tell("MESSAGE_DELETE", {"id": "51", "channel_id": DIRECT})
     await fake.tell("MESSAGE_DELETE_BULK", {"ids": ["52", "53"], "channel_id": THREAD, "guild_id": GUILD})
-    await until(lambda: len(inbox.deletions) == 3)
-    assert [message_id for _, message_id in inbox.deletions] == ["51", "52", "53"]
-    source = inbox.deletions[2][0]
+    await eventually(lambda: len(inbox.withdrawn) == 3)
+    assert [message_id for _, message_id in inbox.withdrawn] == ["51", "52", "53"]
+    source = inbox.withdrawn[2][0]
     assert (source.chat_id, source.thread_id, source.chat_type) == (ROOM, THREAD, "thread")
 
 
@@ -618,7 +561,7 @@ async def test_a_pressed_button_is_told_and_answered_for_the_one_who_pressed(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     token = await fake.press("approve:7", "61", channel=ROOM, author=BOB)
-    await until(lambda: any("callback" in one.path for one in fake.seen))
+    await eventually(lambda: any("callback" in one.path for one in fake.seen))
     press = inbox.presses[0]
     assert (press.value, press.message_id, press.source.user_id) == ("approve:7", "61", BOB)
     assert press.source.chat_id == ROOM
@@ -636,7 +579,7 @@ async def test_a_press_is_taken_though_its_note_comes_too_late(adapter, fake, in
     fake.play("POST", f"/interactions/{interaction}/{token}/callback", status=404, body=late)
     assert await fake.press("approve:7", "61") == token
     await fake.say("after")
-    await until(lambda: inbox.kept)
+    await eventually(lambda: inbox.inbound)
     assert (len(inbox.presses), adapter.liveness.refused, len(fake.plays)) == (1, 0, 0)
 
 
@@ -646,8 +589,8 @@ async def test_a_slash_command_is_a_message_with_a_slash(fake, inbox, clock) -> 
     told |= {"member": {"user": PERSONS[BOB], "nick": "Bobby"}, "data": {"name": "queue", "options": options}}
     async with connected(fake, inbox, clock):
         await fake.tell("INTERACTION_CREATE", told)
-        await until(lambda: any("callback" in one.path for one in fake.seen))
-        event = inbox.kept[0]
+        await eventually(lambda: any("callback" in one.path for one in fake.seen))
+        event = inbox.inbound[0]
         assert (event.text, event.message_type, event.addressed) == (
             "/queue how 3",
             MessageType.COMMAND,
@@ -662,16 +605,16 @@ async def test_a_slash_command_is_a_message_with_a_slash(fake, inbox, clock) -> 
 
 async def test_after_a_cut_the_session_goes_on_where_it_was(adapter, fake, inbox) -> None:
     await fake.say("one")
-    await until(lambda: inbox.kept)
+    await eventually(lambda: inbox.inbound)
     fake.cut()
     await fake.say("two")
-    await until(lambda: len(inbox.texts) == 2)
+    await eventually(lambda: len(inbox.once) == 2)
     await fake.order(7)
     await fake.say("three")
-    await until(lambda: len(inbox.texts) == 3)
-    assert inbox.texts == ["one", "two", "three"]
+    await eventually(lambda: len(inbox.once) == 3)
+    assert inbox.once == ["one", "two", "three"]
     assert [len(fake.identified), len(fake.resumed)] == [1, 2]
-    await until(lambda: adapter.liveness.state is AdapterState.CONNECTED)
+    await eventually(lambda: adapter.liveness.state is AdapterState.CONNECTED)
 
 
 async def test_after_a_new_session_what_was_missed_is_asked_for_in_order(fake, inbox, clock) -> None:
@@ -679,18 +622,18 @@ async def test_after_a_new_session_what_was_missed_is_asked_for_in_order(fake, i
     async with connected(fake, inbox, clock) as adapter:
         await fake.say("one")
         await fake.say("uno", channel=THREAD)
-        await until(lambda: len(inbox.texts) == 2)
+        await eventually(lambda: len(inbox.once) == 2)
         fake.cut()
         missed = [fake.message(f"two {number}") for number in range(3)]
         fake.message("dos", channel=THREAD, mentions=[PERSONS[ME]])
         fake.message("ours", author=ME)
         await let_pass(clock)
-        await until(lambda: "dos" in inbox.texts)
+        await eventually(lambda: "dos" in inbox.once)
         await fake.say("live")
-        await until(lambda: "live" in inbox.texts)
-        assert inbox.texts == ["one", "uno", "two 0", "two 1", "two 2", "dos", "live"]
-        assert inbox.kept[2].message_id == missed[0]["id"]
-        dos = inbox.kept[5]
+        await eventually(lambda: "live" in inbox.once)
+        assert inbox.once == ["one", "uno", "two 0", "two 1", "two 2", "dos", "live"]
+        assert inbox.inbound[2].message_id == missed[0]["id"]
+        dos = inbox.inbound[5]
         assert dos.source is not None
         assert (dos.source.thread_id, dos.metadata, dos.addressed) == (THREAD, {"guild_id": GUILD}, True)
         assert adapter.liveness.state is AdapterState.CONNECTED
@@ -700,23 +643,23 @@ async def test_a_new_session_waits_as_long_as_discord_wants_between_two(fake, in
     fake.refuse_resume = True
     async with connected(fake, inbox, clock):
         fake.cut()
-        await until(lambda: clock.sleeping)
+        await eventually(lambda: clock.sleeping)
         clock.advance(timedelta(milliseconds=4_999))
         assert clock.sleeping == 1
         clock.advance(timedelta(milliseconds=1))
-        await until(lambda: len(fake.identified) == 2)
+        await eventually(lambda: len(fake.identified) == 2)
 
 
 async def test_what_is_asked_for_is_bounded_and_paged(fake, inbox, clock, caplog) -> None:
     async with connected(fake, inbox, clock, backfill_limit=120) as adapter:
         await fake.say("first")
-        await until(lambda: inbox.kept)
+        await eventually(lambda: inbox.inbound)
         for number in range(130):
             fake.message(str(number))
         await adapter.disconnect()
         await adapter.connect(is_reconnect=True)
-        await until(lambda: "discord.backfill_cut" in caplog.text)
-        assert inbox.texts == ["first", *map(str, range(120))]
+        await eventually(lambda: "discord.backfill_cut" in caplog.text)
+        assert inbox.once == ["first", *map(str, range(120))]
         assert [one.query["limit"] for one in fake.calls("GET", f"/channels/{DIRECT}/messages")] == [
             "100",
             "20",
@@ -725,7 +668,7 @@ async def test_what_is_asked_for_is_bounded_and_paged(fake, inbox, clock, caplog
 
 async def test_what_is_asked_for_is_asked_again_from_where_it_failed(adapter, fake, inbox, clock) -> None:
     await fake.say("first")
-    await until(lambda: inbox.kept)
+    await eventually(lambda: inbox.inbound)
     fake.message("second")
     await adapter.disconnect()
     fake.play("GET", f"/channels/{DIRECT}/messages", status=503, body={})
@@ -733,23 +676,23 @@ async def test_what_is_asked_for_is_asked_again_from_where_it_failed(adapter, fa
     await adapter.connect(is_reconnect=True)
     await let_pass(clock)
     await let_pass(clock)
-    await until(lambda: len(inbox.texts) == 2)
-    assert inbox.texts == ["first", "second"]
+    await eventually(lambda: len(inbox.once) == 2)
+    assert inbox.once == ["first", "second"]
 
 
 async def test_a_channel_that_is_gone_is_not_asked_again(adapter, fake, inbox) -> None:
     await fake.say("first", channel=ROOM)
     await fake.say("direct")
-    await until(lambda: len(inbox.texts) == 2)
+    await eventually(lambda: len(inbox.once) == 2)
     del fake.channels[ROOM]
     fake.message("second")
     for number in range(2):
         await adapter.disconnect()
         await adapter.connect(is_reconnect=True)
         await fake.say(f"live {number}")
-        await until(lambda text=f"live {number}": text in inbox.texts)
+        await eventually(lambda text=f"live {number}": text in inbox.once)
     assert len(fake.calls("GET", f"/channels/{ROOM}/messages")) == 1
-    assert inbox.texts == ["first", "direct", "second", "live 0", "live 1"]
+    assert inbox.once == ["first", "direct", "second", "live 0", "live 1"]
 
 
 async def test_a_channel_that_was_crowded_out_is_not_read_from_its_beginning(
@@ -760,28 +703,28 @@ async def test_a_channel_that_was_crowded_out_is_not_read_from_its_beginning(
     async with connected(fake, inbox, clock, max_held=9) as adapter:
         await fake.say("one")
         await fake.say("two", channel=ROOM)
-        await until(lambda: len(inbox.texts) == 2)
+        await eventually(lambda: len(inbox.once) == 2)
         fake.message("three", channel=ROOM)
         fake.channels["3009"] = fake.channels[ROOM] | {"id": "3009"}
         adapter.remember(place("3009"), fake.new_id())
         await adapter.disconnect()
         await adapter.connect(is_reconnect=True)
-        await until(lambda: "three" in inbox.texts)
+        await eventually(lambda: "three" in inbox.once)
         await fake.say("live")
-        await until(lambda: "live" in inbox.texts)
-        assert inbox.texts == ["one", "two", "three", "live"]
+        await eventually(lambda: "live" in inbox.once)
+        assert inbox.once == ["one", "two", "three", "live"]
 
 
 async def test_nothing_is_asked_for_when_that_is_switched_off(fake, inbox, clock) -> None:
     async with connected(fake, inbox, clock, backfill=False, channels=[ROOM]) as adapter:
         await fake.say("first")
-        await until(lambda: inbox.kept)
+        await eventually(lambda: inbox.inbound)
         fake.message("missed")
         await adapter.disconnect()
         await adapter.connect(is_reconnect=True)
         await fake.say("live")
-        await until(lambda: len(inbox.texts) == 2)
-        assert inbox.texts == ["first", "live"]
+        await eventually(lambda: len(inbox.once) == 2)
+        assert inbox.once == ["first", "live"]
         assert [one for one in fake.seen if one.path.endswith("/messages")] == []
 
 
@@ -799,10 +742,10 @@ async def test_at_the_start_the_named_channels_are_looked_through_and_what_is_re
     adapter.remember(place("not an id"), "5")
     async with asyncio.timeout(60):
         await adapter.connect()
-        await until(lambda: len(inbox.texts) == 2)
+        await eventually(lambda: len(inbox.once) == 2)
         await adapter.disconnect()
-    assert sorted(inbox.texts) == ["lately", "unknown"]
-    assert long_ago["id"] not in inbox.tried
+    assert sorted(inbox.once) == ["lately", "unknown"]
+    assert long_ago["id"] not in [one.message_id for one in inbox.inbound]
 
 
 async def test_resumes_that_fail_again_and_again_end_in_a_new_session(fake, inbox, clock) -> None:
@@ -811,9 +754,9 @@ async def test_resumes_that_fail_again_and_again_end_in_a_new_session(fake, inbo
         fake.cut()
         for _ in range(5):
             await let_pass(clock)
-        await until(lambda: len(fake.identified) == 2)
+        await eventually(lambda: len(fake.identified) == 2)
         assert len(fake.resumed) == 5
-        await until(lambda: adapter.liveness.state is AdapterState.CONNECTED)
+        await eventually(lambda: adapter.liveness.state is AdapterState.CONNECTED)
 
 
 @each_row(
@@ -823,7 +766,7 @@ async def test_what_a_person_must_mend_ends_receiving(fake, inbox, clock, code, 
     async with connected(fake, inbox, clock) as adapter:
         known = len(fake.identified) + len(fake.resumed)
         await fake.close(code)
-        await until(lambda: adapter.liveness.state is AdapterState.FAILED)
+        await eventually(lambda: adapter.liveness.state is AdapterState.FAILED)
         assert (adapter.liveness.error_code, adapter.liveness.retryable) == (error, code != 4004)
         assert words in (adapter.liveness.error or "")
         assert len(fake.identified) + len(fake.resumed) == known
@@ -884,32 +827,32 @@ async def test_a_later_session_waits_until_one_is_left(fake, inbox, clock) -> No
         fake.starts_left = 0
         fake.cut()
         await let_pass(clock)
-        await until(lambda: clock.sleeping)
+        await eventually(lambda: clock.sleeping)
         clock.advance(timedelta(milliseconds=89_999))
         fake.starts_left = 1
         assert clock.sleeping == 1
         clock.advance(timedelta(milliseconds=1))
-        await until(lambda: len(fake.identified) == 2)
+        await eventually(lambda: len(fake.identified) == 2)
 
 
 async def test_heartbeats_that_are_answered_show_that_it_lives(adapter, fake, clock) -> None:
     assert fake.heartbeats == 1
     clock.advance(MINUTE)
     await fake.order(11)
-    await until(lambda: adapter.liveness.inbound_at == clock.now())
+    await eventually(lambda: adapter.liveness.inbound_at == clock.now())
 
 
 async def test_a_fault_of_our_own_is_logged_and_the_update_is_tried_again(fake, inbox, clock, caplog) -> None:
     inbox.failures.append(ZeroDivisionError("ours"))
     async with connected(fake, inbox, clock) as adapter:
         await fake.say("hello")
-        await until(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
+        await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
         assert adapter.liveness.error_code == "receive_failed"
         await let_pass(clock)
-        await until(lambda: inbox.kept)
+        await eventually(lambda: inbox.inbound)
         assert adapter.liveness.state is AdapterState.CONNECTED
     assert "channel.update_failed" in caplog.text
-    assert inbox.texts == ["hello"]
+    assert inbox.once == ["hello"]
 
 
 # The end.
@@ -923,9 +866,9 @@ async def test_disconnecting_leaves_nothing_behind_and_may_be_done_twice(fake, i
         await adapter.connect()
         await adapter.disconnect()
         await adapter.disconnect()
-    await until(lambda: fake.goodbyes == [1000])
-    await until(lambda: asyncio.all_tasks() <= before)
-    await until(lambda: beating() == 0)
+    await eventually(lambda: fake.goodbyes == [1000])
+    await eventually(lambda: asyncio.all_tasks() <= before)
+    await eventually(lambda: beating() == 0)
     assert threading.active_count() <= threads + 1
     assert adapter.liveness.state is AdapterState.STOPPED
     result = await adapter.send(DIRECT, "hello")
@@ -933,28 +876,28 @@ async def test_disconnecting_leaves_nothing_behind_and_may_be_done_twice(fake, i
 
 
 async def test_what_was_received_is_kept_before_it_ends(fake, inbox, clock) -> None:
-    inbox.gate.clear()
+    gate = inbox.gate = asyncio.Event()
     async with connected(fake, inbox, clock) as adapter, asyncio.TaskGroup() as group:
         for number in range(20):
             adapter._on_update("MESSAGE_CREATE", fake.message(str(number)))
         ending = group.create_task(adapter.disconnect())
-        await until(lambda: fake.goodbyes == [1000])
-        inbox.gate.set()
-        await until(ending.done)
-        assert len(inbox.kept) == 20
+        await eventually(lambda: fake.goodbyes == [1000])
+        gate.set()
+        await eventually(ending.done)
+        assert len(inbox.inbound) == 20
 
 
 async def test_what_cannot_be_kept_does_not_hold_the_end_and_comes_later(fake, inbox, clock) -> None:
     inbox.down = True
     async with connected(fake, inbox, clock) as adapter:
         await fake.say("one")
-        await until(lambda: clock.sleeping)
+        await eventually(lambda: clock.sleeping)
         async with asyncio.timeout(20):
             await adapter.disconnect()
         inbox.down = False
         await adapter.connect(is_reconnect=True)
-        await until(lambda: inbox.kept)
-        assert inbox.texts[0] == "one"
+        await eventually(lambda: inbox.inbound)
+        assert inbox.once[0] == "one"
 
 
 # Sending.

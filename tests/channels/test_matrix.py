@@ -246,7 +246,7 @@ async def test_a_redaction_takes_a_message_back(fake, adapter, listener) -> None
     newer, older = bare("m.room.redaction", {"redacts": "$1"}), bare("m.room.redaction", {}, redacts="$2")
     await fake.push(DM, text("$1"), newer, text("$2"), older)
     await eventually(lambda: len(listener.withdrawn) == 2)
-    assert listener.withdrawn == [(DM, "$1"), (DM, "$2")]
+    assert [(source.chat_id, gone) for source, gone in listener.withdrawn] == [(DM, "$1"), (DM, "$2")]
 
 
 async def test_a_thread_is_told_and_its_fallback_is_no_answer(fake, adapter, listener) -> None:

@@ -7,9 +7,9 @@ import json
 import logging
 import re
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
 from random import Random
 from typing import Any, cast
@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.applications import Starlette
 
+from channels.chat_listener import Listener, eventually
 from channels.fake_slack import (
     ANN,
     APP_TOKEN,
@@ -57,7 +58,6 @@ from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
     Attachment,
     Button,
-    ButtonPress,
     Card,
     MessageEvent,
     MessageType,
@@ -77,53 +77,6 @@ from table_rows import each_row
 ROOT = "1700000001.000001"
 
 
-@dataclass(repr=False)
-class Gateway:
-    """Stands where the gateway stands; `failures` are raised one a call, before anything is noted."""
-
-    happened: list[tuple[str, Any]] = field(default_factory=list)
-    failures: list[Exception] = field(default_factory=list)
-    note: str = ""
-    gate: asyncio.Event | None = None
-
-    @property
-    def inbound(self) -> list[MessageEvent]:
-        return [what for kind, what in self.happened if kind == "message"]
-
-    @property
-    def texts(self) -> list[str]:
-        return [one.text for one in self.inbound]
-
-    def of(self, wanted: str) -> list[Any]:
-        return [what for kind, what in self.happened if kind == wanted]
-
-    async def accept(self, event: MessageEvent) -> None:
-        await self._note("message", event)
-
-    async def edited(self, event: MessageEvent) -> None:
-        await self._note("edit", event)
-
-    async def deleted(self, source: SessionSource, message_id: str) -> None:
-        await self._note("deletion", (source, message_id))
-
-    async def pressed(self, press: ButtonPress) -> str:
-        await self._note("press", press)
-        return self.note
-
-    async def _note(self, kind: str, what: object) -> None:
-        if self.gate is not None:
-            await self.gate.wait()
-        if self.failures:
-            raise self.failures.pop(0)
-        self.happened.append((kind, what))
-
-
-async def eventually(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():
-            await asyncio.sleep(0)
-
-
 @pytest.fixture
 async def fake() -> AsyncIterator[FakeSlack]:
     async with FakeSlack() as server:
@@ -131,8 +84,8 @@ async def fake() -> AsyncIterator[FakeSlack]:
 
 
 @pytest.fixture
-def gateway() -> Gateway:
-    return Gateway()
+def gateway() -> Listener:
+    return Listener()
 
 
 class Hurried(SlackAdapter):
@@ -148,7 +101,7 @@ def made(fake: FakeSlack | None, clock: ManualClock, **words: Any) -> SlackAdapt
 
 
 @asynccontextmanager
-async def connected(adapter: SlackAdapter, gateway: Gateway | None = None) -> AsyncIterator[SlackAdapter]:
+async def connected(adapter: SlackAdapter, gateway: Listener | None = None) -> AsyncIterator[SlackAdapter]:
     if gateway is not None:
         adapter.set_message_handler(gateway)
     async with asyncio.timeout(60):
@@ -159,7 +112,7 @@ async def connected(adapter: SlackAdapter, gateway: Gateway | None = None) -> As
 
 
 @pytest.fixture
-async def adapter(fake: FakeSlack, clock: ManualClock, gateway: Gateway) -> AsyncIterator[SlackAdapter]:
+async def adapter(fake: FakeSlack, clock: ManualClock, gateway: Listener) -> AsyncIterator[SlackAdapter]:
     """A bot in Socket Mode that also has a signing secret."""
     found = made(fake, clock, extra={"signing_secret": SECRET})
     async with connected(found, gateway):
@@ -557,7 +510,7 @@ async def test_too_many_sockets_are_waited_out(adapter, fake, clock) -> None:
 # What a message is.
 
 
-async def received(fake: FakeSlack, gateway: Gateway, *events: dict[str, Any]) -> list[MessageEvent]:
+async def received(fake: FakeSlack, gateway: Listener, *events: dict[str, Any]) -> list[MessageEvent]:
     for number, event in enumerate(events):
         await fake.wires[0].say(envelope(f"e{number}", callback(event)))
     await eventually(lambda: len(fake.acked) == len(events))
@@ -693,7 +646,7 @@ def change(text: str, before: str = "old", **words: Any) -> dict[str, Any]:
 
 async def test_an_edit_is_told_with_the_messages_own_id(adapter, fake, gateway) -> None:
     await received(fake, gateway, change(f"<@{BOT}> new", thread_ts="1700000000.000001"))
-    (got,) = gateway.of("edit")
+    (got,) = gateway.edits
     assert (got.text, got.message_id, got.addressed) == ("new", ROOT, True)
     assert (got.source.user_id, got.source.thread_id) == (ANN, "1700000000.000001")
     assert gateway.inbound == []
@@ -725,7 +678,7 @@ async def test_a_deletion_is_told_also_of_a_threads_first_message(adapter, fake,
     unknown = {name: value for name, value in plain.items() if name != "previous_message"}
     tombstone = change("This message was deleted.", subtype="tombstone", user="USLACKBOT", thread_ts=ROOT)
     await received(fake, gateway, plain, own, unknown, tombstone)
-    told = [(source.user_id, source.thread_id, gone) for source, gone in gateway.of("deletion")]
+    told = [(source.user_id, source.thread_id, gone) for source, gone in gateway.withdrawn]
     assert told == [(ANN, "1700000000.1", ROOT), (None, None, ROOT), (ANN, None, ROOT)]
 
 
@@ -766,7 +719,7 @@ async def test_a_pressed_button_is_told_and_its_note_is_shown_to_whoever_pressed
     await fake.wires[0].say(envelope("e1", payload, "interactive"))
     await eventually(lambda: fake.called("chat.postEphemeral"))
     assert fake.acked == ["e1"]
-    (got,) = gateway.of("press")
+    (got,) = gateway.presses
     assert (got.value, got.message_id, got.press_id) == ("approve-1", "1700000002.000200", "99.88.77")
     assert (got.source.user_id, got.source.chat_type, got.source.thread_id) == (ANN, "thread", ROOT)
     assert not got.source.is_bot
@@ -1128,7 +1081,7 @@ async def test_signed_events_commands_and_presses_are_taken_before_they_are_answ
     answer = await knock(adapter, press, signed(press, clock.now()), kind=f"{kind}; charset=utf-8")
     assert (answer.status_code, answer.content) == (200, b"")
     assert gateway.texts == ["one", "/stop now"]
-    assert [one.value for one in gateway.of("press")] == ["approve-1"]
+    assert [one.value for one in gateway.presses] == ["approve-1"]
 
 
 async def test_a_request_that_was_not_kept_is_answered_so_that_slack_sends_it_again(

@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
 from typing import Any
@@ -15,6 +14,7 @@ import httpx2
 import pytest
 from starlette.applications import Starlette
 
+from channels.chat_listener import Listener, eventually
 from channels.fake_telegram import (
     BOT_ID,
     CUT,
@@ -44,9 +44,7 @@ from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
     Attachment,
     Button,
-    ButtonPress,
     Card,
-    MessageEvent,
     MessageType,
     SendErrorKind,
 )
@@ -60,7 +58,7 @@ from postroom.gateway.platforms.telegram import (
     TelegramAdapter,
 )
 from postroom.gateway.platforms.telegram_markdown import markdown_v2
-from postroom.gateway.session import Platform, SessionSource
+from postroom.gateway.session import Platform
 from postroom.testing import ManualClock
 from table_rows import each_row
 
@@ -69,60 +67,9 @@ HOOK = "https://chat.example.org/channels/telegram"
 CHAT = "77"
 
 
-@dataclass
-class Kept:
-    """Stands where the gateway stands; `failures` are raised one a call, None lets one call pass."""
-
-    inbound: list[MessageEvent] = field(default_factory=list)
-    edits: list[MessageEvent] = field(default_factory=list)
-    presses: list[ButtonPress] = field(default_factory=list)
-    moves: list[tuple[str, str]] = field(default_factory=list)
-    failures: list[Exception | None] = field(default_factory=list)
-    asked: int = 0
-    hold: asyncio.Event | None = None
-    note: str = "noted"
-
-    @property
-    def texts(self) -> list[str]:
-        return [one.text for one in self.inbound]
-
-    async def accept(self, event: MessageEvent) -> None:
-        await self._perhaps_fail()
-        self.inbound.append(event)
-
-    async def edited(self, event: MessageEvent) -> None:
-        await self._perhaps_fail()
-        self.edits.append(event)
-
-    async def deleted(self, source: SessionSource, message_id: str) -> None:
-        raise AssertionError("Telegram tells nothing of deleted messages")
-
-    async def moved(self, source: SessionSource, chat_id: str) -> None:
-        await self._perhaps_fail()
-        self.moves.append((source.chat_id, chat_id))
-
-    async def pressed(self, press: ButtonPress) -> str:
-        await self._perhaps_fail()
-        self.presses.append(press)
-        return self.note
-
-    async def _perhaps_fail(self) -> None:
-        self.asked += 1
-        if self.hold is not None:
-            await self.hold.wait()
-        if self.failures and (failure := self.failures.pop(0)) is not None:
-            raise failure
-
-
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():
-            await asyncio.sleep(0)
-
-
 async def pause_over(clock: ManualClock) -> None:
     """Wait until somebody pauses, and let that pause pass."""
-    await until(lambda: clock.sleeping)
+    await eventually(lambda: clock.sleeping)
     clock.advance(timedelta(seconds=60))
 
 
@@ -133,8 +80,8 @@ async def fake() -> AsyncIterator[FakeTelegram]:
 
 
 @pytest.fixture
-def kept() -> Kept:
-    return Kept()
+def kept() -> Listener:
+    return Listener()
 
 
 def made(
@@ -150,7 +97,7 @@ def made(
 
 
 @asynccontextmanager
-async def connected(adapter: TelegramAdapter, kept: Kept) -> AsyncIterator[TelegramAdapter]:
+async def connected(adapter: TelegramAdapter, kept: Listener) -> AsyncIterator[TelegramAdapter]:
     adapter.set_message_handler(kept)
     async with asyncio.timeout(60):
         await adapter.connect()
@@ -161,7 +108,7 @@ async def connected(adapter: TelegramAdapter, kept: Kept) -> AsyncIterator[Teleg
 
 
 @pytest.fixture
-async def adapter(fake: FakeTelegram, kept: Kept, clock: ManualClock) -> AsyncIterator[TelegramAdapter]:
+async def adapter(fake: FakeTelegram, kept: Listener, clock: ManualClock) -> AsyncIterator[TelegramAdapter]:
     async with connected(made(fake, clock), kept) as one:
         yield one
 
@@ -175,7 +122,7 @@ async def test_connecting_tells_who_the_bot_is(fake, adapter) -> None:
     assert adapter.platform is Platform.TELEGRAM
     assert adapter.lock_identity() == TOKEN
     assert adapter.routes() == ()
-    await until(lambda: fake.sent("getUpdates"))
+    await eventually(lambda: fake.sent("getUpdates"))
     asked = fake.sent("getUpdates")[0]
     assert set(asked["allowed_updates"]) >= {"message", "edited_message", "callback_query"}
     assert "offset" not in asked
@@ -271,16 +218,16 @@ def test_a_webhook_without_a_secret_is_refused(secret) -> None:
 async def test_disconnecting_while_a_message_is_being_kept_ends_within_a_bound_and_acknowledges_nothing(
     fake, kept, clock
 ) -> None:
-    kept.hold = asyncio.Event()
+    kept.gate = asyncio.Event()
     async with connected(made(fake, clock), kept) as adapter:
         fake.feed(update(1))
-        await until(lambda: kept.asked)
+        await eventually(lambda: kept.asked)
         await adapter.disconnect()
         assert fake.acknowledged == []
         assert len(adapter._tasks) == 0
-        kept.hold = None
+        kept.gate = None
         await adapter.connect()
-        await until(lambda: fake.acknowledged == [1])
+        await eventually(lambda: fake.acknowledged == [1])
         assert kept.texts == ["message 1"]
 
 
@@ -291,7 +238,7 @@ async def test_the_menu_of_the_bot_shows_the_commands(fake, kept, clock) -> None
     adapter = made(fake, clock)
     adapter.commands = [("start", "say hello"), ("help", "list the commands")]
     async with connected(adapter, kept):
-        await until(lambda: fake.sent("setMyCommands"))
+        await eventually(lambda: fake.sent("setMyCommands"))
     [told] = fake.sent("setMyCommands")
     assert told["commands"] == [
         {"command": "start", "description": "say hello"},
@@ -321,7 +268,7 @@ async def test_a_field_of_another_type_makes_the_update_a_dead_letter(fake, kept
     adapter.keep_dead = keep_dead
     fake.feed(*(update(n, message={**message(n, "hush-hush"), **odd}) for n, odd in enumerate(ODD)))
     fake.feed(update(len(ODD)))
-    await until(lambda: fake.acknowledged == [*range(len(ODD) + 1)])
+    await eventually(lambda: fake.acknowledged == [*range(len(ODD) + 1)])
     assert kept.texts == [f"message {len(ODD)}"]
     assert [json.loads(raw)["update_id"] for _, _, raw, _ in dead] == [*range(len(ODD))]
     assert all(why.startswith("an update cannot be used: ") for *_, why in dead)
@@ -338,7 +285,7 @@ async def test_malformed_updates_are_counted_passed_over_and_never_shown(fake, k
         update(5, message=message(5, photo=[{"file_id": ["hush-hush"]}])),
         update(6),
     )
-    await until(lambda: fake.acknowledged == [1, 2, 3, 4, 5, 6])
+    await eventually(lambda: fake.acknowledged == [1, 2, 3, 4, 5, 6])
     assert [(one.text, one.unread) for one in kept.inbound] == [("", ("a photo",)), ("message 6", ())]
     assert adapter.liveness.refused == 5
     assert "hush-hush" not in caplog.text
@@ -348,11 +295,11 @@ async def test_updates_without_numbers_do_not_make_it_poll_without_a_pause(
     fake, kept, clock, adapter
 ) -> None:
     fake.feed("nonsense")
-    await until(lambda: clock.sleeping)
+    await eventually(lambda: clock.sleeping)
     polls = len(fake.sent("getUpdates"))
     fake.updates = [update(1)]
     await pause_over(clock)
-    await until(lambda: fake.acknowledged == [1])
+    await eventually(lambda: fake.acknowledged == [1])
     assert polls <= 2
     assert kept.texts == ["message 1"]
 
@@ -361,12 +308,12 @@ async def test_a_poll_that_does_not_wait_is_not_repeated_without_a_pause(fake, k
     fake.faults["getUpdates"].extend([Raw(200, b'{"ok": true, "result": []}')] * 2)
     async with connected(made(fake, clock), kept) as adapter:
         for polls in (1, 2):
-            await until(lambda: clock.sleeping)
+            await eventually(lambda: clock.sleeping)
             assert len(fake.sent("getUpdates")) == polls
             assert adapter.liveness.state is AdapterState.CONNECTED
             await pause_over(clock)
         fake.feed(update(1))
-        await until(lambda: fake.acknowledged == [1])
+        await eventually(lambda: fake.acknowledged == [1])
 
 
 def pressed(update_id: int, **more: Any) -> dict[str, Any]:
@@ -378,9 +325,9 @@ def pressed(update_id: int, **more: Any) -> dict[str, Any]:
 async def test_a_pressed_button_is_handed_over_and_its_note_is_shown(fake, kept, adapter) -> None:
     kept.note = "😀" * 150
     fake.feed(pressed(1))
-    await until(lambda: fake.sent("answerCallbackQuery"))
+    await eventually(lambda: fake.sent("answerCallbackQuery"))
     assert fake.sent("answerCallbackQuery") == [{"callback_query_id": "p-1", "text": "😀" * 100}]
-    await until(lambda: fake.acknowledged == [1])
+    await eventually(lambda: fake.acknowledged == [1])
     (press,) = kept.presses
     assert (press.value, press.message_id, press.press_id) == ("approve:7", "9", "p-1")
     assert (press.source.user_id, press.source.chat_id, press.source.account) == ("77", "77", str(BOT_ID))
@@ -389,7 +336,7 @@ async def test_a_pressed_button_is_handed_over_and_its_note_is_shown(fake, kept,
 async def test_a_note_that_is_refused_harms_nothing(fake, kept, adapter) -> None:
     fake.faults["answerCallbackQuery"].append(Refusal(400, "Bad Request: query is too old"))
     fake.feed(pressed(1), update(2))
-    await until(lambda: fake.acknowledged == [1, 2])
+    await eventually(lambda: fake.acknowledged == [1, 2])
     assert kept.texts == ["message 2"]
     assert adapter.liveness.state is AdapterState.CONNECTED
 
@@ -402,11 +349,11 @@ async def test_a_poll_that_fails_is_repeated_after_a_pause_and_loses_nothing(
     fake.feed(update(number))
     fake.faults["getUpdates"].append(fault)
     async with connected(made(fake, clock), kept) as adapter:
-        await until(lambda: clock.sleeping)
+        await eventually(lambda: clock.sleeping)
         assert adapter.liveness.state is AdapterState.RECONNECTING
         assert adapter.liveness.error_code == "unreachable"
         await pause_over(clock)
-        await until(lambda: number in fake.acknowledged)
+        await eventually(lambda: number in fake.acknowledged)
         assert kept.texts == [f"message {one}" for one in range(1, number + 1)]
         assert adapter.liveness.state is AdapterState.CONNECTED
         assert adapter.liveness.error is None
@@ -423,19 +370,19 @@ async def test_the_pause_that_telegram_asks_for_is_kept(fake, kept, clock) -> No
     fake.feed(update(1))
     fake.faults["getUpdates"].append(Refusal(429, "Too Many Requests: retry after 90", {"retry_after": 90}))
     async with connected(made(fake, clock), kept):
-        await until(lambda: clock.sleeping)
+        await eventually(lambda: clock.sleeping)
         clock.advance(timedelta(seconds=89))
         assert clock.sleeping == 1
         clock.advance(timedelta(seconds=1))
-        await until(lambda: fake.acknowledged == [1])
+        await eventually(lambda: fake.acknowledged == [1])
         assert kept.texts == ["message 1"]
 
 
 async def test_another_that_polls_for_a_moment_is_told_of_and_waited_out(fake, kept, clock, adapter) -> None:
-    await until(lambda: fake._poll is not None)
+    await eventually(lambda: fake._poll is not None)
     async with httpx2.AsyncClient(trust_env=False) as other:
         task = asyncio.ensure_future(other.post(f"{fake.url}/bot{TOKEN}/getUpdates", json={}))
-        await until(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
+        await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
         fake.feed(update(1))
         await task
     assert adapter.liveness.error_code == "conflict"
@@ -443,7 +390,7 @@ async def test_another_that_polls_for_a_moment_is_told_of_and_waited_out(fake, k
     assert adapter.liveness.since == clock.now()
     assert kept.inbound == []
     await pause_over(clock)
-    await until(lambda: kept.inbound)
+    await eventually(lambda: kept.inbound)
     assert adapter.liveness.state is AdapterState.CONNECTED
     assert adapter.liveness.error is None
     assert adapter.liveness.since == clock.now()
@@ -456,12 +403,12 @@ async def test_a_group_that_became_a_supergroup_is_followed(fake, kept, clock, a
         update(1, message=message(1, chat=old, migrate_to_chat_id=-100500)),
         update(2, message=message(1, chat=new, migrate_from_chat_id=-500)),
     )
-    await until(lambda: kept.asked == 1)
+    await eventually(lambda: kept.asked == 1)
     assert fake.acknowledged == []
     assert (await adapter.send("-500", "hello")).success
     assert fake.sent("sendMessage")[-1]["chat_id"] == -100500
     await pause_over(clock)
-    await until(lambda: fake.acknowledged == [1, 2])
+    await eventually(lambda: fake.acknowledged == [1, 2])
     assert kept.moves == [("-500", "-100500")] * 2
     assert kept.inbound == []
 
@@ -473,13 +420,13 @@ async def test_what_is_sent_to_a_group_that_moved_while_nobody_listened_follows_
     fake.faults["sendMessage"].append(Refusal(400, words, {"migrate_to_chat_id": -100500}))
     assert (await adapter.send("-500", "hello")).success
     assert [one["chat_id"] for one in fake.sent("sendMessage")] == [-500, -100500]
-    await until(lambda: kept.moves == [("-500", "-100500")])
+    await eventually(lambda: kept.moves == [("-500", "-100500")])
 
 
 async def test_a_token_that_is_taken_away_ends_it(fake, kept, clock) -> None:
     fake.faults["getUpdates"].append(Refusal(401, "Unauthorized"))
     async with connected(made(fake, clock), kept) as adapter:
-        await until(lambda: adapter.liveness.state is AdapterState.FAILED)
+        await eventually(lambda: adapter.liveness.state is AdapterState.FAILED)
         assert adapter.liveness.error_code == "unauthorized"
         assert "BotFather" in (adapter.liveness.error or "")
         assert not adapter.liveness.retryable
@@ -495,7 +442,7 @@ async def test_receiving_and_sending_are_measured_apart(fake, kept, clock, adapt
     assert (adapter.liveness.inbound_at, adapter.liveness.outbound_at) == (began, began + 5_000)
     clock.advance(timedelta(seconds=5))
     fake.feed(update(1))
-    await until(lambda: kept.inbound)
+    await eventually(lambda: kept.inbound)
     assert (adapter.liveness.inbound_at, adapter.liveness.outbound_at) == (began + 10_000, began + 5_000)
 
 
@@ -504,7 +451,7 @@ async def test_receiving_and_sending_are_measured_apart(fake, kept, clock, adapt
 
 @asynccontextmanager
 async def hooked(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock
+    fake: FakeTelegram, kept: Listener, clock: ManualClock
 ) -> AsyncIterator[tuple[TelegramAdapter, Callable[..., Any]]]:
     async with connected(made(fake, clock, webhook_url=HOOK), kept) as adapter:
         app = Starlette(routes=list(adapter.routes()))
@@ -623,9 +570,9 @@ async def test_a_sender_that_leaves_in_the_middle_is_told_nothing_and_nothing_is
 
 async def test_a_webhook_that_is_not_connected_takes_nothing(fake, kept, clock) -> None:
     async with hooked(fake, kept, clock) as (adapter, deliver):
-        kept.hold = asyncio.Event()
+        kept.gate = asyncio.Event()
         waiting = asyncio.ensure_future(deliver(update(1)))
-        await until(lambda: kept.asked)
+        await eventually(lambda: kept.asked)
         await adapter.disconnect()
         assert await waiting == 503
         assert await deliver(update(1)) == 503
@@ -637,7 +584,7 @@ async def test_edits_and_presses_come_by_the_webhook_too(fake, kept, clock) -> N
         assert await deliver(update(1)) == 200
         assert await deliver(update(2, edited_message=message(1, "changed"))) == 200
         assert await deliver(pressed(3)) == 200
-        await until(lambda: fake.sent("answerCallbackQuery"))
+        await eventually(lambda: fake.sent("answerCallbackQuery"))
         assert (kept.texts, [one.text for one in kept.edits]) == (["message 1"], ["changed"])
         assert [one.value for one in kept.presses] == ["approve:7"]
 
@@ -652,17 +599,17 @@ async def test_a_webhook_is_looked_after(fake, kept, clock) -> None:
     look = timedelta(milliseconds=LOOK_EVERY_MS)
     async with hooked(fake, kept, clock) as (adapter, _):
         fake.faults["getWebhookInfo"].append(CUT)
-        await until(lambda: clock.sleeping)
+        await eventually(lambda: clock.sleeping)
         clock.advance(look)
-        await until(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
-        await until(lambda: clock.sleeping)
+        await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
+        await eventually(lambda: clock.sleeping)
         clock.advance(look)
-        await until(lambda: adapter.liveness.state is AdapterState.CONNECTED)
+        await eventually(lambda: adapter.liveness.state is AdapterState.CONNECTED)
         assert adapter.liveness.inbound_at == clock.now()
         fake.webhook["url"] = "https://other.example.org"
-        await until(lambda: clock.sleeping)
+        await eventually(lambda: clock.sleeping)
         clock.advance(look)
-        await until(lambda: adapter.liveness.state is AdapterState.FAILED)
+        await eventually(lambda: adapter.liveness.state is AdapterState.FAILED)
         assert adapter.liveness.error_code == "conflict"
 
 
@@ -1022,5 +969,5 @@ async def test_a_file_that_cannot_be_had_is_told_and_no_other_host_is_asked(fake
 async def test_messages_of_several_chats_keep_their_order(fake, kept, adapter) -> None:
     chats = [PRIVATE, GROUP]
     fake.feed(*(update(n, message=message(n, str(n), chat=chats[n % 2])) for n in range(1, 251)))
-    await until(lambda: len(fake.acknowledged) == 250)
+    await eventually(lambda: len(fake.acknowledged) == 250)
     assert kept.texts == [str(n) for n in range(1, 251)]

@@ -312,27 +312,19 @@ async def test_what_strangers_write_is_no_command(clock, gateway, scheme, templa
     assert "/stop now" in event.text
 
 
-@pytest.mark.parametrize(
-    ("body", "missing"),
-    [
-        (b'{"zen": "Keep it logically awesome.", "hook_id": 1}', "repo.name"),
-        (b'{"repo": {"name": "pier"}, "commits": []}', "commits.0.message"),
-        (b'{"repo": {"name": "pier"}, "commits": [{"message": null}]}', None),
-    ],
-)
-async def test_an_event_that_lacks_a_field_of_the_prompt_is_ignored(adapter, gateway, body, missing) -> None:
-    right = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
-    headers = {
-        "Content-Type": "application/json",
-        "X-Hub-Signature-256": f"sha256={right}",
-        "X-GitHub-Delivery": "d-1",
+async def test_an_event_that_lacks_a_field_of_the_prompt_is_ignored(adapter, gateway) -> None:
+    bodies = {
+        b'{"zen": "Keep it logically awesome.", "hook_id": 1}': "repo.name",
+        b'{"repo": {"name": "pier"}, "commits": []}': "commits.0.message",
+        b'{"repo": {"name": "pier"}, "commits": [{"message": null}]}': None,
     }
     async with calling(adapter) as client:
-        answer = await client.post("/webhook/hub", content=body, headers=headers)
-    assert answer.status_code == 202
-    if missing is not None:
-        assert answer.json() == {"delivery": "d-1", "status": "ignored", "missing": missing}
-    assert [event.text for event in gateway.accepted] == ([] if missing else ["pier: "])
+        for body, missing in bodies.items():
+            answer = await client.post("/webhook/hub", content=body, headers=github(body, "d-1"))
+            assert answer.status_code == 202
+            if missing is not None:
+                assert answer.json() == {"delivery": "d-1", "status": "ignored", "missing": missing}
+    assert [event.text for event in gateway.accepted] == ["pier: "]
 
 
 @each_row(
