@@ -921,6 +921,9 @@ async def test_an_answer_that_does_not_come_leaves_it_open(adapter, fake) -> Non
     assert result.error_kind is SendErrorKind.UNKNOWN
 
 
+FEWER = {"content": {"_errors": [{"code": "X", "message": "Must be 2000 or fewer in length."}]}}
+
+
 @each_row(
     "play, kind, wait",
     [
@@ -943,7 +946,7 @@ async def test_an_answer_that_does_not_come_leaves_it_open(adapter, fake) -> Non
         ),
         ({"status": 503, "body": {}}, SendErrorKind.TRANSIENT, None),
         (
-            {"status": 400, "body": {"message": "Must be 2000 or fewer in length.", "code": 0}},
+            {"status": 400, "body": {"message": "Invalid Form Body", "code": 50035, "errors": FEWER}},
             SendErrorKind.TOO_LONG,
             None,
         ),

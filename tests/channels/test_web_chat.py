@@ -16,7 +16,6 @@ from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import FILES, Button, Card, SendErrorKind
 from postroom.gateway.platforms import web_log
 from postroom.gateway.platforms.base import AdapterState
-from postroom.gateway.platforms.http_adapter import Refused
 from postroom.gateway.platforms.web import WebAdapter
 from postroom.gateway.platforms.web_log import ChatLog, Entry
 from postroom.stores.memory import MemoryRunStores
@@ -502,12 +501,6 @@ async def test_only_so_many_pages_are_open(adapter, monkeypatch) -> None:
             pass
 
 
-async def test_a_message_is_read_when_its_run_asks_a_question(ada, adapter) -> None:
-    await ada.post("/chat/messages", json={"id": MESSAGE_ID, "text": "Delete it"}, headers=SENT)
-    await adapter.send_card("Ada", Card(text="May I?"), {"read": [MESSAGE_ID]})
-    assert adapter._logs["Ada"].find(MESSAGE_ID).answered
-
-
 async def test_a_message_is_read_when_its_answer_takes_the_place_of_a_draft_that_named_none(
     ada, adapter
 ) -> None:
@@ -801,16 +794,6 @@ def test_a_notice_is_no_draft() -> None:
     log = ChatLog("0" * 8)
     say(log, "p1", "The server restarts soon", [], final=False, at=0)
     assert log.find("p1").draft is False
-
-
-def test_more_than_may_watch_are_refused() -> None:
-    log = ChatLog("0" * 8)
-    watchers = [log.watch() for _ in range(16)]
-    with pytest.raises(Refused):
-        log.watch()
-    log.leave(watchers[0])
-    log.leave(watchers[0])
-    assert log.watch()
 
 
 @each_row(

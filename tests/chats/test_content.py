@@ -16,18 +16,12 @@ async def test_a_message_without_content_is_refused_in_a_sentence_and_no_agent_i
     _, channel = await room.open(agent)
     await channel.say("")
     await settled(lambda: channel.texts() == [wording.NOTHING_TO_READ])
+    await channel.say("", unread=("a story",))
+    await settled(lambda: channel.texts()[1:] == ["I cannot read a story: say it in words."])
     assert agent.read == []
     async with asyncio.timeout(60):
-        while await room.statuses() != {InboundStatus.REJECTED: 1}:
+        while await room.statuses() != {InboundStatus.REJECTED: 2}:
             await asyncio.sleep(0)
-
-
-async def test_a_message_of_which_no_part_is_read_is_refused_and_says_which_part(room) -> None:
-    agent = Agent()
-    _, channel = await room.open(agent)
-    await channel.say("", unread=("a story",))
-    await settled(lambda: channel.texts() == ["I cannot read a story: say it in words."])
-    assert agent.read == []
 
 
 async def test_forwarded_words_reach_the_agent_as_their_authors_and_are_no_command(room) -> None:

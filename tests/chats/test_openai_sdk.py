@@ -189,16 +189,15 @@ async def test_in_a_session_the_conversation_is_ours(room) -> None:
 
 async def cut_off(it: Harbour) -> None:
     """Ask in each of the four ways: each says that the answer `and the` is no whole one."""
-    told = {"model": "postroom", "messages": [{"role": "user", "content": "Go on"}]}
-    pieces = [one async for one in await it.sdk.chat.completions.create(**told, stream=True)]
+    pieces = [one async for one in await it.chat("Go on", stream=True)]
     text = "".join(one.choices[0].delta.content or "" for one in pieces)
     assert (text, pieces[-1].choices[0].finish_reason) == ("and the", "length")
     async with it.sdk.responses.stream(model="postroom", input="Go on") as events:
         kinds = [event.type async for event in events]
     assert kinds[-1] == "response.incomplete"
-    [choice] = (await it.sdk.chat.completions.create(**told)).choices
+    [choice] = (await it.chat("Go on, please")).choices
     assert (choice.message.content, choice.finish_reason) == ("and the", "length")
-    answer = await it.sdk.responses.create(model="postroom", input="Go on")
+    answer = await it.sdk.responses.create(model="postroom", input="And on")
     assert (answer.status, answer.output_text) == ("incomplete", "and the")
     assert answer.incomplete_details.reason == "max_output_tokens"
 
