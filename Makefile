@@ -54,7 +54,7 @@ $(DEV): $(STAMP) requirements-dev.lock
 	@echo "Added: $(VENV) has $$(du -sm $(VENV) | cut -f1) MB now"
 	@touch $@
 
-.PHONY: install dev run test test-long test-nightly test-properties nightly unit seeds seeds-postgres check format static lock docs bench soak soak-servers simulate simulate-planted peers clients libraries raise-clients test-clients test-clients-nightly clients-table audit sbom wheel screenshot clean help
+.PHONY: install dev run test test-long test-nightly test-properties nightly unit seeds seeds-postgres check format static lock docs bench soak soak-servers simulate simulate-planted planted paths peers clients libraries raise-clients test-clients test-clients-nightly clients-table audit sbom wheel screenshot clean help
 
 install: $(STAMP) ## make the environment in .venv with what the server needs; `PYTHON=python3.13` makes .venv-python3.13
 
@@ -140,6 +140,12 @@ simulate: $(DEV) ## live seeded worlds of several servers with faults; SEEDS=100
 
 simulate-planted: $(DEV) ## plant faults of the protocol one by one; print after how many worlds each is found; OPTIONS="--worlds 2000"
 	@PYTHONPATH=tests:src $(BIN)/python -m planted.measuring $(OPTIONS)
+
+planted: $(DEV) ## plant 60 faults of one line each in a copy; print which of them the tests of "make test" find
+	@PYTHONPATH=tests:src $(BIN)/python -m planted.suite $(OPTIONS)
+
+paths: $(DEV) ## count functions, files, statements and record types on seven paths, beside their limits; OPTIONS="--show run"
+	@PYTHONPATH=tests:src $(BIN)/python -m paths $(OPTIONS)
 
 bench: $(DEV) ## run the benchmarks; prints each figure with its ratio to a limit taken in the same run
 	$(BIN)/python -m benchmarks $(ARGS)

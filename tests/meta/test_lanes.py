@@ -57,9 +57,9 @@ def test_a_listed_name_takes_all_its_cases_and_a_listed_beginning_those_that_hav
 @pytest.mark.parametrize(
     ("file", "kind", "lane"),
     [
-        ("conformance/test_mail_store.py", "sqlite", None),
-        ("conformance/test_mail_store.py", "postgres", "long"),
-        ("conformance/test_mail_store.py", "pooled", "nightly"),
+        ("conformance/test_mail_changes.py", "sqlite", None),
+        ("conformance/test_mail_changes.py", "postgres", "long"),
+        ("conformance/test_mail_changes.py", "pooled", "nightly"),
         ("faults/test_relay.py", "postgres", "long"),
         ("embedded/test_keys.py", "postgres", "long"),
         ("embedded/test_mailbox.py", "postgres", "nightly"),

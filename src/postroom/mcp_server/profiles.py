@@ -16,6 +16,7 @@ CORE: Final = (
     "send_message",
     "reply_message",
     "fetch_inbox",
+    "get_attachment",
     "acknowledge_message",
     "search_messages",
     "file_reservation_paths",

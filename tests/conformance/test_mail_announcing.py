@@ -1,0 +1,239 @@
+"""What is left to announce to agents, what was said, and what runs make of messages."""
+
+from dataclasses import replace
+
+import pytest
+
+from conformance.boxes import Box, on_both
+from conformance.promises.given import Office, put_message
+from postroom.contracts.announcing import Arrival, ClientSession, Nudges
+from postroom.contracts.errors import StoreError
+from postroom.contracts.people import ChatAddress
+from postroom.contracts.runs import OnTimeout
+from postroom.contracts.waking import AskedQuestion, KeptRunner, MessageRun
+
+
+def three(box: Box, here: Office) -> list[int]:
+    return [box.put(here.ada, [here.ben], now=5).id for _ in range(3)]
+
+
+def left(box: Box, agent_id: int, *, limit: int = 10) -> list[int]:
+    return [one.message_id for one in box.unannounced(agent_id, limit=limit)]
+
+
+def test_messages_to_be_announced_come_oldest_first(box: Box, here: Office) -> None:
+    sent = box.put(here.ada, [here.ben], kind="cc", importance="high", now=5)
+    box.put(here.ada, [here.cyd])
+    second, read, recalled = (box.put(here.cyd, [here.ben]).id for _ in range(3))
+    assert box.unannounced(here.ben.id, limit=1) == [
+        Arrival(
+            message_id=sent.id,
+            seq=1,
+            kind="cc",
+            sender_id=here.ada.id,
+            sender_name="Ada",
+            importance="high",
+            broadcast=False,
+            created_at=5,
+        )
+    ]
+    box.mark_read(read, here.ben.id, 9)
+    box.mark_recalled(recalled, 9)
+    assert left(box, here.ben.id) == [sent.id, second]
+    assert left(box, 99) == []
+
+
+def test_a_message_is_announced_once(box: Box, here: Office) -> None:
+    sent, ben = box.put(here.ada, [here.ben, here.cyd]).id, here.ben.id
+    box.undo(lambda tx: tx.mark_announced(ben, [sent], by="hook", now=4))
+    marked = [
+        box.mark_announced(agent_id, ids, by=by, now=now)
+        for agent_id, ids, by, now in (
+            (ben, [sent, sent, 99], "hook", 5),
+            (ben, [sent], "watch", 6),
+            (here.ada.id, [sent], "hook", 5),
+            (ben, [], "hook", 5),
+        )
+    ]
+    assert marked == [1, 0, 0, 0]
+    marks = [
+        (one.name, one.announced_at, one.announced_by, one.read_at) for one in box.recipients([sent])[sent]
+    ]
+    assert marks == [("Ben", 5, "hook", None), ("Cyd", None, None, None)]
+    assert (left(box, ben), left(box, here.cyd.id)) == ([], [sent])
+
+
+@on_both
+def test_more_messages_than_a_statement_has_parameters_are_announced_at_once(box: Box, here: Office) -> None:
+    sent = box.change(lambda tx: [put_message(tx, here.ada, [here.ben]).id for _ in range(1_200)])
+    assert box.mark_announced(here.ben.id, sent, by="hook", now=5) == 1_200
+    assert left(box, here.ben.id, limit=2_000) == []
+
+
+def test_directed_messages_are_those_that_name_their_reader(box: Box, here: Office) -> None:
+    first, second, third = three(box, here)
+    box.put(here.ada, [here.ben], kind="cc")
+    everybody = box.insert_message(
+        project_id=here.project.id,
+        sender=here.ada,
+        thread_id=None,
+        subject="s",
+        body_md="b",
+        importance="normal",
+        ack_required=False,
+        topic="",
+        broadcast=True,
+        reply_to=None,
+        now=1,
+    )
+    box.insert_recipient(everybody.id, here.ben, "to")
+
+    def directed(limit: int = 9) -> list[tuple[int, int]]:
+        return box.directed_unread(here.ben.id, limit=limit)
+
+    assert (directed(), directed(1)) == ([(third, 3), (second, 2), (first, 1)], [(third, 3)])
+    box.mark_read(third, here.ben.id, 9)
+    box.mark_recalled(second, 9)
+    assert directed() == [(first, 1)]
+
+
+@on_both
+def test_a_session_acts_as_one_agent(box: Box, here: Office) -> None:
+    ada, ben, cyd = here.ada.id, here.ben.id, here.cyd.id
+    for client, agent_id, now in (("claude", ada, 5), ("codex", cyd, 5), ("claude", ben, 6)):
+        box.bind_client_session(client, "s", agent_id, now)
+    first = ClientSession(client="claude", session_id="s", agent_id=ben, bound_at=6)
+    other = ClientSession(client="codex", session_id="s", agent_id=cyd, bound_at=5)
+    assert (box.client_session("claude", "s"), box.client_session("codex", "s")) == (first, other)
+    assert box.client_session("claude", "t") is None
+    asked = [ada, ben, cyd, 99]
+    assert [one for one, known in box.reach(ada, asked).items() if known.has_session] == [ben, cyd]
+    assert box.sessions_seen(asked) == {ben: 6, cyd: 5}
+    assert box.reach(ada, []) == box.sessions_seen([]) == {}
+    for _ in range(2):
+        box.end_client_session("claude", "s")
+    assert box.client_session("claude", "s") is None
+    with pytest.raises(StoreError):
+        box.bind_client_session("claude", "s", 99, 5)
+
+
+def test_old_sessions_are_forgotten_oldest_first(box: Box, here: Office) -> None:
+    for number in range(4):
+        box.bind_client_session("claude", f"s{number}", here.ada.id, 10 + number)
+    assert [box.purge_client_sessions(12, limit=limit) for limit in (1, 9, 9)] == [1, 1, 0]
+    assert [box.client_session("claude", one) is None for one in ("s1", "s2")] == [True, False]
+
+
+def test_nudges_read_back_as_they_were_noted(box: Box, here: Office) -> None:
+    assert box.nudges(here.ada.id) == Nudges()
+    for nudges in (Nudges(held_seq=3, notified_at=5), Nudges(held_seq=4, notified_at=1)):
+        box.set_nudges(here.ada.id, nudges)
+        assert box.nudges(here.ada.id) == nudges
+    assert box.nudges(here.ben.id) == Nudges()
+    with pytest.raises(StoreError):
+        box.set_nudges(99, Nudges())
+
+
+def test_a_runner_is_kept_replaced_and_dropped(box: Box, here: Office) -> None:
+    ada, ben = sorted([here.ada.id, here.ben.id])
+    box.put_runner(ben, "{}", declared_by="file", now=5)
+    box.put_runner(ada, "{}", declared_by="file", now=5)
+    assert (box.runner(here.cyd.id), box.with_runner([ada, ben, 99])) == (None, {ada: 5, ben: 5})
+    box.put_runner(ada, '{"é": 1}', declared_by="operator", now=6)
+    kept = KeptRunner(agent_id=ada, runner='{"é": 1}', declared_by="operator", updated_at=6)
+    assert box.runner(ada) == kept
+    pages = (box.runners(limit=1), box.runners(limit=9, after=ada))
+    assert [[one.agent_id for one in page] for page in pages] == [[ada], [ben]]
+    assert [box.drop_runner(ada, now=now) for now in (7, 8)] == [True, False]
+    assert (box.runner(ada), box.with_runner([])) == (None, {})
+    with pytest.raises(StoreError):
+        box.put_runner(99, "{}", declared_by="file", now=5)
+
+
+@on_both
+def test_what_a_run_makes_of_a_message_is_kept_by_recipient(box: Box, here: Office) -> None:
+    sent, other = box.put(here.ada, [here.ben, here.ada]).id, box.put(here.ada, [here.ben]).id
+    first = MessageRun(message_id=sent, agent_id=here.ben.id, run_id="r1", delivered_at=6)
+    own = replace(first, agent_id=here.ada.id, failure="née", ended_at=9)
+    again = replace(first, run_id="r2", delivered_at=7)
+    for one in (first, own, again):
+        box.put_message_run(one)
+    assert box.message_runs([sent, 99]) == {sent: {here.ben.id: again, here.ada.id: own}, 99: {}}
+    for stranger in (replace(own, message_id=other), replace(first, message_id=99)):
+        with pytest.raises(StoreError):
+            box.put_message_run(stranger)
+
+
+def test_a_message_that_tells_the_end_of_a_run_is_known(box: Box, here: Office) -> None:
+    told, written, _ = three(box, here)
+    box.note_answer(told, "r1")
+    box.note_answer(told, "r2")
+    assert (box.answering_run(told), box.answering_run(written)) == ("r1", None)
+    assert (box.tells_last(told), box.tells_last(written)) == (True, False)
+    box.note_answer(written, "r1")
+    assert (box.tells_last(told), box.tells_last(written)) == (False, True)
+    with pytest.raises(StoreError):
+        box.note_answer(99, "r")
+
+
+def test_what_a_run_at_work_asks_is_known_until_it_ends(box: Box, here: Office) -> None:
+    ada = here.ada.id
+    first = AskedQuestion(id="b", text="May I? é")
+    second = AskedQuestion(id="a", text="And this?", timeout_ms=60_000, on_timeout=OnTimeout.NO)
+    assert not box.ask("r", ada, first, 1)
+    box.begin_run("r", ada, 1)
+    assert not box.ask("r", here.ben.id, first, 1)
+    for question, at in ((first, 2), (second, 3), (first, 4)):
+        assert box.ask("r", ada, question, at)
+    box.begin_run("other", ada, 1)
+    assert (box.questions("r"), box.questions("other")) == ([first, second], [])
+    box.end_run("r", now=9)
+    assert box.questions("r") == []
+    box.begin_run("r", ada, 5)
+    assert box.ask("r", ada, first, 5)
+    box.begin_run("r", ada, 6)
+    assert box.questions("r") == []
+
+
+def test_who_works_on_a_thread_is_known(box: Box, here: Office) -> None:
+    ada, ben = here.ada.id, here.ben.id
+    mine, other = (box.put(here.ada, [here.ben, here.ada], thread=one) for one in ("t", "u"))
+
+    def working(thread_id: str, *asked: int, project_id: int = mine.project_id) -> set[int]:
+        return box.working_on(asked, project_id, thread_id)
+
+    assert working("t", ada, ben) == set()
+    for agent_id, run_id, message_id in ((ada, "a", other.id), (ben, "b", mine.id)):
+        run = MessageRun(message_id=message_id, agent_id=agent_id, run_id=run_id, delivered_at=6)
+        box.put_message_run(run)
+    box.begin_run("b", ben, 6)
+    box.begin_run("other", ada, 6)
+    assert working("t", ada, ben) == {ben}
+    assert working("t", ada) == working("t") == working("u", ada, ben) == set()
+    assert working("t", ben, project_id=mine.project_id + 1) == set()
+    box.end_run("b", now=7)
+    assert working("t", ada, ben) == set()
+
+
+def test_messages_that_have_woken_nobody_are_found(box: Box, here: Office) -> None:
+    ada, ben = here.ada.id, here.ben.id
+    sent = [box.put(here.cyd, [here.ada, here.ben], now=5).id for _ in range(3)]
+
+    def found(after: tuple[int, int] = (0, 0), limit: int = 99) -> list[tuple[int, int]]:
+        return box.unwoken(after=after, limit=limit)
+
+    def counted() -> list[int]:
+        return [box.unwoken_count(agent_id) for agent_id in (ada, ben)]
+
+    assert (found(), counted()) == ([], [3, 3])
+    box.put_runner(ada, "{}", declared_by="file", now=5)
+    box.put_chat_address(ben, ChatAddress(platform="telegram", chat_id="é"), now=5)
+    every = sorted((message_id, agent_id) for message_id in sent for agent_id in (ada, ben))
+    assert (found(), found(every[2], 2)) == (every, every[3:5])
+    box.mark_read(sent[0], ada, 6)
+    box.mark_announced(ben, sent[:1], by="chat", now=6)
+    box.put_message_run(MessageRun(message_id=sent[1], agent_id=ada, run_id="r", delivered_at=6, ended_at=7))
+    box.mark_recalled(sent[2], 6)
+    assert (found(), counted()) == ([(sent[1], ben)], [0, 1])
+    box.set_agent_retired(ben, 7, now=7)
+    assert (found(), counted()) == ([], [0, 0])
