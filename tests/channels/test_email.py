@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.chat_listener import Listener, eventually
@@ -431,7 +431,6 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(st.one_of(PIECES, st.binary(max_size=8)), max_size=40).map(b"".join))
-@settings(max_examples=200)
 def test_no_mail_breaks_the_reader(raw) -> None:
     try:
         event = heard(b"From: a@x.org\r\n" + raw)

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from nio import Api
 
@@ -188,7 +188,6 @@ TYPES = st.sampled_from(["m.room.message", "m.sticker", "m.room.redaction", "m.r
         },
     )
 )
-@settings(max_examples=200)
 def test_no_event_breaks_the_reader(event) -> None:
     room, me = wire.Room(room_id=ROOM), wire.Ourselves(user_id=BOT, name="Postbot")
     room.learn(event)
