@@ -192,7 +192,7 @@ async def cut_off(it: Harbour) -> None:
     pieces = [one async for one in await it.chat("Go on", stream=True)]
     text = "".join(one.choices[0].delta.content or "" for one in pieces)
     assert (text, pieces[-1].choices[0].finish_reason) == ("and the", "length")
-    async with it.sdk.responses.stream(model="postroom", input="Go on") as events:
+    async with it.sdk.responses.stream(model="postroom", input="Then") as events:
         kinds = [event.type async for event in events]
     assert kinds[-1] == "response.incomplete"
     [choice] = (await it.chat("Go on, please")).choices
