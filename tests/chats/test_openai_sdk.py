@@ -187,17 +187,17 @@ async def test_in_a_session_the_conversation_is_ours(room) -> None:
         assert it.shown() == [("user", "first"), ("assistant", "one"), ("user", "second")]
 
 
-async def cut_off(it: Harbour) -> None:
+async def cut_off(it: Harbour, words: str) -> None:
     """Ask in each of the four ways: each says that the answer `and the` is no whole one."""
-    pieces = [one async for one in await it.chat("Go on", stream=True)]
+    pieces = [one async for one in await it.chat(words, stream=True)]
     text = "".join(one.choices[0].delta.content or "" for one in pieces)
     assert (text, pieces[-1].choices[0].finish_reason) == ("and the", "length")
-    async with it.sdk.responses.stream(model="postroom", input="Then") as events:
+    async with it.sdk.responses.stream(model="postroom", input=words) as events:
         kinds = [event.type async for event in events]
     assert kinds[-1] == "response.incomplete"
-    [choice] = (await it.chat("Go on, please")).choices
+    [choice] = (await it.chat(f"{words} again")).choices
     assert (choice.message.content, choice.finish_reason) == ("and the", "length")
-    answer = await it.sdk.responses.create(model="postroom", input="And on")
+    answer = await it.sdk.responses.create(model="postroom", input=f"{words} again")
     assert (answer.status, answer.output_text) == ("incomplete", "and the")
     assert answer.incomplete_details.reason == "max_output_tokens"
 
@@ -212,11 +212,12 @@ async def test_an_answer_that_a_limit_cut_off_is_no_whole_one(room) -> None:
     agent.act = act
     async with harbour(room, agent=agent) as it:
         while limits:
-            await cut_off(it)
+            await cut_off(it, limits[0])
             limits.pop(0)
     async with harbour(room) as it:
         it.model.add(*[replace(said("and the"), stop_reason=StopReason.MAX_TOKENS)] * 4, InferenceResult())
-        await cut_off(it)
+        await cut_off(it, "the model's")
+        assert len(it.asked) == 4
         [choice] = (await it.chat("Say nothing")).choices
         assert (choice.message.content, choice.finish_reason) == ("", "stop")
 
