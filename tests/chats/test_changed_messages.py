@@ -1,6 +1,6 @@
 """What people change after they said it, what they answer to, and groups that move."""
 
-from gateway_room import Agent, all_answered, settled
+from gateway_room import Agent, all_answered, at_work, settled
 from postroom.contracts.chat import ChatSession, InboundStatus
 from postroom.contracts.records import replace
 from postroom.gateway import wording
@@ -9,9 +9,7 @@ from postroom.gateway import wording
 async def test_who_changes_a_message_too_late_is_told_of_each_change_once_and_only_of_other_words(
     room,
 ) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
-    agent.free.clear()
+    agent, gateway, channel = await room.with_agent(held=True)
     said = await channel.say("paint it red")
     await settled(agent.began(1))
     changed = channel.message("paint it red", id=said.message_id)
@@ -28,11 +26,8 @@ async def test_who_changes_a_message_too_late_is_told_of_each_change_once_and_on
 
 
 async def test_what_is_changed_back_from_a_command_is_not_read_and_its_sender_is_told(room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
-    agent.free.clear()
-    await channel.say("paint it red")
-    await settled(agent.began(1))
+    agent, gateway, channel = await room.with_agent(held=True)
+    await at_work(agent, channel, "paint it red")
     for number, words in enumerate(("and blue", "and blue after all"), start=2):  # as it was, and otherwise
         said = await channel.say("and blue")
         await settled(lambda: not gateway.intake.tasks)
@@ -50,11 +45,8 @@ async def test_what_is_changed_back_from_a_command_is_not_read_and_its_sender_is
 
 
 async def test_a_message_that_is_changed_to_nothing_stays_as_it_was(room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
-    agent.free.clear()
-    await channel.say("hello")
-    await settled(agent.began(1))
+    agent, gateway, channel = await room.with_agent(held=True)
+    await at_work(agent, channel, "hello")
     for words in ("paint it red", "/queue paint it blue"):
         said = await channel.say(words)
         await settled(lambda: not gateway.intake.tasks)
@@ -74,8 +66,7 @@ async def test_a_message_that_was_never_kept_is_changed_without_a_word(room) -> 
 
 
 async def test_a_group_that_has_another_id_goes_on_with_its_conversations(room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+    agent, gateway, channel = await room.with_agent()
     for user in ("u1", "u2"):
         await channel.say("hello", chat="-5", chat_type="group", user=user)
     await all_answered(room, gateway, 2)
@@ -109,9 +100,7 @@ async def test_a_group_that_has_another_id_goes_on_with_its_conversations(room) 
 
 
 async def test_a_message_that_is_changed_into_a_command_is_taken_back_and_never_read(room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
-    agent.free.clear()
+    agent, gateway, channel = await room.with_agent(held=True)
     at_work = await channel.say("paint it red")
     await settled(agent.began(1))
     for number, words in enumerate(("/new", "/stop", "/no_such_command"), start=2):
@@ -135,11 +124,8 @@ async def test_a_message_that_is_changed_into_a_command_is_taken_back_and_never_
 
 
 async def test_what_a_command_gave_the_agent_is_changed_without_the_command(room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
-    agent.free.clear()
-    await channel.say("hello")
-    await settled(agent.began(1))
+    agent, gateway, channel = await room.with_agent(held=True)
+    await at_work(agent, channel, "hello")
     said = await channel.say("/queue paint it red")
     await settled(lambda: not gateway.intake.tasks)
     await gateway.intake.edited(channel.message("/queue paint it blue", id=said.message_id))

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from gateway_room import CONFIG, Agent, all_answered, settled
+from gateway_room import CONFIG, Agent, all_answered, at_work, settled
 from postroom.contracts.inference import CallerRequest
 from postroom.contracts.records import replace
 from postroom.gateway import wording
@@ -83,8 +83,7 @@ async def test_an_edited_message_asks_what_its_chat_asks(room) -> None:
         agent, config=replace(CONFIG, chats={(Platform.TELEGRAM, "12345"): rules})
     )
     agent.free.clear()
-    await channel.say("first")
-    await settled(agent.began(1))
+    await at_work(agent, channel, "first")
     second = await channel.say("second")
     await settled(lambda: not gateway.intake.tasks)
     await channel.edit(second, "second, mended")
@@ -115,8 +114,7 @@ async def test_everything_is_listed_and_given_back(room) -> None:
 
 
 async def test_a_conversation_begins_anew_as_its_chat_says(room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+    agent, gateway, channel = await room.with_agent()
     await said(room, gateway, channel, "/set reset idle 2h")
     await said(room, gateway, channel, "one")
     room.clock.advance(timedelta(hours=3))

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from gateway_room import CONFIG, Agent, all_answered, both_engines, settled
+from gateway_room import CONFIG, Agent, all_answered, at_work, both_engines, settled
 from postroom.contracts.chat import InboundDraft, InboundStatus
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.conversation import Summary, SummaryDraft
@@ -28,8 +28,7 @@ async def said(room, gateway, channel, number: int) -> list[str]:
 
 
 async def test_help_lists_what_one_may_use(room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+    agent, gateway, channel = await room.with_agent()
     await channel.say("/help", user="u2")
     [text] = await said(room, gateway, channel, 1)
     assert "/status" in text
@@ -40,8 +39,7 @@ async def test_help_lists_what_one_may_use(room) -> None:
 
 
 async def test_an_unknown_command_is_named_and_never_read(room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+    agent, gateway, channel = await room.with_agent()
     await channel.say("/frobnicate now")
     assert await said(room, gateway, channel, 1) == [
         "There is no command /frobnicate. /help lists those there are."
@@ -86,11 +84,8 @@ async def test_a_stop_that_comes_with_the_message_itself_obeys_the_role_of_the_c
 
 
 async def test_stop_ends_the_run_and_keeps_what_waits(room) -> None:
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent)
-    await channel.say("one")
-    await settled(agent.began(1))
+    agent, gateway, channel = await room.with_agent(held=True)
+    await at_work(agent, channel, "one")
     await channel.say("two")
     await settled(lambda: not gateway.intake.tasks)
     await channel.say("/stop")
@@ -112,8 +107,7 @@ async def test_stop_ends_a_run_that_waits_for_its_next_attempt(room) -> None:
     agent.act = busy
     gateway, channel = await room.open(agent)
     [(_, mailbox)] = room.opened
-    await channel.say("one")
-    await settled(agent.began(1))
+    await at_work(agent, channel, "one")
     await mailbox.settled()
     await channel.say("/stop")
     await settled(lambda: not gateway.intake.tasks)
@@ -125,9 +119,7 @@ async def test_stop_ends_a_run_that_waits_for_its_next_attempt(room) -> None:
 
 
 async def test_stop_all_drops_what_waits_and_lists_it(room) -> None:
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent)
+    agent, gateway, channel = await room.with_agent(held=True)
     for word in ("one", "two", "three"):
         await channel.say(word)
     await settled(agent.began(1), lambda: not gateway.intake.tasks)
@@ -140,9 +132,7 @@ async def test_stop_all_drops_what_waits_and_lists_it(room) -> None:
 
 
 async def test_status_says_what_is_at_work_and_what_waits(room) -> None:
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent)
+    agent, gateway, channel = await room.with_agent(held=True)
     await channel.say("/status")
     [idle] = await said(room, gateway, channel, 1)
     assert "At work: no\nWaiting: 0\nWhile busy: queue" in idle
@@ -156,8 +146,7 @@ async def test_status_says_what_is_at_work_and_what_waits(room) -> None:
 
 
 async def test_new_begins_a_conversation_and_resume_takes_up_the_old_one(room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+    agent, gateway, channel = await room.with_agent()
     await channel.say("in the first")
     await all_answered(room, gateway, 1)
     await channel.say("/title First")
@@ -177,8 +166,7 @@ async def test_new_begins_a_conversation_and_resume_takes_up_the_old_one(room) -
 
 
 async def test_a_message_right_behind_a_command_is_about_what_the_command_made(room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+    agent, gateway, channel = await room.with_agent()
     await channel.say("in the first")
     await all_answered(room, gateway, 1)
     await channel.say("/new")
@@ -193,8 +181,7 @@ async def test_a_message_right_behind_a_command_is_about_what_the_command_made(r
 
 
 async def test_messages_behind_a_command_keep_their_order_whatever_becomes_of_it(room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+    agent, gateway, channel = await room.with_agent()
     commands = gateway.runner.services.commands
     may_go_on = asyncio.Event()
 
@@ -213,8 +200,7 @@ async def test_messages_behind_a_command_keep_their_order_whatever_becomes_of_it
 
 
 async def test_a_command_that_hangs_holds_up_neither_the_start_nor_another_chat(room, monkeypatch) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+    agent, gateway, channel = await room.with_agent()
     for chat, text in (
         ("a", "/title Stuck"),
         ("a", "/new"),
@@ -277,8 +263,7 @@ async def test_search_finds_what_was_said_in_any_of_the_conversations(room) -> N
 
 @both_engines
 async def test_search_finds_the_messages_that_a_summary_stands_for(room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+    agent, gateway, channel = await room.with_agent()
     await channel.say("the green pier needs paint")
     await all_answered(room, gateway, 1)
     thread_id = agent.activations[-1].thread_id
@@ -310,8 +295,7 @@ async def test_search_finds_messages_by_the_names_of_their_files(room) -> None:
 
 
 async def test_commands_of_a_session_are_done_in_the_order_in_which_they_came(room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+    gateway, channel = await room.open(Agent())
     await channel.say("in the first")
     await all_answered(room, gateway, 1)
     commands = gateway.runner.services.commands
@@ -363,11 +347,8 @@ async def test_undo_hides_the_last_exchange_and_retry_asks_again(room) -> None:
 
 
 async def test_undo_and_retry_say_that_the_agent_is_at_work_and_what_to_do(room) -> None:
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent)
-    await channel.say("one")
-    await settled(agent.began(1))
+    agent, gateway, channel = await room.with_agent(held=True)
+    await at_work(agent, channel, "one")
     told = "Not done: the agent is at work. Send this command again after its answer, or send /stop first."
     for number, command in enumerate(("/undo", "/retry"), 1):
         await channel.say(command)
@@ -401,13 +382,10 @@ async def test_a_run_that_was_given_up_and_is_retried_in_the_chat_is_no_dead_let
 
 
 async def test_a_way_that_was_chosen_for_the_session_holds(room) -> None:
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent)
+    agent, gateway, channel = await room.with_agent(held=True)
     await channel.say("/busy reject")
     await said(room, gateway, channel, 1)
-    await channel.say("one")
-    await settled(agent.began(1))
+    await at_work(agent, channel, "one")
     await channel.say("two")
     await settled(lambda: any(text.startswith("Not taken") for text in channel.texts()), room.hurry(gateway))
     await channel.say("/queue three")
@@ -418,11 +396,8 @@ async def test_a_way_that_was_chosen_for_the_session_holds(room) -> None:
 
 
 async def test_background_work_is_done_beside_the_conversation(room) -> None:
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent)
-    await channel.say("one")
-    await settled(agent.began(1))
+    agent, gateway, channel = await room.with_agent(held=True)
+    await at_work(agent, channel, "one")
     await channel.say("/background two")
     await settled(agent.began(2))
     agent.free.set()
@@ -475,11 +450,8 @@ WITH_BO = replace(CONFIG, routes=(Route(agent="Bo@harbour", mention=("bo",)),))
 
 
 async def test_status_knows_the_run_of_another_agent_of_the_chat(room) -> None:
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent, config=WITH_BO)
-    await channel.say("@bo go")
-    await settled(agent.began(1))
+    agent, gateway, channel = await room.with_agent(held=True, config=WITH_BO)
+    await at_work(agent, channel, "@bo go")
     await channel.say("/status")
     at_work = "At work: yes, another agent of this chat\nWaiting: 0"
     await settled(lambda: any(at_work in one for one in channel.texts()), room.hurry(gateway))
@@ -550,9 +522,7 @@ async def test_stop_ends_a_run_that_asks_and_its_question_has_no_answer_any_more
 
 
 async def test_a_command_in_one_session_does_nothing_to_another(room) -> None:
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent)
+    agent, gateway, channel = await room.with_agent(held=True)
     await channel.say("one", chat="a")
     await settled(agent.began(1))
     await channel.say("/stop", chat="b")

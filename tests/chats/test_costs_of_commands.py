@@ -70,8 +70,7 @@ async def told(gateway: Any, channel: FakeChannel, text: str) -> str | None:
 
 @both_engines
 async def test_a_search_reads_2000_messages_and_goes_on_from_there(room, read) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+    agent, gateway, channel = await room.with_agent()
     await long_chat(room, gateway, channel, agent, messages=5_000, runs=0)
     read.clear()
     said = await told(gateway, channel, "/search nowhere")
@@ -120,8 +119,7 @@ async def test_a_command_reads_no_more_in_a_conversation_of_twice_the_length(roo
 
 async def test_what_is_forgotten_is_kept_apart_from_the_session_and_has_an_end(room, monkeypatch) -> None:
     monkeypatch.setattr(sessions, "MOST_HIDDEN", 2)
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+    agent, gateway, channel = await room.with_agent()
     for number in range(1, 4):
         await channel.say(f"number {number}")
         await all_answered(room, gateway, number)

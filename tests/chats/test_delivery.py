@@ -4,7 +4,7 @@ import asyncio
 from datetime import timedelta
 
 from dispatch_room import done
-from gateway_room import Agent, all_answered, both_engines, delivery, settled, tried
+from gateway_room import Agent, all_answered, at_work, both_engines, delivery, settled, tried
 from postroom.contracts.agent_events import StreamReset, TextDelta
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import Overloaded, StoreUnavailable, Unauthorized
@@ -40,11 +40,8 @@ async def test_what_may_pass_is_tried_again_and_said_once(room) -> None:
 
 
 async def test_an_answer_that_a_crash_cut_off_is_marked_when_it_is_said_again(room) -> None:
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent, capabilities=FINAL)
-    await channel.say("hello")
-    await settled(agent.began(1))
+    agent, gateway, channel = await room.with_agent(held=True, capabilities=FINAL)
+    await at_work(agent, channel, "hello")
     channel.refusals.append(asyncio.CancelledError())  # the process dies here
     agent.free.set()
     await settled(lambda: not channel.refusals, room.hurry(gateway))
@@ -93,8 +90,7 @@ async def test_what_lies_in_the_dead_letter_queue_can_be_sent_after_all(room) ->
 
 @both_engines
 async def test_an_answer_that_was_given_before_its_acknowledgement_is_not_given_again(room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent, capabilities=FINAL)
+    gateway, channel = await room.open(Agent(), capabilities=FINAL)
     write, lost = room.runs.store.write, [True]
 
     async def lossy(change, *, key=""):
@@ -134,11 +130,8 @@ async def test_an_answer_that_is_too_old_is_not_sent(room) -> None:
 
 
 async def test_a_later_answer_does_not_overtake_one_that_has_to_wait(room) -> None:
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent, capabilities=FINAL)
-    await channel.say("one")
-    await settled(agent.began(1))
+    agent, gateway, channel = await room.with_agent(held=True, capabilities=FINAL)
+    await at_work(agent, channel, "one")
     channel.refusals += [failed(SendErrorKind.TRANSIENT)] * 2
     await channel.say("two")
     await channel.say("three", chat="other")
@@ -150,8 +143,7 @@ async def test_a_later_answer_does_not_overtake_one_that_has_to_wait(room) -> No
 
 
 async def test_a_long_answer_comes_in_parts_that_fit_and_none_twice(room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent, capabilities=FINAL)
+    agent, gateway, channel = await room.with_agent(capabilities=FINAL)
     await channel.say(" ".join(f"word{number}" for number in range(100)))
     await settled(agent.began(1))
     await all_answered(room, gateway, 1)
@@ -264,9 +256,7 @@ async def test_a_run_that_fails_says_so_and_the_next_one_is_answered(room) -> No
 
 
 async def test_typing_is_shown_from_the_moment_a_message_is_taken(room) -> None:
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent)
+    agent, gateway, channel = await room.with_agent(held=True)
     await channel.say("one")
     await settled(agent.began(1), lambda: not gateway.intake.tasks, lambda: channel.typed >= 2)
     before = channel.typed

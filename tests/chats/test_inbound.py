@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from dispatch_room import done
-from gateway_room import Agent, all_answered, both_engines, busy, settled
+from gateway_room import Agent, all_answered, at_work, both_engines, busy, settled
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import StoreUnavailable
 from postroom.contracts.records import replace
@@ -16,8 +16,7 @@ from postroom.gateway.config import BusyPolicy
 
 
 async def test_a_message_is_answered_where_it_was_said(room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+    agent, gateway, channel = await room.with_agent()
     event = await channel.say("hello")
     await settled(lambda: channel.texts() == ["re: hello"])
     await all_answered(room, gateway, 1)
@@ -59,8 +58,7 @@ async def test_a_message_is_three_changes_also_in_a_session_that_was_silent_for_
 @both_engines
 @pytest.mark.parametrize("mode", [BusyPolicy.QUEUE, BusyPolicy.INTERRUPT])
 async def test_twenty_at_once_have_one_agent_and_are_read_in_order(room, mode) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent, config=busy(mode))
+    agent, gateway, channel = await room.with_agent(config=busy(mode))
     words = [f"w{number}" for number in range(20)]
     for word in words:
         await channel.say(word, files=["f.png"] if word.endswith("3") else ())
@@ -92,8 +90,7 @@ async def test_a_message_that_interrupts_a_run_which_has_ended_meanwhile_does_no
 
     agent.act = answered
     gateway, channel = await room.open(agent, config=busy(BusyPolicy.INTERRUPT))
-    await channel.say("first")
-    await settled(agent.began(1))
+    await at_work(agent, channel, "first")
     run_queue = room.opened[-1][1]
     accepting = run_queue.accepting
 
@@ -112,11 +109,8 @@ async def test_a_message_that_interrupts_a_run_which_has_ended_meanwhile_does_no
 
 
 async def test_a_message_that_interrupts_ends_the_run_at_work_and_is_answered_next(room) -> None:
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent, config=busy(BusyPolicy.INTERRUPT))
-    await channel.say("first")
-    await settled(agent.began(1))
+    agent, gateway, channel = await room.with_agent(held=True, config=busy(BusyPolicy.INTERRUPT))
+    await at_work(agent, channel, "first")
     await channel.say("second")
     await settled(agent.began(2))
     agent.free.set()
@@ -141,11 +135,8 @@ async def test_collected_messages_are_read_together_by_sender(room) -> None:
 
 
 async def test_a_message_for_a_busy_session_is_refused_where_that_is_the_rule(room) -> None:
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent, config=busy(BusyPolicy.REJECT))
-    await channel.say("first")
-    await settled(agent.began(1))
+    agent, gateway, channel = await room.with_agent(held=True, config=busy(BusyPolicy.REJECT))
+    await at_work(agent, channel, "first")
     for text in ("second", "third", "fourth"):
         await channel.say(text)
     await settled(lambda: not gateway.intake.tasks)
@@ -158,11 +149,8 @@ async def test_a_message_for_a_busy_session_is_refused_where_that_is_the_rule(ro
 
 
 async def test_a_full_queue_refuses_and_says_so(room) -> None:
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent, config=busy(BusyPolicy.QUEUE, max_waiting=2))
-    await channel.say("w0")
-    await settled(agent.began(1))
+    agent, gateway, channel = await room.with_agent(held=True, config=busy(BusyPolicy.QUEUE, max_waiting=2))
+    await at_work(agent, channel, "w0")
     for number in range(1, 5):
         await channel.say(f"w{number}")
     await settled(lambda: not gateway.intake.tasks)
@@ -174,9 +162,7 @@ async def test_a_full_queue_refuses_and_says_so(room) -> None:
 
 
 async def test_sessions_do_not_wait_for_one_another(room) -> None:
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent)
+    agent, gateway, channel = await room.with_agent(held=True)
     for number in range(8):
         await channel.say("hi", chat=f"c{number}")
     await settled(agent.began(8))
@@ -186,8 +172,7 @@ async def test_sessions_do_not_wait_for_one_another(room) -> None:
 
 
 async def test_a_message_that_cannot_be_kept_is_not_acknowledged_and_comes_again(room, monkeypatch) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+    agent, gateway, channel = await room.with_agent()
 
     async def failing(*given, **more):
         raise StoreUnavailable("full")
@@ -204,8 +189,7 @@ async def test_a_message_that_cannot_be_kept_is_not_acknowledged_and_comes_again
 
 
 async def test_messages_are_not_overtaken_while_the_store_is_out_of_order(room, monkeypatch) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+    agent, gateway, channel = await room.with_agent()
     run_queue, failures = room.opened[-1][1], [StoreUnavailable("full")] * 3
     accepting = run_queue.accepting
 
@@ -223,8 +207,7 @@ async def test_messages_are_not_overtaken_while_the_store_is_out_of_order(room, 
 
 
 async def test_a_gateway_that_ends_takes_no_message_and_does_not_acknowledge_it(room) -> None:
-    agent = Agent()
-    _, channel = await room.open(agent)
+    _agent, _, channel = await room.with_agent()
     await room.close()
     await channel.say("too late")
     assert [event.text for event in channel.unacknowledged] == ["too late"]
@@ -233,9 +216,7 @@ async def test_a_gateway_that_ends_takes_no_message_and_does_not_acknowledge_it(
 
 @both_engines
 async def test_what_was_left_waiting_is_answered_first_and_in_order_at_the_next_start(room) -> None:
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent)
+    agent, gateway, channel = await room.with_agent(held=True)
     for number in range(33):
         await channel.say(f"w{number}")
     await settled(agent.began(1), lambda: not gateway.intake.tasks)
@@ -252,8 +233,7 @@ async def test_what_was_left_waiting_is_answered_first_and_in_order_at_the_next_
 
 
 async def test_a_message_that_was_left_too_long_is_not_answered_and_its_sender_is_told(room) -> None:
-    agent = Agent()
-    _, channel = await room.open(agent)
+    agent, _, channel = await room.with_agent()
     draft = channel.message("old")
     await room.close()
     from postroom.contracts.chat import InboundDraft, InboundKey
@@ -292,11 +272,8 @@ async def on_its_way(room, gateway, channel, text):
 
 
 async def test_a_message_that_is_edited_or_deleted_on_its_way_is_read_so(room) -> None:
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent)
-    await channel.say("first")
-    await settled(agent.began(1))
+    agent, gateway, channel = await room.with_agent(held=True)
+    await at_work(agent, channel, "first")
     async with on_its_way(room, gateway, channel, "secnod") as event:
         await channel.edit(event, "second")
     async with on_its_way(room, gateway, channel, "oh no") as event:
@@ -309,11 +286,8 @@ async def test_a_message_that_is_edited_or_deleted_on_its_way_is_read_so(room) -
 
 
 async def test_a_message_that_another_process_handed_over_too_stays_handed_over(room) -> None:
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent)
-    await channel.say("first")
-    await settled(agent.began(1))
+    agent, gateway, channel = await room.with_agent(held=True)
+    await at_work(agent, channel, "first")
     async with on_its_way(room, gateway, channel, "second"):
         other, _ = await room.open(agent)
         await settled(lambda: not other.intake.tasks)
@@ -324,8 +298,7 @@ async def test_a_message_that_another_process_handed_over_too_stays_handed_over(
 
 
 async def test_strangers_get_a_code_in_private_and_nothing_elsewhere(room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+    agent, gateway, channel = await room.with_agent()
     await channel.say("let me in", user="stranger", chat="s")
     await channel.say("me too", user="stranger", chat="g", chat_type="group")
     await all_answered(room, gateway, 2)

@@ -195,8 +195,7 @@ async def test_a_message_that_the_chat_refuses_for_good_is_told_to_be_lost(room)
 
 async def test_a_reply_goes_to_the_mail_room_and_is_no_prompt(room) -> None:
     mail = FakeMail()
-    agent = Agent()
-    _, channel = await room.open(agent, mail=mail)
+    _agent, _, channel = await room.with_agent(mail=mail)
     await channel.say("/reply 12 Yes, do it.")
     await settled(lambda: bool(channel.texts()))
     [(word, address, message, text, key)] = mail.told

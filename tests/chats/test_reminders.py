@@ -18,8 +18,7 @@ async def later(room, gateway, span: timedelta) -> int:
 
 
 async def test_a_reminder_comes_once_over_a_restart(room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+    agent, gateway, channel = await room.with_agent()
     await channel.say("/remind 10m Lock   the door.")
     await all_answered(room, gateway, 1)
     await room.close()
@@ -55,8 +54,7 @@ async def test_reminders_that_were_due_while_no_server_ran_come_in_order(room) -
 
 
 async def test_words_come_to_the_agent_again_and_again_until_they_are_removed(room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+    agent, gateway, channel = await room.with_agent()
     await channel.say("hello")
     await all_answered(room, gateway, 1)
     await channel.say("/every 1d Say what is new.")
@@ -80,8 +78,7 @@ def at(year: int, month: int, day: int, hour: int) -> int:
 
 async def test_words_come_at_a_time_of_day_in_a_zone_also_when_the_clocks_change(room) -> None:
     """The room begins on Tuesday, 14 November 2023; clocks in New York are set ahead on 10 March 2024."""
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+    gateway, channel = await room.open(Agent())
     await channel.say("/every day at 9:00 America/New_York Say what is new.")
     await all_answered(room, gateway, 1)
     kept = "Kept: every day at 9:00 America/New_York; next Wed 2023-11-15 09:00 EST."
@@ -184,8 +181,7 @@ async def test_a_time_or_a_span_that_is_none_is_refused_in_one_sentence(room) ->
 
 
 async def test_words_for_the_agent_bring_what_the_chat_asks_of_it_as_messages_do(room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+    agent, gateway, channel = await room.with_agent()
     for number, words in enumerate(
         ("/every 1d Say what is new.", "/set model small", "/set instructions Rhyme.", "hello"), start=1
     ):

@@ -22,9 +22,7 @@ def failed(kind: SendErrorKind, why: str = "the platform says no", **more) -> Se
 
 
 async def test_a_message_in_a_group_is_marked_until_it_is_answered(room) -> None:
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent, capabilities=REACTS)
+    agent, gateway, channel = await room.with_agent(held=True, capabilities=REACTS)
     event = await channel.say("hello", **GROUP)
     await settled(agent.began(1), lambda: channel.marks == [(event.message_id, True)])
     agent.free.set()
@@ -55,9 +53,7 @@ async def test_a_mark_goes_away_when_the_answer_cannot_be_delivered(room) -> Non
 
 
 async def test_messages_that_a_command_drops_lose_their_marks(room) -> None:
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent, capabilities=REACTS)
+    agent, gateway, channel = await room.with_agent(held=True, capabilities=REACTS)
     first = await channel.say("one", **GROUP)
     await settled(agent.began(1))
     second = await channel.say("two", **GROUP)
@@ -70,9 +66,9 @@ async def test_messages_that_a_command_drops_lose_their_marks(room) -> None:
 
 
 async def test_a_message_that_is_refused_at_once_is_never_marked(room) -> None:
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent, capabilities=REACTS, config=busy(BusyPolicy.REJECT))
+    agent, gateway, channel = await room.with_agent(
+        held=True, capabilities=REACTS, config=busy(BusyPolicy.REJECT)
+    )
     first = await channel.say("one", **GROUP)
     await settled(agent.began(1), lambda: not gateway.intake.tasks)
     await channel.say("two", **GROUP)
@@ -125,8 +121,7 @@ async def test_a_platform_that_never_answers_to_a_mark_holds_up_no_answer(room) 
 async def test_a_mark_that_has_no_turn_is_not_tried_again_and_one_to_take_away_waits_for_its_turn(
     room,
 ) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent, capabilities=REACTS)
+    agent, gateway, channel = await room.with_agent(capabilities=REACTS)
     channel.mark_refusal = failed(SendErrorKind.RATE_LIMITED, TOO_OFTEN, retry_after_ms=500)
     await channel.say("one", **GROUP)
     await all_answered(room, gateway, 1)
