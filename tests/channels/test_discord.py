@@ -119,7 +119,6 @@ OURS = wire.Me(user_id=ME)
 
 def test_a_direct_message_belongs_to_its_chat() -> None:
     event = wire.event_of(message(), DM, OURS)
-    assert event.source is not None
     assert (event.text, event.message_id, event.addressed) == ("hello", "1100000000004194304", True)
     assert event.timestamp == 1_682_330_837_012
     assert event.source.to_dict() == {
@@ -172,7 +171,6 @@ def test_an_answer_to_a_forward_does_not_name_who_forwarded_it() -> None:
 
 def test_a_thread_stands_beside_the_channel_that_it_belongs_to() -> None:
     source = wire.event_of(message(channel_id=THREAD, guild_id=GUILD), IN_THREAD, OURS).source
-    assert source is not None
     assert (source.chat_type, source.chat_id, source.thread_id) == ("thread", ROOM, THREAD)
 
 
@@ -216,7 +214,6 @@ def test_a_written_command_is_one_and_a_webhook_is_a_bot() -> None:
         "stop",
         "now",
     )
-    assert event.source is not None
     assert event.source.is_bot
 
 
@@ -389,7 +386,6 @@ async def test_a_message_that_is_said_is_handed_over(adapter, fake, inbox, clock
     await eventually(lambda: len(inbox.once) == 2)
     assert inbox.once == ["hello", "there"]
     source = inbox.inbound[1].source
-    assert source is not None
     assert (source.chat_id, source.thread_id, source.chat_name) == (ROOM, THREAD, "side")
     assert adapter.liveness.inbound_at == clock.now()
     assert adapter.liveness.outbound_at is None
@@ -422,7 +418,6 @@ async def test_a_channel_that_may_not_be_seen_is_a_channel_without_a_name(adapte
     await fake.say("one", channel=ROOM)
     await eventually(lambda: inbox.inbound)
     source = inbox.inbound[0].source
-    assert source is not None
     assert (source.chat_type, source.chat_id, source.chat_name) == ("channel", ROOM, None)
 
 
@@ -596,7 +591,6 @@ async def test_a_slash_command_is_a_message_with_a_slash(fake, inbox, clock) -> 
             MessageType.COMMAND,
             True,
         )
-        assert event.source is not None
         assert (event.source.user_id, event.source.user_name) == (BOB, "Bobby")
 
 
@@ -634,7 +628,6 @@ async def test_after_a_new_session_what_was_missed_is_asked_for_in_order(fake, i
         assert inbox.once == ["one", "uno", "two 0", "two 1", "two 2", "dos", "live"]
         assert inbox.inbound[2].message_id == missed[0]["id"]
         dos = inbox.inbound[5]
-        assert dos.source is not None
         assert (dos.source.thread_id, dos.metadata, dos.addressed) == (THREAD, {"guild_id": GUILD}, True)
         assert adapter.liveness.state is AdapterState.CONNECTED
 

@@ -103,7 +103,6 @@ async def test_a_mail_is_a_message_and_is_read_afterwards(fake, adapter, listene
     inbound = listener.inbound[0]
     assert inbound.text == "A question\n\nWhat time is it?"
     assert (inbound.message_id, inbound.timestamp) == ("<1@example.com>", 1_700_000_000_000)
-    assert inbound.source is not None
     assert (inbound.source.platform, inbound.source.chat_type) == (Platform.EMAIL, "dm")
     assert (inbound.source.chat_id, inbound.source.user_id, inbound.source.user_name) == (ANN, ANN, "Ann")
     assert (inbound.source.thread_id, inbound.source.account) == ("<1@example.com>", ADDRESS)
@@ -201,13 +200,11 @@ async def test_a_malformed_mail_is_counted_and_does_not_block(fake, adapter, lis
 
 def test_the_sender_is_the_address_and_never_the_name() -> None:
     inbound = inbound_of(mail(sender='"boss@example.org" <Eve@Evil.example>'))
-    assert inbound.source is not None
     assert (inbound.source.user_id, inbound.source.user_name) == ("eve@evil.example", "boss@example.org")
     encoded = (
         b"From: =?utf-8?q?boss=40x=2Eorg_=3Cboss=40x=2Eorg=3E?= <eve@evil.example>\r\n" + HEAD + b"\r\n."
     )
     inbound = inbound_of(encoded)
-    assert inbound.source is not None
     assert inbound.source.user_id == "eve@evil.example"
 
 
@@ -242,11 +239,9 @@ def test_a_sender_is_verified_by_the_trusted_server_alone(results, verified) -> 
 
 def test_a_thread_is_known_by_its_root() -> None:
     inbound = inbound_of(mail("yes", References="<root@x.org> <2@x.org>", In_Reply_To="<2@x.org>"))
-    assert inbound.source is not None
     assert (inbound.source.thread_id, inbound.reply_to_message_id) == ("<root@x.org>", "<2@x.org>")
     assert (inbound.text, inbound.source.chat_topic) == ("yes", "A question")
     inbound = inbound_of(mail("yes", In_Reply_To="<only@x.org>"))
-    assert inbound.source is not None
     assert (inbound.source.thread_id, inbound.reply_to_message_id) == ("<only@x.org>", "<only@x.org>")
 
 
@@ -330,7 +325,6 @@ def test_hostile_headers_stay_on_their_line() -> None:
         b"Content-Disposition: attachment; filename*=utf-8''a%0D%0Ab; filename=\"c\"\r\n\r\nx"
     )
     inbound = inbound_of(raw)
-    assert inbound.source is not None
     assert "\n" not in f"{inbound.source.user_name}{inbound.source.chat_topic}{inbound.media[0].name}"
 
 
@@ -673,7 +667,6 @@ async def test_an_answer_belongs_to_its_thread(fake, adapter, listener, clock) -
     fake.imap.put(mail("hm", Subject="Grüße", References="<root@x.org> <2@x.org>"))
     await passing(clock, lambda: listener.inbound)
     inbound = listener.inbound[0]
-    assert inbound.source is not None
     result = await adapter.send(
         inbound.source.chat_id, "**Hello** <b>", inbound.message_id, {"thread_id": inbound.source.thread_id}
     )

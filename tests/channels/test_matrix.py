@@ -92,7 +92,6 @@ async def test_a_message_of_a_direct_chat_is_understood(fake, adapter, listener)
     await eventually(lambda: listener.inbound)
     inbound = listener.inbound[0]
     assert (inbound.text, inbound.message_id, inbound.timestamp) == ("hello there", "$1", 1_700_000_000_000)
-    assert inbound.source is not None
     assert (inbound.source.platform, inbound.source.chat_type, inbound.source.chat_id) == (
         Platform.MATRIX,
         "dm",
@@ -258,7 +257,6 @@ async def test_a_thread_is_told_and_its_fallback_is_no_answer(fake, adapter, lis
     await fake.push(ROOM, text("$1", **{"m.relates_to": relation}))
     await eventually(lambda: listener.inbound)
     inbound = listener.inbound[0]
-    assert inbound.source is not None
     assert (inbound.source.thread_id, inbound.source.chat_type) == ("$root", "group")
     assert inbound.reply_to_message_id is None
 
@@ -342,7 +340,6 @@ async def test_names_of_rooms_and_people_are_shown(fake, adapter, listener) -> N
     await fake.push(ROOM, text("$1"), state={"events": [name, member, "?"]})
     await eventually(lambda: listener.inbound)
     source = listener.inbound[0].source
-    assert source is not None
     assert (source.chat_name, source.user_name) == ("The room", "Ann")
 
 

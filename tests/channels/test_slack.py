@@ -560,14 +560,11 @@ async def test_a_mention_and_its_event_are_one_message_of_one_session(adapter, f
         second.text,
         second.addressed,
     )
-    assert first.source is not None
-    assert second.source is not None
     assert build_session_key(first.source) == build_session_key(second.source)
 
 
 async def test_other_bots_are_told_apart(adapter, fake, gateway) -> None:
     (got,) = await received(fake, gateway, message(subtype="bot_message", user=None, bot_id="B0OTHER"))
-    assert got.source is not None
     assert (got.source.user_id, got.source.is_bot) == ("B0OTHER", True)
 
 
@@ -582,9 +579,6 @@ async def test_with_threads_each_message_in_a_channel_begins_one(fake, clock, ga
         message("b", channel=CHANNEL, thread_ts=ROOT),
         message("c"),
     )
-    assert first.source is not None
-    assert reply.source is not None
-    assert direct.source is not None
     assert build_session_key(first.source) == build_session_key(reply.source)
     assert direct.source.thread_id is None
     await adapter.send(CHANNEL, "x", ROOT)

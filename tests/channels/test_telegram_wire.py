@@ -53,7 +53,6 @@ def test_a_direct_message_is_read_whole() -> None:
     assert event.timestamp == 1_700_000_000_000
     assert event.addressed
     source = event.source
-    assert source is not None
     assert source.to_dict() == {
         "platform": "telegram",
         "chat_id": "77",
@@ -136,7 +135,6 @@ def test_a_topic_is_a_thread_and_its_beginning_is_not_answered() -> None:
     event = inbound(
         text="hi", message_thread_id=4, is_topic_message=True, reply_to_message={**root, "from": OURSELVES}
     )
-    assert event.source is not None
     assert (event.source.thread_id, event.source.chat_topic, event.source.chat_type) == (
         "4",
         "Plans",
@@ -151,7 +149,6 @@ def test_a_topic_is_a_thread_and_its_beginning_is_not_answered() -> None:
 
 def test_a_chain_of_answers_is_no_topic() -> None:
     event = inbound(text="hi", message_thread_id=4, reply_to_message=message(4, "before", chat=GROUP))
-    assert event.source is not None
     assert event.source.thread_id is None
     assert event.reply_to_message_id == "4"
 
@@ -159,7 +156,6 @@ def test_a_chain_of_answers_is_no_topic() -> None:
 def test_who_speaks_for_a_chat_has_the_chats_id() -> None:
     anonymous = {"id": 1_087_968_824, "is_bot": True, "first_name": "Group", "username": "GroupAnonymousBot"}
     event = inbound(text="hi", sender_chat=GROUP, **{"from": anonymous})
-    assert event.source is not None
     assert (event.source.user_id, event.source.user_name, event.source.is_bot) == ("-100200", "Team", False)
 
 
@@ -171,7 +167,6 @@ def test_a_channel_is_a_channel() -> None:
     }
     found = read_update(update(1, channel_post=post), ME)
     assert isinstance(found, Posted)
-    assert found.event.source is not None
     assert (found.event.source.chat_type, found.event.source.user_id) == ("channel", "-100300")
     assert (found.event.addressed, found.edited) == (False, False)
     edited = read_update(update(1, edited_channel_post=post), ME)
@@ -181,7 +176,6 @@ def test_a_channel_is_a_channel() -> None:
 
 def test_other_bots_are_marked_as_bots() -> None:
     event = inbound(text="hi", **{"from": BOT})
-    assert event.source is not None
     assert event.source.is_bot
 
 

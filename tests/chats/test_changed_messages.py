@@ -76,7 +76,6 @@ async def test_a_group_that_has_another_id_goes_on_with_its_conversations(room) 
     await channel.say("a moment", chat="-5", chat_type="group", user="u1")
     await settled(agent.began(3))
     source = channel.message("", chat="-5", chat_type="group").source
-    assert source is not None
     await gateway.intake.moved(replace(source, user_id=None), "-1005")
     await gateway.intake.moved(replace(source, user_id=None), "-1005")  # told in the old one and in the new
     agent.free.set()

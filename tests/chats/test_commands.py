@@ -453,8 +453,8 @@ async def test_status_knows_the_run_of_another_agent_of_the_chat(room) -> None:
     agent, gateway, channel = await room.with_agent(held=True, config=WITH_BO)
     await at_work(agent, channel, "@bo go")
     await channel.say("/status")
-    at_work = "At work: yes, another agent of this chat\nWaiting: 0"
-    await settled(lambda: any(at_work in one for one in channel.texts()), room.hurry(gateway))
+    busy = "At work: yes, another agent of this chat\nWaiting: 0"
+    await settled(lambda: any(busy in one for one in channel.texts()), room.hurry(gateway))
     agent.free.set()
     await all_answered(room, gateway, 2)
 
