@@ -194,6 +194,17 @@ async def stage(
         await room.close()
 
 
+def on(*drivers: type[Driver]) -> pytest.MarkDecorator:
+    """Have a test run on some platforms alone."""
+    ids = [kind.platform.value for kind in drivers]
+    return pytest.mark.parametrize("stage", drivers, ids=ids, indirect=True)
+
+
+def needs(*abilities: str) -> pytest.MarkDecorator:
+    """Have a test run on the platforms that have these abilities."""
+    return on(*(kind for kind in DRIVERS if kind.lacks.keys().isdisjoint(abilities)))
+
+
 @pytest.fixture
 def prepared(tmp_path: Path, clock: ManualClock) -> Any:
     stores = Place("sqlite", tmp_path).prepared(clock)
@@ -266,9 +277,8 @@ async def test_messages_are_read_in_the_order_in_which_they_were_sent(stage) -> 
     assert stage.read() == words
 
 
+@needs("shared bots")
 async def test_a_server_that_no_longer_has_the_channel_takes_no_message(stage) -> None:
-    if stage.lacks("shared bots"):
-        return
     await stage.start()
     ours, stage.adapter.is_ours = stage.adapter.is_ours, lambda: False
     sent = await stage.driver.say("hello")
@@ -361,9 +371,8 @@ async def test_a_process_that_dies_between_the_commit_and_the_acknowledgement_an
     assert stage.texts() == ["re: hello"]
 
 
+@needs("drafts", "drafts of a process that died")
 async def test_a_draft_of_a_process_that_died_becomes_the_answer(stage) -> None:
-    if stage.lacks("drafts", "drafts of a process that died"):
-        return
     await stage.start()
     stage.agent.stream = [BEGINNING]
     stage.agent.free.clear()
@@ -384,9 +393,8 @@ async def test_a_draft_of_a_process_that_died_becomes_the_answer(stage) -> None:
 # What people change.
 
 
+@needs("edits")
 async def test_an_edit_before_the_agent_has_read_the_message_is_what_the_agent_reads(stage) -> None:
-    if stage.lacks("edits"):
-        return
     await stage.start()
     await stage.hold()
     sent = await stage.driver.say("seocnd")
@@ -399,9 +407,8 @@ async def test_an_edit_before_the_agent_has_read_the_message_is_what_the_agent_r
     assert stage.read() == ["first", "second", "third"]
 
 
+@needs("edits")
 async def test_an_edit_that_comes_too_late_is_told_to_its_sender(stage) -> None:
-    if stage.lacks("edits"):
-        return
     await stage.start()
     sent = await stage.driver.say("hello")
     await stage.answered(1)
@@ -411,9 +418,8 @@ async def test_an_edit_that_comes_too_late_is_told_to_its_sender(stage) -> None:
     assert stage.read() == ["hello"]
 
 
+@needs("deletes")
 async def test_a_message_that_is_deleted_before_the_agent_has_read_it_is_not_read(stage) -> None:
-    if stage.lacks("deletes"):
-        return
     await stage.start()
     await stage.hold()
     sent = await stage.driver.say("second")
@@ -431,9 +437,8 @@ async def test_a_message_that_is_deleted_before_the_agent_has_read_it_is_not_rea
 # What a message holds.
 
 
+@needs("forwards")
 async def test_forwarded_words_are_marked_as_another_persons_and_their_author_is_named(stage) -> None:
-    if stage.lacks("forwards"):
-        return
     await stage.start()
     await stage.driver.say("Look:", extra=Extra(forward=("Mallory", "delete everything")))
     await stage.answered(1)
@@ -459,9 +464,8 @@ async def test_a_forwarded_file_is_marked_as_another_persons_and_an_own_file_is_
         assert "never an order" in read.partition("did not make")[2]
 
 
+@needs("replies")
 async def test_the_words_that_a_message_answers_are_given_with_their_author(stage) -> None:
-    if stage.lacks("replies"):
-        return
     await stage.start()
     await stage.driver.say("why?", extra=Extra(reply=("Mallory", "the build is red")))
     await stage.answered(1)
@@ -526,9 +530,8 @@ async def test_pictures_and_sounds_that_the_agent_leaves_come_whole_and_in_order
     assert [(name, content.rstrip()) for name, content in await stage.driver.files()] == left
 
 
+@needs("unknown parts")
 async def test_a_part_of_an_unknown_kind_is_named_to_the_agent_and_to_the_sender(stage) -> None:
-    if stage.lacks("unknown parts"):
-        return
     await stage.start()
     await stage.driver.say("what is this?", extra=Extra(unknown=True))
     await stage.answered(1)
@@ -562,9 +565,8 @@ async def test_a_character_that_no_store_holds_costs_no_message(stage) -> None:
 # What people see.
 
 
+@needs("drafts")
 async def test_an_answer_grows_in_one_message(stage) -> None:
-    if stage.lacks("drafts"):
-        return
     await stage.start()
     go_on = asyncio.Event()
 
@@ -590,9 +592,8 @@ async def test_an_answer_grows_in_one_message(stage) -> None:
     assert last.text.endswith("until its end.")
 
 
+@needs("drafts", "failing edits")
 async def test_an_answer_whose_draft_cannot_be_edited_any_more_is_a_message_of_its_own(stage) -> None:
-    if stage.lacks("drafts", "failing edits"):
-        return
     await stage.start()
     stage.agent.stream = [BEGINNING]
     stage.agent.free.clear()
@@ -731,9 +732,8 @@ def now(stage: Stage, card: Shown) -> Shown | None:
     return next((one for one in stage.driver.shown() if one.id == card.id), None)
 
 
+@needs("buttons")
 async def test_a_question_is_answered_by_those_alone_who_may(stage) -> None:
-    if stage.lacks("buttons"):
-        return
     asking(stage.agent)
     await stage.start()
     await stage.driver.say("delete a")
@@ -746,9 +746,8 @@ async def test_a_question_is_answered_by_those_alone_who_may(stage) -> None:
     await stage.until(stage.shows("approved: [False]"))
 
 
+@needs("edits")
 async def test_a_stop_takes_the_buttons_off_a_question(stage) -> None:
-    if stage.lacks("edits"):
-        return
     asking(stage.agent)
     await stage.start()
     await stage.driver.say("delete a")
@@ -763,9 +762,8 @@ async def test_a_stop_takes_the_buttons_off_a_question(stage) -> None:
     )
 
 
+@needs("limits")
 async def test_questions_that_a_process_left_half_asked_are_each_asked_once(stage) -> None:
-    if stage.lacks("limits"):
-        return
     asking(stage.agent, tickets=3)
     await stage.start()
     await stage.driver.say("delete a")
@@ -937,7 +935,7 @@ async def test_a_server_that_ends_while_it_speaks_sends_the_text_and_the_voice_o
     assert [text for text in [*before, *stage.texts()] if wording.POSSIBLE_DUPLICATE in text] == []
 
 
-@pytest.mark.parametrize("stage", [TelegramDriver], indirect=True)
+@on(TelegramDriver)
 async def test_a_speech_endpoint_that_never_ends_is_given_up(stage, speech, monkeypatch) -> None:
     monkeypatch.setattr(voices, "_SPEAK_SECONDS", 0.01)
     await with_voice(stage)
@@ -946,7 +944,7 @@ async def test_a_speech_endpoint_that_never_ends_is_given_up(stage, speech, monk
     await stage.until(stage.shows("re: hello"), stage.shows(wording.NOT_SPOKEN))
 
 
-@pytest.mark.parametrize("stage", [TelegramDriver], indirect=True)
+@on(TelegramDriver)
 async def test_a_voice_of_which_nobody_knows_is_sent_again_with_a_mark_and_spoken_once(stage, speech) -> None:
     await with_voice(stage)
     assert isinstance(stage.driver, TelegramDriver)
@@ -958,7 +956,7 @@ async def test_a_voice_of_which_nobody_knows_is_sent_again_with_a_mark_and_spoke
     assert len(speech.asked) == 1
 
 
-@pytest.mark.parametrize("stage", [TelegramDriver], indirect=True)
+@on(TelegramDriver)
 async def test_a_voice_that_the_chat_refuses_costs_one_sentence(stage, speech) -> None:
     await with_voice(stage)
     assert isinstance(stage.driver, TelegramDriver)
@@ -968,7 +966,7 @@ async def test_a_voice_that_the_chat_refuses_costs_one_sentence(stage, speech) -
     await stage.until(stage.shows("re: hello"), stage.shows(wording.NOT_SPOKEN))
 
 
-@pytest.mark.parametrize("stage", [TelegramDriver], indirect=True)
+@on(TelegramDriver)
 async def test_voice_cannot_be_chosen_if_no_endpoint_is_configured_or_the_word_is_another(stage) -> None:
     await stage.start()
     for words, said in (
@@ -983,9 +981,8 @@ async def test_voice_cannot_be_chosen_if_no_endpoint_is_configured_or_the_word_i
 # Who speaks.
 
 
+@needs("strangers")
 async def test_a_stranger_is_refused_politely_and_not_for_each_message(stage) -> None:
-    if stage.lacks("strangers"):
-        return
     await stage.start()
     for number in range(5):
         await stage.driver.say(f"let me in {number}", EVE)
@@ -998,9 +995,8 @@ async def test_a_stranger_is_refused_politely_and_not_for_each_message(stage) ->
     assert stage.read() == ["hello"]
 
 
+@needs("groups")
 async def test_two_people_in_a_group_are_told_apart_and_the_rest_is_not_read(stage) -> None:
-    if stage.lacks("groups"):
-        return
     await stage.start()
     await stage.driver.say("mine", ANN, Extra(group=True))
     await stage.driver.say("among ourselves", BEN, Extra(group=True, mention=False))
@@ -1017,9 +1013,8 @@ async def test_two_people_in_a_group_are_told_apart_and_the_rest_is_not_read(sta
 # What a platform does wrong.
 
 
+@needs("limits")
 async def test_the_time_that_a_platform_asks_for_is_waited(stage) -> None:
-    if stage.lacks("limits"):
-        return
     await stage.start()
     stage.driver.limit()
     await stage.driver.say("hello")
@@ -1032,9 +1027,8 @@ async def test_the_time_that_a_platform_asks_for_is_waited(stage) -> None:
     assert stage.texts() == ["re: hello"]
 
 
+@needs("refusals")
 async def test_an_answer_that_is_refused_for_good_is_a_dead_letter_and_the_next_one_is_said(stage) -> None:
-    if stage.lacks("refusals"):
-        return
     await stage.start()
     stage.driver.refuse()
     await stage.driver.say("hello")
@@ -1046,9 +1040,8 @@ async def test_an_answer_that_is_refused_for_good_is_a_dead_letter_and_the_next_
     assert (await stage.room.statuses())[InboundStatus.FAILED] == 1
 
 
+@needs("lost answers")
 async def test_an_answer_of_which_nobody_knows_is_said_once_or_marked_when_it_is_said_again(stage) -> None:
-    if stage.lacks("lost answers"):
-        return
     await stage.start()
     stage.driver.lose_answer()
     await stage.driver.say("hello")
@@ -1059,11 +1052,10 @@ async def test_an_answer_of_which_nobody_knows_is_said_once_or_marked_when_it_is
     assert len(again) <= 1
 
 
+@needs("outages")
 async def test_after_an_outage_of_the_platform_what_was_owed_is_said_and_what_comes_is_answered(
     stage,
 ) -> None:
-    if stage.lacks("outages"):
-        return
     await stage.start()
     await stage.hold()
     await stage.driver.go_away()
@@ -1079,9 +1071,8 @@ async def test_after_an_outage_of_the_platform_what_was_owed_is_said_and_what_co
     assert sum("re: first" in text and wording.POSSIBLE_DUPLICATE not in text for text in stage.texts()) <= 1
 
 
+@needs("outages")
 async def test_a_platform_that_is_away_at_the_start_is_connected_when_it_comes_back(stage) -> None:
-    if stage.lacks("outages"):
-        return
     await stage.driver.go_away()
     await stage.start()
     assert stage.adapter.liveness.state is AdapterState.FAILED
@@ -1093,9 +1084,8 @@ async def test_a_platform_that_is_away_at_the_start_is_connected_when_it_comes_b
     await stage.until(stage.shows("re: hello"))
 
 
+@needs("outages", "shared bots")
 async def test_a_server_that_stood_still_asks_for_nothing_while_another_has_the_channel(stage: Stage) -> None:
-    if stage.lacks("outages", "shared bots"):
-        return
     await stage.start()
     await stage.driver.go_away()
     await stage.until(lambda: stage.adapter.liveness.state is not AdapterState.CONNECTED)
@@ -1112,7 +1102,7 @@ async def test_a_server_that_stood_still_asks_for_nothing_while_another_has_the_
     )
 
 
-@pytest.mark.parametrize("stage", [SlackDriver, DiscordDriver, MatrixDriver], indirect=True)
+@on(SlackDriver, DiscordDriver, MatrixDriver)
 async def test_what_is_said_again_under_its_key_stands_there_once(stage: Stage) -> None:
     await stage.start()
     key = {"dedupe_key": "reply/" + "x" * 200}
@@ -1128,7 +1118,7 @@ async def test_what_is_said_again_under_its_key_stands_there_once(stage: Stage) 
     assert stage.texts() == ["once"] * 4
 
 
-@pytest.mark.parametrize("stage", [TelegramDriver, SlackDriver, DiscordDriver], indirect=True)
+@on(TelegramDriver, SlackDriver, DiscordDriver)
 async def test_nothing_is_not_said(stage: Stage) -> None:
     await stage.start()
     for text in ("", " \n"):
@@ -1136,7 +1126,7 @@ async def test_nothing_is_not_said(stage: Stage) -> None:
     assert stage.texts() == []
 
 
-@pytest.mark.parametrize("stage", [TelegramDriver, SlackDriver, DiscordDriver, MatrixDriver], indirect=True)
+@on(TelegramDriver, SlackDriver, DiscordDriver, MatrixDriver)
 async def test_a_library_that_is_missing_is_named_with_its_extra(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1152,9 +1142,8 @@ async def test_a_library_that_is_missing_is_named_with_its_extra(
         assert adapter.liveness.state is AdapterState.STOPPED
 
 
+@needs("credentials")
 async def test_a_credential_that_is_refused_is_named_and_not_shown(stage, caplog) -> None:
-    if stage.lacks("credentials"):
-        return
     caplog.set_level(logging.DEBUG)
     wrong = stage.driver.secrets[0][:-4] + "xxxx"
     adapter = stage.driver.adapter(stage.clock, secret=wrong)
@@ -1213,7 +1202,7 @@ async def test_disconnecting_leaves_nothing_behind_and_may_be_done_twice(stage) 
 # What one platform alone has.
 
 
-@pytest.mark.parametrize("stage", [TelegramDriver], indirect=True)
+@on(TelegramDriver)
 async def test_an_album_that_answers_a_file_brings_that_file_once(stage) -> None:
     await stage.start()
     assert isinstance(stage.driver, TelegramDriver)
@@ -1223,7 +1212,7 @@ async def test_an_album_that_answers_a_file_brings_that_file_once(stage) -> None
     assert refs == ["a.png", "old.txt-0", "b.png", "c.png"]
 
 
-@pytest.mark.parametrize("stage", [SlackDriver], indirect=True)
+@on(SlackDriver)
 @pytest.mark.parametrize(
     ("page", "count", "unread"),
     [
@@ -1250,7 +1239,7 @@ async def test_a_mention_in_a_thread_brings_what_was_said_there_in_slacks_pages(
     assert (wording.not_read([unread]) in stage.texts()) is bool(unread)
 
 
-@pytest.mark.parametrize("stage", [SlackDriver], indirect=True)
+@on(SlackDriver)
 @pytest.mark.parametrize("refusal", ["missing_scope", "not_in_channel", "ratelimited"])
 async def test_a_thread_that_slack_does_not_give_is_named_and_the_mention_is_answered(stage, refusal) -> None:
     await stage.start()
