@@ -45,6 +45,7 @@ from channels.fake_slack import (
     slash,
 )
 from channels.fetching import fetched, sending
+from channels.http_room import endless, status_of
 from postroom.concurrency import Tasks
 from postroom.contracts.errors import (
     ConfigError,
@@ -1168,34 +1169,12 @@ async def test_signed_requests_that_cannot_be_read_are_counted_and_answered(
 
 
 async def test_a_body_over_a_megabyte_is_refused_without_reading_more(adapter, clock) -> None:
+    pieces: list[int] = []
     assert (await knock(adapter, b"x" * (1024 * 1024 + 1), {})).status_code == 413
-    sent = 0
-
-    async def endless() -> AsyncIterator[bytes]:
-        nonlocal sent
-        while True:
-            sent += 1
-            yield b"x" * 65_536
-
-    scope = {"type": "http", "method": "POST", "path": "/slack", "headers": [], "query_string": b""}
-    source, answers = endless(), []
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": await anext(source), "more_body": True}
-
-    async def send(answer: Any) -> None:
-        answers.append(answer)
-
-    async with asyncio.timeout(60):
-        await Starlette(routes=list(adapter.routes()))(scope, receive, send)
-    assert answers[0]["status"] == 413
-    assert sent == 17
-    scope["headers"] = [(b"content-length", b"1048577")]
-    async with asyncio.timeout(60):
-        await Starlette(routes=list(adapter.routes()))(scope, receive, send)
-    assert answers[-2]["status"] == 413
-    assert sent == 17
-    assert adapter.liveness.refused == 3
+    assert await status_of(adapter, "/slack", endless(pieces)) == 413
+    assert len(pieces) == 17
+    assert await status_of(adapter, "/slack", endless(pieces), content_length="1048577") == 413
+    assert (len(pieces), adapter.liveness.refused) == (17, 3)
 
 
 async def test_without_an_app_token_slack_comes_to_us(fake, clock, gateway) -> None:

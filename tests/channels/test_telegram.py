@@ -33,6 +33,7 @@ from channels.fake_telegram import (
     update,
 )
 from channels.fetching import fetched, sending
+from channels.http_room import endless, status_of
 from postroom.contracts.errors import (
     ConfigError,
     InvalidRecord,
@@ -517,28 +518,11 @@ async def test_a_refused_or_malformed_update_of_a_webhook_is_acknowledged_and_co
 
 
 async def test_a_body_that_is_too_large_is_refused_without_reading_more(fake, kept, clock) -> None:
+    pieces: list[int] = []
     async with hooked(fake, kept, clock) as (adapter, deliver):
         assert await deliver(b" " * (LARGEST_UPDATE + 1)) == 413
-        asked, answered = 0, []
-
-        async def receive() -> dict[str, Any]:
-            nonlocal asked
-            asked += 1
-            return {"type": "http.request", "body": b" " * 65_536, "more_body": True}
-
-        async def send(told: dict[str, Any]) -> None:
-            answered.append(told.get("status"))
-
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": WEBHOOK_PATH,
-            "query_string": b"",
-            "headers": [(SECRET_HEADER.lower().encode(), SECRET.encode())],
-        }
-        await Starlette(routes=list(adapter.routes()))(scope, receive, send)
-        assert answered[0] == 413
-        assert asked == LARGEST_UPDATE // 65_536 + 1
+        assert await status_of(adapter, WEBHOOK_PATH, endless(pieces), **{SECRET_HEADER: SECRET}) == 413
+        assert len(pieces) == LARGEST_UPDATE // 65_536 + 1
         assert adapter.liveness.refused == 2
         assert kept.inbound == []
 
@@ -546,25 +530,9 @@ async def test_a_body_that_is_too_large_is_refused_without_reading_more(fake, ke
 async def test_a_sender_that_leaves_in_the_middle_is_told_nothing_and_nothing_is_kept(
     fake, kept, clock
 ) -> None:
+    told = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
     async with hooked(fake, kept, clock) as (adapter, _):
-        told = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
-        answered: list[Any] = []
-
-        async def receive() -> dict[str, Any]:
-            return told.pop(0)
-
-        async def send(one: dict[str, Any]) -> None:
-            answered.append(one.get("status"))
-
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": WEBHOOK_PATH,
-            "query_string": b"",
-            "headers": [(SECRET_HEADER.lower().encode(), SECRET.encode())],
-        }
-        await Starlette(routes=list(adapter.routes()))(scope, receive, send)
-        assert answered[0] == 408
+        assert await status_of(adapter, WEBHOOK_PATH, iter(told), **{SECRET_HEADER: SECRET}) == 408
         assert kept.inbound == []
 
 
