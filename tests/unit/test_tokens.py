@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 
 from postroom.app import tokens
 from postroom.app.config import load_settings
 from postroom.app.logs import configure_logs, log_failure
 from postroom.contracts.errors import ConfigError, StoreFull
-from postroom.log import get_logger
+from postroom.log import binding, get_logger
 from postroom.mail.context import token_hash
+from table_rows import each_row
 
 SECRET = "prm_" + "s" * 43
 """Looks like a token; opens nothing."""
@@ -65,9 +65,9 @@ def test_a_full_disk_takes_no_token_and_says_so(tmp_path: Path, monkeypatch: pyt
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o602])
+@each_row("mode", [0o644, 0o640, 0o604, 0o660, 0o602])
 def test_a_token_that_others_can_use_is_refused(tmp_path: Path, mode: int) -> None:
-    path = tmp_path / "token"
+    path = tmp_path / f"token-{mode:o}"
     token = tokens.load_or_make_token(path)
     path.chmod(mode)
     with pytest.raises(ConfigError) as caught:
@@ -77,9 +77,7 @@ def test_a_token_that_others_can_use_is_refused(tmp_path: Path, mode: int) -> No
     assert token not in str(caught.value.as_dict())
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"\n", b"prm_short", b"secret", b"\xff" * 47, SECRET.encode() + b"x"]
-)
+@each_row("content", [b"", b"\n", b"prm_short", b"secret", b"\xff" * 47, SECRET.encode() + b"x"])
 def test_a_file_without_a_token_is_refused_and_kept(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "token"
     path.write_bytes(content)
@@ -185,7 +183,7 @@ def test_no_secret_reaches_a_log(log: io.StringIO, form: str) -> None:
 
 def test_json_logs_hold_one_object_a_line_with_what_is_bound(log: io.StringIO) -> None:
     configured(log, "json")
-    with structlog.contextvars.bound_contextvars(request_id="r1"):
+    with binding(request_id="r1"):
         get_logger("ours").info("mail.sent", message_id=7, code="ok")
         logging.getLogger("library").warning("line\nfeed %s", "\x1b[31m")
     first, second = (json.loads(line) for line in log.getvalue().splitlines())
