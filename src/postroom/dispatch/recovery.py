@@ -394,7 +394,8 @@ class Rounds:
         due_at = await core.dispatches.next_due_at(core.places())
         if self._is_held_up:
             failures = self._dispatcher.failed_claims
-            pause = max(pause, claim_error_pause_ms(failures)) if failures else pause
+            if failures and not self._dispatcher.is_store_away:  # else work goes on soon after the store does
+                pause = max(pause, claim_error_pause_ms(failures))
         elif due_at is not None:
             pause = min(max(due_at - core.now(), 1), pause)
         if core.budgets and (turns_at := await core.store.read(_next_turn)) is not None:
