@@ -20,7 +20,7 @@ import msgspec
 
 from postroom.contracts.accepting import Accept, ThreadsNeeded
 from postroom.contracts.activation import BusyPolicy, RunActivation, RunMode
-from postroom.contracts.dispatch import OPEN, Interrupt, RunDispatch, RunDispatchStatus
+from postroom.contracts.dispatch import INTERRUPTED, OPEN, Interrupt, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
     ActiveRunConflict,
     AlreadyConsumed,
@@ -54,7 +54,7 @@ from postroom.contracts.run_stores import (
     ThreadCommit,
     thread_lock,
 )
-from postroom.contracts.runs import RunRecord, RunStatus
+from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.budgets import answers_budget, settle
 from postroom.dispatch.completion import (
@@ -189,6 +189,10 @@ class _Known(NamedTuple):
 
 class _PinNeeded(Exception):
     """A new run is to be made, and it was not asked what it is pinned to."""
+
+
+class _Acceptable(Exception):
+    """A submission would be stored if the active run of its thread ended; the change is undone."""
 
 
 class _LeftWaiting(Exception):
@@ -551,11 +555,14 @@ class Submissions:
             active = await core.dispatches.claimed_dispatch(thread_id)
             if active is not None and await self._dispatcher.released_for_foreground(active):
                 continue
-            if active is not None and not await self._control.give_way(active):
-                break
             if active is not None and policy is BusyPolicy.ROLLBACK:
                 request = _hiding(request, [active.run_id])
             try:
+                if active is not None:  # a submission that is refused interrupts nothing
+                    with suppress(_Acceptable):
+                        await self.prepare(request, options, in_place_of=active)
+                    if not await self._control.give_way(active):
+                        break
                 prepared = await self.prepare(request, options)
             except ActiveRunConflict:
                 if active is None and was_free:
@@ -792,10 +799,12 @@ class Submissions:
         request: RunActivation,
         options: DispatchOptions | None = None,
         first: Joined | None = None,
+        in_place_of: RunDispatch | None = None,
     ) -> Prepared:
         """Store the run and its messages and, with options, its dispatch in the same transaction.
 
-        `first` is done before them, in that transaction.
+        `first` is done before them, in that transaction. With `in_place_of`, an active dispatch, store nothing:
+        raise `_Acceptable` if the request would be stored after that dispatch has ended, else the refusal.
 
         Raises:
             UnknownRun, ForeignThread, RunNotOpen, DeliveryBlocked: the request does not fit the thread.
@@ -822,11 +831,23 @@ class Submissions:
                 done = replace(done, claimed=self._budgeted(tx, done.claimed))
             return done
 
+        def try_out(tx: Transaction) -> Prepared:
+            tx.lock(*locks)
+            if in_place_of is not None:
+                _end_on_trial(tx, in_place_of)
+            self._submitted_in(tx, request, options, ids)
+            raise _Acceptable
+
+        async def write() -> Prepared:
+            if in_place_of is not None:
+                return await core.store.write(try_out, key=request.thread_id)
+            return await core.observed("commit", core.store.write(submit, key=request.thread_id))
+
         try:
-            prepared = await core.observed("commit", core.store.write(submit, key=request.thread_id))
+            prepared = await write()
         except _PinNeeded:
             ids = await self._ids(request, is_new=True)
-            prepared = await core.observed("commit", core.store.write(submit, key=request.thread_id))
+            prepared = await write()
         except DuplicateRecord as error:
             raise await self._naming_its_run(error, request.thread_id) from error
         except StoreError as error:
@@ -1065,6 +1086,18 @@ class Submissions:
             await self._events.dispatch_happened(
                 "MailboxResumeFailed", dispatch, **facts, decisions=decisions
             )
+
+
+def _end_on_trial(tx: Transaction, active: RunDispatch) -> None:
+    """End a dispatch and its run, if it is still active, in a change that is undone."""
+    row, now = tx.runs.dispatches.load(active.dispatch_id), tx.now()
+    if row is None or row.claim_token is None or row.claim_token != active.claim_token:
+        return
+    tx.runs.dispatches.put(row.superseded(reason=INTERRUPTED, now=now))
+    run = tx.runs.threads.load_run(row.run_id)
+    if run is not None and run.status is not RunStatus.DONE:
+        ended = run.ended(TerminationReason.cancelled(), now=now, dispatch_id=row.dispatch_id)
+        tx.runs.threads.put_run(ended)
 
 
 def _fitting(options: DispatchOptions, request: RunActivation, facts: SubmissionFacts) -> DispatchOptions:
