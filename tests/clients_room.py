@@ -1,16 +1,21 @@
 """A home folder with clients in it, and what setup does there."""
 
 import shutil
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import get_args
+
+import pytest
 
 from postroom.app.clients.config_edits import Records
 from postroom.app.clients.config_paths import SetupScope
 from postroom.app.clients.setting_up import Change, parts, plan, plan_removal, steadily
 from postroom.app.clients.status import ClientStatus, status_of
 from postroom.app.clients.table import CLIENTS, Client, Extra, Tools, Way
+from postroom.cli.main import main
 
 ADDRESS = "http://127.0.0.1:8765/mcp"
 NOW = 1_795_000_000_000
@@ -119,3 +124,74 @@ def files_of(folder: Path) -> Iterator[tuple[str, bytes]]:
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             yield path.relative_to(folder).as_posix(), path.read_bytes()
+
+
+Rooms = Callable[[], Room]
+
+
+def rooms_below(folder: Path) -> Rooms:
+    """Return what makes a room with an empty home, each time another."""
+    numbers = count()
+
+    def made() -> Room:
+        home = folder / str(next(numbers)) / "home"
+        home.mkdir(parents=True)
+        return Room(home)
+
+    return made
+
+
+@pytest.fixture
+def rooms(tmp_path: Path) -> Rooms:
+    return rooms_below(tmp_path)
+
+
+@pytest.fixture
+def room(rooms: Rooms) -> Room:
+    return rooms()
+
+
+@dataclass
+class Homes:
+    """Homes in which `postroom setup` runs, each with the command on its path, and nothing else but what a test puts."""
+
+    folder: Path
+    monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str]
+
+    def new(self, *, path: str = "") -> Path:
+        """Return an empty home that the environment names from now on; a project `harbour` is in it."""
+        home = self.folder / str(len(list(self.folder.iterdir()))) / "home"
+        (home / "harbour").mkdir(parents=True)
+        for name in (*FOLDERS_OF_CLIENTS, "POSTROOM_URL", "POSTROOM_DATA_DIR"):
+            self.monkeypatch.delenv(name, raising=False)
+        self.monkeypatch.setenv("HOME", str(home))
+        self.monkeypatch.setenv("PATH", f"{home.with_name('bin')}{path}")
+        self.monkeypatch.setattr(sys, "platform", "linux")
+        self.monkeypatch.chdir(home)
+        put_program(home, "postroom", "")
+        return home
+
+    def run(self, *words: str) -> tuple[int, str, str]:
+        """Run `postroom setup`; return its exit code and what it printed."""
+        code = main(["setup", *words])
+        said = self.capsys.readouterr()
+        return code, said.out, said.err
+
+
+FOLDERS_OF_CLIENTS = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "COPILOT_HOME")
+FOLDERS_OF_CLIENTS += ("CODEX_API_KEY",)
+
+
+def put_program(home: Path, name: str, lines: str) -> None:
+    """Put a shell script on the path of a home."""
+    file = home.with_name("bin") / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(f"#!/bin/sh\n{lines}\n")
+    file.chmod(0o755)
+
+
+@pytest.fixture
+def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Homes:
+    (tmp_path / "homes").mkdir()
+    return Homes(tmp_path / "homes", monkeypatch, capsys)

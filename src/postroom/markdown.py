@@ -332,8 +332,10 @@ def _picture(renderer: RendererHTML, tokens: Sequence[Token], at: int, options: 
 def _fence(renderer: RendererHTML, tokens: Sequence[Token], at: int, options: OptionsDict, env: Any) -> str:
     """Render a block of code; of a diff, lines that were added and removed are marked."""
     text = tokens[at].content
-    if tokens[at].info.strip().lower() not in _DIFFS and not text.startswith("diff --git "):
-        return str(Markup("<pre><code>{}</code></pre>\n").format(text))
+    language = tokens[at].info.strip().partition(" ")[0]
+    if language.lower() not in _DIFFS and not text.startswith("diff --git "):
+        named = Markup(' data-language="{}"').format(language) if language else ""
+        return str(Markup("<pre{}><code>{}</code></pre>\n").format(named, text))
     marked = Markup("").join(
         Markup('<span class="{}">{}</span>').format(_DIFF_LINES[line[0]], line)
         if line[0] in _DIFF_LINES and not line.startswith(("+++ ", "--- "))

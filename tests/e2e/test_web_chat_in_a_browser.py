@@ -210,7 +210,7 @@ STATE = "document.querySelector('#log .message:last-child .state')?.textContent"
 def test_a_message_is_sent_kept_and_answered_in_place(page: Browser, harbour: Harbour) -> None:
     assert page.see("document.activeElement.id") == "text"
     write(page, "Is the light on?", "The north one.")
-    soon(page, f"{STATE} === 'kept'")
+    soon(page, f"{STATE} === 'sent'")
     (event,) = harbour.agent.accepted
     assert event.text == "Is the light on?\nThe north one."
     assert said(page) == ["Is the light on?\nThe north one."]
@@ -234,6 +234,8 @@ def test_a_message_is_sent_kept_and_answered_in_place(page: Browser, harbour: Ha
 
 
 def test_what_could_not_be_kept_is_said_so_and_sent_again_once(page: Browser, harbour: Harbour) -> None:
+    harbour.answer("Said before", to="nothing-of-ours")
+    soon(page, "document.querySelectorAll('.answer').length === 1")
     harbour.agent.is_away = True
     write(page, "Do not lose this")
     soon(page, "document.querySelector('#log .message.failed') !== null")
@@ -241,35 +243,63 @@ def test_what_could_not_be_kept_is_said_so_and_sent_again_once(page: Browser, ha
     page.events.clear()
     page.ask("Page.reload")
     page.wait_for("Page.loadEventFired")
-    soon(page, "document.querySelector('#log .message.failed') !== null")
+    soon(page, f"{STATE} === 'not sent'")  # still below the answer that came before
     assert said(page) == ["Do not lose this"]
     harbour.agent.is_away = False
     page.see(
         "[...document.querySelectorAll('.failed button')].find(one => one.textContent === 'Send again').click()"
     )
-    soon(page, f"{STATE} === 'kept'")
+    soon(page, f"{STATE} === 'sent'")
     assert [one.text for one in harbour.agent.accepted] == ["Do not lose this"]
     page.events.clear()
     page.ask("Page.reload")
     page.wait_for("Page.loadEventFired")
-    soon(page, f"{STATE} === 'kept'")
+    soon(page, f"{STATE} === 'sent'")
     assert said(page) == ["Do not lose this"]
 
 
-def test_a_message_can_be_changed_and_taken_back(page: Browser, harbour: Harbour) -> None:
+def test_a_message_written_without_a_connection_is_sent_once_when_it_is_back(
+    page: Browser, harbour: Harbour
+) -> None:
+    soon(page, "document.querySelector('#link.up') !== null")
+    page.ask("Network.enable")
+    page.ask(
+        "Network.emulateNetworkConditions",
+        offline=True,
+        latency=0,
+        downloadThroughput=-1,
+        uploadThroughput=-1,
+    )
+    write(page, "Written at sea")
+    soon(page, f"{STATE}?.startsWith('not sent yet')")
+    harbour.run(harbour.adapter.disconnect())
+    soon(page, "document.querySelector('#link.up') === null")
+    harbour.run(harbour.adapter.connect(is_reconnect=True))
+    page.ask(
+        "Network.emulateNetworkConditions",
+        offline=False,
+        latency=0,
+        downloadThroughput=-1,
+        uploadThroughput=-1,
+    )
+    soon(page, f"{STATE} === 'sent'")
+    assert [one.text for one in harbour.agent.accepted] == ["Written at sea"]
+
+
+def test_a_message_can_be_edited_and_deleted(page: Browser, harbour: Harbour) -> None:
     write(page, "Frist")
-    soon(page, f"{STATE} === 'kept'")
+    soon(page, f"{STATE} === 'sent'")
     press = "[...document.querySelectorAll('.message button')].find(one => one.textContent === '{}').click()"
-    page.see(press.format("Change"))
+    page.see(press.format("Edit"))
     assert page.see("document.querySelector('#text').value") == "Frist"
     page.see("document.querySelector('#text').select()")
     write(page, "First")
     soon(page, "document.querySelector('.message .body').innerText === 'First'")
     assert harbour.agent.edits == ["First"]
-    page.see(press.format("Take back"))
+    page.see(press.format("Delete"))
     soon(page, "document.querySelector('.message.gone') !== null")
     assert harbour.agent.deletions == [harbour.agent.accepted[0].message_id]
-    assert said(page) == ["taken back"]
+    assert said(page) == ["deleted"]
     assert not page.complaints()
 
 
@@ -292,7 +322,7 @@ def test_a_card_is_answered_by_a_button(page: Browser, harbour: Harbour) -> None
 
 def test_a_page_that_was_cut_off_comes_back_and_misses_nothing(page: Browser, harbour: Harbour) -> None:
     write(page, "Before the cut")
-    soon(page, f"{STATE} === 'kept'")
+    soon(page, f"{STATE} === 'sent'")
     harbour.run(harbour.adapter.disconnect())
     soon(page, "document.querySelector('#link.up') === null")
     message_id = harbour.agent.accepted[0].message_id
@@ -306,7 +336,7 @@ def test_a_page_that_was_cut_off_comes_back_and_misses_nothing(page: Browser, ha
 
 def test_what_anybody_writes_does_nothing(page: Browser, harbour: Harbour) -> None:
     write(page, *HOSTILE.split("\n"))
-    soon(page, f"{STATE} === 'kept'")
+    soon(page, f"{STATE} === 'sent'")
     message_id = harbour.agent.accepted[0].message_id
     assert message_id is not None
     harbour.answer(HOSTILE, to=message_id)
@@ -347,7 +377,7 @@ pier status
 
 def test_an_answer_is_rendered_while_it_grows_and_what_stands_stays(page: Browser, harbour: Harbour) -> None:
     write(page, "Tell me of the lights")
-    soon(page, f"{STATE} === 'kept'")
+    soon(page, f"{STATE} === 'sent'")
     to = harbour.asked()
     draft = harbour.answer(LONG[:60], to=to, final=False)
     soon(page, "document.querySelector('.answer.draft h1')?.textContent === 'The lights'")
@@ -380,7 +410,7 @@ def test_the_answer_that_is_written_can_be_stopped_by_button_and_by_key(
     page: Browser, harbour: Harbour
 ) -> None:
     write(page, "Tell me everything")
-    soon(page, f"{STATE} === 'kept'")
+    soon(page, f"{STATE} === 'sent'")
     to = harbour.asked()
     assert page.see("document.querySelector('#stop').hidden") is True
     harbour.answer("Once upon", to=to, final=False)
@@ -393,7 +423,7 @@ def test_the_answer_that_is_written_can_be_stopped_by_button_and_by_key(
     assert said(page, "answer") == ["Once upon\n\nStopped."]
     page.press("Escape", 27)
     write(page, "Go on")
-    soon(page, f"{STATE} === 'kept'")
+    soon(page, f"{STATE} === 'sent'")
     harbour.run(harbour.adapter.send_typing("Ada"))
     soon(page, "!document.querySelector('#stop').hidden")
     page.press("Escape", 27)
@@ -409,11 +439,11 @@ def titles(window: Browser) -> list[str]:
 
 def test_conversations_are_begun_chosen_renamed_and_deleted(page: Browser, harbour: Harbour) -> None:
     write(page, "The north light")
-    soon(page, f"{STATE} === 'kept'")
+    soon(page, f"{STATE} === 'sent'")
     page.see("document.querySelector('#new').click()")
     soon(page, "document.querySelector('#log').children.length === 0 && document.activeElement.id === 'text'")
     write(page, "The south light")
-    soon(page, f"{STATE} === 'kept'")
+    soon(page, f"{STATE} === 'sent'")
     soon(page, "document.querySelectorAll('#conversations li').length === 2")
     assert titles(page) == ["The south light", "The north light"]
     assert page.see("document.querySelector('[aria-current]').title") == "The south light"
@@ -434,7 +464,7 @@ def test_conversations_are_begun_chosen_renamed_and_deleted(page: Browser, harbo
     assert page.see("document.activeElement.id") == "text"
     page.see("document.querySelector('[aria-label^=\"Delete Lamps\"]').click()")
     soon(page, "document.querySelector('#ask').open")
-    assert page.see("document.activeElement.textContent") == "Keep it"
+    assert page.see("document.activeElement.textContent") == "Cancel"
     page.press("Enter", 13)
     soon(page, "!document.querySelector('#ask').open")
     assert len(titles(page)) == 2
@@ -450,7 +480,7 @@ def test_after_a_restart_and_in_another_tab_the_conversations_are_as_they_were(
     page: Browser, harbour: Harbour
 ) -> None:
     write(page, "Before the restart")
-    soon(page, f"{STATE} === 'kept'")
+    soon(page, f"{STATE} === 'sent'")
     to = harbour.asked()
     harbour.answer("I **remember**.", to=to)
     card = Card(text="May I?", buttons=(Button(label="Allow", value="approve 1"),))
@@ -479,7 +509,7 @@ def test_what_is_being_written_belongs_to_its_conversation_and_survives_a_restar
     page: Browser, harbour: Harbour
 ) -> None:
     write(page, "About the pier")
-    soon(page, f"{STATE} === 'kept'")
+    soon(page, f"{STATE} === 'sent'")
     soon(page, "document.querySelector('#title').textContent === 'About the pier'")
     page.ask("Input.insertText", text="half a thought about the pier")
     page.see("document.querySelector('#new').click()")
@@ -503,7 +533,7 @@ def test_what_is_being_written_belongs_to_its_conversation_and_survives_a_restar
     assert page.see("document.querySelector('#text').value") == "a new thought"
     page.see("document.querySelector('#text').focus()")
     page.press("Enter", 13)
-    soon(page, f"{STATE} === 'kept'")
+    soon(page, f"{STATE} === 'sent'")
     assert harbour.agent.accepted[-1].text == "a new thought"
     soon(page, "document.querySelector('[title=\"About the pier\"]') !== null")
     page.see("document.querySelector('[title=\"About the pier\"]').click()")
@@ -512,14 +542,14 @@ def test_what_is_being_written_belongs_to_its_conversation_and_survives_a_restar
 
 def test_a_change_of_a_message_leaves_the_text_that_is_being_written(page: Browser, harbour: Harbour) -> None:
     write(page, "Is the lihgt on?")
-    soon(page, f"{STATE} === 'kept'")
+    soon(page, f"{STATE} === 'sent'")
     page.ask("Input.insertText", text="And the pier?")
     page.see("document.querySelector('#log .message .meta button').click()")
     assert page.see("document.querySelector('#text').value") == "Is the lihgt on?"
     harbour.agent.is_away = True
     page.see("document.querySelector('#text').value = ''")
     write(page, "Is the light on?")
-    soon(page, "document.querySelector('#log .note').textContent.startsWith('not changed')")
+    soon(page, "document.querySelector('#log .note').textContent.startsWith('not edited')")
     assert page.see("document.querySelector('#text').value") == "Is the light on?"
     harbour.agent.is_away = False
     page.see("document.querySelector('#text').focus()")
@@ -530,7 +560,7 @@ def test_a_change_of_a_message_leaves_the_text_that_is_being_written(page: Brows
 
 def test_a_run_that_waits_for_an_answer_can_be_stopped(page: Browser, harbour: Harbour) -> None:
     write(page, "Delete it")
-    soon(page, f"{STATE} === 'kept'")
+    soon(page, f"{STATE} === 'sent'")
     assert page.see("document.querySelector('#stop').hidden") is True
     card = Card(text="May I?", buttons=(Button(label="Approve", value="approve 1"),))
     sent = harbour.run(harbour.adapter.send_card("Ada", card, {"read": [harbour.asked()]}))
@@ -546,7 +576,7 @@ def test_a_run_that_waits_for_an_answer_can_be_stopped(page: Browser, harbour: H
 
 def test_a_command_whose_answer_has_buttons_leaves_nothing_to_stop(page: Browser, harbour: Harbour) -> None:
     write(page, "/model")
-    soon(page, f"{STATE} === 'kept'")
+    soon(page, f"{STATE} === 'sent'")
     buttons = tuple(Button(label=name, value=f"model {name}") for name in ("small", "large"))
     card = Card(text="model: small", buttons=buttons)
     told = {"answers": [harbour.asked()], "final": True}
@@ -570,7 +600,7 @@ def test_the_list_gives_way_when_a_narrow_window_becomes_wide(page: Browser, har
 
 def test_reasoning_is_folded_and_no_part_of_the_answer(page: Browser, harbour: Harbour) -> None:
     write(page, "Which light?")
-    soon(page, f"{STATE} === 'kept'")
+    soon(page, f"{STATE} === 'sent'")
     to, first = harbour.asked(), "<b>North</b> is broken"
     draft = harbour.answer("", to=to, final=False, reasoning=first)
     soon(page, "document.querySelector('.reasoning summary')?.textContent === 'Reasoning…'")
@@ -635,7 +665,7 @@ def test_files_are_dropped_sent_and_those_that_are_too_large_are_named(
     for name in ("film.bin", "spare.txt"):
         page.see(f"document.querySelector('[aria-label=\"Remove {name}\"]').click()")
     write(page, "Read this")
-    soon(page, f"{STATE} === 'kept'")
+    soon(page, f"{STATE} === 'sent'")
     (event,) = harbour.agent.accepted
     assert [(one.name, one.size) for one in event.media] == [("notes.txt", 3000)]
     assert page.see("document.querySelector('#log .file').textContent") == "notes.txt3 kB"
@@ -647,12 +677,12 @@ def test_files_are_dropped_sent_and_those_that_are_too_large_are_named(
 
 def test_a_failed_answer_can_be_asked_for_again(page: Browser, harbour: Harbour) -> None:
     write(page, "Is it on?")
-    soon(page, f"{STATE} === 'kept'")
+    soon(page, f"{STATE} === 'sent'")
     to = harbour.asked()
     harbour.answer("The model is away.", to=to, error="away")
     soon(page, "document.querySelector('.answer.failed.last .again') !== null")
     page.see("document.querySelector('.answer .again').click()")
-    soon(page, f"{STATE} === 'kept'")
+    soon(page, f"{STATE} === 'sent'")
     assert harbour.agent.accepted[-1].text == "/retry"
     assert page.see("getComputedStyle(document.querySelector('.answer .again')).display") == "none"
 
@@ -681,6 +711,8 @@ def test_long_texts_stay_within_the_page_and_old_answers_are_read_undisturbed(
     page.see("document.querySelector('#scroll').scrollTop = 0")
     harbour.answer("News", to="nothing-of-ours-2")
     soon(page, "!document.querySelector('#newest').hidden")
+    below = "document.querySelector('#newest').getBoundingClientRect().bottom"
+    assert page.see(f"{below} <= document.querySelector('#composer').getBoundingClientRect().top") is True
     assert page.see("document.querySelector('#scroll').scrollTop") == 0
     page.see("document.querySelector('#newest').click()")
     soon(page, "document.querySelector('#newest').hidden")
@@ -713,7 +745,7 @@ def test_it_fits_light_dark_and_narrow(
     sign_in(browser)
     picture(browser, tmp_path / f"empty-{name}.png")
     write(browser, "Good evening. Is the north light on?")
-    soon(browser, f"{STATE} === 'kept'")
+    soon(browser, f"{STATE} === 'sent'")
     message_id = harbour.agent.accepted[0].message_id
     assert message_id is not None
     harbour.answer(ANSWER, to=message_id)
@@ -724,7 +756,7 @@ def test_it_fits_light_dark_and_narrow(
     harbour.run(harbour.adapter.send_card("Ada", card))
     soon(browser, "document.querySelectorAll('.card .choices button').length === 2")
     write(browser, "Wait, first tell me", "how long the reserve of the south one lasts")
-    soon(browser, f"{STATE} === 'kept'")
+    soon(browser, f"{STATE} === 'sent'")
     harbour.agent.is_away = True
     write(browser, "And who is on duty?")
     soon(browser, "document.querySelector('.message.failed') !== null")

@@ -17,18 +17,15 @@ from postroom.cli.main import main
 from postroom.contracts.errors import StoreFull
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.connection import file_error
+from table_rows import each_row
 
 
 @pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in os.environ:
-        if name.startswith("POSTROOM_"):
-            monkeypatch.delenv(name)
-    folder = tmp_path / "data"
-    folder.mkdir(mode=0o700)
-    monkeypatch.setenv("POSTROOM_DATA_DIR", str(folder))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    return folder
+def data(tmp_path: Path, folder: Path) -> Path:
+    assert folder
+    made = tmp_path / "data"
+    made.mkdir(mode=0o700)
+    return made
 
 
 def bind(path: Path) -> None:
@@ -57,55 +54,39 @@ KINDS: dict[str, Callable[[Path], object]] = {
 
 
 @HAS_ALL
-@pytest.mark.parametrize("words", [["backup"], ["doctor"], ["up", "--port", "0"]])
-@pytest.mark.parametrize("kind", KINDS)
+@each_row("kind", KINDS)
 def test_what_is_no_file_in_the_databases_place_is_told_as_what_it_is(
-    kind: str,
-    words: list[str],
-    data: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    kind: str, data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(data)
-    KINDS[kind](data / "postroom.db")
-    main(words)
-    said = "".join(capsys.readouterr())
-    assert f" is {kind}, and no database" in said
-    assert "move it away, or name another file with --database" in said
-
-
-@HAS_ALL
-@pytest.mark.parametrize("kind", KINDS)
-def test_nothing_is_restored_over_what_is_no_file(
-    kind: str, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    saved = data / "saved.db"
+    saved, database = data / "saved.db", data / "postroom.db"
+    saved.unlink(missing_ok=True)
     SqliteStore.open(saved).close()
-    KINDS[kind](data / "postroom.db")
-    assert main(["restore", str(saved), "--force"]) == 78
-    assert f"is {kind}, and no database" in "".join(capsys.readouterr())
+    monkeypatch.chdir(data)
+    for words in (["backup"], ["doctor"], ["up", "--port", "0"], ["restore", str(saved), "--force"]):
+        KINDS[kind](database)
+        code = main(words)
+        said = "".join(capsys.readouterr())
+        assert f" is {kind}, and no database" in said, words
+        if words[0] == "restore":
+            assert code == 78
+        else:
+            assert "move it away, or name another file with --database" in said, words
+        database.rmdir() if database.is_dir() else database.unlink()
 
 
-@pytest.mark.parametrize("words", [["backup"], ["backup", "list"], ["backup", "prune", "--keep", "1"]])
 def test_a_file_in_the_place_of_the_folder_of_backups_is_told(
-    words: list[str], data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    SqliteStore.open(data / "postroom.db").close()
-    (data / "backups").write_text("mine")
-    assert main(words) == 78
-    said = "".join(capsys.readouterr())
-    assert f"{data / 'backups'} is a file, and no folder" in said
-    assert "remedy: move it away" in said
-    assert (data / "backups").read_text() == "mine"
-
-
-def test_doctor_tells_the_file_in_the_place_of_the_folder_of_backups(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     SqliteStore.open(data / "postroom.db").close()
     (data / "backups").write_text("mine")
+    for words in ("backup", "backup list", "backup prune --keep 1"):
+        assert main(words.split()) == 78
+        said = "".join(capsys.readouterr())
+        assert f"{data / 'backups'} is a file, and no folder" in said
+        assert "remedy: move it away" in said
     assert main(["doctor"]) == 1
     assert f"failed  backups: {data / 'backups'} is a file, and no folder" in capsys.readouterr().out
+    assert (data / "backups").read_text() == "mine"
 
 
 def test_prune_says_what_it_did_once_and_where_other_commands_do(
@@ -173,27 +154,23 @@ def test_what_a_killed_backup_left_in_the_folder_goes_with_the_next_one(data: Pa
     assert [path.name for path in folder.iterdir() if ".copy" in path.name] == ["mine.copy"]
 
 
-@pytest.mark.parametrize("words", [["doctor"], ["doctor", "--full"]])
 def test_doctor_without_a_server_tells_the_messages_whose_texts_changed_on_the_disk(
-    data: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+    data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def fill(store: SqliteStore) -> None:
         here = await an_office(store)
         await store.write(lambda tx: put_message(tx, here.ada, [here.ben]))
 
+    assert main(["doctor"]) == 1
+    assert "unknown messages: no message was compared with its check value" in capsys.readouterr().out
     with closing(SqliteStore.open(data / "postroom.db")) as store:
         asyncio.run(fill(store))
-    main(words)
-    assert "ok      messages: no text changed after it was stored" in capsys.readouterr().out
+    for words in (["doctor"], ["doctor", "--full"]):
+        main(words)
+        assert "ok      messages: no text changed after it was stored" in capsys.readouterr().out
     with closing(sqlite3.connect(data / "postroom.db")) as connection, connection:
         connection.execute("DROP TRIGGER messages_reindexed")
         connection.execute("UPDATE messages SET body_md = body_md || '!'")
-    assert main(words) == 1
-    assert "failed  messages: the texts of 1 messages changed on the disk: 1" in capsys.readouterr().out
-
-
-def test_doctor_does_not_know_the_messages_of_a_database_that_is_not_there(
-    data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["doctor"]) == 1
-    assert "unknown messages: no message was compared with its check value" in capsys.readouterr().out
+    for words in (["doctor"], ["doctor", "--full"]):
+        assert main(words) == 1
+        assert "failed  messages: the texts of 1 messages changed on the disk: 1" in capsys.readouterr().out

@@ -55,8 +55,8 @@ def test_another_path_of_the_endpoint_is_taken_from_the_server_s_own_setting(tmp
     assert (found.url, found.mcp_path) == ("https://mail.example", "/agents")
 
 
-@pytest.mark.parametrize(
-    ("url", "token"),
+@each_row(
+    "url, token",
     [
         ("http://127.0.0.1:9", "prm_kept"),
         ("http://localhost:9", "prm_kept"),
@@ -84,7 +84,7 @@ def test_without_a_note_there_is_no_server(tmp_path: Path) -> None:
     assert "postroom up" in caught.value.remedy
 
 
-@pytest.mark.parametrize("url", ["ftp://x", "127.0.0.1:8765", "http://", "http://x:99999", "http://[::1"])
+@each_row("url", ["ftp://x", "127.0.0.1:8765", "http://", "http://x:99999", "http://[::1"])
 def test_an_address_that_is_none_is_a_wrong_setting(tmp_path: Path, url: str) -> None:
     with pytest.raises(errors.ConfigError):
         locate({"POSTROOM_URL": url}, data_dir=tmp_path)
@@ -141,7 +141,7 @@ def test_a_refusal_that_only_the_server_knows_keeps_its_code() -> None:
     assert (error.message, error.details) == ("failed", {"code": "internal_error", "request_id": "r1"})
 
 
-@pytest.mark.parametrize("text", ['{"error": {"code": "unknown_agent", "message": "who"}}', "who"])
+@each_row("text", ['{"error": {"code": "unknown_agent", "message": "who"}}', "who"])
 def test_a_refusal_may_come_as_text_alone(fake: FakePostroom, server: Server, text: str) -> None:
     fake.rpc["tools/call"] = lambda _: {"isError": True, "content": [{"type": "text", "text": text}]}
     with pytest.raises(errors.InputError, match="who"):
@@ -154,8 +154,8 @@ def test_a_refusal_by_the_protocol_is_a_failure(fake: FakePostroom, server: Serv
         server.call_tool("any", {})
 
 
-@pytest.mark.parametrize(
-    ("raw", "kind"),
+@each_row(
+    "raw, kind",
     [
         (Raw(401, b'{"code": "token_required", "detail": "no token"}'), errors.TokenRequired),
         (Raw(401, b"go away", "text/plain"), errors.WrongToken),

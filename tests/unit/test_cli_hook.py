@@ -1,5 +1,6 @@
 """`postroom hook`: each client's own JSON in and out, and silence whatever goes wrong."""
 
+import functools
 import json
 import os
 import socket
@@ -21,6 +22,7 @@ from postroom.cli.client import locate
 from postroom.cli.hook_input import EDIT_TOOLS, call_of, read_input
 from postroom.cli.main import main
 from postroom.contracts.clients import EVENTS
+from table_rows import each_row
 
 LINE = "postroom: 1 unread message"
 SESSION = {"session_id": "s", "cwd": "/w"}
@@ -44,187 +46,88 @@ HELD = {"decision": "block", "reason": LINE}
 REFUSED = {"decision": "deny", "reason": LINE}
 PATCH = "*** Begin Patch\n*** Update File: a b.py\n*** Move to: c.py\n@@\n-x\n*** Add File: d.py\n+*** Add File: no\n*** Delete File: /w/e.py\n*** End Patch"
 
-GOLDEN: list[tuple[str, str, dict[str, Any], dict[str, Any], str, object]] = [
+TOLD = {"prompt": "p", "tool_name": "any", "toolName": "any"}
+FILES = ["a b.py", "c.py", "d.py", "/w/e.py"]
+MORE, CONTEXT = {"additionalContext": LINE}, {"additional_context": LINE}
+SHUT = {"permission": "deny", "user_message": LINE, "agent_message": LINE}
+Case = tuple[str, str, dict[str, Any], dict[str, Any], str, object]
+
+
+def told(client: str, events: str, answer: Any = MORE, sent: dict[str, Any] = SESSION) -> list[Case]:
+    """Return cases in which the server has something to tell."""
+    return [
+        (client, event, {**sent, **TOLD}, {}, "tell", answer(event) if callable(answer) else answer)
+        for event in events.split()
+    ]
+
+
+def edit(client: str, event: str, tool: str, given: object, paths: list[str], answer: object) -> Case:
+    """Return the case of an edit that the server denies; what is written goes to nobody."""
+    if isinstance(given, dict) and paths != FILES:
+        given = {**given, "content": "SECRET"}
+    if client == "copilot":
+        return (
+            client,
+            event,
+            {**COPILOT, "toolName": tool, "toolArgs": given},
+            {"paths": paths},
+            "deny",
+            answer,
+        )
+    sent = {**(CURSOR if client == "cursor" else SESSION), "tool_name": tool, "tool_input": given}
+    return (client, event, sent, {"paths": paths}, "deny", answer)
+
+
+ACTIVE, FIRST = {"stop_active": True}, {"stop_active": False}
+GOLDEN: list[Case] = [
     # client, event, what it sends, what the server is asked, the server's outcome, what the client is answered
-    ("claude", "SessionStart", SESSION, {}, "tell", context("SessionStart")),
-    ("claude", "UserPromptSubmit", {**SESSION, "prompt": "p"}, {}, "tell", context("UserPromptSubmit")),
-    (
-        "claude",
-        "PreToolUse",
-        {**SESSION, "tool_name": "Edit", "tool_input": {"file_path": "/w/a", "old_string": "SECRET"}},
-        {"paths": ["/w/a"]},
-        "deny",
-        DENIED,
-    ),
-    (
-        "claude",
-        "PreToolUse",
-        {**SESSION, "tool_name": "NotebookEdit", "tool_input": {"notebook_path": "/w/a.ipynb"}},
-        {"paths": ["/w/a.ipynb"]},
-        "deny",
-        DENIED,
-    ),
-    ("claude", "PostToolUse", {**SESSION, "tool_name": "Bash"}, {}, "tell", context("PostToolUse")),
-    ("claude", "Stop", {**SESSION, "stop_hook_active": False}, {"stop_active": False}, "hold", HELD),
-    ("claude", "Stop", {**SESSION, "stop_hook_active": True}, {"stop_active": True}, "silent", None),
-    ("claude", "SessionEnd", SESSION, {}, "silent", None),
-    ("codex", "SessionStart", SESSION, {}, "tell", context("SessionStart")),
-    ("codex", "UserPromptSubmit", SESSION, {}, "tell", context("UserPromptSubmit")),
-    (
-        "codex",
-        "PreToolUse",
-        {**SESSION, "tool_name": "apply_patch", "tool_input": {"command": PATCH}},
-        {"paths": ["a b.py", "c.py", "d.py", "/w/e.py"]},
-        "deny",
-        DENIED,
-    ),
-    (
-        "codex",
-        "PreToolUse",
-        {**SESSION, "tool_name": "apply_patch", "tool_input": {"command": ["apply_patch", PATCH]}},
-        {"paths": ["a b.py", "c.py", "d.py", "/w/e.py"]},
-        "deny",
-        DENIED,
-    ),
-    ("codex", "PostToolUse", {**SESSION, "tool_name": "shell"}, {}, "tell", context("PostToolUse")),
-    ("codex", "Stop", SESSION, {"stop_active": False}, "hold", HELD),
-    ("codex", "SessionEnd", SESSION, {}, "silent", None),
-    ("gemini", "SessionStart", SESSION, {}, "tell", context("SessionStart")),
-    ("gemini", "BeforeAgent", SESSION, {}, "tell", context("BeforeAgent")),
-    (
-        "gemini",
-        "BeforeTool",
-        {**SESSION, "tool_name": "write_file", "tool_input": {"file_path": "/w/a", "content": "SECRET"}},
-        {"paths": ["/w/a"]},
-        "deny",
-        REFUSED,
-    ),
-    (
-        "gemini",
-        "BeforeTool",
-        {**SESSION, "tool_name": "replace", "tool_input": {"file_path": "/w/a"}},
-        {"paths": ["/w/a"]},
-        "deny",
-        REFUSED,
-    ),
-    ("gemini", "AfterTool", {**SESSION, "tool_name": "read_file"}, {}, "tell", context("AfterTool")),
-    ("gemini", "AfterAgent", {**SESSION, "prompt": "p"}, {"stop_active": False}, "hold", REFUSED),
-    ("gemini", "SessionEnd", SESSION, {}, "silent", None),
-    ("cursor", "sessionStart", CURSOR, {}, "tell", {"additional_context": LINE}),
-    (
-        "cursor",
-        "beforeSubmitPrompt",
-        {**CURSOR, "prompt": "p"},
-        {},
-        "tell",
-        {"continue": True, "user_message": LINE, "additional_context": LINE},
-    ),
-    (
-        "cursor",
-        "preToolUse",
-        {**CURSOR, "tool_name": "Write", "tool_input": {"file_path": "/w/a"}},
-        {"paths": ["/w/a"]},
-        "deny",
-        {"permission": "deny", "user_message": LINE, "agent_message": LINE},
-    ),
-    (
-        "cursor",
-        "preToolUse",
-        {**CURSOR, "tool_name": "Delete", "tool_input": '{"path": "/w/a"}'},
-        {"paths": ["/w/a"]},
-        "deny",
-        {"permission": "deny", "user_message": LINE, "agent_message": LINE},
-    ),
-    ("cursor", "postToolUse", {**CURSOR, "tool_name": "Shell"}, {}, "tell", {"additional_context": LINE}),
+    *told("claude", "SessionStart UserPromptSubmit PostToolUse", context),
+    edit("claude", "PreToolUse", "Edit", {"file_path": "/w/a"}, ["/w/a"], DENIED),
+    edit("claude", "PreToolUse", "NotebookEdit", {"notebook_path": "/w/a.ipynb"}, ["/w/a.ipynb"], DENIED),
+    ("claude", "Stop", {**SESSION, "stop_hook_active": False}, FIRST, "hold", HELD),
+    ("claude", "Stop", {**SESSION, "stop_hook_active": True}, ACTIVE, "silent", None),
+    *told("codex", "SessionStart UserPromptSubmit PostToolUse", context),
+    edit("codex", "PreToolUse", "apply_patch", {"command": PATCH}, FILES, DENIED),
+    edit("codex", "PreToolUse", "apply_patch", {"command": ["apply_patch", PATCH]}, FILES, DENIED),
+    ("codex", "Stop", SESSION, FIRST, "hold", HELD),
+    *told("gemini", "SessionStart BeforeAgent AfterTool", context),
+    edit("gemini", "BeforeTool", "write_file", {"file_path": "/w/a"}, ["/w/a"], REFUSED),
+    edit("gemini", "BeforeTool", "replace", {"file_path": "/w/a"}, ["/w/a"], REFUSED),
+    ("gemini", "AfterAgent", {**SESSION, "prompt": "p"}, FIRST, "hold", REFUSED),
+    *told("cursor", "sessionStart postToolUse", CONTEXT, CURSOR),
+    *told("cursor", "beforeSubmitPrompt", {"continue": True, "user_message": LINE, **CONTEXT}, CURSOR),
+    edit("cursor", "preToolUse", "Write", {"file_path": "/w/a"}, ["/w/a"], SHUT),
+    edit("cursor", "preToolUse", "Delete", '{"path": "/w/a"}', ["/w/a"], SHUT),
     (
         "cursor",
         "stop",
         {**CURSOR, "status": "completed", "loop_count": 0},
-        {"stop_active": False},
+        FIRST,
         "hold",
         {"followup_message": LINE},
     ),
-    ("cursor", "stop", {**CURSOR, "loop_count": 1}, {"stop_active": True}, "silent", None),
+    ("cursor", "stop", {**CURSOR, "loop_count": 1}, ACTIVE, "silent", None),
+    *told("copilot", "sessionStart userPromptSubmitted postToolUse", MORE, COPILOT),
+    edit("copilot", "preToolUse", "create", {"path": "/w/a"}, ["/w/a"], FLAT),
+    edit("copilot", "preToolUse", "apply_patch", PATCH, FILES, FLAT),
+    ("copilot", "agentStop", {**COPILOT, "stop_hook_active": False}, FIRST, "hold", HELD),
+    ("copilot", "agentStop", {**COPILOT, "stop_hook_active": True}, ACTIVE, "silent", None),
+    *told("opencode", "session.created chat.message tool.execute.after"),
+    edit("opencode", "tool.execute.before", "write", {"filePath": "/w/a"}, ["/w/a"], FLAT),
+    edit("opencode", "tool.execute.before", "apply_patch", {"patchText": PATCH}, FILES, FLAT),
+    *told("cline", "run-started beforeRun afterTool"),
+    edit("cline", "beforeTool", "editor", {"path": "/w/a"}, ["/w/a"], FLAT),
+    edit("cline", "beforeTool", "apply_patch", {"input": PATCH}, FILES, FLAT),
+    *((client, "SessionEnd", SESSION, {}, "silent", None) for client in ("claude", "codex", "gemini")),
     ("cursor", "sessionEnd", CURSOR, {}, "silent", None),
-    ("copilot", "sessionStart", COPILOT, {}, "tell", {"additionalContext": LINE}),
-    ("copilot", "userPromptSubmitted", {**COPILOT, "prompt": "p"}, {}, "tell", {"additionalContext": LINE}),
-    (
-        "copilot",
-        "preToolUse",
-        {**COPILOT, "toolName": "create", "toolArgs": {"path": "/w/a", "file_text": "SECRET"}},
-        {"paths": ["/w/a"]},
-        "deny",
-        FLAT,
-    ),
-    (
-        "copilot",
-        "preToolUse",
-        {**COPILOT, "toolName": "apply_patch", "toolArgs": PATCH},
-        {"paths": ["a b.py", "c.py", "d.py", "/w/e.py"]},
-        "deny",
-        FLAT,
-    ),
-    ("copilot", "postToolUse", {**COPILOT, "toolName": "bash"}, {}, "tell", {"additionalContext": LINE}),
-    ("copilot", "agentStop", {**COPILOT, "stop_hook_active": False}, {"stop_active": False}, "hold", HELD),
-    ("copilot", "agentStop", {**COPILOT, "stop_hook_active": True}, {"stop_active": True}, "silent", None),
     ("copilot", "sessionEnd", {**COPILOT, "reason": "complete"}, {}, "silent", None),
-    ("opencode", "session.created", SESSION, {}, "tell", {"additionalContext": LINE}),
-    ("opencode", "chat.message", SESSION, {}, "tell", {"additionalContext": LINE}),
-    (
-        "opencode",
-        "tool.execute.before",
-        {**SESSION, "tool_name": "write", "tool_input": {"filePath": "/w/a", "content": "SECRET"}},
-        {"paths": ["/w/a"]},
-        "deny",
-        FLAT,
-    ),
-    (
-        "opencode",
-        "tool.execute.before",
-        {**SESSION, "tool_name": "apply_patch", "tool_input": {"patchText": PATCH}},
-        {"paths": ["a b.py", "c.py", "d.py", "/w/e.py"]},
-        "deny",
-        FLAT,
-    ),
-    (
-        "opencode",
-        "tool.execute.after",
-        {**SESSION, "tool_name": "bash"},
-        {},
-        "tell",
-        {"additionalContext": LINE},
-    ),
     ("opencode", "session.deleted", SESSION, {}, "silent", None),
-    ("cline", "run-started", SESSION, {}, "tell", {"additionalContext": LINE}),
-    ("cline", "beforeRun", SESSION, {}, "tell", {"additionalContext": LINE}),
-    (
-        "cline",
-        "beforeTool",
-        {**SESSION, "tool_name": "editor", "tool_input": {"path": "/w/a", "new_text": "SECRET"}},
-        {"paths": ["/w/a"]},
-        "deny",
-        FLAT,
-    ),
-    (
-        "cline",
-        "beforeTool",
-        {**SESSION, "tool_name": "apply_patch", "tool_input": {"input": PATCH}},
-        {"paths": ["a b.py", "c.py", "d.py", "/w/e.py"]},
-        "deny",
-        FLAT,
-    ),
-    ("cline", "afterTool", {**SESSION, "tool_name": "run_commands"}, {}, "tell", {"additionalContext": LINE}),
 ]
 
 
 def environment(port: int, tmp_path: Path, **more: str) -> dict[str, str]:
     """Return an environment that leads to a port of this machine."""
-    return {
-        "POSTROOM_URL": f"http://127.0.0.1:{port}",
-        "POSTROOM_TOKEN": "t",
-        "HOME": str(tmp_path),
-        **more,
-    }
+    return {"POSTROOM_URL": f"http://127.0.0.1:{port}", "POSTROOM_TOKEN": "t", "HOME": str(tmp_path), **more}
 
 
 def answer(fake: FakePostroom, tmp_path: Path, client: str, event: str, sent: object, **more: str) -> object:
@@ -236,22 +139,20 @@ def says(outcome: str, text: str = LINE, mode: str = "warn") -> Callable[[object
     return lambda _: {"outcome": outcome, "text": text if outcome != "silent" else "", "mode": mode}
 
 
-@pytest.mark.parametrize(("client", "event", "sent", "asked", "outcome", "expected"), GOLDEN)
-def test_a_client_is_asked_and_answered_in_its_own_words(
-    tmp_path: Path,
-    client: str,
-    event: str,
-    sent: dict[str, Any],
-    asked: dict[str, Any],
-    outcome: str,
-    expected: object,
-) -> None:
-    path = f"/hooks/{client}/{event}"
-    with FakePostroom(admin={("POST", path): says(outcome)}) as fake:
-        assert answer(fake, tmp_path, client, event, sent, POSTROOM_AGENT="Ben") == expected
-    body = {"session_id": "s", "cwd": "/w", "agent": "Ben", "guard": "", **asked}
-    assert [(one.path, one.body) for one in fake.seen] == [(path, body)]
-    assert fake.seen[0].headers["Authorization"] == "Bearer t"
+def test_each_client_is_asked_and_answered_in_its_own_words(tmp_path: Path) -> None:
+    wrong = []
+    with FakePostroom() as fake:
+        for client, event, sent, asked, outcome, expected in GOLDEN:
+            fake.admin["POST", path := f"/hooks/{client}/{event}"] = says(outcome)
+            told = answer(fake, tmp_path, client, event, sent, POSTROOM_AGENT="Ben")
+            body = {"session_id": "s", "cwd": "/w", "agent": "Ben", "guard": "", **asked}
+            seen = fake.seen.pop()
+            if (told, seen.path, seen.body) != (expected, path, body):
+                wrong.append((client, event, expected, told, body, seen))
+            assert seen.headers["Authorization"] == "Bearer t"
+    assert wrong == []
+    wanted = {(client, event) for client, events in EVENTS.items() if client != "git" for event in events}
+    assert {case[:2] for case in GOLDEN} == wanted
 
 
 def test_the_agent_s_token_goes_along(tmp_path: Path) -> None:
@@ -262,13 +163,8 @@ def test_the_agent_s_token_goes_along(tmp_path: Path) -> None:
     assert [one.headers.get("Postroom-Agent-Token") for one in fake.seen] == ["at", None]
 
 
-def test_every_event_has_a_golden_case() -> None:
-    wanted = {(client, event) for client, events in EVENTS.items() if client != "git" for event in events}
-    assert {case[:2] for case in GOLDEN} == wanted
-
-
-@pytest.mark.parametrize(
-    ("client", "event", "sent"),
+@each_row(
+    "client, event, sent",
     [
         ("claude", "PreToolUse", {**SESSION, "tool_name": "Bash", "tool_input": {"command": "rm x"}}),
         ("claude", "PreToolUse", {**SESSION, "tool_name": "Edit", "tool_input": {}}),
@@ -293,10 +189,12 @@ def test_what_is_no_matter_of_ours_is_not_asked(
 
 STARTED = {"project": {"name": "No"}, "agent": {"name": "GreenLake", "program": "x"}}
 REGISTERED = {"id": 1, "name": "GreenLake", "program": "x"}
+DEEP = functools.reduce(lambda inner, _: {"content": inner}, range(50), REGISTERED)
 
 
-def test_the_agent_of_a_call_is_seen(subtests: pytest.Subtests) -> None:
-    for tool, given, response, name in [
+@each_row(
+    "tool, given, response, name",
+    [
         ("mcp__postroom__send_message", {"sender_name": "Ben", "body_md": "SECRET"}, None, "Ben"),
         ("mcp__mail__fetch_inbox", {"agent_name": "Ben"}, None, "Ben"),
         ("mcp_postroom_reply_message", {"sender_name": "Ben"}, None, "Ben"),
@@ -319,15 +217,16 @@ def test_the_agent_of_a_call_is_seen(subtests: pytest.Subtests) -> None:
         ("Bash", {"sender_name": "Ada"}, None, None),
         ("mcp__postroom__start_session", {}, {"error": "x"}, None),
         ("mcp__postroom__send_message", {"sender_name": 3}, None, None),
-    ]:
-        with subtests.test(tool=tool, given=given, response=response, name=name):
-            sent = {**SESSION, "tool_name": tool, "tool_input": given, "tool_response": response}
-            call = call_of("claude", "tool", sent)
-            expected = {} if name is None else {"acts_as": name, "acts_in": ""}
-            assert call == {"session_id": "s", "cwd": "/w", **expected}
+        ("x__register_agent", {}, DEEP, None),  # not followed for ever
+    ],
+)
+def test_the_agent_of_a_call_is_seen(tool: str, given: object, response: object, name: str | None) -> None:
+    sent = {**SESSION, "tool_name": tool, "tool_input": given, "tool_response": response}
+    expected = {} if name is None else {"acts_as": name, "acts_in": ""}
+    assert call_of("claude", "tool", sent) == {"session_id": "s", "cwd": "/w", **expected}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "answer",
     [
         {"structuredContent": {"result": [{"id": 4, "subject": "s"}, {"id": 9, "subject": "t"}]}},
@@ -357,14 +256,6 @@ def test_what_a_session_reserved_is_read_from_an_answer_that_gemini_has_put_betw
     call = call_of("gemini", "tool", {**SESSION, **tool, "tool_response": told})
     assert call is not None
     assert call["reserved"] == [7]
-
-
-def test_a_deep_answer_of_a_tool_is_not_followed_for_ever() -> None:
-    deep: object = REGISTERED
-    for _ in range(50):
-        deep = {"content": deep}
-    sent = {**SESSION, "tool_name": "x__register_agent", "tool_response": deep}
-    assert call_of("claude", "tool", sent) == {"session_id": "s", "cwd": "/w"}
 
 
 def test_a_subagent_is_a_session_of_its_own() -> None:
@@ -409,7 +300,7 @@ def test_a_file_is_named_as_it_is_written_and_as_what_its_links_lead_to(
         assert asked == ["link/app.py", app, f"{alias}/src/app.py"]
 
 
-@pytest.mark.parametrize("lead", [" ", "\t", "   "])
+@each_row("lead", [" ", "\t", "   "])
 def test_a_patch_names_its_files_behind_blanks_too(lead: str) -> None:
     patch = f"{lead}*** Begin Patch\n{lead}*** Update File: a.py\n@@\n-x\n+y\n*** End Patch"
     assert edited("codex", "/w", {"command": patch}) == ["a.py"]
@@ -441,14 +332,9 @@ EDIT = {**SESSION, "tool_name": "Write", "tool_input": {"file_path": "/w/a"}}
 PRE = ("POST", "/hooks/claude/PreToolUse")
 
 
-@pytest.mark.parametrize(
-    ("guard", "mode", "expected"),
-    [
-        ("", "warn", {"systemMessage": LINE}),
-        ("", "block", DENIED),
-        ("", "off", None),
-        ("", "nonsense", None),
-    ],
+@each_row(
+    "guard, mode, expected",
+    [("", "warn", {"systemMessage": LINE}), ("", "block", DENIED), ("", "off", None), ("", "nonsense", None)],
 )
 def test_an_error_that_the_server_tells_means_what_is_set(
     tmp_path: Path, guard: str, mode: str, expected: object
@@ -461,7 +347,7 @@ def test_an_error_that_the_server_tells_means_what_is_set(
 PROBLEM = Raw(503, b'{"code": "store_unavailable", "detail": "SECRET"}', "application/problem+json")
 
 
-@pytest.mark.parametrize(("guard", "verb"), [("", "note"), ("warn", "note"), ("BLOCK", "deny"), ("off", "")])
+@each_row("guard, verb", [("", "note"), ("warn", "note"), ("BLOCK", "deny"), ("off", "")])
 def test_a_refusal_of_the_server_means_what_the_environment_says(
     tmp_path: Path, guard: str, verb: str
 ) -> None:
@@ -476,20 +362,17 @@ def test_a_refusal_of_the_server_means_what_the_environment_says(
     assert "POSTROOM_GUARD" not in text
 
 
-@pytest.mark.parametrize("guard", ["", "warn", "off"])
-def test_a_server_that_is_down_refuses_nothing(tmp_path: Path, guard: str) -> None:
-    surroundings = environment(free_port(), tmp_path, POSTROOM_GUARD=guard)
-    assert hook.answered("claude", "PreToolUse", json.dumps(EDIT).encode(), surroundings) == b""
-    nothing = {"HOME": str(tmp_path), "POSTROOM_GUARD": guard}
-    assert hook.answered("claude", "PreToolUse", json.dumps(EDIT).encode(), nothing) == b""
-
-
-def test_a_server_that_is_down_refuses_edits_when_the_environment_asks_for_it(tmp_path: Path) -> None:
+def test_a_server_that_is_down_refuses_edits_only_when_the_environment_asks_for_it(tmp_path: Path) -> None:
+    raw, stop = json.dumps(EDIT).encode(), json.dumps(SESSION).encode()
     for surroundings in (environment(free_port(), tmp_path), {"HOME": str(tmp_path)}):
+        for guard in ("", "warn", "off"):
+            assert (
+                hook.answered("claude", "PreToolUse", raw, {**surroundings, "POSTROOM_GUARD": guard}) == b""
+            )
         asked = {**surroundings, "POSTROOM_GUARD": "block"}
-        found = json.loads(hook.answered("claude", "PreToolUse", json.dumps(EDIT).encode(), asked))
+        found = json.loads(hook.answered("claude", "PreToolUse", raw, asked))
         assert "does not answer" in found["hookSpecificOutput"]["permissionDecisionReason"]
-        assert hook.answered("claude", "Stop", json.dumps(SESSION).encode(), asked) == b""
+        assert hook.answered("claude", "Stop", stop, asked) == b""
 
 
 GARBAGE = [
@@ -510,20 +393,15 @@ GARBAGE = [
 ]
 
 
-@pytest.mark.parametrize("garbage", GARBAGE)
-def test_an_answer_that_makes_no_sense_is_none(tmp_path: Path, garbage: Raw) -> None:
-    with FakePostroom(admin={PRE: lambda _: garbage}) as fake:
-        assert silent(environment(fake.port, tmp_path), json.dumps(EDIT).encode())
-
-
-@pytest.mark.parametrize("garbage", GARBAGE[:6] + GARBAGE[8:])
-def test_an_answer_that_makes_no_sense_refuses_edits_when_the_environment_asks_for_it(
+@each_row("garbage", GARBAGE)
+def test_an_answer_that_makes_no_sense_is_none_or_refuses_edits_when_the_environment_asks_for_it(
     tmp_path: Path, garbage: Raw
 ) -> None:
     with FakePostroom(admin={PRE: lambda _: garbage}) as fake:
-        found = answer(fake, tmp_path, "claude", "PreToolUse", EDIT, POSTROOM_GUARD="block")
-    assert "does not answer" in json.dumps(found)
-    assert '"deny"' in json.dumps(found)
+        assert silent(environment(fake.port, tmp_path), json.dumps(EDIT).encode())
+        if garbage not in GARBAGE[6:8]:  # what these say is known, but not of an edit
+            found = json.dumps(answer(fake, tmp_path, "claude", "PreToolUse", EDIT, POSTROOM_GUARD="block"))
+            assert ("does not answer" in found, '"deny"' in found) == (True, True)
 
 
 def silent(surroundings: Mapping[str, str], raw: bytes) -> bool:
@@ -561,7 +439,7 @@ def drip(line: socket.socket) -> None:
         pause.wait(0.02)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "behave",
     [
         lambda line: line.recv(1),  # closes with a reset
@@ -571,7 +449,6 @@ def drip(line: socket.socket) -> None:
         lambda line: (line.recv(65_536), line.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n{}")),
         drip,
     ],
-    ids=["reset", "hangs", "ssh", "no length", "bad length", "drips"],
 )
 def test_a_server_that_misbehaves_costs_the_budget_at_most(
     tmp_path: Path, behave: Callable[[socket.socket], None]
@@ -582,21 +459,9 @@ def test_a_server_that_misbehaves_costs_the_budget_at_most(
         assert time.monotonic() - began < hook_wire.BUDGET + 10  # none that goes on ends by itself so soon
 
 
-def test_only_this_machine_is_asked_and_only_in_plain_http(subtests: pytest.Subtests) -> None:
-    for url in [
-        "http://192.0.2.1:80",
-        "https://127.0.0.1:1",
-        "ftp://127.0.0.1",
-        "127.0.0.1:80",
-        "http://[::1",
-        "x",
-    ]:
-        with subtests.test(url=url), suppress(ValueError):  # as good as none: `run` says nothing
-            assert hook_wire.endpoint_of({"POSTROOM_URL": url, "POSTROOM_TOKEN": "t", "HOME": "/h"}) is None
-
-
-def test_an_address_is_read(subtests: pytest.Subtests) -> None:
-    for url, host, port, prefix in [
+@each_row(
+    "url, host, port, prefix",
+    [
         ("http://127.0.0.1:8765", "127.0.0.1", 8765, ""),
         ("http://127.0.0.1:8765/", "127.0.0.1", 8765, ""),
         ("http://localhost:8765/mcp", "127.0.0.1", 8765, ""),
@@ -604,14 +469,20 @@ def test_an_address_is_read(subtests: pytest.Subtests) -> None:
         ("http://[::1]:8765", "::1", 8765, ""),
         ("http://[::1]", "::1", 80, ""),
         ("http://0.0.0.0:1", "127.0.0.1", 1, ""),
-    ]:
-        with subtests.test(url=url, host=host, port=port, prefix=prefix):
-            found = hook_wire.endpoint_of({"POSTROOM_URL": url, "POSTROOM_TOKEN": "t", "HOME": "/h"})
-            assert found is not None
-            assert (found.host, found.port, found.prefix) == (host, port, prefix)
+        *((url, "", 0, "") for url in ("http://192.0.2.1:80", "https://127.0.0.1:1", "ftp://127.0.0.1")),
+        *((url, "", 0, "") for url in ("127.0.0.1:80", "http://[::1", "x")),
+    ],
+)
+def test_only_this_machine_is_asked_and_only_in_plain_http(
+    url: str, host: str, port: int, prefix: str
+) -> None:
+    found = None
+    with suppress(ValueError):  # as good as none: `run` says nothing
+        found = hook_wire.endpoint_of({"POSTROOM_URL": url, "POSTROOM_TOKEN": "t", "HOME": "/h"})
+    assert ((found.host, found.port, found.prefix) if found else ("", 0, "")) == (host, port, prefix)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "more",
     [
         {},
@@ -622,7 +493,7 @@ def test_an_address_is_read(subtests: pytest.Subtests) -> None:
         {"LOCALAPPDATA": "{home}/local"},
     ],
 )
-@pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])
+@each_row("platform", ["linux", "darwin", "win32"])
 def test_the_data_folder_is_the_one_of_every_command(
     tmp_path: Path, more: dict[str, str], platform: str
 ) -> None:
@@ -669,7 +540,7 @@ def process(
     return child.returncode, out, err
 
 
-@pytest.mark.parametrize(
+@each_row(
     "raw",
     [
         b"",
@@ -681,7 +552,6 @@ def process(
         b'{"tool_name": "Write", "tool_input": {"file_path": "\\ud800"}}',
         b"x" * 10_000_000,
     ],
-    ids=["nothing", "broken", "binary", "deep", "null", "surrogate", "path", "large"],
 )
 def test_bad_input_is_met_with_silence(tmp_path: Path, raw: bytes) -> None:
     with FakePostroom() as fake:
@@ -697,7 +567,7 @@ def test_a_file_of_ten_megabytes_is_written_and_only_its_name_goes_on(tmp_path: 
     assert len(json.dumps(fake.seen[0].body)) < 200
 
 
-@pytest.mark.parametrize(
+@each_row(
     "words",
     [
         ("claude", "NoSuch"),
@@ -778,7 +648,7 @@ print("", code, *sorted(set(sys.modules) - before))
 """
 
 
-@pytest.mark.parametrize("state", ["away", "answers"])
+@each_row("state", ["away", "answers"])
 def test_the_hook_loads_hardly_anything(tmp_path: Path, state: str) -> None:
     raw = json.dumps({**EDIT, "tool_input": {"file_path": "/w/ä", "content": "x"}}).encode()
     with FakePostroom(admin={PRE: says("deny")}) as fake:
@@ -818,39 +688,27 @@ DOCUMENTS = [
 ]
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
-@pytest.mark.parametrize("parts", [True, False])
-def test_json_is_read_and_written_as_json(
-    document: object, parts: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not parts:
-        monkeypatch.setitem(sys.modules, "_json", None)
-    assert hook_wire.read(f" {json.dumps(document)}\n".encode()) == document
-    assert hook_wire.read(json.dumps(document, ensure_ascii=False).encode()) == document
-    if document in DOCUMENTS[:3]:
-        assert json.loads(hook_wire.written(document)) == document
-        assert hook_wire.written(document).isascii()
-    else:
+def test_json_is_read_and_written_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    for parts in (True, False):
+        if not parts:
+            monkeypatch.setitem(sys.modules, "_json", None)
+        for document in DOCUMENTS:
+            assert hook_wire.read(f" {json.dumps(document)}\n".encode()) == document
+            assert hook_wire.read(json.dumps(document, ensure_ascii=False).encode()) == document
+        for document in DOCUMENTS[:3]:
+            assert json.loads(hook_wire.written(document)) == document
+            assert hook_wire.written(document).isascii()
         with pytest.raises(TypeError):
-            hook_wire.written(document)
+            hook_wire.written(DOCUMENTS[3])
 
 
-def test_what_is_no_json_is_refused(subtests: pytest.Subtests) -> None:
-    for raw in [
-        b"",
-        b" ",
-        b"{",
-        b"[1,]",
-        b"{} {}",
-        b"nul",
-        b'{"a" 1}',
-        b"\xff",
-        b"\xef\xbb\xbf{}",
-        b"'a'",
-        b"[" * 100,
-    ]:
-        with subtests.test(raw=raw), pytest.raises(ValueError):  # noqa: PT011 - of any of its kinds
-            hook_wire.read(raw)
+@each_row(
+    "raw",
+    [b"", b" ", b"{", b"[1,]", b"{} {}", b"nul", b'{"a" 1}', b"\xff", b"\xef\xbb\xbf{}", b"'a'", b"[" * 100],
+)
+def test_what_is_no_json_is_refused(raw: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - of any of its kinds
+        hook_wire.read(raw)
 
 
 def test_the_hook_has_a_help_page(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,12 +23,10 @@ from postroom.cli.protocol import (
     read_line,
 )
 from postroom.mail.operations import ALL_OPERATIONS
+from table_rows import each_row
 
 VERSION = "2026-07-28"
-META = {
-    "io.modelcontextprotocol/protocolVersion": VERSION,
-    "io.modelcontextprotocol/clientCapabilities": {},
-}
+META = {"io.modelcontextprotocol/protocolVersion": VERSION, "io.modelcontextprotocol/clientCapabilities": {}}
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
@@ -99,8 +97,8 @@ def test_the_tools_that_change_nothing_are_those_of_the_table() -> None:
     assert {one.name for one in ALL_OPERATIONS if not one.changes} == READING_TOOLS
 
 
-@pytest.mark.parametrize(
-    ("method", "parameters", "reads", "has_key"),
+@each_row(
+    "method, parameters, reads, has_key",
     [
         ("tools/call", {"name": "fetch_inbox"}, True, False),
         ("tools/call", {"name": "send_message", "arguments": {"idempotency_key": "k"}}, False, True),

@@ -3,8 +3,10 @@
 import asyncio
 import json
 import os
+import shutil
 import sqlite3
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from postroom.stores.sqlite.lock import OwnerLock
 from postroom.stores.sqlite.migrate import migrate
 from postroom.testing import ManualClock
 from sqlite_files import with_the_newest_schema
+from table_rows import each_row
 
 NOW = 1_700_000_000_000
 
@@ -55,15 +58,11 @@ def names(folder: Path) -> set[str]:
 
 
 @pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in os.environ:
-        if name.startswith("POSTROOM_"):
-            monkeypatch.delenv(name)
-    folder = tmp_path / "data"
-    folder.mkdir()
-    monkeypatch.setenv("POSTROOM_DATA_DIR", str(folder))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    return folder
+def data(tmp_path: Path, folder: Path) -> Path:
+    assert folder
+    made = tmp_path / "data"
+    made.mkdir()
+    return made
 
 
 @pytest.fixture
@@ -82,6 +81,10 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
 
 
 def test_a_backup_takes_an_empty_place(data: Path, saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, document = run(capsys, "restore", str(saved), "--to", str(data / "new" / "copy.db"))
+    assert (code, document["database"]) == (0, str(data / "new" / "copy.db"))
+    assert mark_of(data / "new" / "copy.db") == "saved"
+    shutil.rmtree(data / "new")
     code, document = run(capsys, "restore", str(saved))
     assert code == 0
     assert set(document) == {"source", "database", "former", "schema", "size", "done", "archive"}
@@ -105,27 +108,21 @@ def test_a_database_in_place_is_replaced_by_force_alone_and_kept(
     assert Path(document["former"]).name.startswith("postroom.db.before-restore.")
 
 
-def test_changes_that_wait_in_the_log_are_kept_with_the_former_database(tmp_path: Path, saved: Path) -> None:
+def test_the_former_database_is_kept_with_its_log_and_when_it_is_damaged(tmp_path: Path, saved: Path) -> None:
     database = make(tmp_path / "db" / "postroom.db", "former")
+    log = database.with_name("postroom.db-wal")
     crashed = connect(database)
     crashed.execute("UPDATE mark SET text = 'in the log'")
-    copies = {ending: database.with_name(database.name + ending).read_bytes() for ending in ("", "-wal")}
+    copies = {path: path.read_bytes() for path in (database, log)}
     crashed.close()
-    for ending, content in copies.items():  # what a killed server leaves
-        database.with_name(database.name + ending).write_bytes(content)
+    for path, content in copies.items():  # what a killed server leaves
+        path.write_bytes(content)
     done = restore(RestoreOptions(source=saved, database=database, force=True), now=NOW)
     assert done.former is not None
-    assert mark_of(database) == "saved"
-    assert mark_of(done.former) == "in the log"
-
-
-def test_a_damaged_database_is_kept_as_it_is_log_and_all(tmp_path: Path, saved: Path) -> None:
-    folder = tmp_path / "db"
-    folder.mkdir()
-    database = folder / "postroom.db"
+    assert (mark_of(database), mark_of(done.former)) == ("saved", "in the log")
     database.write_bytes(b"no database at all " * 100)
-    database.with_name("postroom.db-wal").write_bytes(b"its log")
-    done = restore(RestoreOptions(source=saved, database=database, force=True), now=NOW)
+    log.write_bytes(b"its log")
+    done = restore(RestoreOptions(source=saved, database=database, force=True), now=NOW + 1000)
     assert done.former is not None
     assert mark_of(database) == "saved"
     assert done.former.read_bytes() == b"no database at all " * 100
@@ -146,15 +143,6 @@ def test_a_dry_run_checks_everything_and_changes_nothing(
     assert "can be restored to" in capsys.readouterr().out
 
 
-def test_another_place_can_be_named(
-    data: Path, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, document = run(capsys, "restore", str(saved), "--to", str(tmp_path / "new" / "copy.db"))
-    assert (code, document["database"]) == (0, str(tmp_path / "new" / "copy.db"))
-    assert mark_of(tmp_path / "new" / "copy.db") == "saved"
-    assert names(data) == set()
-
-
 def test_a_database_in_use_is_not_touched(
     data: Path, saved: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -171,30 +159,22 @@ def test_a_database_in_use_is_not_touched(
     assert mark_of(data / "postroom.db") == "former"
 
 
-def spoiled(saved: Path, how: str) -> None:
-    content = bytearray(saved.read_bytes())
-    if how == "text":
-        content[:] = b"this is a message, not a database\n" * 50
-    elif how == "empty":
-        content[:] = b""
-    elif how == "cut":
-        del content[len(content) // 2 :]
-    elif how == "scribbled":
-        content[8192:16384] = os.urandom(8192)
-    saved.write_bytes(content)
-
-
-@pytest.mark.parametrize("how", ["text", "empty", "cut", "scribbled"])
 def test_a_spoiled_backup_is_refused_and_nothing_changes(
-    data: Path, saved: Path, capsys: pytest.CaptureFixture[str], how: str
+    data: Path, saved: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make(data / "postroom.db", "former")
-    spoiled(saved, how)
-    code, document = run(capsys, "restore", str(saved), "--force")
-    assert (code, document["error"]["code"]) == (78, "store_corrupt")
-    assert str(saved) in document["error"]["message"]
-    assert mark_of(data / "postroom.db") == "former"
-    assert names(data) == {"postroom.db"}
+    whole = saved.read_bytes()
+    for content in (
+        b"this is a message, not a database\n" * 50,
+        b"",
+        whole[: len(whole) // 2],
+        whole[:8192] + os.urandom(8192) + whole[16384:],
+    ):
+        saved.write_bytes(content)
+        code, document = run(capsys, "restore", str(saved), "--force")
+        assert (code, document["error"]["code"]) == (78, "store_corrupt")
+        assert str(saved) in document["error"]["message"]
+        assert (mark_of(data / "postroom.db"), names(data)) == ("former", {"postroom.db"})
 
 
 def spoil_pages(pack: Path) -> None:
@@ -241,71 +221,64 @@ def test_old_backups_are_listed_and_pruned_with_the_new(
     assert sorted(path.name for path in folder.glob("*.*")) == sorted([".lock", *newest])
 
 
-@pytest.mark.parametrize("harm", ["spoiled", "missing"])
+@each_row("harm", [Path.unlink, spoil_pages])
 def test_a_backup_whose_pages_are_damaged_counts_for_none_that_stays(
-    data: Path, capsys: pytest.CaptureFixture[str], harm: str
+    data: Path, capsys: pytest.CaptureFixture[str], harm: Callable[[Path], None]
 ) -> None:
+    shutil.rmtree(data / "backups", ignore_errors=True)
+    (data / "postroom.db").unlink(missing_ok=True)
     make(data / "postroom.db", "mine")
     whole = Path(run(capsys, "backup")[1]["path"]).name
     with closing(sqlite3.connect(data / "postroom.db")) as connection, connection:
         connection.execute("CREATE TABLE more AS SELECT randomblob(100000) AS x")
     damaged = Path(run(capsys, "backup")[1]["path"]).name
-    pack = max((data / "backups" / "packs").iterdir())
-    if harm == "missing":
-        pack.unlink()
-    else:
-        spoil_pages(pack)
+    harm(max((data / "backups" / "packs").iterdir()))
     code, done = run(capsys, "backup", "prune", "--keep", "1")
     assert (code, done["removed"]) == (0, [damaged])
     assert [one["name"] for one in run(capsys, "backup", "list", "--check")[1]["backups"]] == [whole]
 
 
-def test_what_is_no_file_and_what_looks_like_a_command_is_refused(
-    data: Path, saved: Path, capsys: pytest.CaptureFixture[str]
+def test_what_is_no_backup_is_refused(
+    data: Path, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make(data / "postroom.db", "former")
-    for words in (("restore", "/", "--dry-run"), ("restore", str(saved), "--to", "/"), ("backup", "lisst")):
+    for words in (
+        *(("restore", "/", "--dry-run"), ("restore", str(saved), "--to", "/"), ("backup", "lisst")),
+        *(("restore", str(tmp_path / name), "--force") for name in ("missing.db", ".")),
+    ):
         code, document = run(capsys, *words)
         assert (code, document["error"]["code"]) == (2, "invalid_path"), words
-    assert names(data) == {"postroom.db"}
-
-
-@pytest.mark.parametrize(
-    ("change", "code", "name"),
-    [
-        ("INSERT INTO schema_migrations VALUES (9999, 'later', 'x', 0)", 78, "schema_too_new"),
-        ("UPDATE schema_migrations SET checksum = 'other'", 78, "store_corrupt"),
-        ("DELETE FROM schema_migrations", 78, "store_corrupt"),
-        ("DROP TABLE schema_migrations", 78, "store_corrupt"),
-    ],
-)
-def test_a_schema_that_is_not_ours_is_refused(
-    data: Path, saved: Path, capsys: pytest.CaptureFixture[str], change: str, code: int, name: str
-) -> None:
-    connection = sqlite3.connect(saved)
-    connection.execute(change)
-    connection.commit()
-    connection.close()
-    ended, document = run(capsys, "restore", str(saved))
-    assert (ended, document["error"]["code"]) == (code, name)
-    assert names(data) == set()
-
-
-def test_a_live_database_is_no_backup(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     live = connect(make(tmp_path / "live.db", "live"))
     live.execute("UPDATE mark SET text = 'newer'")
     code, document = run(capsys, "restore", str(tmp_path / "live.db"))
     live.close()
-    assert (code, document["error"]["code"]) == (2, "invalid_argument")
-    assert names(data) == set()
+    assert (code, document["error"]["code"]) == (2, "invalid_argument"), "a live database"
+    assert names(data) == {"postroom.db"}
+    assert main(["restore", "monday"]) != 0
+    assert "there is no backup" in (said := capsys.readouterr().err)
+    assert "postroom backup list" in said
+    assert main(["doctor", "--dry-run"]) == 2
+    assert "--repair" in capsys.readouterr().err, "a trial without a repair"
 
 
-@pytest.mark.parametrize("name", ["missing.db", "."])
-def test_a_file_that_cannot_be_read_is_refused(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+@each_row(
+    "change, name",
+    [
+        ("INSERT INTO schema_migrations VALUES (9999, 'later', 'x', 0)", "schema_too_new"),
+        ("UPDATE schema_migrations SET checksum = 'other'", "store_corrupt"),
+        ("DELETE FROM schema_migrations", "store_corrupt"),
+        ("DROP TABLE schema_migrations", "store_corrupt"),
+    ],
+)
+def test_a_schema_that_is_not_ours_is_refused(
+    data: Path, saved: Path, capsys: pytest.CaptureFixture[str], change: str, name: str
 ) -> None:
-    code, document = run(capsys, "restore", str(tmp_path / name))
-    assert (code, document["error"]["code"]) == (2, "invalid_path")
+    other = saved.with_name("other.db")
+    other.write_bytes(saved.read_bytes())
+    with closing(sqlite3.connect(other)) as connection, connection:
+        connection.execute(change)
+    ended, document = run(capsys, "restore", str(other))
+    assert (ended, document["error"]["code"]) == (78, name)
     assert names(data) == set()
 
 
@@ -346,15 +319,8 @@ def test_a_backup_without_a_server_is_whole_and_leaves_the_schema(
     assert mark_of(database) == "mine"
     code, document = run(capsys, "backup", str(target))
     assert (code, document["error"]["code"]) == (2, "invalid_path")
-
-
-def test_a_backup_goes_to_where_the_person_stands(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make(data / "postroom.db", "mine")
-    monkeypatch.chdir(tmp_path)
-    code, document = run(capsys, "backup", "here.db")
-    assert (code, document["path"]) == (0, str(tmp_path / "here.db"))
+    code, document = run(capsys, "backup", "here.db")  # to where the person stands
+    assert (code, document["path"]) == (0, str(Path.cwd() / "here.db"))
 
 
 async def with_a_message(data: Path) -> str:
@@ -482,24 +448,8 @@ def test_two_restores_at_once_do_not_mix(tmp_path: Path, saved: Path) -> None:
     assert mark_of(database) == "saved"
 
 
-def test_a_backup_that_is_not_there_is_told_with_where_to_look(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["restore", "monday", "--data-dir", str(tmp_path / "data")]) != 0
-    assert "there is no backup" in (said := capsys.readouterr().err)
-    assert "postroom backup list" in said
-
-
 def test_a_restore_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "odd.db").write_bytes(b"no database")
     with pytest.raises(errors.PostroomError):
-        restore(
-            RestoreOptions(source=tmp_path / "odd.db", database=tmp_path / "to" / "b.db"),
-            now=NOW,
-        )
+        restore(RestoreOptions(source=tmp_path / "odd.db", database=tmp_path / "to" / "b.db"), now=NOW)
     assert list((tmp_path / "to").iterdir()) == []
-
-
-def test_a_trial_without_a_repair_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--dry-run"]) == 2
-    assert "--repair" in capsys.readouterr().err

@@ -2,14 +2,13 @@
 
 import io
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from clients_room import Room
-from postroom.cli.main import main
+from clients_room import Homes, Room, Rooms
+from table_rows import each_row
 
 BLOCK_BEGIN = "<!-- postroom: begin"
 SKILLS = {
@@ -22,14 +21,9 @@ EXTENSION = ".copilot/extensions/postroom/extension.mjs"
 Run = Callable[..., tuple[int, str]]
 
 
-@pytest.fixture
-def room(tmp_path: Path) -> Room:
-    (tmp_path / "home/harbour").mkdir(parents=True)
-    return Room(tmp_path / "home")
-
-
-@pytest.mark.parametrize("name", list(SKILLS))
-def test_a_skill_is_written_on_request_and_removed_with_its_folders(name: str, room: Room) -> None:
+@each_row("name", list(SKILLS))
+def test_a_skill_is_written_on_request_and_removed_with_its_folders(name: str, rooms: Rooms) -> None:
+    room = rooms()
     before = room.tree()
     room.set_up(name)
     assert SKILLS[name] not in room.tree()
@@ -45,12 +39,13 @@ def test_a_skill_is_written_on_request_and_removed_with_its_folders(name: str, r
     assert room.tree() == before
 
 
-@pytest.mark.parametrize(
+@each_row(
     "written", [None, "", "# Rules", "# Rules\n", "# Rules\n\n\n", "# Rules\r\nEnd\r\n", "\ufeff# Rules\n"]
 )
 def test_rules_stand_behind_the_text_of_others_which_is_given_back_to_the_byte(
-    written: str | None, room: Room
+    written: str | None, rooms: Rooms
 ) -> None:
+    room = rooms()
     if written is not None:
         room.write(".codex/AGENTS.md", written)
     before = room.tree()
@@ -79,6 +74,7 @@ def test_text_that_others_write_around_the_rules_stays(room: Room) -> None:
 
 def test_clients_that_share_the_rules_of_a_project_leave_them_to_the_last(room: Room) -> None:
     room.scope = "project"
+    (room.home / "harbour").mkdir()
     before = room.tree()
     for name in ("claude", "codex", "copilot", "opencode"):
         room.set_up(name, extras=("rules",))
@@ -102,8 +98,9 @@ def test_a_later_no_removes_what_an_earlier_yes_wrote(room: Room) -> None:
     assert room.tree() == without
 
 
-@pytest.mark.parametrize("chosen", ["true", "false"])
-def test_a_choice_of_the_user_about_experimental_features_stays(chosen: str, room: Room) -> None:
+@each_row("chosen", ["true", "false"])
+def test_a_choice_of_the_user_about_experimental_features_stays(chosen: str, rooms: Rooms) -> None:
+    room = rooms()
     text = f'{{"experimental": {chosen}}}\n'
     room.write(".copilot/settings.json", text)
     room.set_up("copilot", extras=("extension",))
@@ -113,31 +110,17 @@ def test_a_choice_of_the_user_about_experimental_features_stays(chosen: str, roo
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home with Codex and Copilot CLI, and the command on the path."""
-    folder = tmp_path / "home"
-    for name in ("bin", ".codex", ".copilot"):
-        (folder / name).mkdir(parents=True)
-    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "CODEX_HOME", "COPILOT_HOME", "POSTROOM_URL"):
-        monkeypatch.delenv(name, raising=False)
-    command = folder / "bin/postroom"
-    command.write_text("#!/bin/sh\n")
-    command.chmod(0o755)
-    monkeypatch.setenv("HOME", str(folder))
-    monkeypatch.setenv("PATH", str(folder / "bin"))
-    monkeypatch.setenv("POSTROOM_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.chdir(folder)
-    return folder
+def home(homes: Homes) -> Path:
+    """Return a home with Codex and Copilot CLI."""
+    home = homes.new()
+    for name in (".codex", ".copilot"):
+        (home / name).mkdir()
+    return home
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*words: str) -> tuple[int, str]:
-        code = main(["setup", *words])
-        return code, capsys.readouterr().out
-
-    return run
+def run(homes: Homes) -> Run:
+    return lambda *words: homes.run(*words)[:2]
 
 
 def written(home: Path) -> set[str]:

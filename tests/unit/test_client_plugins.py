@@ -1,14 +1,15 @@
 """Claude Code as a plugin: a folder of ours and two entries; settings where the client takes no plugin."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from postroom.cli.main import main
+from clients_room import Homes
+from clients_room import put_program as program
+from table_rows import each_row
 
 SETTINGS = '{\n    "permissions": {"allow": ["Read"]}\n}\n\n'
 Run = Callable[..., Any]
@@ -19,41 +20,18 @@ TAKES_PLUGINS = '[ "$2" = list ] && echo "[]"; exit 0'
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home with Claude Code's settings in it, and the command on the path."""
-    for name in (
-        "XDG_CONFIG_HOME",
-        "XDG_DATA_HOME",
-        "CLAUDE_CONFIG_DIR",
-        "POSTROOM_URL",
-        "POSTROOM_DATA_DIR",
-    ):
-        monkeypatch.delenv(name, raising=False)
-    folder = tmp_path / "home"
-    (folder / ".claude").mkdir(parents=True)
-    (folder / ".claude/settings.json").write_text(SETTINGS)
-    monkeypatch.setenv("HOME", str(folder))
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.chdir(tmp_path)
-    program(folder, "postroom", "")
-    return folder
+def home(homes: Homes) -> Path:
+    """Return a home with Claude Code's settings in it."""
+    home = homes.new()
+    homes.monkeypatch.chdir(home.parent)
+    (home / ".claude").mkdir()
+    (home / ".claude/settings.json").write_text(SETTINGS)
+    return home
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*words: str) -> Any:
-        main(["setup", *words, "--json"])
-        return json.loads(capsys.readouterr().out)
-
-    return run
-
-
-def program(home: Path, name: str, lines: str) -> None:
-    file = home.with_name("bin") / name
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(f"#!/bin/sh\n{lines}\n")
-    file.chmod(0o755)
+def run(homes: Homes) -> Run:
+    return lambda *words: json.loads(homes.run(*words, "--json")[1])
 
 
 def claude(home: Path, lines: str = TAKES_PLUGINS) -> None:
@@ -96,9 +74,7 @@ def test_a_client_that_takes_plugins_is_set_up_as_one_and_taken_out_in_one_step(
     ]
 
 
-@pytest.mark.parametrize(
-    ("lines", "words"), [(None, "not on the PATH"), ("echo no such command; exit 1", "no such command")]
-)
+@each_row("lines, words", [(None, "not on the PATH"), ("echo no such command; exit 1", "no such command")])
 def test_a_client_that_takes_no_plugin_gets_settings_and_it_is_said_why(
     home: Path, run: Run, lines: str | None, words: str
 ) -> None:

@@ -13,43 +13,40 @@ from typing import Any
 
 import pytest
 
+from clients_room import Homes
+from clients_room import put_program as program
 from postroom.cli.main import main
 from postroom.executors.processes import asking
+from table_rows import each_row
 
 Run = Callable[..., tuple[int, Any]]
 LOGGED_OUT = '{"loggedIn": false, "authMethod": "none"}'
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home, and the command on the path."""
-    names = ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "POSTROOM_URL", "POSTROOM_DATA_DIR", "CODEX_API_KEY")
-    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", *names):
-        monkeypatch.delenv(name, raising=False)
-    folder = tmp_path / "home"
-    (folder / "harbour").mkdir(parents=True)
-    monkeypatch.setenv("HOME", str(folder))
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.chdir(folder / "harbour")
-    program(folder, "postroom", "")
-    return folder
+def fresh(homes: Homes) -> Callable[[], Path]:
+    """Return what makes an empty home, with the project in which set-up is started."""
+
+    def made() -> Path:
+        home = homes.new(path=":/usr/bin:/bin")
+        homes.monkeypatch.chdir(home / "harbour")
+        return home
+
+    return made
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
+def home(fresh: Callable[[], Path]) -> Path:
+    return fresh()
+
+
+@pytest.fixture
+def run(homes: Homes) -> Run:
     def run(*words: str) -> tuple[int, Any]:
-        code = main(["setup", *words, "--json"])
-        return code, json.loads(capsys.readouterr().out)
+        code, out, _ = homes.run(*words, "--json")
+        return code, json.loads(out)
 
     return run
-
-
-def program(home: Path, name: str, lines: str) -> None:
-    file = home.with_name("bin") / name
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(f"#!/bin/sh\n{lines}\n")
-    file.chmod(0o755)
 
 
 def claude(
@@ -70,9 +67,9 @@ def tree(home: Path) -> list[str]:
     return sorted(str(path.relative_to(home)) for path in home.rglob("*"))
 
 
-@pytest.mark.parametrize("words", [(), ("--dry-run",)])
-@pytest.mark.parametrize(
-    ("client", "found"),
+@each_row("words", [(), ("--dry-run",)])
+@each_row(
+    "client, found",
     [
         (
             "claude",
@@ -84,8 +81,9 @@ def tree(home: Path) -> list[str]:
     ],
 )
 def test_a_client_that_is_missing_is_refused_with_what_was_looked_for(
-    client: str, found: tuple[str, ...], words: tuple[str, ...], home: Path, run: Run
+    client: str, found: tuple[str, ...], words: tuple[str, ...], fresh: Callable[[], Path], run: Run
 ) -> None:
+    home = fresh()
     before = tree(home)
     code, document = run(client, *words)
     assert code == 78
@@ -100,10 +98,11 @@ def test_a_project_is_set_up_for_others_too_who_have_the_client(home: Path, run:
     assert run("claude", "--scope", "project", "--no-verify")[0] == 0
 
 
-@pytest.mark.parametrize("words", [(), ("--scope", "project"), ("--dry-run",)])
+@each_row("words", [(), ("--scope", "project"), ("--dry-run",)])
 def test_a_client_that_is_too_old_is_refused_with_its_version(
-    words: tuple[str, ...], home: Path, run: Run
+    words: tuple[str, ...], fresh: Callable[[], Path], run: Run
 ) -> None:
+    home = fresh()
     claude(home, version="2.1.87 (Claude Code)")
     before = tree(home)
     code, document = run("claude", *words)
@@ -126,8 +125,8 @@ def test_a_client_that_tells_no_version_is_set_up_and_told(home: Path, run: Run)
     assert "who knows" in told["detail"]
 
 
-@pytest.mark.parametrize(
-    ("login", "kind", "words"),
+@each_row(
+    "login, kind, words",
     [
         (LOGGED_OUT, "logged_out", "written, logged out: Claude Code"),
         ("Welcome!", "client_unknown", "expected `loggedIn` in its answer to `claude auth status`, found"),
@@ -135,8 +134,9 @@ def test_a_client_that_tells_no_version_is_set_up_and_told(home: Path, run: Run)
     ],
 )
 def test_a_client_that_is_logged_out_is_set_up_and_told(
-    login: str, kind: str, words: str, home: Path, run: Run
+    login: str, kind: str, words: str, fresh: Callable[[], Path], run: Run
 ) -> None:
+    home = fresh()
     claude(home, login=login)
     code, document = run("claude", "--no-verify")
     [told] = document["clients"][0]["to_do"]
@@ -158,8 +158,8 @@ def test_an_old_client_is_not_asked_what_it_would_take_for_a_prompt(home: Path, 
     assert "auth status" not in (home / "asked").read_text().splitlines()
 
 
-@pytest.mark.parametrize(
-    ("servers", "kinds"),
+@each_row(
+    "servers, kinds",
     [
         (
             "postroom: postroom mcp --tools core - ⏸ Pending approval (run claude to approve)",
@@ -171,8 +171,9 @@ def test_an_old_client_is_not_asked_what_it_would_take_for_a_prompt(home: Path, 
     ],
 )
 def test_a_folder_that_the_client_does_not_trust_is_told(
-    servers: str, kinds: list[str], home: Path, run: Run
+    servers: str, kinds: list[str], fresh: Callable[[], Path], run: Run
 ) -> None:
+    home = fresh()
     claude(home, login='{"loggedIn": true}', servers=servers)
     code, document = run("claude", "--no-verify", "--scope", "project")
     told = document["clients"][0]["to_do"]
@@ -182,8 +183,8 @@ def test_a_folder_that_the_client_does_not_trust_is_told(
         assert "start `claude` there" in one["remedy"]
 
 
-@pytest.mark.parametrize(
-    ("name", "file", "text", "words"),
+@each_row(
+    "name, file, text, words",
     [
         ("claude", ".claude.json", '{"mcpServers": {', "line 1"),
         ("codex", ".codex/config.toml", "model = \n", "line 1"),
@@ -192,8 +193,9 @@ def test_a_folder_that_the_client_does_not_trust_is_told(
     ],
 )
 def test_a_file_that_cannot_be_read_or_has_another_shape_is_left_alone_and_named(
-    name: str, file: str, text: str, words: str, home: Path, run: Run
+    name: str, file: str, text: str, words: str, fresh: Callable[[], Path], run: Run
 ) -> None:
+    home = fresh()
     path = home / file
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
@@ -206,11 +208,12 @@ def test_a_file_that_cannot_be_read_or_has_another_shape_is_left_alone_and_named
     assert [one.name for one in path.parent.iterdir() if one.is_file()] == [path.name]
 
 
-@pytest.mark.parametrize("words", [(), ("--dry-run",), ("--scope", "project")])
+@each_row("words", [(), ("--dry-run",), ("--scope", "project")])
 def test_a_trailing_comma_is_refused_for_gemini_and_a_comment_is_not(
-    words: tuple[str, ...], home: Path, run: Run
+    words: tuple[str, ...], fresh: Callable[[], Path], run: Run
 ) -> None:
     """Gemini CLI reads comments, and ends with 52 if a file has a comma before a closing bracket."""
+    home = fresh()
     path = (Path.cwd() if "project" in words else home) / ".gemini/settings.json"
     path.parent.mkdir(parents=True)
     text = '// mine\n{\n  "ui": {"theme": "x"},\n}\n'
@@ -282,10 +285,11 @@ def test_where_the_new_form_cannot_be_written_the_old_one_stays(
     assert not (home / ".claude").exists()
 
 
-@pytest.mark.parametrize("name", ["claude", "codex", "gemini"])
+@each_row("name", ["claude", "codex", "gemini"])
 def test_a_client_that_hangs_is_asked_once_and_ended_with_what_it_started(
-    name: str, home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    name: str, fresh: Callable[[], Path], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    home = fresh()
     monkeypatch.setattr(asking, "PATIENCE", timedelta(seconds=1))
     asked, held = home / "asked", home / "held"
     asked.touch()
@@ -304,8 +308,8 @@ def test_a_client_that_hangs_is_asked_once_and_ended_with_what_it_started(
     os.close(reader)
 
 
-@pytest.mark.parametrize(
-    ("name", "lines", "expected", "found"),
+@each_row(
+    "name, lines, expected, found",
     [
         (
             "claude",
@@ -327,8 +331,14 @@ def test_a_client_that_hangs_is_asked_once_and_ended_with_what_it_started(
     ],
 )
 def test_what_a_client_answers_in_place_of_what_was_expected_is_told(
-    name: str, lines: str, expected: list[str], found: str, home: Path, capsys: pytest.CaptureFixture[str]
+    name: str,
+    lines: str,
+    expected: list[str],
+    found: str,
+    fresh: Callable[[], Path],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    home = fresh()
     program(home, name, lines)
     assert main(["setup", name, "--no-verify"]) == 0
     said = capsys.readouterr().out

@@ -1,23 +1,21 @@
 """A client writes its own file anew, in its own form, while our part stands in it: then only our part goes."""
 
 import json
-from pathlib import Path
+from itertools import product
 from typing import Any
 
 import pytest
 
-from clients_room import Room
+from clients_room import Rooms
 
+MINE = {"mine": {"command": "mine"}}
 BEFORE: dict[str, dict[str, Any] | None] = {
     "no file": None,
     "empty": {},
     "empty containers": {"mcpServers": {}, "mcp": {}, "servers": {}, "hooks": {}, "version": 1},
     "others' entries": {
-        "mcpServers": {"mine": {"command": "mine"}},
-        "mcp": {"mine": {"type": "local", "command": ["mine"]}},
-        "servers": {"mine": {"command": "mine"}},
-        "hooks": {"Mine": []},
-        "version": 1,
+        **{"mcpServers": MINE, "mcp": {"mine": {"type": "local", "command": ["mine"]}}},
+        **{"servers": MINE, "hooks": {"Mine": []}, "version": 1},
     },
     "own keys": {"theme": "dark", "nested": {"list": [1, {"a": "b"}]}},
 }
@@ -35,12 +33,6 @@ WAYS = [
 """How it was written before, whether the new file ends its last line, and where the client adds keys: each two together."""
 
 
-@pytest.fixture
-def room(tmp_path: Path) -> Room:
-    (tmp_path / "home").mkdir()
-    return Room(tmp_path / "home")
-
-
 def anew(document: Any, *, end: str, first: bool = False) -> str:
     """Return a document as a client writes it, with keys of its own before or behind all others."""
     whole = {**ADDED, **document} if first else {**document, **ADDED}
@@ -48,22 +40,18 @@ def anew(document: Any, *, end: str, first: bool = False) -> str:
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-@pytest.mark.parametrize("before", BEFORE, ids=lambda one: one.replace(" ", "-"))
-@pytest.mark.parametrize(("indent", "end", "first"), WAYS)
-def test_only_our_part_goes_when_the_client_wrote_its_file_anew(
-    name: str, before: str, indent: int | None, end: str, *, first: bool, room: Room
-) -> None:
+def test_only_our_part_goes_when_the_client_wrote_its_file_anew(name: str, rooms: Rooms) -> None:
+    room = rooms()
     room.set_up(name)
     files = [path for path, content in room.tree().items() if content and path.endswith(".json")]
-    room.take_out(name)
-    for path in files:
-        if BEFORE[before] is not None:
-            room.write(path, json.dumps(BEFORE[before], indent=indent) + "\n")
-    room.set_up(name)
-    for path in files:
-        room.write(path, anew(json.loads(room.read(path)), end=end, first=first))
-    room.take_out(name)
-    for path in files:
-        left = room.read(path)
-        expected = anew(BEFORE[before] or {}, end=end, first=first)
-        assert left == expected, path
+    for before, (indent, end, first) in product(BEFORE.values(), WAYS):
+        room = rooms()
+        for path in files:
+            if before is not None:
+                room.write(path, json.dumps(before, indent=indent) + "\n")
+        room.set_up(name)
+        for path in files:
+            room.write(path, anew(json.loads(room.read(path)), end=end, first=first))
+        room.take_out(name)
+        left = {path: room.read(path) for path in files}
+        assert left == dict.fromkeys(files, anew(before or {}, end=end, first=first)), (before, indent)

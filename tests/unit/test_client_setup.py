@@ -8,23 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from clients_room import ADDRESS, BY_NAME, Room
+from clients_room import ADDRESS, BY_NAME, Room, Rooms
 from postroom.app.clients.config_paths import SetupScope, chosen, is_installed, servers_file
 from postroom.app.clients.table import CLIENTS, Client, Way
 from postroom.contracts.errors import ClientFileRefused, ConfigError, InvalidArgument
+from table_rows import each_row
 
 SETTINGS = ".claude/settings.json"
 SERVERS = ".claude.json"
 
 
-@pytest.fixture
-def room(tmp_path: Path) -> Room:
-    (tmp_path / "home").mkdir()
-    return Room(tmp_path / "home")
-
-
-@pytest.mark.parametrize("client", CLIENTS, ids=lambda one: one.name)
-def test_every_client_is_set_up_stands_well_and_is_taken_out(client: object, room: Room) -> None:
+@each_row("client", CLIENTS)
+def test_every_client_is_set_up_stands_well_and_is_taken_out(client: object, rooms: Rooms) -> None:
+    room = rooms()
     name = client.name  # type: ignore[attr-defined]  # a row of the table
     room.set_up(name)
     found = room.status_of(name)
@@ -37,8 +33,9 @@ def test_every_client_is_set_up_stands_well_and_is_taken_out(client: object, roo
     assert room.status_of(name).state in ("not installed", "not set up")
 
 
-@pytest.mark.parametrize("client", [one for one in CLIENTS if one.project], ids=lambda one: one.name)
-def test_a_project_is_set_up_in_its_own_folder(client: object, room: Room) -> None:
+@each_row("client", [one for one in CLIENTS if one.project])
+def test_a_project_is_set_up_in_its_own_folder(client: object, rooms: Rooms) -> None:
+    room = rooms()
     room.scope = "project"
     (room.home / "harbour").mkdir()
     room.set_up(client.name)  # type: ignore[attr-defined]  # a row of the table
@@ -47,16 +44,17 @@ def test_a_project_is_set_up_in_its_own_folder(client: object, room: Room) -> No
     assert room.tree() == {"harbour": None}
 
 
-@pytest.mark.parametrize(
-    ("name", "file", "grant"),
+@each_row(
+    "name, file, grant",
     [
         ("codex", ".codex/config.toml", 'default_tools_approval_mode = "approve"'),
         ("gemini", ".gemini/settings.json", '"trust": true'),
     ],
 )
 def test_only_a_person_s_own_file_lets_the_tools_run_unasked(
-    name: str, file: str, grant: str, room: Room
+    name: str, file: str, grant: str, rooms: Rooms
 ) -> None:
+    room = rooms()
     room.set_up(name)
     assert grant in room.read(file)
     room.scope = "project"
@@ -72,29 +70,25 @@ def test_a_client_without_a_project_file_says_so(room: Room) -> None:
         room.set_up("windsurf")
 
 
-@pytest.mark.parametrize("name", [one.name for one in CLIENTS if one.http is None])
-def test_no_token_is_ever_written_into_a_file(name: str, room: Room) -> None:
+@each_row("name", [one.name for one in CLIENTS if one.http is None])
+def test_no_token_is_ever_written_into_a_file(name: str, rooms: Rooms) -> None:
+    room = rooms()
     with pytest.raises(InvalidArgument, match="not set up over HTTP"):
         room.set_up(name, "http")
     assert room.tree() == {}
 
 
-def test_both_ways_after_one_another_leave_what_was_there(room: Room) -> None:
-    room.write(SERVERS, '{"a": 1}')
+@each_row("name, file, text", [("claude", SERVERS, '{"a": 1}'), ("codex", ".codex/config.toml", "a = 1")])
+def test_both_ways_after_one_another_leave_what_was_there(
+    name: str, file: str, text: str, rooms: Rooms
+) -> None:
+    room = rooms()
+    room.write(file, text)
     for way in ("http", "stdio", "http"):
-        room.set_up("claude", way)  # type: ignore[arg-type]  # it is a way
-        assert room.status_of("claude").way == way
-    room.take_out("claude")
-    assert room.read(SERVERS) == '{"a": 1}'
-
-
-def test_the_same_for_toml(room: Room) -> None:
-    room.write(".codex/config.toml", "a = 1")
-    for way in ("http", "stdio", "http"):
-        room.set_up("codex", way)  # type: ignore[arg-type]  # it is a way
-        assert room.status_of("codex").way == way
-    room.take_out("codex")
-    assert room.read(".codex/config.toml") == "a = 1"
+        room.set_up(name, way)  # type: ignore[arg-type]  # it is a way
+        assert room.status_of(name).way == way
+    room.take_out(name)
+    assert room.read(file) == text
 
 
 def test_what_stood_there_before_setup_stays_when_it_is_taken_out(room: Room) -> None:
@@ -130,8 +124,9 @@ def test_hooks_are_left_out_when_nobody_wants_them(room: Room) -> None:
     assert room.drifts("claude") == []
 
 
-@pytest.mark.parametrize("name", [one.name for one in CLIENTS if one.hooks or one.own_files])
-def test_a_set_up_without_hooks_takes_out_the_hooks_of_an_earlier_one(name: str, room: Room) -> None:
+@each_row("name", [one.name for one in CLIENTS if one.hooks or one.own_files])
+def test_a_set_up_without_hooks_takes_out_the_hooks_of_an_earlier_one(name: str, rooms: Rooms) -> None:
+    room = rooms()
     before = room.tree()
     room.set_up(name, hooks=False)
     without = room.tree()
@@ -194,8 +189,8 @@ def test_clients_are_found_by_their_folder_or_their_program(room: Room) -> None:
         chosen(["emacs"], room.target)
 
 
-@pytest.mark.parametrize(
-    ("name", "platform", "path"),
+@each_row(
+    "name, platform, path",
     [
         ("vscode", "linux", ".config/Code/User/mcp.json"),
         ("vscode", "darwin", "Library/Application Support/Code/User/mcp.json"),
@@ -205,7 +200,8 @@ def test_clients_are_found_by_their_folder_or_their_program(room: Room) -> None:
         ("claude", "win32", ".claude.json"),
     ],
 )
-def test_each_system_has_its_own_folders(name: str, platform: str, path: str, room: Room) -> None:
+def test_each_system_has_its_own_folders(name: str, platform: str, path: str, rooms: Rooms) -> None:
+    room = rooms()
     target = SetupScope(environment=room.environment, platform=platform)
     assert servers_file(BY_NAME[name], target).path == room.home / path
     assert not is_installed(BY_NAME[name], target)
@@ -243,17 +239,14 @@ def refused(room: Room, words: str) -> None:
     assert not room.records.get((room.home / SERVERS).resolve()).clients
 
 
-def test_a_link_that_leads_out_of_the_home_is_refused(room: Room, tmp_path: Path) -> None:
+def test_a_link_that_leads_out_of_the_home_is_refused(rooms: Rooms, tmp_path: Path) -> None:
     (tmp_path / "elsewhere.json").write_text("{}")
-    (room.home / SERVERS).symlink_to(tmp_path / "elsewhere.json")
-    refused(room, "leads out of")
-    assert (tmp_path / "elsewhere.json").read_text() == "{}"
-
-
-def test_a_folder_that_is_a_link_out_of_the_home_is_refused(room: Room, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
-    (room.home / ".claude").symlink_to(tmp_path / "elsewhere")
-    refused(room, "leads out of")
+    for name, target in ((SERVERS, "elsewhere.json"), (".claude", "elsewhere")):
+        room = rooms()
+        (room.home / name).symlink_to(tmp_path / target)
+        refused(room, "leads out of")
+    assert (tmp_path / "elsewhere.json").read_text() == "{}"
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
@@ -264,20 +257,24 @@ def test_a_ring_of_links_is_refused(room: Room) -> None:
         room.set_up("claude")
 
 
-def test_a_folder_in_the_place_of_a_file_is_refused(room: Room) -> None:
-    (room.home / SERVERS).mkdir()
-    refused(room, "no plain file")
-
-
-@pytest.mark.parametrize("content", [b"\xff\xfe{\x00}\x00", b'{"a": "\xe9"}'])
-def test_what_is_no_utf_8_is_refused(content: bytes, room: Room) -> None:
-    (room.home / SERVERS).write_bytes(content)
-    refused(room, "no UTF-8 text")
-
-
-def test_a_file_that_its_owner_made_read_only_is_refused(room: Room) -> None:
-    room.write(SERVERS, "{}").chmod(0o444)
-    refused(room, "read-only")
+@each_row(
+    "content, words",
+    [
+        (None, "no plain file"),
+        (b"\xff\xfe{\x00}\x00", "no UTF-8 text"),
+        (b'{"a": "\xe9"}', "no UTF-8 text"),
+        (b"{}", "read-only"),
+    ],
+)
+def test_a_file_that_cannot_be_changed_is_refused(content: bytes | None, words: str, rooms: Rooms) -> None:
+    room = rooms()
+    file = room.home / SERVERS
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_bytes(content)
+        file.chmod(0o444 if words == "read-only" else 0o600)
+    refused(room, words)
 
 
 def test_when_the_second_file_cannot_be_read_the_first_is_not_written(room: Room) -> None:
@@ -285,8 +282,9 @@ def test_when_the_second_file_cannot_be_read_the_first_is_not_written(room: Room
     refused(room, "line 1")
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
-def test_the_mode_is_kept_and_backups_are_private(mode: int, room: Room) -> None:
+@each_row("mode", [0o600, 0o640, 0o644])
+def test_the_mode_is_kept_and_backups_are_private(mode: int, rooms: Rooms) -> None:
+    room = rooms()
     room.write(SERVERS, '{"token": "secret"}').chmod(mode)
     [change] = room.set_up("claude", hooks=False)
     assert change.backup is not None
@@ -344,16 +342,12 @@ def test_drift_is_told_apart(room: Room) -> None:
     assert room.drifts("claude") == []
 
 
-def test_hooks_that_are_all_gone_are_missing(room: Room) -> None:
+def test_hooks_that_are_all_gone_or_stand_twice_are_told(room: Room) -> None:
     room.set_up("cursor")
     room.write(".cursor/hooks.json", '{"version": 1}')
     assert room.drifts("cursor") == ["hooks_missing"]
     room.set_up("cursor")
     assert room.drifts("cursor") == []
-
-
-def test_a_hook_that_stands_twice_is_told(room: Room) -> None:
-    room.set_up("cursor")
     hooks = json.loads(room.read(".cursor/hooks.json"))
     hooks["hooks"]["stop"] *= 2
     room.write(".cursor/hooks.json", json.dumps(hooks))
@@ -363,10 +357,11 @@ def test_a_hook_that_stands_twice_is_told(room: Room) -> None:
     assert room.drifts("cursor") == []
 
 
-@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
+@each_row("client", CLIENTS)
 def test_both_choices_of_tools_are_known_again_and_so_is_the_form_of_earlier_versions(
-    client: Client, room: Room
+    client: Client, rooms: Rooms
 ) -> None:
+    room = rooms()
     ways: list[Way] = ["stdio", "http"] if client.http else ["stdio"]
     for way in ways:
         for tools in ("full", "core"):
@@ -391,8 +386,9 @@ def test_what_mends_a_client_keeps_its_choice_of_tools(room: Room) -> None:
     assert finding.remedy == "postroom setup cursor --tools full --http"
 
 
-@pytest.mark.parametrize("name", [one.name for one in CLIENTS if one.http])
-def test_an_old_address_is_told_and_mended(name: str, room: Room) -> None:
+@each_row("name", [one.name for one in CLIENTS if one.http])
+def test_an_old_address_is_told_and_mended(name: str, rooms: Rooms) -> None:
+    room = rooms()
     room.set_up(name, "http", address="http://127.0.0.1:9999/mcp")
     assert room.drifts(name) == ["old_address"]
     room.set_up(name, "http")

@@ -2,11 +2,11 @@
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
 from clients_room import Room
+from table_rows import each_row
 
 GREETING = {"id": 0, "result": {"userAgent": "postroom/0.169.0 (Debian)"}}
 
@@ -22,10 +22,9 @@ def listed(*hooks: dict[str, object]) -> list[dict[str, object]]:
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> Room:
-    (tmp_path / "home").mkdir()
-    (tmp_path / "bin").mkdir()
-    room = Room(tmp_path / "home", more={"PATH": str(tmp_path / "bin")})
+def room(room: Room) -> Room:
+    room.home.with_name("bin").mkdir()
+    room.more = {"PATH": str(room.home.with_name("bin"))}
     room.set_up("codex")
     return room
 
@@ -48,14 +47,14 @@ def test_a_client_that_is_not_there_is_not_asked(room: Room) -> None:
     assert room.drifts("codex") == []
 
 
-@pytest.mark.parametrize("trust", ["trusted", "managed"])
+@each_row("trust", ["trusted", "managed"])
 def test_trusted_hooks_are_well(room: Room, trust: str) -> None:
     says(room, *listed(hook(trust), hook("untrusted", command="mine")))
     assert room.drifts("codex") == []
 
 
-@pytest.mark.parametrize(
-    ("found", "why"),
+@each_row(
+    "found, why",
     [
         (hook("untrusted"), "stop (untrusted)"),
         (hook("modified"), "stop (modified)"),
@@ -73,8 +72,8 @@ def test_hooks_that_the_client_does_not_run_are_told_with_its_word_for_why(
     assert "start `codex`" in finding.remedy
 
 
-@pytest.mark.parametrize(
-    ("lines", "words"),
+@each_row(
+    "lines, words",
     [
         ((), "found that it ended"),
         (("garbage",), "Expecting value"),

@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +15,12 @@ from fake_postroom import FakePostroom, Raw
 from postroom.cli import guard_check, guard_hooks
 from postroom.cli.main import main
 from postroom.contracts.errors import InvalidPath, StateError
+from table_rows import each_row
 
 ODD = ["a b.py", "qu\"o'te.py", "Füße/中文.md", "new\nline", "-dash", "t\tab"]
-IDENTITY = {
-    "GIT_AUTHOR_NAME": "n",
-    "GIT_AUTHOR_EMAIL": "e@x",
-    "GIT_COMMITTER_NAME": "n",
-    "GIT_COMMITTER_EMAIL": "e@x",
-    "GIT_CONFIG_GLOBAL": os.devnull,
-    "GIT_CONFIG_NOSYSTEM": "1",
-}
+IDENTITY = dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), "n")
+IDENTITY |= dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), "e@x")
+IDENTITY |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
 
 
 @pytest.fixture(autouse=True)
@@ -35,12 +33,23 @@ def plain_git(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def repo(tmp_path: Path) -> Path:
-    folder = tmp_path / "a repo"
-    folder.mkdir()
-    git(folder, "init", "-q", "-b", "main")
-    git(folder, "commit", "-q", "--allow-empty", "-m", "first")
-    return folder
+def repos(tmp_path: Path) -> Callable[[], Path]:
+    """Return what makes a repository with one commit, each time another."""
+    numbers = count()
+
+    def made() -> Path:
+        folder = tmp_path / f"{next(numbers)}" / "a repo"
+        folder.mkdir(parents=True)
+        git(folder, "init", "-q", "-b", "main")
+        git(folder, "commit", "-q", "--allow-empty", "-m", "first")
+        return folder
+
+    return made
+
+
+@pytest.fixture
+def repo(repos: Callable[[], Path]) -> Path:
+    return repos()
 
 
 def git(folder: Path, *words: str, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -85,8 +94,9 @@ def test_hooks_come_and_go(repo: Path) -> None:
     assert sorted(folder.iterdir()) == before
 
 
-@pytest.mark.parametrize("mode", [0o755, 0o700, 0o644])
-def test_a_hook_that_was_there_comes_back_byte_for_byte(repo: Path, mode: int) -> None:
+@each_row("mode", [0o755, 0o700, 0o644])
+def test_a_hook_that_was_there_comes_back_byte_for_byte(repos: Callable[[], Path], mode: int) -> None:
+    repo = repos()
     hook = repo / ".git" / "hooks" / "pre-commit"
     content = b"#!/bin/sh\r\n\xff\x00exit 0"
     hook.write_bytes(content)
@@ -111,8 +121,9 @@ def test_a_hook_that_is_a_link_comes_back_as_one(repo: Path, tmp_path: Path) -> 
     assert hook.readlink() == target
 
 
-@pytest.mark.parametrize("code", [0, 1, 7])
-def test_a_hook_that_was_there_is_called_first_and_decides_too(repo: Path, code: int) -> None:
+@each_row("code", [0, 1, 7])
+def test_a_hook_that_was_there_is_called_first_and_decides_too(repos: Callable[[], Path], code: int) -> None:
+    repo = repos()
     hook = repo / ".git" / "hooks" / "pre-commit"
     hook.write_text(f'#!/bin/sh\necho "called as $0 with $#" >&2\nexit {code}\n')
     hook.chmod(0o755)
@@ -126,12 +137,8 @@ def test_a_hook_that_was_there_is_called_first_and_decides_too(repo: Path, code:
 
 
 def test_a_hook_that_is_not_executable_is_not_called(repo: Path) -> None:
-    hook = repo / ".git" / "hooks" / "pre-commit"
-    hook.write_text("#!/bin/sh\nexit 1\n")
-    guard_hooks.install(repo)
-    write(repo, "a")
-    git(repo, "add", ".")
-    git(repo, "commit", "-q", "-m", "x", POSTROOM_GUARD="off")
+    (repo / ".git" / "hooks" / "pre-commit").write_text("#!/bin/sh\nexit 1\n")
+    commit(repo, None, 0, POSTROOM_GUARD="off")
 
 
 def test_a_push_is_told_to_both_hooks(repo: Path, tmp_path: Path) -> None:
@@ -143,7 +150,7 @@ def test_a_push_is_told_to_both_hooks(repo: Path, tmp_path: Path) -> None:
     hook.chmod(0o755)
     guard_hooks.install(repo)
     git(repo, "push", "-q", "origin", "main", "main:other", POSTROOM_GUARD="off")
-    told = (tmp_path / "told").read_text().splitlines()
+    told = (repo.parent / "told").read_text().splitlines()
     assert [line.split(" ")[2] for line in told[:-1]] == ["refs/heads/main", "refs/heads/other"]
     assert told[-1] == "origin"
 
@@ -190,22 +197,17 @@ def test_the_configured_folder_of_hooks_is_used(repo: Path) -> None:
     assert list((repo / ".githooks").iterdir()) == []
 
 
-def test_hooks_that_others_share_are_refused(repo: Path, tmp_path: Path) -> None:
-    shared = tmp_path / "everywhere"
+def test_hooks_that_others_share_or_make_are_refused(repos: Callable[[], Path], tmp_path: Path) -> None:
+    shared, repo = tmp_path / "everywhere", repos()
     git(repo, "config", "core.hooksPath", str(shared))
     with pytest.raises(InvalidPath, match="outside of this repository"):
         guard_hooks.install(repo)
     assert not shared.exists()
-
-
-def test_hooks_that_husky_makes_are_refused(repo: Path) -> None:
+    repo = repos()
     write(repo, ".husky/_/h")
     git(repo, "config", "core.hooksPath", ".husky/_")
     with pytest.raises(StateError, match="husky"):
         guard_hooks.install(repo)
-
-
-def test_a_folder_without_a_repository_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidPath, match="no working tree"):
         guard_hooks.install(tmp_path)
     with pytest.raises(InvalidPath):
@@ -332,8 +334,8 @@ def commit(repo: Path, fake_port: int | None, code: int, **more: str) -> str:
     return git(repo, "commit", "-q", "-m", "x", code=code, **url, **more).stderr
 
 
-@pytest.mark.parametrize(
-    ("answer", "guard", "code"),
+@each_row(
+    "answer, guard, code",
     [
         ({"outcome": "allow", "text": "", "mode": "warn"}, "", 0),
         ({"outcome": "deny", "text": "HELD", "mode": "warn"}, "", 1),
@@ -348,7 +350,10 @@ def commit(repo: Path, fake_port: int | None, code: int, **more: str) -> str:
         (Raw(200, b"[]"), "warn", 0),
     ],
 )
-def test_a_commit_is_held_as_the_answer_says(repo: Path, answer: Any, guard: str, code: int) -> None:
+def test_a_commit_is_held_as_the_answer_says(
+    repos: Callable[[], Path], answer: Any, guard: str, code: int
+) -> None:
+    repo = repos()
     with FakePostroom(admin={COMMIT: lambda _: answer}) as fake:
         said = commit(repo, fake.port, code, POSTROOM_AGENT="Ben", POSTROOM_GUARD=guard)
     expected = answer["text"] if isinstance(answer, dict) else "reservations were not checked"
@@ -361,8 +366,9 @@ def test_a_commit_is_held_as_the_answer_says(repo: Path, answer: Any, guard: str
     assert [one.body for one in fake.seen] == [body]
 
 
-@pytest.mark.parametrize(("guard", "code"), [("", 0), ("warn", 0), ("block", 1)])
-def test_a_server_that_is_away_means_what_is_set(repo: Path, guard: str, code: int) -> None:
+@each_row("guard, code", [("", 0), ("warn", 0), ("block", 1)])
+def test_a_server_that_is_away_means_what_is_set(repos: Callable[[], Path], guard: str, code: int) -> None:
+    repo = repos()
     said = commit(repo, None, code, POSTROOM_GUARD=guard)
     assert said.count("postroom:") == 1
     assert "does not answer" in said

@@ -5,15 +5,17 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from postroom.cli import guard, guard_hooks
 from postroom.contracts.errors import StateError
-from unit.test_guard import git, plain_git, repo, states, write
+from table_rows import each_row
+from unit.test_guard import git, plain_git, repo, repos, states, write
 
-__all__ = ["plain_git", "repo"]
+__all__ = ["plain_git", "repo", "repos"]
 
 CONFIGURATION = """\
 repos:
@@ -72,11 +74,12 @@ def test_commits_go_on_in_each_order_and_what_is_installed_runs(
     git(repo, "commit", "-m", "second", code=int(has_guard), **blocked)
 
 
-@pytest.mark.parametrize("has_other", [False, True])
+@each_row("has_other", [False, True])
 def test_the_guard_is_not_called_absent_after_pre_commit_overwrote_it(
-    repo: Path, pre_commit: Path, capsys: pytest.CaptureFixture[str], has_other: bool
+    repos: Callable[[], Path], pre_commit: Path, capsys: pytest.CaptureFixture[str], has_other: bool
 ) -> None:
     """Another program's hook that the guard keeps is the only trace that `--overwrite` leaves."""
+    repo = repos()
     write(repo, ".pre-commit-config.yaml", text=CONFIGURATION)
     git(repo, "add", ".")
     hook = repo / ".git" / "hooks" / "pre-commit"
@@ -214,13 +217,12 @@ MANAGERS = {"husky": Husky(), "lefthook": Lefthook()}
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", MANAGERS)
-@pytest.mark.parametrize(
-    "order", ["MG", "GM", "GMg", "GMm", "GMgm", "MAG", "GMAg", "MAmG", "GgMA", "MmG", "GMAm"]
-)
+@each_row("order", ["MG", "GM", "GMg", "GMm", "GMgm", "MAG", "GMAg", "MAmG", "GgMA", "MmG", "GMAm"])
 def test_the_state_of_the_guard_beside_a_manager_is_whether_it_runs(
-    repo: Path, monkeypatch: pytest.MonkeyPatch, name: str, order: str
+    repos: Callable[[], Path], monkeypatch: pytest.MonkeyPatch, name: str, order: str
 ) -> None:
     """M installs husky or lefthook and m removes it, A adds the line; G installs the guard and g removes it."""
+    repo = repos()
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     before = "#!/bin/sh\necho before >&2\n"
     (repo / ".git" / "hooks").mkdir(exist_ok=True)

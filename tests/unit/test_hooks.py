@@ -2,6 +2,8 @@
 
 import asyncio
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 
 from injections import FIELDS
-from mail_room import HARBOR, SHORE, Room, everything, room_in_memory
+from mail_room import HARBOR, SHORE, Room, everything, in_memory, room_in_memory
 from postroom.contracts.announcing import Arrival, Nudges
 from postroom.contracts.errors import InvalidArgument, StoreUnavailable
 from postroom.contracts.mail import Reservation
@@ -24,12 +26,19 @@ from postroom.stores.mail.access import MailWrites
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from postroom.testing.faults import LosingStore, RefusingStore, writes
+from table_rows import each_row
 
 FILE = f"{HARBOR}/piers/north.py"
 
 
 room = room_in_memory
-in_memory = room_in_memory
+
+
+@pytest.fixture
+def rooms(clock: ManualClock) -> Iterator[Callable[[], Room]]:
+    """Give what makes an empty mail room, each time another."""
+    with ExitStack() as opened:
+        yield lambda: opened.enter_context(in_memory(clock))
 
 
 async def ask(room: Room, event: str, *, client: str = "claude", **body: Any) -> tuple[str, str]:
@@ -88,8 +97,9 @@ async def test_what_was_read_before_is_not_announced(room: Room) -> None:
     assert await everything(room.store) == before
 
 
-@pytest.mark.parametrize("event", ["UserPromptSubmit", "PostToolUse", "Stop"])
-async def test_of_many_hooks_at_once_one_is_given_the_line(room: Room, event: str) -> None:
+@each_row("event", ["UserPromptSubmit", "PostToolUse", "Stop"])
+async def test_of_many_hooks_at_once_one_is_given_the_line(rooms: Callable[[], Room], event: str) -> None:
+    room = rooms()
     await room.open()
     await room.send("Ada", "Ben")
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
@@ -108,10 +118,11 @@ async def test_a_line_that_could_not_be_noted_is_not_given_and_comes_again(room:
     assert (await ask(room, "UserPromptSubmit", agent="Ben"))[0] == "tell"
 
 
-@pytest.mark.parametrize("cwd", [HARBOR, "/projects", SHORE, "/elsewhere"])
+@each_row("cwd", [HARBOR, "/projects", SHORE, "/elsewhere"])
 async def test_an_edit_is_judged_by_the_project_of_its_file_wherever_the_client_was_started(
-    room: Room, cwd: str
+    rooms: Callable[[], Room], cwd: str
 ) -> None:
+    room = rooms()
     await room.open()
     await room.open("Ben", project=SHORE)
     await room.call("file_reservation_paths", agent_name="Ada", paths=["piers/**", "cafe\u0301.py"])
@@ -224,8 +235,8 @@ async def test_an_edit_of_what_another_holds_is_refused(room: Room) -> None:
     assert "POSTROOM_GUARD" not in text
 
 
-@pytest.mark.parametrize(
-    ("pattern", "path", "refused"),
+@each_row(
+    "pattern, path, refused",
     [
         ("src/app.py", "src/app.py", True),
         ("src", "src/deep/er/app.py", True),
@@ -242,14 +253,15 @@ async def test_an_edit_of_what_another_holds_is_refused(room: Room) -> None:
     ],
 )
 async def test_patterns_cover_the_files_that_they_say(
-    in_memory: Room, pattern: str, path: str, refused: bool
+    rooms: Callable[[], Room], pattern: str, path: str, refused: bool
 ) -> None:
-    await in_memory.open()
-    await in_memory.call("file_reservation_paths", agent_name="Ada", paths=[pattern])
+    room = rooms()
+    await room.open()
+    await room.call("file_reservation_paths", agent_name="Ada", paths=[pattern])
     expected = "deny" if refused else "allow"
     for paths in ([path], [path, "other/file"]):
         for client, event in (("claude", "PreToolUse"), ("git", "pre-commit")):
-            found, _ = await ask(in_memory, event, client=client, agent="Ben", paths=paths)
+            found, _ = await ask(room, event, client=client, agent="Ben", paths=paths)
             assert found == expected
 
 
@@ -349,22 +361,17 @@ async def test_a_session_becomes_the_agent_as_which_it_calls_tools(room: Room) -
     outcome, line = await ask(room, "UserPromptSubmit", session_id="s")
     assert (outcome, '"Ben"' in line) == ("tell", True)
     assert await ask(room, "UserPromptSubmit", session_id="s", client="codex") == ("silent", "")
-    await room.send("Ada", "Cyd")
+    await room.send("Ada", "Cyd", "Ben")
     await bind(room, "Cyd")
     assert '"Cyd"' in (await ask(room, "UserPromptSubmit", session_id="s"))[1]
-
-
-async def test_the_agent_of_the_environment_comes_before_the_session_s(room: Room) -> None:
-    await room.open()
-    await bind(room, "Cyd")
-    await room.send("Ada", "Ben", "Cyd")
     assert '"Ben"' in (await ask(room, "UserPromptSubmit", session_id="s", agent="Ben"))[1]
 
 
-@pytest.mark.parametrize("event", ["SessionStart", "UserPromptSubmit", "PostToolUse"])
+@each_row("event", ["SessionStart", "UserPromptSubmit", "PostToolUse"])
 async def test_an_agent_that_the_environment_names_is_reached_by_its_session_s_hooks(
-    room: Room, event: str
+    rooms: Callable[[], Room], event: str
 ) -> None:
+    room = rooms()
     await room.open()
     await bind(room, "Cyd")
     assert await ask(room, event, session_id="s", agent="Ben") == ("silent", "")
@@ -390,7 +397,7 @@ async def test_an_agent_of_another_project_is_named_with_it(room: Room) -> None:
     assert await ask(room, "UserPromptSubmit", agent="Dee") == ("silent", "")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         {},
@@ -403,7 +410,10 @@ async def test_an_agent_of_another_project_is_named_with_it(room: Room) -> None:
         {"session_id": "s", "acts_as": "Ben", "acts_in": "../x"},
     ],
 )
-async def test_who_is_not_known_gets_no_answer_and_leaves_no_trace(room: Room, body: dict[str, Any]) -> None:
+async def test_who_is_not_known_gets_no_answer_and_leaves_no_trace(
+    rooms: Callable[[], Room], body: dict[str, Any]
+) -> None:
+    room = rooms()
     await room.open("Ada", "Ben", "Ret")
     await room.send("Ada", "Ben")
     await room.call("retire_agent", agent_name="Ret")
@@ -449,8 +459,8 @@ async def test_the_name_from_the_folder_gives_way_to_every_choice(room: Room) ->
     assert "registers this session" in (await ask(room, "SessionStart", session_id="new"))[1]
 
 
-@pytest.mark.parametrize(
-    ("folder", "name"),
+@each_row(
+    "folder, name",
     [
         ("/srv/our harbour (old)", "claude-our-harbour-old"),
         ("/", "claude-work"),
@@ -458,7 +468,10 @@ async def test_the_name_from_the_folder_gives_way_to_every_choice(room: Room) ->
         (f"/srv/{'x' * 300}", f"claude-{'x' * 57}"),
     ],
 )
-async def test_the_name_from_any_folder_is_a_name_that_registers(room: Room, folder: str, name: str) -> None:
+async def test_the_name_from_any_folder_is_a_name_that_registers(
+    rooms: Callable[[], Room], folder: str, name: str
+) -> None:
+    room = rooms()
     await room.call("ensure_project", human_key=folder)
     _, line = await ask(room, "SessionStart", session_id="s", cwd=folder)
     assert f'"{name}"' in line
@@ -508,24 +521,14 @@ def _hostile_message(tx: MailWrites) -> None:
     eve = tx.insert_agent(project.id, name=HOSTILE, program="p", model="m", task_description="", now=1)
     ben = tx.agent(project.id, "Ben")
     assert ben is not None
-    sent = tx.insert_message(
-        project_id=project.id,
-        sender=eve,
-        thread_id=None,
-        subject="s",
-        body_md="b",
-        importance="normal",
-        ack_required=False,
-        topic="",
-        broadcast=False,
-        reply_to=None,
-        now=1,
-    )
+    plain: dict[str, Any] = {"subject": "s", "body_md": "b", "importance": "normal", "topic": "", "now": 1}
+    plain |= {"thread_id": None, "reply_to": None, "ack_required": False, "broadcast": False}
+    sent = tx.insert_message(project_id=project.id, sender=eve, **plain)
     tx.insert_recipient(sent.id, ben, "to")
 
 
-@pytest.mark.parametrize(
-    ("client", "event", "body"),
+@each_row(
+    "client, event, body",
     [
         ("claude", "NoSuch", {}),
         ("emacs", "Stop", {}),
@@ -539,13 +542,13 @@ def _hostile_message(tx: MailWrites) -> None:
     ],
 )
 async def test_a_call_that_does_not_fit_is_refused(
-    in_memory: Room, client: str, event: str, body: dict[str, Any]
+    room: Room, client: str, event: str, body: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidArgument):
-        await Hooks(in_memory.mail).answer(client, event, body)
+        await Hooks(room.mail).answer(client, event, body)
 
 
-@pytest.mark.parametrize("mode", ["warn", "block"])
+@each_row("mode", ["warn", "block"])
 async def test_a_store_that_fails_is_an_answer_of_the_checks(clock: ManualClock, mode: Any) -> None:
     store = SqliteStore.in_memory(clock)
     room = Room(Mail(store, clock, Rules(guard_mode=mode)), clock)

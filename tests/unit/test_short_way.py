@@ -24,6 +24,7 @@ from postroom.mcp_server.loading import LoadedOnUse
 from postroom.mcp_server.profiles import CORE, Addresses
 from postroom.mcp_server.short_way import ShortWay
 from rest_room import BASE, LIMIT, OPERATOR, TOKEN, Edge, all_names, arguments_of
+from table_rows import each_row
 
 NEWEST = "2026-07-28"
 OLDER = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
@@ -140,8 +141,8 @@ async def test_every_tool_answers_the_same_both_ways_and_the_short_way_takes_it(
         assert (answer.status_code, was_short) == (200, True), name
 
 
-@pytest.mark.parametrize("path", ["/mcp", "/mcp/core", "/mcp/core/", "/mcp/full"])
-@pytest.mark.parametrize("revision", ["2025-11-25", NEWEST])
+@each_row("path", ["/mcp", "/mcp/core", "/mcp/core/", "/mcp/full"])
+@each_row("revision", ["2025-11-25", NEWEST])
 async def test_each_address_performs_what_it_lists_and_names_the_address_of_the_rest(
     ways: Ways, revision: str, path: str
 ) -> None:
@@ -165,7 +166,7 @@ async def test_each_address_performs_what_it_lists_and_names_the_address_of_the_
             assert error.get("code") != "tool_not_listed"
 
 
-@pytest.mark.parametrize("path", ["/mcp/core", "/mcp/full"])
+@each_row("path", ["/mcp/core", "/mcp/full"])
 async def test_a_run_is_given_ask_person_beside_the_tools_of_daily_work(ways: Ways, path: str) -> None:
     token = "prr_" + "r" * 43
     for way in (ways.short, ways.long):
@@ -212,7 +213,7 @@ REFUSED: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-@pytest.mark.parametrize("revision", ["2025-11-25", NEWEST])
+@each_row("revision", ["2025-11-25", NEWEST])
 async def test_a_refused_call_is_refused_in_the_same_words(ways: Ways, revision: str) -> None:
     for name, arguments in REFUSED:
         answer, was_short = await ways.compare(*at(revision, asked(name, arguments)))
@@ -235,7 +236,7 @@ TAKEN: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("revision", ["2025-11-25", NEWEST])
+@each_row("revision", ["2025-11-25", NEWEST])
 async def test_a_plain_call_of_any_content_is_taken_and_answered_alike(ways: Ways, revision: str) -> None:
     for document in TAKEN:
         answer, was_short = await ways.compare(*at(revision, document))
@@ -274,7 +275,7 @@ ODD: tuple[object, ...] = (
 )
 
 
-@pytest.mark.parametrize("revision", ["2025-11-25", NEWEST])
+@each_row("revision", ["2025-11-25", NEWEST])
 async def test_whatever_is_no_plain_call_has_the_same_answer_too(ways: Ways, revision: str) -> None:
     for body in ODD:
         await ways.compare(*odd_at(revision, body))
@@ -305,7 +306,7 @@ ENVELOPES: tuple[object, ...] = (
 )
 
 
-@pytest.mark.parametrize("revision", ["2025-11-25", NEWEST])
+@each_row("revision", ["2025-11-25", NEWEST])
 async def test_an_envelope_is_taken_or_refused_alike(ways: Ways, revision: str) -> None:
     _, headers = at(revision, asked())
     for meta in ENVELOPES:
@@ -337,7 +338,7 @@ HEADERS: tuple[dict[str, str], ...] = (
 )
 
 
-@pytest.mark.parametrize("revision", [None, "2025-11-25", NEWEST])
+@each_row("revision", [None, "2025-11-25", NEWEST])
 async def test_headers_decide_alike(ways: Ways, revision: str | None) -> None:
     document, headers = at(revision, asked())
     for more in HEADERS:
@@ -345,7 +346,7 @@ async def test_headers_decide_alike(ways: Ways, revision: str | None) -> None:
         await ways.compare(document, encoded)
 
 
-@pytest.mark.parametrize("revision", ["2025-11-25", NEWEST])
+@each_row("revision", ["2025-11-25", NEWEST])
 async def test_a_header_that_comes_twice_or_not_at_all_decides_alike(ways: Ways, revision: str) -> None:
     document, headers = at(revision, asked())
     for name in ("Accept", "Content-Type", "MCP-Protocol-Version", "Mcp-Method", "Mcp-Name"):
@@ -377,7 +378,7 @@ async def tokens(ways: Ways, *scopes: str) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize("revision", ["2025-11-25", NEWEST])
+@each_row("revision", ["2025-11-25", NEWEST])
 async def test_a_failure_inside_tells_the_same_but_for_its_reference(
     ways: Ways, revision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -440,8 +441,8 @@ async def test_a_refusal_of_the_headers_says_what_to_send(ways: Ways) -> None:
     assert "1999-01-01" in error["message"]
 
 
-@pytest.mark.parametrize(
-    ("client", "is_text_only"),
+@each_row(
+    "client, is_text_only",
     [
         ("Cline", True),
         ("@cline/core", True),
@@ -468,7 +469,7 @@ async def test_a_client_whose_model_reads_text_and_structured_content_gets_text_
         assert all(("outputSchema" not in tool) is is_text_only for tool in tools)
 
 
-@pytest.mark.parametrize("client", ["claude", "codex-mcp-client", "gemini", "copilot", ""])
+@each_row("client", ["claude", "codex-mcp-client", "gemini", "copilot", ""])
 async def test_the_answer_to_a_run_tells_a_message_that_came_for_it_where_its_model_reads_it(
     ways: Ways, client: str
 ) -> None:

@@ -1,6 +1,6 @@
 """The chat page of postroom: plain HTML, one script and one style sheet, all from this server.
 
-    page ──▶ POST /chat/messages {id, text, conversation} ──▶ stored ──▶ 202: the page shows "kept"
+    page ──▶ POST /chat/messages {id, text, conversation} ──▶ stored ──▶ 202: the page shows "sent"
     page ◀── GET /chat/conversations: the list; GET /chat/conversations/<id>: the newest entries, then older
     page ◀── GET /chat/events: numbered changes; after a lost connection the page gets what it missed
 

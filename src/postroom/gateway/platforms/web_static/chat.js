@@ -17,7 +17,7 @@ const UNSENT = `postroom-unsent ${document.body.dataset.name}`;
 const WRITTEN = `postroom-written ${document.body.dataset.name}`;
 
 const entries = new Map(); // id -> {data, element, ...}: the entries of the conversation that is shown
-const unsent = new Map(JSON.parse(sessionStorage.getItem(UNSENT) || "[]").map((one) => [one.id, { ...one, state: "failed", reason: "not sent" }]));
+const unsent = new Map(JSON.parse(sessionStorage.getItem(UNSENT) || "[]").map((one) => [one.id, { ...one, order: Infinity, state: "failed", reason: "not sent" }]));
 const writing = new Map(); // conversation -> until when an answer counts as being written there
 const unread = new Set(); // conversations with an answer that was not shown yet
 let conversations = [];
@@ -76,7 +76,7 @@ async function call(method, path, body) {
     const content = body === undefined ? undefined : JSON.stringify(body);
     answer = await fetch(base + path, { method, headers: HEADERS, body: content, cache: "no-store", signal: AbortSignal.timeout(30000) });
   } catch {
-    return { ok: false, reason: "the server cannot be reached" };
+    return { ok: false, isLost: true, reason: "the server cannot be reached" };
   }
   let told = {};
   try {
@@ -110,7 +110,9 @@ function decorated(block) {
     const box = element("div", "code");
     if (pre === block) block = box;
     else pre.replaceWith(box);
-    box.append(pre, copyButton(() => pre.textContent.replace(/\n$/, "")));
+    const bar = element("div", "bar");
+    bar.append(element("span", "language", pre.dataset.language || ""), copyButton(() => pre.textContent.replace(/\n$/, "")));
+    box.append(bar, pre);
   }
   return block;
 }
@@ -119,7 +121,7 @@ function render(shown) {
   const { data } = shown;
   if (data.gone || data.html === undefined) {
     shown.blocks = [];
-    shown.body.replaceChildren(...(data.gone || data.text ? [element("div", "words", data.gone ? "taken back" : data.text)] : []));
+    shown.body.replaceChildren(...(data.gone || data.text ? [element("div", "words", data.gone ? "deleted" : data.text)] : []));
     return;
   }
   const parsed = new DOMParser().parseFromString(data.html, "text/html").body;
@@ -138,6 +140,7 @@ function render(shown) {
 
 const isAtEnd = (within) => scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < within;
 const toEnd = () => (scroll.scrollTop = scroll.scrollHeight);
+const showNewest = () => (part("newest").hidden = isAtEnd(80));
 
 function place(shown) {
   let next = null;
@@ -153,7 +156,7 @@ function show(data) {
   const stays = isAtEnd(80);
   let shown = entries.get(data.id);
   if (!shown) {
-    shown = { element: element("li"), body: element("div", "body"), choices: element("div", "choices"), files: element("div", "files") };
+    shown = { element: element("article"), body: element("div", "body"), choices: element("div", "choices"), files: element("div", "files") };
     shown.note = element("p", "note");
     shown.note.setAttribute("role", "status");
     shown.meta = element("p", "meta");
@@ -161,6 +164,7 @@ function show(data) {
     bubble.append(shown.body, shown.files, shown.choices, shown.note);
     shown.element.append(bubble, shown.meta);
     shown.element.dataset.id = data.id;
+    shown.element.setAttribute("aria-label", { message: "You", answer: "Answer", card: "Question" }[data.kind] || "Message");
     entries.set(data.id, shown);
   }
   const before = shown.data;
@@ -179,7 +183,7 @@ function show(data) {
   showChoices(shown);
   showNote(shown, shown.note.textContent);
   if (stays || data.state === "sending") toEnd();
-  else if (data.kind !== "message" && !before) part("newest").hidden = false;
+  showNewest();
 }
 
 function showReasoning(shown) {
@@ -249,17 +253,17 @@ function showMeta(shown) {
   if (shown.metaKey === key) return; // so that a button keeps the focus while a draft grows
   shown.metaKey = key;
   const said = data.at ? [shownTime(data.at)] : [];
-  if (data.edited && !data.gone) said.push(element("span", "", "changed"));
+  if (data.edited && !data.gone) said.push(element("span", "", "edited"));
   if (data.kind === "message" && !data.gone) {
     const state = data.state || "kept";
-    const states = { sending: "sending…", failed: data.reason, kept: data.answered ? "read" : "kept" };
+    const states = { sending: "sending…", failed: data.reason, kept: data.answered ? "read" : "sent" };
     said.push(element("span", "state", states[state]));
     if (state === "failed") {
       said.push(button("Send again", "quiet", () => deliver(data.id)));
       said.push(button("Discard", "quiet", () => discard(data.id)));
     } else if (state === "kept" && !data.answered) {
-      said.push(button("Change", "quiet", () => edit(data.id, shown.data.text)));
-      said.push(button("Take back", "quiet", () => takeBack(data.id)));
+      said.push(button("Edit", "quiet", () => edit(data.id, shown.data.text)));
+      said.push(button("Delete", "quiet", () => takeBack(data.id)));
     }
   } else if (data.kind === "answer" && !data.gone && !data.draft) {
     if (data.text) said.push(copyButton(() => shown.data.text));
@@ -298,7 +302,7 @@ function write(conversation, said) {
 }
 
 function remember() {
-  const kept = [...unsent.values()].map(({ id, text: said, at, files, conversation }) => ({ id, kind: "message", text: said, at, files, conversation, order: Infinity }));
+  const kept = [...unsent.values()].map(({ id, text: said, at, files, conversation, isLost }) => ({ id, kind: "message", text: said, at, files, conversation, isLost }));
   sessionStorage.setItem(UNSENT, JSON.stringify(kept));
 }
 
@@ -313,14 +317,14 @@ function stand(data) {
 }
 
 function deliver(id) {
-  stand({ ...unsent.get(id), state: "sending", reason: "" });
+  stand({ ...unsent.get(id), state: "sending", reason: "", isLost: false });
   queue = queue.then(async () => {
     const data = unsent.get(id);
     if (!data || data.state !== "sending") return;
     const files = (data.files || []).map((file) => file.id);
-    const { ok, reason } = await call("POST", "/messages", { id, text: data.text, files, conversation: data.conversation });
+    const { ok, reason, isLost } = await call("POST", "/messages", { id, text: data.text, files, conversation: data.conversation });
     const known = unsent.get(id); // not there if the server has told of it meanwhile
-    if (known) stand(ok ? { ...known, state: "kept" } : { ...known, state: "failed", reason: `not sent: ${reason}` });
+    if (known) stand(ok ? { ...known, state: "kept" } : { ...known, state: "failed", reason: `${isLost ? "not sent yet" : "not sent"}: ${reason}`, isLost });
   });
 }
 
@@ -360,14 +364,14 @@ async function change(id, said) {
   const { ok, reason } = await call("PUT", `/messages/${id}`, { text: said });
   const shown = entries.get(id);
   if (ok || !shown) return;
-  shown.note.textContent = `not changed: ${reason}`;
+  shown.note.textContent = `not edited: ${reason}`;
   if (!editing) edit(id, said);
 }
 
 async function takeBack(id) {
   const { ok, reason } = await call("DELETE", `/messages/${id}`);
   const shown = entries.get(id);
-  if (!ok && shown) shown.note.textContent = `not taken back: ${reason}`;
+  if (!ok && shown) shown.note.textContent = `not deleted: ${reason}`;
   text.focus();
 }
 
@@ -443,7 +447,7 @@ function upload(one, conversation) {
     showUploads();
     if (!sendsUploads.has(conversation) || uploads.get(conversation).some((other) => other.request)) return;
     sendsUploads.delete(conversation);
-    if (uploads.get(conversation).some((other) => other.reason)) note("Not sent: not every file was taken.");
+    if (uploads.get(conversation).some((other) => other.reason)) note("Not sent: some files were not uploaded.");
     else send(conversation);
   };
   one.request = request;
@@ -458,9 +462,9 @@ function upload(one, conversation) {
     if (request.status === 401) return location.reload();
     const told = request.response || {};
     if (request.status === 201) one.told = told;
-    ends(one.told ? "" : `not taken: ${told.error ? told.error.message : request.status}`);
+    ends(one.told ? "" : `not uploaded: ${told.error ? told.error.message : request.status}`);
   });
-  request.addEventListener("error", () => ends("not taken: the server cannot be reached"));
+  request.addEventListener("error", () => ends("not uploaded: the server cannot be reached"));
   request.send(one.file);
 }
 
@@ -474,7 +478,7 @@ function attach(files) {
       break;
     }
     const one = { file, sent: 0, reason: "" };
-    if (file.size > LARGEST_FILE) one.reason = `not taken: a file has at most ${size(LARGEST_FILE)}`;
+    if (file.size > LARGEST_FILE) one.reason = `not uploaded: a file has at most ${size(LARGEST_FILE)}`;
     else upload(one, current);
     chosen.push(one);
   }
@@ -566,7 +570,7 @@ part("newest").addEventListener("click", () => {
 });
 part("older").addEventListener("click", readOlder);
 scroll.addEventListener("scroll", () => {
-  if (isAtEnd(80)) part("newest").hidden = true;
+  showNewest();
   if (scroll.scrollTop < 200) readOlder();
 });
 
@@ -648,7 +652,7 @@ function rename(one, item) {
 }
 
 async function remove(one) {
-  part("ask-text").textContent = `“${one.title}” and its messages are deleted for ever. An answer that is being written is stopped.`;
+  part("ask-text").textContent = `“${one.title}” and its messages are deleted permanently. An answer that is being written is stopped.`;
   part("ask").showModal();
   // The "close" event comes a task after the dialog is closed, when the next dialog may be open: its form answers at once.
   const answer = await new Promise((answered) => (part("ask").firstElementChild.onsubmit = ({ submitter }) => answered(submitter.value)));
@@ -714,7 +718,6 @@ async function readOlder() {
   hasOlder = told.more;
   const [height, top] = [scroll.scrollHeight, scroll.scrollTop];
   for (const one of told.entries) if (!entries.has(one.id)) show(one);
-  part("newest").hidden = true;
   settle();
   scroll.scrollTop = top + scroll.scrollHeight - height;
 }
@@ -731,6 +734,7 @@ addEventListener("hashchange", () => open(named() || "main"));
 function online(up) {
   part("link").textContent = up ? "Connected" : "Connecting again…";
   part("link").classList.toggle("up", up);
+  if (up) for (const one of [...unsent.values()]) if (one.isLost && one.state === "failed") deliver(one.id); // the id keeps it single
 }
 
 function takeEntry(data) {

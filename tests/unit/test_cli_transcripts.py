@@ -1,0 +1,124 @@
+"""Each command sends, prints and ends as `cli_transcripts.txt` says; a new command is a new paragraph there.
+
+`$` the command, `<` a tool or an address and what the server answers, `>` what was sent last (for a tool without the
+project, which is the folder), `=` what `--json` prints if it is not the answer, `?` the exit code if it is not 0,
+`|` a line on standard output, `!` a line on standard error. `"@SENT"` is that sample.
+"""
+
+import json
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cli_samples
+from cli_room import Done, Run, arguments
+from fake_postroom import FakePostroom
+from postroom.cli import remedies
+from postroom.contracts import errors
+
+
+@dataclass
+class Transcript:
+    """A command, and what it is answered, sends and prints."""
+
+    words: str
+    answers: dict[str, Any] = field(default_factory=dict)
+    sent: Any = None
+    document: Any = None
+    code: int = 0
+    out: str = ""
+    err: str = ""
+
+    def as_json(self) -> list[str]:
+        before, mark, after = self.words.partition(" -- ")
+        return [*shlex.split(before), "--json", *(["--", *shlex.split(after)] if mark else [])]
+
+
+def sample(value: Any) -> Any:
+    """Return a value of the file with its samples in place."""
+    if isinstance(value, dict):
+        return {name: sample(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [sample(one) for one in value]
+    is_named = isinstance(value, str) and value.startswith("@")
+    return getattr(cli_samples, value[1:]) if is_named else value
+
+
+def transcripts() -> Iterator[Transcript]:
+    text = Path(__file__).with_name("cli_transcripts.txt").read_text(encoding="utf-8")
+    for paragraph in text.strip().split("\n\n"):
+        head, *lines = paragraph.split("\n")
+        made = Transcript(head.removeprefix("$ "))
+        for line in lines:
+            kind, rest = line[0], line[2:]
+            match kind:
+                case "<":
+                    name, _, answer = rest.partition(" /" if rest.split()[0].isupper() else " ")
+                    if name.isupper():
+                        path, _, answer = answer.partition(" ")
+                        name = f"{name} /{path}"
+                    made.answers[name] = made.document = sample(json.loads(answer))
+                case ">":
+                    made.sent = json.loads(rest)
+                case "=":
+                    made.document = sample(json.loads(rest))
+                case "?":
+                    made.code = int(rest)
+                case "|":
+                    made.out += f"{rest}\n"
+                case "!":
+                    made.err += f"{rest}\n"
+        yield made
+
+
+def tell(fake: FakePostroom, answers: dict[str, Any]) -> None:
+    """Have the server answer so, and nothing else."""
+    fake.tools.clear()
+    fake.admin.clear()
+    for name, answer in answers.items():
+        method, _, path = name.partition(" ")
+        if path:
+            fake.admin[method, path] = lambda _, answer=answer: answer
+        else:
+            fake.tools[name] = lambda _, answer=answer: answer
+
+
+def sent_to(fake: FakePostroom, here: Path) -> Any:
+    body = fake.seen[-1].body
+    if body and "params" in body:
+        given = dict(arguments(fake))
+        assert given.pop("project_key") == str(here)
+        return given
+    return body and {name: "{here}" if text == str(here) else text for name, text in body.items()}
+
+
+def test_each_command_sends_and_prints_what_its_transcript_says(
+    run: Run, fake: FakePostroom, folder: Path
+) -> None:
+    wrong: list[tuple[object, ...]] = []
+    for one in transcripts():
+        tell(fake, one.answers)
+        done = run(*shlex.split(one.words))
+        sent, document = sent_to(fake, folder), run(*one.as_json())
+        if (done, sent) != (Done(one.code, one.out, one.err), one.sent):
+            wrong.append((one, done, sent))
+        sent = sent_to(fake, folder)
+        if (document.code, document.document, sent) != (one.code, one.document, one.sent):
+            wrong.append((one, document, sent))
+    assert wrong == []
+
+
+def test_a_refusal_has_one_form_in_every_command(run: Run, fake: FakePostroom) -> None:
+    refusal = errors.UnknownAgent("no agent 'Ada'", value="Ada", details={"nearest": []}).as_dict()
+    remedy = remedies.as_commands(str(refusal["remedy"]))
+    for one in transcripts():
+        if any(" " in name for name in one.answers):
+            continue  # an address, and no tool
+        tell(fake, {name: {"error": refusal} for name in one.answers})
+        as_json = run(*one.as_json())
+        assert (as_json.code, as_json.err) == (2, ""), one.words
+        assert as_json.document == {"error": {**refusal, "remedy": remedy}}, one.words
+        shown = run(*shlex.split(one.words))
+        assert shown == Done(2, "", f"no agent 'Ada'\nremedy: {remedy}\n"), one.words
