@@ -36,7 +36,6 @@ ALL = (
     "chat_files",
     "schedules",
     "upkeep",
-    "backups",
     "examination",
     "waking",
     "hooks",

@@ -19,7 +19,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import structlog
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -221,7 +220,7 @@ def _scope(headers: dict[str, str]) -> Scope:
 
 def silence() -> None:
     """Keep what the gateway logs out of the tables, failures of its own excepted."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    logging.disable(logging.WARNING)
 
 
 @asynccontextmanager

@@ -7,7 +7,10 @@ formatter takes the facts from `record.msg` (`LogLine`) and writes them in its o
 import logging
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any, Final
 
 from postroom.contracts.errors import PostroomError
@@ -15,6 +18,7 @@ from postroom.contracts.errors import PostroomError
 _SAYS_NO_MORE: Final = frozenset({"reason", "code", "remedy", "count", "work"})
 """Facts of a line about an error that concern nothing but the error."""
 _PLAIN: Final = re.compile(r"[\w./:@+-]+")
+_BOUND: Final = ContextVar[Mapping[str, Any]]("bound facts", default=MappingProxyType({}))
 _CALLER: Final = 3
 """Frames from the call of `logging` to the code that logs."""
 
@@ -30,7 +34,7 @@ class LogLine:
 
     def __str__(self) -> str:
         """Return the event and its facts on one line; a traceback follows on lines of its own."""
-        shown = [f"{name}={_shown(value)}" for name, value in self.facts.items() if name != "traceback"]
+        shown = [f"{name}={shown_fact(value)}" for name, value in self.facts.items() if name != "traceback"]
         line = " ".join([self.event, *shown])
         return f"{line}\n{self.facts['traceback']}".rstrip() if "traceback" in self.facts else line
 
@@ -95,6 +99,22 @@ def _is_of(error: PostroomError, reason: str) -> bool:
     return bool(error.message and error.message in reason) or reason == type(error).__name__
 
 
-def _shown(value: object) -> str:
+def bound_facts() -> Mapping[str, Any]:
+    """Return the facts that belong to every line of the present work, such as the id of its request."""
+    return _BOUND.get()
+
+
+@contextmanager
+def binding(**facts: Any) -> Iterator[None]:
+    """Add facts to every line that this task, and what it starts, logs in the block."""
+    token = _BOUND.set({**_BOUND.get(), **facts})
+    try:
+        yield
+    finally:
+        _BOUND.reset(token)
+
+
+def shown_fact(value: object) -> str:
+    """Return a fact as a line of text shows it: in quotes unless it is a plain word."""
     text = value if isinstance(value, str) else repr(value)
     return text if not isinstance(value, str) or _PLAIN.fullmatch(text) else repr(text)

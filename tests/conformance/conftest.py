@@ -7,7 +7,11 @@ import pytest
 
 from conformance.boxes import Box, running_loop
 from conformance.promises.given import Office, office
+from conformance.run_backends import Place
+from postroom.stores.chats.stores import ChatStores
 from postroom.stores.mail.store import MailStore
+from postroom.stores.runs.ports import DispatchStore, RunStores
+from postroom.stores.stores import Stores
 from postroom.testing import ManualClock
 from store_kinds import opened, refuse_missing
 
@@ -40,3 +44,29 @@ def here(box: Box) -> Office:
 @pytest.fixture
 def there(box: Box, here: Office) -> Office:
     return box.change(lambda tx: office(tx, "elsewhere"))
+
+
+@pytest.fixture
+def prepared(
+    engine: str, request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
+) -> Iterator[Stores]:
+    refuse_missing(engine)
+    dsn = request.getfixturevalue("postgres_dsn") if engine == "postgres" else ""
+    prepared = Place(engine, tmp_path, dsn).prepared(clock)
+    yield prepared.held
+    prepared.close()
+
+
+@pytest.fixture
+def stores(prepared: Stores) -> RunStores:
+    return prepared.runs
+
+
+@pytest.fixture
+def chats(prepared: Stores) -> ChatStores:
+    return prepared.chat
+
+
+@pytest.fixture
+def queue(stores: RunStores) -> DispatchStore:
+    return stores.dispatches

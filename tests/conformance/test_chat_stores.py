@@ -1,4 +1,4 @@
-"""Every promise of the chat stores' ports, on every kind of store; and what each kind promises beyond them."""
+"""What chats are to their tables: rows that do not read back, plans of statements, what schemas refuse, two processes."""
 
 import asyncio
 import re
@@ -16,18 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from conformance.promises import (
-    chat_files,
-    chat_intake,
-    chat_intake_listings,
-    chat_links,
-    chat_pairing,
-    chat_people,
-    chat_sessions,
-    web_chats,
-)
 from conformance.promises.chat_given import (
-    ChatPromise,
     brought_to,
     inbound_ids,
     key,
@@ -35,7 +24,6 @@ from conformance.promises.chat_given import (
     received,
     session,
 )
-from conformance.promises.chat_stores import PROMISES
 from log_lines import capture_logs
 from postroom.contracts.chat import (
     ChatSession,
@@ -51,7 +39,6 @@ from postroom.contracts.errors import StoreCorrupt
 from postroom.contracts.files import ChatFile
 from postroom.contracts.records import Record
 from postroom.stores.chats.stores import ChatStores
-from postroom.stores.memory import MemoryRunStores
 from postroom.stores.migrations import shipped_migrations
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
@@ -122,51 +109,6 @@ def on_the_server(dsn: str, schema: str, change: str, *values: object) -> list[A
         cursor = psycopg.RawCursor(connection)
         cursor.execute(change.encode(), values)
         return cursor.fetchall() if cursor.description else []
-
-
-@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-async def test_chat_stores_keep_their_promise(
-    promise: ChatPromise, place: Opened, clock: ManualClock
-) -> None:
-    async with asyncio.timeout(30):
-        await promise(place.chat, clock)
-
-
-def test_no_promise_is_made_twice() -> None:
-    names = [promise.__name__ for promise in PROMISES]
-    assert len(names) == len(set(names))
-
-
-def test_every_promise_is_listed() -> None:
-    made = {
-        name
-        for module in (
-            chat_files,
-            chat_intake,
-            chat_intake_listings,
-            chat_links,
-            chat_pairing,
-            chat_people,
-            chat_sessions,
-            web_chats,
-        )
-        for name, one in vars(module).items()
-        if asyncio.iscoroutinefunction(one) and one.__module__ == module.__name__ and not name.startswith("_")
-    }
-    assert made == {promise.__name__ for promise in PROMISES}
-
-
-@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-async def test_chats_are_kept_in_one_place_with_the_runs(place: Opened) -> None:
-    assert place.store is not None
-    assert place.chat.intake_log.storage_identity == place.store.identity
-    assert place.chat.sessions.storage_identity == place.store.identity
-
-
-def test_memory_stores_may_stand_alone(clock: ManualClock) -> None:
-    one, other = MemoryRunStores(clock).chat, MemoryRunStores(clock).chat
-    assert one.intake_log.storage_identity == one.people.storage_identity
-    assert one.intake_log.storage_identity != other.intake_log.storage_identity
 
 
 # Rows that do not read back

@@ -1,44 +1,22 @@
-"""Every promise of the run stores' ports, on every kind of store; and the stores that fail on purpose."""
+"""Stores of runs that fail as a test plans it."""
 
-import asyncio
 from collections import Counter
 
 import pytest
 
-from conformance.promises.run_given import Promise
-from conformance.promises.run_stores import PROMISES
-from conformance.run_backends import prepared_stores, run_place, run_stores
+from conformance.promises.run_given import claimed, event, run, said
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.errors import CommitUnknown, StoreUnavailable, VersionConflict
+from postroom.contracts.events import EventScope
 from postroom.contracts.messages import Message
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.stores.memory import MemoryRunStores
-from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 from postroom.testing.faults import writes
 from postroom.testing.run_faults import failing, with_parts
-from table_rows import each_row
-
-__all__ = ["prepared_stores", "run_place", "run_stores"]
 
 
-@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-async def test_run_stores_keep_their_promise(
-    promise: Promise, run_stores: RunStores, clock: ManualClock
-) -> None:
-    async with asyncio.timeout(30):
-        await promise(run_stores, clock)
-
-
-def test_no_promise_is_made_twice() -> None:
-    names = [promise.__name__ for promise in PROMISES]
-    assert len(names) == len(set(names))
-
-
-@each_row("promise", PROMISES[::10])
-async def test_a_port_that_is_not_planned_to_fail_does_what_the_one_within_does(promise: Promise) -> None:
-    """A promise of each kind is enough: what the stores within do is tested with them."""
-    clock = ManualClock()
+async def test_a_port_that_is_not_planned_to_fail_does_what_the_one_within_does(clock: ManualClock) -> None:
     stores = MemoryRunStores(clock)
     place = stores.storage_identity
     wrapped = with_parts(
@@ -49,8 +27,14 @@ async def test_a_port_that_is_not_planned_to_fail_does_what_the_one_within_does(
         outbox=failing(stores.outbox),
         coordinator=failing(stores.coordinator, before={"commit": [False]}, storage_identity=place),
     )
-    async with asyncio.timeout(30):
-        await promise(wrapped, clock)
+    await said(wrapped, "m1")
+    made = run(wrapped)
+    await wrapped.threads.create_run(made)
+    await wrapped.events.append(event())
+    await wrapped.dispatches.ack((await claimed(wrapped)).claim_proof)
+    assert await wrapped.threads.load_run("r1") == made == await stores.threads.load_run("r1")
+    assert await wrapped.events.count(EventScope.thread("t")) == 1
+    assert await wrapped.outbox.claim("kind", "target", lease_ms=1) == ()
 
 
 async def test_a_planned_call_is_refused_before_anything_is_done(clock: ManualClock) -> None:

@@ -168,7 +168,7 @@ def test_a_store_of_which_backups_alone_are_left_is_refused(
     refused = up(folder)
     assert refused.returncode == CONFIGURATION, refused.stdout + refused.stderr
     assert "postroom restore" in refused.stderr
-    [backup] = (folder / "backups").glob("*.backup")
+    [backup] = (folder / "backups").glob("*.db")
     restored = postroom(folder, "restore", "--force", backup.stem)
     assert restored.returncode == 0, restored.stderr
     with RunningServer(folder) as server:

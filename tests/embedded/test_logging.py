@@ -37,7 +37,7 @@ def run(setup: str) -> tuple[str, str]:
         "import logging; logging.disable(logging.CRITICAL)",
         "import logging; logging.getLogger('postroom').setLevel(logging.CRITICAL)",
         "import logging; logging.getLogger('postroom').addHandler(logging.NullHandler())",
-        "import logging, structlog; structlog.configure(); logging.getLogger('postroom').disabled = True; "
+        "import logging; logging.getLogger('postroom').disabled = True; "
         "logging.getLogger('postroom').addHandler(logging.NullHandler())",
     ],
 )

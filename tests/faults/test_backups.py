@@ -20,8 +20,8 @@ from postroom.app.backup_findings import told_of_backups
 from postroom.app.backups import Backups
 from postroom.app.config import Settings
 from postroom.contracts.clock import milliseconds
-from postroom.contracts.errors import StateError, StoreCorrupt, StoreUnavailable, WrongStore
-from postroom.stores.sqlite import SqliteStore, page_backups
+from postroom.contracts.errors import StoreCorrupt, StoreUnavailable, WrongStore
+from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.apart import Apart
 from postroom.stores.sqlite.apart_process import NICENESS
 from postroom.stores.sqlite.connection import connect
@@ -40,15 +40,7 @@ def backups(tmp_path: Path, store: SqliteStore, clock: ManualClock, **more: obje
 
 
 def files(tmp_path: Path) -> list[str]:
-    """Return what is in the folder beside the packs of pages, and the lock of whoever works there."""
-    return sorted({path.name for path in (tmp_path / "backups").glob("*")} - {"packs", ".lock"})
-
-
-def restored(backup: Path, database: Path) -> SqliteStore:
-    """Open the database that a backup holds."""
-    with database.open("wb") as target:
-        page_backups.assemble(backup, target)
-    return SqliteStore.open(database)
+    return sorted(path.name for path in (tmp_path / "backups").glob("*"))
 
 
 async def grow(store: SqliteStore) -> None:
@@ -84,13 +76,13 @@ async def test_the_first_one_is_made_a_minute_after_the_start_and_then_one_a_day
     await until(clock)
     assert len(files(tmp_path)) == 2
     await timed.stop()
-    copy = await asyncio.to_thread(restored, tmp_path / "backups" / first, tmp_path / "copy.db")
+    copy = await asyncio.to_thread(SqliteStore.open, tmp_path / "backups" / first)
     found = await copy.read(lambda tx: tx.project_messages(here.project.id, limit=9))
     assert [one.body_md for one in found] == ["plum"]
     await asyncio.to_thread(copy.close)
 
 
-async def at_work(made: "asyncio.Task[object]", work: str = "keep") -> psutil.Process:
+async def at_work(made: "asyncio.Task[object]", work: str = "read_back") -> psutil.Process:
     """Return the process that does this, when it has begun."""
     async with asyncio.timeout(PATIENCE):
         while True:
@@ -102,7 +94,7 @@ async def at_work(made: "asyncio.Task[object]", work: str = "keep") -> psutil.Pr
             await asyncio.sleep(0)
 
 
-async def test_pages_are_kept_by_a_process_for_which_others_go_first_and_whose_end_changes_nothing(
+async def test_a_backup_is_read_back_by_a_process_of_low_priority_and_without_it_there_is_no_backup(
     sqlite_store: SqliteStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     timed = backups(tmp_path, sqlite_store, clock)
@@ -123,30 +115,19 @@ async def test_pages_are_kept_by_a_process_for_which_others_go_first_and_whose_e
     with pytest.raises(asyncio.CancelledError):
         await made
     assert (child.is_running(), files(tmp_path)) == (False, [first.path.name])
-    assert (await timed.make("second")).added < first.added
+    await timed.make("second")
+    assert files(tmp_path) == [first.path.name, "second.db"]
 
 
-def test_a_folder_in_which_another_process_works_is_tried_again(
-    sqlite_store: SqliteStore, tmp_path: Path, clock: ManualClock
-) -> None:
-    timed = backups(tmp_path, sqlite_store, clock)
-    with page_backups.folder_lock(tmp_path / "backups"):
-        assert asyncio.run(timed.round()) == milliseconds(timedelta(minutes=5))
-    assert type(asyncio.run(timed.state()).failure) is StateError
-    asyncio.run(timed.round())
-    assert len(files(tmp_path)) == 1
-
-
-def test_the_process_that_keeps_pages_ends_with_the_server(sqlite_store: SqliteStore, tmp_path: Path) -> None:
-    copy, folder = tmp_path / "copy.db", tmp_path / "backups"
-    asyncio.run(sqlite_store.back_up(copy))
-    folder.mkdir()
-    os.mkfifo(folder / "a.backup")  # it waits for what never comes
-    words = ("-m", "postroom.stores.sqlite.apart_process", "keep", str(copy), str(folder / "b.backup"), "1")
-    with subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE) as child:
-        assert child.stdin is not None
-        child.stdin.close()
-        assert child.wait(PATIENCE) == 1
+def test_the_process_that_reads_a_database_ends_with_the_server(tmp_path: Path) -> None:
+    held = tmp_path / "held.db"
+    words = ("-m", "postroom.stores.sqlite.apart_process", "faults", str(held))
+    with closing(sqlite3.connect(held)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")  # the process waits for the database
+        with subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE) as child:
+            assert child.stdin is not None
+            child.stdin.close()
+            assert child.wait(PATIENCE) == 1
 
 
 async def test_a_copy_that_is_damaged_is_told_as_it_was_found(
@@ -157,8 +138,7 @@ async def test_a_copy_that_is_damaged_is_told_as_it_was_found(
     whole = copy.read_bytes()
     copy.write_bytes(whole[:4096] + bytes(4096) + whole[8192:])
     with pytest.raises(StoreCorrupt, match="does not read back"):
-        await Apart().keep(copy, tmp_path / "b.backup", now=1)
-    assert files(tmp_path) == []
+        await Apart().read_back(copy)
 
 
 async def test_after_a_restart_the_next_one_comes_when_the_newest_is_a_day_old(
@@ -215,20 +195,6 @@ def test_a_connection_that_reads_alone_makes_no_database_where_there_is_none(tmp
     with pytest.raises(sqlite3.OperationalError, match="unable to open"):
         connect(tmp_path / "postroom.db", read_only=True)
     assert list(tmp_path.iterdir()) == []
-
-
-async def test_a_list_of_pages_that_is_cut_off_while_it_is_read_is_told_as_damaged(
-    sqlite_store: SqliteStore, tmp_path: Path, clock: ManualClock
-) -> None:
-    made = await backups(tmp_path, sqlite_store, clock).make("first")
-
-    def read() -> None:
-        listed = page_backups.read(made.path)
-        os.truncate(made.path, made.path.stat().st_size // 2)
-        list(page_backups.records(listed))
-
-    with pytest.raises(StoreCorrupt, match="cut off"):
-        await asyncio.to_thread(read)
 
 
 async def test_without_room_for_twice_the_database_nothing_is_written(
@@ -323,7 +289,7 @@ async def test_a_server_killed_during_the_copy_leaves_no_backup_and_the_next_one
     timed = backups(tmp_path, store, clock)
     assert (await timed.state()).newest is None
     await timed.round()
-    assert files(tmp_path) == ["daily-2023-11-14T221320000Z.backup"]
+    assert files(tmp_path) == ["daily-2023-11-14T221320000Z.db"]
     await asyncio.to_thread(store.close)
 
 
@@ -375,38 +341,33 @@ async def test_messages_are_sent_while_a_copy_is_made(
     assert (await timed.state()).failure is None
 
 
-def gone(pack: Path) -> None:
-    pack.unlink()
+def cut(backup: Path) -> None:
+    os.truncate(backup, backup.stat().st_size - 1)
 
 
-def cut(pack: Path) -> None:
-    os.truncate(pack, pack.stat().st_size - 1)
+def emptied(backup: Path) -> None:
+    os.truncate(backup, 0)
 
 
-def flipped(pack: Path) -> None:
-    content = bytearray(pack.read_bytes())
-    content[100] ^= 4
-    pack.write_bytes(content)
+def scribbled(backup: Path) -> None:
+    content = bytearray(backup.read_bytes())
+    content[4096 : 3 * 4096] = bytes(2 * 4096)
+    backup.write_bytes(content)
 
 
-def unlisted(pack: Path) -> None:
-    """Damage the list of pages instead."""
-    flipped(next(pack.parent.parent.glob("*.backup")))
-
-
-async def test_a_backup_that_cannot_be_given_back_is_found_by_whoever_examines_them(
+async def test_a_backup_that_cannot_be_restored_is_found_by_whoever_examines_them(
     sqlite_store: SqliteStore, tmp_path: Path, clock: ManualClock
 ) -> None:
-    for spoil, is_seen_at_once in ((gone, True), (cut, True), (unlisted, True), (flipped, False)):
+    for spoil, is_seen_at_once in ((cut, True), (emptied, True), (scribbled, False)):
         timed = backups(tmp_path, sqlite_store, clock)
-        made = await timed.make("monday")
+        made = await timed.make("postroom-2023-11-14T221320000Z")
         for full in (False, True):
             state = await timed.examined(full=full)
             assert (state.newest, state.damaged) == (made, ()), spoil.__name__
-        spoil(next((timed.folder / "packs").glob("*.pack")))
+        spoil(made.path)
         seen = [(await timed.examined(full=full)).damaged for full in (False, True)]
-        assert seen == [("monday.backup",) if is_seen_at_once else (), ("monday.backup",)], spoil.__name__
+        assert seen == [(made.path.name,) if is_seen_at_once else (), (made.path.name,)], spoil.__name__
         found = told_of_backups(await timed.examined(full=True))
-        assert (found.state, "monday.backup" in found.detail) == ("failed", True)
-        assert "there is none" in found.detail, "what cannot be given back does not count as the newest"
+        assert (found.state, made.path.name in found.detail) == ("failed", True)
+        assert "there is none" in found.detail, "a damaged backup does not count as the newest"
         await asyncio.to_thread(shutil.rmtree, timed.folder)

@@ -92,15 +92,17 @@ def test_a_folder_of_backups_of_another_user_is_told_and_not_taken_for_an_empty_
 
 def test_one_backup_of_another_user_hides_no_other(data: Path, run: Run) -> None:
     assert run("backup").returncode == 0
-    theirs = data / "backups" / "theirs.backup"
+    theirs = data / "backups" / "theirs.db"
     theirs.touch(mode=0o600)
     os.chown(theirs, THEIRS, THEIRS)
-    told = json.loads(run("backup", "list", "--json").stdout)["backups"]
+    ran = run("backup", "list", "--json")
+    assert ran.stdout, ran.stderr
+    told = json.loads(ran.stdout)["backups"]
     assert len(told) == 2
-    assert [one["name"] for one in told if f"belongs to user {THEIRS}" in one["fault"]] == ["theirs.backup"]
+    assert [one["name"] for one in told if f"belongs to user {THEIRS}" in one["fault"]] == ["theirs.db"]
 
 
-@pytest.mark.parametrize("name", ["kept.db", "kept.backup"])
+@pytest.mark.parametrize("name", ["kept.db", "kept.copy"])
 def test_a_backup_that_may_not_be_read_is_told_like_other_files_with_whose_it_is(
     name: str, data: Path, run: Run
 ) -> None:

@@ -30,7 +30,7 @@ class Planted:
 
 
 MAILBOX = "tests/dispatch"
-PROMISES = "tests/conformance/test_run_stores.py::test_run_stores_keep_their_promise"
+DISPATCHES = "tests/conformance/test_dispatch"
 FAULTS = {
     "1 nobody polls for due work": Planted(
         "dispatch/recovery.py",
@@ -84,19 +84,19 @@ FAULTS = {
         "contracts/dispatch.py",
         "            updated_at=now,\n            **_NOTHING_REPORTED,\n",
         '            updated_at=now,\n            **{**_NOTHING_REPORTED, "completed_at": self.completed_at},\n',
-        f"{PROMISES}[sqlite-what_is_queued_again_reads_back_after_a_result]",
+        f"{DISPATCHES}_writes.py::test_what_is_queued_again_reads_back_after_a_result[sqlite]",
     ),
     "9 two rows of a thread are claimed": Planted(
         "stores/runs/dispatches.py",
         "        if claimed is not None or held_by not in (None, found.run_id):\n            return None\n",
         "",
-        f"{PROMISES}[sqlite-a_thread_has_one_claim_at_a_time]",
+        f"{DISPATCHES}_claims.py::test_a_thread_has_one_claim_at_a_time",
     ),
     "10 a duplicate id overwrites": Planted(
         "stores/runs/dispatches.py",
         '            raise DuplicateRecord(f"dispatch {found!r} exists", value=found)\n',
         "            continue\n",
-        f"{PROMISES}[sqlite-an_id_is_used_once_whatever_became_of_it]",
+        f"{DISPATCHES}_queue.py::test_an_id_is_used_once_whatever_became_of_it[sqlite]",
     ),
     "11 a lost acknowledgement of a waiting run resumes it": Planted(
         "dispatch/completion.py",
@@ -120,7 +120,7 @@ FAULTS = {
         "stores/sql/dispatches.sql",
         "DELETE FROM unreadable_rows\n WHERE kind = 'dispatch' AND NOT EXISTS (SELECT 1 FROM run_dispatches WHERE dispatch_id = unreadable_rows.id);",
         "DELETE FROM dispatch_epochs;",
-        f"{PROMISES}[sqlite-an_epoch_is_never_lower_than_it_was]",
+        f"{DISPATCHES}_claims.py::test_an_epoch_is_never_lower_than_it_was",
     ),
     "15 two instances that recover write one dispatch twice": Planted(
         "dispatch/recovery.py",

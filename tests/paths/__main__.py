@@ -9,7 +9,6 @@ import tempfile
 from pathlib import Path
 
 import msgspec
-import structlog
 
 from paths import FILE, Limit, limits, measured, passed
 from paths.plays import PLAYS
@@ -18,7 +17,7 @@ from paths.tracing import Trace
 
 def play(name: str) -> None:
     """Play one path in this process, print its figures as JSON, and end the process."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    logging.disable(logging.CRITICAL)
     trace = Trace()
     trace.install()
     with tempfile.TemporaryDirectory(prefix="paths-") as folder:

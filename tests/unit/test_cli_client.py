@@ -43,13 +43,9 @@ def test_a_server_is_found_by_the_note_it_left_and_its_token(tmp_path: Path) -> 
 def test_the_environment_wins_over_the_note(tmp_path: Path) -> None:
     note(tmp_path, "http://127.0.0.1:1234")
     places.token_file(tmp_path).write_text("prm_kept")
-    found = locate(
-        {"POSTROOM_URL": "https://mail.example/house/mcp", "POSTROOM_TOKEN": "t"}, data_dir=tmp_path
-    )
+    named = {"POSTROOM_URL": "https://mail.example/house/mcp", "POSTROOM_TOKEN": "t"}
+    found = locate(named, data_dir=tmp_path)
     assert (found.url, found.token) == ("https://mail.example/house", "t")
-
-
-def test_another_path_of_the_endpoint_is_taken_from_the_server_s_own_setting(tmp_path: Path) -> None:
     named = {"POSTROOM_URL": "https://mail.example/agents/", "POSTROOM_MCP_PATH": "/agents"}
     found = locate(named, data_dir=tmp_path)
     assert (found.url, found.mcp_path) == ("https://mail.example", "/agents")
@@ -168,11 +164,11 @@ def test_a_refusal_by_the_protocol_is_a_failure(fake: FakePostroom, server: Serv
     ],
 )
 def test_what_is_no_answer_is_a_typed_failure(
-    fake: FakePostroom, server: Server, raw: Raw, kind: type[PostroomError]
+    fake: FakePostroom, raw: Raw, kind: type[PostroomError]
 ) -> None:
     fake.rpc["tools/call"] = lambda _: raw
     with pytest.raises(PostroomError) as caught:
-        server.call_tool("any", {})
+        Server(Endpoint(url=fake.url)).call_tool("any", {})
     assert type(caught.value) is kind
 
 

@@ -433,7 +433,6 @@ HEAVY = {
     "rich",
     "msgspec",
     "sqlite3",
-    "structlog",
     "uvicorn",
     "postroom.app.config",
 }

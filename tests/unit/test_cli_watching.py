@@ -307,8 +307,10 @@ def test_a_file_is_checked_without_a_server_and_tells_who_answers_and_no_secret(
     (data / "chat.token").write_text("sixteen characters or more")
     (data / "gateway.toml").write_text(
         '[agent]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\n[platforms.web]\ntoken_file = "chat.token"\n'
-        '[[routes]]\nagent = "Bo@harbour"\nmention = "bo"\n'
     )
+    assert bare("gateway", "config", "check").code == 0
+    with (data / "gateway.toml").open("a") as file:
+        file.write('[[routes]]\nagent = "Bo@harbour"\nmention = "bo"\n')
     done = bare("gateway", "config", "check", "--json")
     assert (list(done.document["channels"]), done.document["agent"]["model"]) == (["web"], "m")
     assert "sixteen" not in bare("gateway", "config", "check").out + done.out

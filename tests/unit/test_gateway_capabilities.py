@@ -3,12 +3,7 @@
 import pytest
 
 from postroom.contracts.errors import InvalidArgument
-from postroom.gateway.capabilities import (
-    NO_LIMIT,
-    SMALLEST_LIMIT,
-    ChannelCapabilities,
-    LengthUnit,
-)
+from postroom.gateway.capabilities import NO_LIMIT, SMALLEST_LIMIT, ChannelCapabilities, LengthUnit
 from postroom.gateway.platforms.api_server import ApiServerAdapter
 from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.platforms.discord import DiscordAdapter
@@ -18,6 +13,7 @@ from postroom.gateway.platforms.slack import SlackAdapter
 from postroom.gateway.platforms.telegram import TelegramAdapter
 from postroom.gateway.platforms.web import WebAdapter
 from postroom.gateway.platforms.webhook import WebhookAdapter
+from table_rows import each_row
 
 ADAPTERS = [
     (TelegramAdapter, 4_096, LengthUnit.UTF16, (True, False)),
@@ -31,7 +27,7 @@ ADAPTERS = [
 ]
 
 
-@pytest.mark.parametrize(("adapter", "limit", "unit", "shows"), ADAPTERS)
+@each_row("adapter, limit, unit, shows", ADAPTERS)
 def test_a_channel_has_its_limit_and_says_whether_it_edits_or_streams(
     adapter: type[BasePlatformAdapter], limit: int, unit: LengthUnit, shows: tuple[bool, bool]
 ) -> None:

@@ -3,7 +3,6 @@
 import importlib
 import re
 import sys
-from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -282,182 +281,107 @@ def test_secrets_come_from_the_environment_and_from_private_files(home: Path) ->
     assert SECRET not in str(outline(told))
 
 
-BAD: Mapping[str, tuple[str, str, str]] = {
-    "not toml": ("[agent\n", "not TOML", "take it away"),
-    "unknown table": (AGENT + WEB + "[gatway]\n", "no setting is called 'gatway'", "did you mean gateway?"),
-    "a word for a table": ("agent = 3\n", "agent is no table", "[agent]"),
-    "no agent": (WEB, "there is no [agent]", "base_url"),
-    "no model": ('[agent]\nbase_url = "http://x/v1"\n' + WEB, "[agent]: model is missing", "add model"),
-    "no address": ('[agent]\nbase_url = "x"\nmodel = "m"\n' + WEB, "[agent]: base_url is 'x'", "correct"),
-    "no platform": (AGENT, "no platform is enabled", "platforms.<name>"),
-    "only disabled": (
-        AGENT + "[platforms.web]\nenabled = false\n",
-        "no platform is enabled",
-        "platforms.<name>",
-    ),
-    "unknown platform": (AGENT + "[platforms.telegramm]\n", "[platforms]", "did you mean telegram?"),
-    "far from every platform": (
-        AGENT + "[platforms.openai]\n",
-        "no setting is called 'openai'",
-        "there are api_server, discord, email",
-    ),
-    "far from every name": (
-        AGENT + "[platforms.telegram]\nnonsense = 1\n",
-        "no setting is called 'nonsense'",
-        "poll_seconds, proxy, reactions, reset, timeout_ms, token_env, token_file",
-    ),
-    "no quiet hours": (
-        AGENT + WEB + "[platforms.web.chats.ada]\nquiet = '22-7'\n",
-        "'22-7' are no quiet hours: write 22:00-07:00",
-        "quiet",
-    ),
-    "local is none": (AGENT + "[platforms.local]\n", "no setting is called 'local'", "telegram"),
-    "unknown name": (AGENT + WEB + "titel = 'x'\n", "[platforms.web]: no setting is called 'titel'", "title"),
-    "misspelt secret": (AGENT + "[platforms.web]\ntokn_env = 'X'\n", "'tokn_env'", "did you mean token_env?"),
-    "unknown in extra": (
-        AGENT + WEB + "[platforms.web.extra]\nx9 = 1\n",
-        "no setting is called 'x9'",
-        "title",
-    ),
-    "set twice": (
-        AGENT + WEB + "title = 'a'\n[platforms.web.extra]\ntitle = 'b'\n",
-        "title is set twice",
-        "extra",
-    ),
-    "extra is a word": (AGENT + WEB + "extra = 1\n", "extra is no table", "[platforms.web.extra]"),
-    "busy mode": (AGENT + WEB + '[gateway.busy]\nmode = "wait"\n', "[gateway.busy]: mode is 'wait'", "mode"),
-    "unknown deep": (
-        AGENT + WEB + "[gateway.busy]\nmod = 1\n",
-        "[gateway.busy]: no setting",
-        "did you mean mode?",
-    ),
-    "no unit": (
-        AGENT + WEB + "[gateway]\ndrain = 30\n",
-        "drain is '30': write a duration with its unit",
-        "drain",
-    ),
-    "part of a minute": (AGENT + WEB + '[gateway.reset]\nidle = "90s"\n', "write whole minutes", "idle"),
-    "a number as text": (
-        AGENT + WEB + '[gateway.busy]\nmax_waiting = "7"\n',
-        "max_waiting is '7'",
-        "max_waiting",
-    ),
-    "out of range": (AGENT + WEB + "[gateway.reset]\nat_hour = 24\n", "at_hour is '24'", "at_hour"),
-    "a flag as text": (AGENT + WEB + 'enabled = "no"\n', "enabled is 'no'", "enabled"),
-    "role": (AGENT + WEB + 'allow = {ada = "boss"}\n', "[platforms.web.allow]: ada is 'boss'", "ada"),
-    "command": (AGENT + WEB + '[gateway]\ncommand_roles = {halt = "owner"}\n', "name of a command", "halt"),
-    "chat type": (AGENT + WEB + '[gateway.reset_by_type.room]\nmode = "idle"\n', "'dm'", "room"),
-    "deep in a type": (AGENT + WEB + "[gateway.reset_by_type.dm]\nmod = 1\n", "reset_by_type.dm]", "mode?"),
-    "people": (
-        AGENT + WEB + "people = {ben = 'x'}\n",
-        "[platforms.web.people.ben]: it is no table",
-        "token_env",
-    ),
-    "routes": (
-        AGENT + "[platforms.webhook]\nroutes = 3\n",
-        "[platforms.webhook.routes]: it is no table",
-        "write",
-    ),
-    "a route is no table": ("routes = 1\n" + AGENT + WEB, "routes are no tables", "[[routes]]"),
-    "a route without an agent": (
-        AGENT + WEB + "[[routes]]\n",
-        "[routes, rule 1]: agent is missing",
-        "add agent",
-    ),
-    "an unknown agent": (
-        AGENT + WEB + '[[routes]]\nagent = "poet"\n',
-        "[routes, rule 1]: there is no agent 'poet'",
-        "name@project",
-    ),
-    "nobody": (
-        AGENT + WEB + '[[routes]]\nagent = "human:a b"\n',
-        "[routes, rule 1]: 'human:a b' names nobody",
-        "human:name",
-    ),
-    "a person in a thread": (
-        AGENT + WEB + '[[routes]]\nagent = "human:ada"\nplatform = "web"\nthread = "7"\n',
-        "human:ada answers in a chat, and in none of its threads",
-        "leave thread out",
-    ),
-    "a person whom callers wait for": (
-        AGENT + WEB + '[platforms.api_server]\napi_key_env = "OTHER_KEY"\n[[routes]]\nagent = "human:ada"\n',
-        "human:ada cannot answer over api_server, whose callers wait",
-        "name the other platforms",
-    ),
-    "a rule that matches nothing": (
-        AGENT + WEB + '[[routes]]\nagent = "Bo@x"\nplatform = "slack"\n',
-        "[routes, rule 1]: it matches nothing: slack is not connected",
-        "[platforms.slack]",
-    ),
-    "ids of no platform": (
-        AGENT + WEB + '[[routes]]\nagent = "Bo@x"\nchat = "7"\n',
-        "name the platform whose ids",
-        "correct",
-    ),
-    "an unknown condition": (
-        AGENT + WEB + '[[routes]]\nagent = "Bo@x"\nmentions = "bo"\n',
-        "no setting is called 'mentions'",
-        "did you mean mention?",
-    ),
-    "a rule that is never reached": (
-        AGENT + WEB + '[[routes]]\nagent = "Bo@x"\n[[routes]]\nagent = "Cy@x"\nmention = "cy"\n',
-        "[routes]: rule 2 (mention cy) is never reached: rule 1 (all messages) matches first",
-        "write rule 2 before rule 1",
-    ),
-    "a model that is called as ours": (
-        AGENT + WEB + "[agents.default]\n",
-        "[agents]: 'default' is no name",
-        "main",
-    ),
-    "a model with an id": (AGENT + WEB + "[agents.poet]\nid = 'x'\n", "[agents.poet]: id is set", "routes"),
-    "home": (AGENT + WEB + "home_channel = 'x'\n", "home_channel", "correct"),
-}
+def rows(table: str) -> list[tuple[str, ...]]:
+    """Return the rows of a table: a file, with `\\n` for the ends of its lines, and words of the refusal."""
+    parts = {"AGENT": AGENT, "WEB": WEB, "MAIL": MAIL, "HOOK": HOOK, "SECRET": SECRET}
+    for name, part in parts.items():
+        table = table.replace(f"{{{name}}}", part.replace("\n", "\\n"))
+    return [
+        tuple(cell.replace("\\n", "\n") for cell in row.split(" | ")) for row in table.strip().splitlines()
+    ]
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_a_wrong_file_is_refused_in_words_that_lead_to_the_fault(home: Path, name: str) -> None:
-    text, words, remedy = BAD[name]
+MAIL = (
+    '[platforms.email]\npassword_env = "CHAT_TOKEN"\naddress = "a@b.test"\n'
+    'imap_host = "localhost"\nsmtp_host = "localhost"\n'
+)
+HOOK = '[platforms.webhook.routes.ci]\nsecret_env = "OTHER_KEY"\n'
+BAD = rows(r"""
+[agent\n | not TOML | take it away
+{AGENT}{WEB}[gatway]\n | no setting is called 'gatway' | did you mean gateway?
+agent = 3\n | agent is no table | [agent]
+{WEB} | there is no [agent] | base_url
+[agent]\nbase_url = "http://x/v1"\n{WEB} | [agent]: model is missing | add model
+[agent]\nbase_url = "x"\nmodel = "m"\n{WEB} | [agent]: base_url is 'x' | correct
+{AGENT} | no platform is enabled | platforms.<name>
+{AGENT}[platforms.web]\nenabled = false\n | no platform is enabled | platforms.<name>
+{AGENT}[platforms.telegramm]\n | [platforms] | did you mean telegram?
+{AGENT}[platforms.openai]\n | no setting is called 'openai' | there are api_server, discord, email
+{AGENT}[platforms.telegram]\nnonsense = 1\n | no setting is called 'nonsense' | poll_seconds, proxy, reactions, reset, timeout_ms, token_env, token_file
+{AGENT}{WEB}[platforms.web.chats.ada]\nquiet = '22-7'\n | '22-7' are no quiet hours: write 22:00-07:00 | quiet
+{AGENT}[platforms.local]\n | no setting is called 'local' | telegram
+{AGENT}{WEB}titel = 'x'\n | [platforms.web]: no setting is called 'titel' | title
+{AGENT}[platforms.web]\ntokn_env = 'X'\n | 'tokn_env' | did you mean token_env?
+{AGENT}{WEB}[platforms.web.extra]\nx9 = 1\n | no setting is called 'x9' | title
+{AGENT}{WEB}title = 'a'\n[platforms.web.extra]\ntitle = 'b'\n | title is set twice | extra
+{AGENT}{WEB}extra = 1\n | extra is no table | [platforms.web.extra]
+{AGENT}{WEB}[gateway.busy]\nmode = "wait"\n | [gateway.busy]: mode is 'wait' | mode
+{AGENT}{WEB}[gateway.busy]\nmod = 1\n | [gateway.busy]: no setting | did you mean mode?
+{AGENT}{WEB}[gateway]\ndrain = 30\n | drain is '30': write a duration with its unit | drain
+{AGENT}{WEB}[gateway.reset]\nidle = "90s"\n | write whole minutes | idle
+{AGENT}{WEB}[gateway.busy]\nmax_waiting = "7"\n | max_waiting is '7' | max_waiting
+{AGENT}{WEB}[gateway.reset]\nat_hour = 24\n | at_hour is '24' | at_hour
+{AGENT}{WEB}enabled = "no"\n | enabled is 'no' | enabled
+{AGENT}{WEB}allow = {ada = "boss"}\n | [platforms.web.allow]: ada is 'boss' | ada
+{AGENT}{WEB}[gateway]\ncommand_roles = {halt = "owner"}\n | name of a command | halt
+{AGENT}{WEB}[gateway.reset_by_type.room]\nmode = "idle"\n | 'dm' | room
+{AGENT}{WEB}[gateway.reset_by_type.dm]\nmod = 1\n | reset_by_type.dm] | mode?
+{AGENT}{WEB}people = {ben = 'x'}\n | [platforms.web.people.ben]: it is no table | token_env
+{AGENT}[platforms.webhook]\nroutes = 3\n | [platforms.webhook.routes]: it is no table | write
+routes = 1\n{AGENT}{WEB} | routes are no tables | [[routes]]
+{AGENT}{WEB}[[routes]]\n | [routes, rule 1]: agent is missing | add agent
+{AGENT}{WEB}[[routes]]\nagent = "poet"\n | [routes, rule 1]: there is no agent 'poet' | name@project
+{AGENT}{WEB}[[routes]]\nagent = "human:a b"\n | [routes, rule 1]: 'human:a b' names nobody | human:name
+{AGENT}{WEB}[[routes]]\nagent = "human:ada"\nplatform = "web"\nthread = "7"\n | human:ada answers in a chat, and in none of its threads | leave thread out
+{AGENT}{WEB}[platforms.api_server]\napi_key_env = "OTHER_KEY"\n[[routes]]\nagent = "human:ada"\n | human:ada cannot answer over api_server, whose callers wait | name the other platforms
+{AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nplatform = "slack"\n | [routes, rule 1]: it matches nothing: slack is not connected | [platforms.slack]
+{AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nchat = "7"\n | name the platform whose ids | correct
+{AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nmentions = "bo"\n | no setting is called 'mentions' | did you mean mention?
+{AGENT}{WEB}[[routes]]\nagent = "Bo@x"\n[[routes]]\nagent = "Cy@x"\nmention = "cy"\n | [routes]: rule 2 (mention cy) is never reached: rule 1 (all messages) matches first | write rule 2 before rule 1
+{AGENT}{WEB}[agents.default]\n | [agents]: 'default' is no name | main
+{AGENT}{WEB}[agents.poet]\nid = 'x'\n | [agents.poet]: id is set | routes
+{AGENT}{WEB}home_channel = 'x'\n | home_channel | correct
+""")
+
+
+@each_row("text, words, remedy", BAD)
+def test_a_wrong_file_is_refused_in_words_that_lead_to_the_fault(
+    home: Path, text: str, words: str, remedy: str
+) -> None:
     error = refusal(home, text)
     assert words in error.message
     assert remedy in error.remedy
 
 
-UNSAFE: Mapping[str, tuple[str, str]] = {
-    "token": (f'[platforms.telegram]\ntoken = "{SECRET}"\n', "token stands in the file itself"),
-    "key": (f'[platforms.api_server]\napi_key = "{SECRET}"\n', "api_key stands in the file itself"),
-    "agent's key": (f'[platforms.web]\n[agent]\napi_key = "{SECRET}"\n', "api_key stands in the file itself"),
-    "in extra": (f'[platforms.slack.extra]\nsigning_secret = "{SECRET}"\n', "signing_secret stands"),
-    "password": (f'[platforms.email]\npassword = "{SECRET}"\n', "password stands in the file itself"),
-    "route": (f'[platforms.webhook.routes.ci]\nsecret = "{SECRET}"\n', "secret stands in the file itself"),
-    "person": (f'[platforms.web.people.ben]\ntoken = "{SECRET}"\n', "token stands in the file itself"),
-    "as the variable's name": (
-        f'[platforms.web]\ntoken_env = "{SECRET}"\n',
-        "the variable that token_env names",
-    ),
-    "as the file's name": (f'[platforms.web]\ntoken_file = "{SECRET}"\n', "the file that token_file names"),
-    "in the address": (f'[agent]\nbase_url = "http://u:{SECRET}@x/v1"\nmodel = "m"\n' + WEB, "no password"),
-    "in the proxy": (f'[platforms.slack]\nproxy = "http://u:{SECRET}@x"\n', "password stands in the proxy"),
-    "both ways": ('[platforms.web]\ntoken_env = "A"\ntoken_file = "b"\n', "are both set"),
-    "by two names": (
-        '[platforms.email]\ntoken_env = "CHAT_TOKEN"\npassword_env = "CHAT_TOKEN"\n',
-        "are the same",
-    ),
-    "no text": ("[platforms.web]\ntoken_env = 7\n", "token_env is no text"),
-    "one of our names": ('[platforms.web]\ntoken_env = "POSTROOM_CHAT"\n', "settings of the server"),
-    "an empty variable": ('[platforms.web]\ntoken_env = "EMPTY"\n', "is not set"),
-    "two lines": ('[platforms.web]\ntoken_env = "LINES"\n', "not one line"),
-}
+UNSAFE = rows(r"""
+[platforms.telegram]\ntoken = "{SECRET}"\n | token stands in the file itself
+[platforms.api_server]\napi_key = "{SECRET}"\n | api_key stands in the file itself
+[platforms.web]\n[agent]\napi_key = "{SECRET}"\n | api_key stands in the file itself
+[platforms.slack.extra]\nsigning_secret = "{SECRET}"\n | signing_secret stands
+[platforms.email]\npassword = "{SECRET}"\n | password stands in the file itself
+[platforms.webhook.routes.ci]\nsecret = "{SECRET}"\n | secret stands in the file itself
+[platforms.web.people.ben]\ntoken = "{SECRET}"\n | token stands in the file itself
+[platforms.web]\ntoken_env = "{SECRET}"\n | the variable that token_env names
+[platforms.web]\ntoken_file = "{SECRET}"\n | the file that token_file names
+[agent]\nbase_url = "http://u:{SECRET}@x/v1"\nmodel = "m"\n{WEB} | no password
+[platforms.slack]\nproxy = "http://u:{SECRET}@x"\n | password stands in the proxy
+[platforms.web]\ntoken_env = "A"\ntoken_file = "b"\n | are both set
+[platforms.email]\ntoken_env = "CHAT_TOKEN"\npassword_env = "CHAT_TOKEN"\n | are the same
+[platforms.web]\ntoken_env = 7\n | token_env is no text
+[platforms.web]\ntoken_env = "POSTROOM_CHAT"\n | settings of the server
+[platforms.web]\ntoken_env = "EMPTY"\n | is not set
+[platforms.web]\ntoken_env = "LINES"\n | not one line
+""")
 
 
-@pytest.mark.parametrize("name", UNSAFE)
-def test_a_secret_is_never_taken_from_the_file_and_never_shown(home: Path, name: str) -> None:
-    text, words = UNSAFE[name]
+@each_row("text, words", UNSAFE)
+def test_a_secret_is_never_taken_from_the_file_and_never_shown(home: Path, text: str, words: str) -> None:
     whole = text if "[agent]" in text else AGENT + text
     assert words in refusal(home, whole, EMPTY=" ", LINES=f"{SECRET}\n{SECRET}").message
 
 
-@pytest.mark.parametrize(
-    ("content", "mode", "words"),
+@each_row(
+    "content, mode, words",
     [
         (SECRET, 0o640, "can be used by other users (mode 0640)"),
         (SECRET, 0o604, "can be used by other users (mode 0604)"),
@@ -482,8 +406,8 @@ def test_a_folder_is_no_secret(home: Path) -> None:
     assert "cannot be read" in error.message or "is no file" in error.message
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
+@each_row(
+    "text, words",
     [
         (WEB + "name = ''\n", "[platforms.web]"),
         ('[platforms.telegram]\ntoken_env = "CHAT_TOKEN"\npoll_seconds = 99\n', "poll_seconds must be"),
@@ -501,64 +425,37 @@ def test_what_an_adapter_refuses_is_told_with_file_and_table(home: Path, text: s
     assert SECRET not in str(caught.value.as_dict())
 
 
-MAIL = (
-    '[platforms.email]\npassword_env = "CHAT_TOKEN"\naddress = "a@b.test"\n'
-    'imap_host = "localhost"\nsmtp_host = "localhost"\n'
-)
-HOOK = '[platforms.webhook.routes.ci]\nsecret_env = "OTHER_KEY"\n'
+ADAPTERS = rows(r"""
+[platforms.slack]\n | Slack needs a bot token | `token_env` or `token_file`
+[platforms.slack]\ntoken_env = "CHAT_TOKEN"\napp_token_env = "BOT"\n | no app token | `app_token_env` or `app_token_file`
+[platforms.slack]\ntoken_env = "CHAT_TOKEN"\n | no way to reach us | `app_token_env`
+[platforms.web]\n | no token | `token_env` or `token_file`
+[platforms.web]\ntoken_env = "SHORT"\n | too short | `token_env` or `token_file`
+[platforms.api_server]\n | the key is missing | `api_key_env` or `api_key_file`
+[platforms.matrix]\nbase_url = "https://m.test"\n | no access token | `token_env`
+[platforms.email]\naddress = "a@b.test"\nimap_host = "localhost"\nsmtp_host = "localhost"\n | no password | `password_env`
+{MAIL}smtp_password_env = "UMLAUT"\n | no smtp_password | `smtp_password_env`
+[platforms.telegram]\ntoken_env = "CHAT_TOKEN"\nwebhook_url = "https://x.test"\n | webhook has no secret | `webhook_secret_env` or `webhook_secret_file`
+[platforms.webhook.routes.ci]\n | the secret is missing | `secret_env` or `secret_file`
+{HOOK}callback_secret_env = "SHORT"\n | the callback_secret is | `callback_secret_env`
+{HOOK}prompt = 5\n | prompt must be a text | within quotes
+{HOOK}scheme = "md5"\n | scheme must be one of postroom, github, gitlab | scheme
+{HOOK}colour = 5\n | no setting is called 'colour' | secret_env, secret_file
+[platforms.webhook]\n | routes is missing | add routes: a table that is not empty
+[platforms.email]\npassword_env = "CHAT_TOKEN"\naddress = "a@b.test"\nimap_host = 5\nsmtp_host = 5\n | : imap_host must be a text of one line in ASCII | imap_host
+[platforms.email]\npassword_env = "CHAT_TOKEN"\naddress = "a@b.test"\nuser = "localhost"\nsmtp_host = "localhost"\n | imap_host is missing | add imap_host: a text of one line
+[platforms.email]\npassword_env = "CHAT_TOKEN"\naddress = "a"\nimap_host = "localhost"\nsmtp_host = "localhost"\n | `address` must be an address such as | correct address
+{MAIL}imap_security = "tls"\n | : imap_security must be one of ssl, starttls, plain | imap_
+{MAIL}imap_port = "x"\n | : imap_port must be a whole number from 1 to 65535 | imap_port
+{MAIL}allow_plain = 1\n | : allow_plain must be true or false | allow_plain
+{WEB}title = 7\n | : title must be a text of 1 to 80 characters | title
+[platforms.api_server]\napi_key_env = "CHAT_TOKEN"\nmodel = ""\n | model must be a text that is not empty | model
+[platforms.api_server]\napi_key_env = "CHAT_TOKEN"\ntimeout_s = 0\n | timeout_s must be a number from 0.1 to 86400 | timeout_s
+[platforms.discord]\ntoken_env = "BOT"\nchannels = [5]\n | channels must be a list, each of it a text of digits | channels
+""")
 
 
-@each_row(
-    "text, words, remedy",
-    [
-        ("[platforms.slack]\n", "Slack needs a bot token", "`token_env` or `token_file`"),
-        (
-            '[platforms.slack]\ntoken_env = "CHAT_TOKEN"\napp_token_env = "BOT"\n',
-            "no app token",
-            "`app_token_env` or `app_token_file`",
-        ),
-        ('[platforms.slack]\ntoken_env = "CHAT_TOKEN"\n', "no way to reach us", "`app_token_env`"),
-        ("[platforms.web]\n", "no token", "`token_env` or `token_file`"),
-        ('[platforms.web]\ntoken_env = "SHORT"\n', "too short", "`token_env` or `token_file`"),
-        ("[platforms.api_server]\n", "the key is missing", "`api_key_env` or `api_key_file`"),
-        ('[platforms.matrix]\nbase_url = "https://m.test"\n', "no access token", "`token_env`"),
-        (MAIL.replace('password_env = "CHAT_TOKEN"\n', ""), "no password", "`password_env`"),
-        (MAIL + 'smtp_password_env = "UMLAUT"\n', "no smtp_password", "`smtp_password_env`"),
-        (
-            '[platforms.telegram]\ntoken_env = "CHAT_TOKEN"\nwebhook_url = "https://x.test"\n',
-            "webhook has no secret",
-            "`webhook_secret_env` or `webhook_secret_file`",
-        ),
-        ("[platforms.webhook.routes.ci]\n", "the secret is missing", "`secret_env` or `secret_file`"),
-        (HOOK + 'callback_secret_env = "SHORT"\n', "the callback_secret is", "`callback_secret_env`"),
-        (HOOK + "prompt = 5\n", "prompt must be a text", "within quotes"),
-        (HOOK + 'scheme = "md5"\n', "scheme must be one of postroom, github, gitlab", "scheme"),
-        (HOOK + "colour = 5\n", "no setting is called 'colour'", "secret_env, secret_file"),
-        ("[platforms.webhook]\n", "routes is missing", "add routes: a table that is not empty"),
-        (MAIL.replace('"localhost"', "5"), ": imap_host must be a text of one line in ASCII", "imap_host"),
-        (MAIL.replace("imap_host", "user"), "imap_host is missing", "add imap_host: a text of one line"),
-        (MAIL.replace("a@b.test", "a"), "`address` must be an address such as", "correct address"),
-        (MAIL + 'imap_security = "tls"\n', ": imap_security must be one of ssl, starttls, plain", "imap_"),
-        (MAIL + 'imap_port = "x"\n', ": imap_port must be a whole number from 1 to 65535", "imap_port"),
-        (MAIL + "allow_plain = 1\n", ": allow_plain must be true or false", "allow_plain"),
-        (WEB + "title = 7\n", ": title must be a text of 1 to 80 characters", "title"),
-        (
-            '[platforms.api_server]\napi_key_env = "CHAT_TOKEN"\nmodel = ""\n',
-            "model must be a text that is not empty",
-            "model",
-        ),
-        (
-            '[platforms.api_server]\napi_key_env = "CHAT_TOKEN"\ntimeout_s = 0\n',
-            "timeout_s must be a number from 0.1 to 86400",
-            "timeout_s",
-        ),
-        (
-            '[platforms.discord]\ntoken_env = "BOT"\nchannels = [5]\n',
-            "channels must be a list, each of it a text of digits",
-            "channels",
-        ),
-    ],
-)
+@each_row("text, words, remedy", ADAPTERS)
 def test_what_an_adapter_refuses_is_told_in_words_of_the_file(
     home: Path, text: str, words: str, remedy: str
 ) -> None:
@@ -628,7 +525,7 @@ BOTS = {
 }
 
 
-@pytest.mark.parametrize("text", SHOWN, ids=lambda text: text.partition("]")[0].removeprefix("[platforms."))
+@each_row("text", SHOWN)
 def test_what_the_page_of_chats_shows_could_be_started(home: Path, text: str) -> None:
     for name in re.findall(r'_file = "(.*)"', text):
         secret_file(home, name, f"{SECRET}-{name}")

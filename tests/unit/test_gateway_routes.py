@@ -7,6 +7,7 @@ from postroom.gateway.config import Route, reachable
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.routes import check_routes, decide, listed
 from postroom.gateway.session import Platform, SessionSource, build_session_key
+from table_rows import each_row
 
 ROUTES = (
     Route(agent="Bo@harbour", mention=("bo", "lights")),
@@ -41,7 +42,7 @@ DECIDED = {
 }
 
 
-@pytest.mark.parametrize("name", DECIDED)
+@each_row("name", DECIDED)
 def test_the_first_rule_that_matches_decides(name: str) -> None:
     event, agent = DECIDED[name]
     decision = decide(ROUTES, event)
@@ -83,7 +84,7 @@ NEVER = {
 }
 
 
-@pytest.mark.parametrize("name", NEVER)
+@each_row("name", NEVER)
 def test_a_rule_that_is_never_reached_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"rule 2 \(.*\) is never reached: rule 1 \(.*\) matches first"):
         check_routes(NEVER[name])

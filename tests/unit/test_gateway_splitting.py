@@ -70,7 +70,7 @@ def test_what_fits_is_as_long_as_can_be(text: str, room: int, start: int, unit: 
 
 
 @given(text=TEXTS, limit=LIMITS, unit=UNITS)
-@settings(max_examples=400)
+@settings(max_examples=20)
 def test_no_part_is_blank_or_too_long(text: str, limit: int, unit: LengthUnit) -> None:
     parts = split(text, limit=limit, unit=unit)
     assert [part for part in parts if unit.measure(part) > limit or not part.strip()] == []
@@ -78,7 +78,7 @@ def test_no_part_is_blank_or_too_long(text: str, limit: int, unit: LengthUnit) -
 
 
 @given(text=TEXTS, limit=LIMITS, unit=UNITS)
-@settings(max_examples=400)
+@settings(max_examples=20)
 def test_pieces_follow_one_another_with_nothing_but_white_space_between(
     text: str, limit: int, unit: LengthUnit
 ) -> None:
@@ -93,7 +93,7 @@ def test_pieces_follow_one_another_with_nothing_but_white_space_between(
 
 
 @given(text=LINES, limit=st.integers(90, 140), unit=st.sampled_from([CHARACTERS, UTF16]))
-@settings(max_examples=400)
+@settings(max_examples=20)
 def test_parts_hold_whole_fences_and_what_was_added_is_what_is_open(
     text: str, limit: int, unit: LengthUnit
 ) -> None:
@@ -116,7 +116,7 @@ CLUSTERS = [
 
 
 @given(clusters=st.lists(st.sampled_from(CLUSTERS), max_size=80), limit=LIMITS, unit=UNITS)
-@settings(max_examples=300)
+@settings(max_examples=20)
 def test_no_grapheme_is_divided(clusters: list[str], limit: int, unit: LengthUnit) -> None:
     parts = list(split("".join(clusters), limit=limit, unit=unit))
     assert "".join(parts) == "".join(clusters)
@@ -130,7 +130,7 @@ def test_no_grapheme_is_divided(clusters: list[str], limit: int, unit: LengthUni
     words=st.lists(st.sampled_from(["`a b`", "``c ` d``", "word", "x" * 20, "`e\nf`", "\\`"]), max_size=40),
     limit=LIMITS,
 )
-@settings(max_examples=300)
+@settings(max_examples=20)
 def test_no_inline_code_is_divided(words: list[str], limit: int) -> None:
     for part in split(" ".join(words), limit=limit, unit=CHARACTERS):
         rest = part
@@ -148,7 +148,7 @@ def test_a_text_that_fits_is_left_as_it_stands() -> None:
     assert split("\n  a\n\nb \n", limit=40, unit=UTF16) == ("\n  a\n\nb \n",)
 
 
-@pytest.mark.parametrize("limit", [-1, 0, SMALLEST_LIMIT - 1])
+@each_row("limit", [-1, 0, SMALLEST_LIMIT - 1])
 def test_a_limit_without_room_is_refused(limit: int) -> None:
     with pytest.raises(InvalidArgument, match="too short") as refused:
         split("text", limit=limit, unit=CHARACTERS)

@@ -54,6 +54,7 @@ from postroom.stores.transaction import Transaction
 from postroom.testing import ManualClock
 from postroom.testing.channel import FakeChannel
 from runtime.endpoint import END, FakeEndpoint, chunk
+from table_rows import each_row
 
 SECRET = "s3cret-of-sixteen-chars"
 AGENT = '[agent]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\n'
@@ -378,8 +379,8 @@ async def test_the_files_home_counts_where_nobody_made_another(clock: ManualCloc
     await room.close()
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
+@each_row(
+    "changes, words",
     [({"platform": "slack"}, "no such channel"), ({"text": " "}, "a text"), ({"chat_id": ""}, "a chat")],
 )
 async def test_a_notice_that_cannot_be_said_is_refused(desk: Desk, changes: dict, words: str) -> None:
@@ -467,8 +468,8 @@ async def test_what_could_not_be_delivered_is_listed_where_its_chat_is_not_known
     assert {(one["target"], one["chat"]) for one in found} == {("telegram/bot", None)}
 
 
-@pytest.mark.parametrize(
-    ("target", "why"), [("telegram/another", "no channel of this"), ("api_server/default", "OpenAI protocol")]
+@each_row(
+    "target, why", [("telegram/another", "no channel of this"), ("api_server/default", "OpenAI protocol")]
 )
 async def test_what_would_reach_nobody_is_not_tried_again_and_stays_on_the_list(
     clock: ManualClock, target: str, why: str
@@ -507,8 +508,8 @@ async def test_health_says_where_every_message_is(desk: Desk) -> None:
     desk.agent.free.set()
 
 
-@pytest.mark.parametrize(
-    ("state", "channel", "expected"),
+@each_row(
+    "state, channel, expected",
     [
         ("running", AdapterState.CONNECTED, "ok"),
         ("running", AdapterState.RECONNECTING, "failed"),
@@ -552,7 +553,7 @@ class Starting:
         self.hurried.set()
 
 
-@pytest.mark.parametrize("kind", [None, ConfigError, RuntimeError])
+@each_row("kind", [None, ConfigError, RuntimeError])
 async def test_a_gateway_that_cannot_start_ends_the_server(kind: type[Exception] | None) -> None:
     ended: list[bool] = []
     stand = Starting(None if kind is None else kind("a token is wrong"))

@@ -9,7 +9,6 @@ from urllib.parse import unquote
 
 import httpx2
 import pytest
-import structlog
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
@@ -21,6 +20,7 @@ from postroom.app.tokens import token_check
 from postroom.contracts.errors import StoreUnavailable, UnknownAgent
 from postroom.http_api.guard import SMALL_BODY, Credentials, Guard, GuardRules, OpenPath
 from postroom.http_api.sessions import Sessions
+from postroom.log import bound_facts
 from postroom.mcp_server.callers import AGENT_TOKEN_SCOPE, OPERATOR_SCOPE
 from postroom.services.login_codes import EndedSessions
 from postroom.stores.sqlite import SqliteStore
@@ -48,7 +48,7 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
             "operator": scope.get(OPERATOR_SCOPE),
             "agent_token": scope.get(AGENT_TOKEN_SCOPE),
             "bytes": len(await request.body()),
-            "bound": structlog.contextvars.get_contextvars(),
+            "bound": dict(bound_facts()),
         }
     )
     await answer(scope, receive, send)
@@ -592,7 +592,7 @@ async def test_a_request_id_is_kept_when_well_formed_and_made_otherwise(
     assert (made == given[0].decode("latin-1")) if kept else (len(made) == 16 and made.isalnum())
     assert reply.json()["request_id"] == made
     assert reply.json()["bound"] == {"request_id": made}
-    assert structlog.contextvars.get_contextvars() == {}
+    assert bound_facts() == {}
 
 
 async def test_a_web_socket_is_closed_unheard() -> None:

@@ -20,6 +20,7 @@ from postroom.markdown import (
     Markdown,
     to_html,
 )
+from table_rows import each_row
 from web_samples import HOSTILE
 
 TAGS = {
@@ -270,7 +271,7 @@ async def test_a_body_larger_than_all_that_may_be_remembered_is_rendered_and_not
     assert (await pages.render({1: "b"}))[1].html == "<p>b</p>\n"
 
 
-@pytest.mark.parametrize(("size", "elsewhere"), [(INLINE_LIMIT, False), (INLINE_LIMIT + 1, True)])
+@each_row("size, elsewhere", [(INLINE_LIMIT, False), (INLINE_LIMIT + 1, True)])
 async def test_much_markdown_is_rendered_off_the_loop(monkeypatch, size, elsewhere):
     threads = []
     monkeypatch.setattr(
@@ -307,7 +308,7 @@ async def test_what_turns_the_direction_of_writing_is_named() -> None:
     assert Seen(shown[1].html).text.strip() == "before \\u202eback\\u2066 \\x1b[31mred"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     {
         "brackets": "[" * 30_000,
@@ -334,7 +335,7 @@ async def test_a_long_message_of_links_and_tables_is_no_tangle():
     assert not any(shown.tangled or shown.cut for shown in (await Markdown().render(bodies)).values())
 
 
-@pytest.mark.parametrize("body", ["> " * 5_000 + "x", "\n".join("  " * at + "- a" for at in range(200))])
+@each_row("body", ["> " * 5_000 + "x", "\n".join("  " * at + "- a" for at in range(200))])
 def test_what_is_nested_deep_scrolls_by_itself(body: str):
     assert to_html(body).startswith('<div class="wide" tabindex="0">')
     assert to_html(body).rstrip().endswith("</div>")

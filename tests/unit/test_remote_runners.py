@@ -9,9 +9,10 @@ import pytest
 from postroom.contracts.errors import InvalidRunner
 from postroom.contracts.remote_runners import USUAL_TOOLS, HttpRunner, ModelRunner
 from postroom.contracts.runner_fields import RunnerKind
-from postroom.contracts.runners import Runner, runner_of
+from postroom.contracts.runners import AnyRunner, Runner, runner_of
 from postroom.mail.operations import OPERATIONS
 from postroom.mail.waking.runners import read_runner, written_runner
+from table_rows import each_row
 
 MODEL: dict[str, Any] = {"kind": "model", "base_url": "http://127.0.0.1:11434/v1", "model": "qwen3"}
 HTTP: dict[str, Any] = {"kind": "http", "url": "https://agents.example/run", "secret_env": "BO_SECRET"}
@@ -43,8 +44,9 @@ def test_an_http_runner_has_defaults_and_a_plain_form() -> None:
     }
 
 
-def test_every_kind_is_kept_and_read_back_as_it_was(subtests: pytest.Subtests) -> None:
-    for runner in [
+@each_row(
+    "runner",
+    [
         ModelRunner(
             base_url="https://models.example/v1",
             model="m",
@@ -58,14 +60,11 @@ def test_every_kind_is_kept_and_read_back_as_it_was(subtests: pytest.Subtests) -
         HttpRunner(url="https://a/run", secret_file="/etc/bo", callback_base="https://post.example"),
         Runner(argv=("x",), cwd="/work"),
         Runner(argv=("x",), cwd="/work", kind=RunnerKind.ACP),
-    ]:
-        with subtests.test(runner=runner):
-            assert read_runner(written_runner(runner)) == runner
-            assert runner_of(json.loads(json.dumps(runner.to_dict()))) == runner
-
-
-def test_a_runner_that_was_kept_before_there_were_kinds_is_a_command() -> None:
-    assert read_runner('{"argv": ["x"], "cwd": "/work"}') == Runner(argv=("x",), cwd="/work")
+    ],
+)
+def test_every_kind_is_kept_and_read_back_as_it_was(runner: AnyRunner) -> None:
+    assert read_runner(written_runner(runner)) == runner
+    assert runner_of(json.loads(json.dumps(runner.to_dict()))) == runner
 
 
 def test_only_a_program_works_in_its_project() -> None:
@@ -73,8 +72,9 @@ def test_only_a_program_works_in_its_project() -> None:
     assert runner_of(MODEL, home="/work") == runner_of(MODEL)
 
 
-def test_what_cannot_be_run_is_refused_by_name(subtests: pytest.Subtests) -> None:
-    for plain, words in [
+@each_row(
+    "plain, words",
+    [
         ({"kind": "telepathy"}, "kind is refused: 'telepathy' is not known"),
         ({"kind": None}, "kind"),
         ([], "no table of fields"),
@@ -116,36 +116,43 @@ def test_what_cannot_be_run_is_refused_by_name(subtests: pytest.Subtests) -> Non
         (HTTP | {"callback_base": "post.example"}, "callback_base is refused"),
         (HTTP | {"callback_base": "https://post.example/?a"}, "callback_base is refused"),
         (HTTP | {"callback_base": "http://post.example"}, "plain http goes to this machine alone"),
-    ]:
-        with subtests.test(plain=plain, words=words):
-            with pytest.raises(InvalidRunner) as caught:
-                runner_of(plain)
-            assert words in caught.value.message
+    ],
+)
+def test_what_cannot_be_run_is_refused_by_name(plain: Any, words: str) -> None:
+    with pytest.raises(InvalidRunner) as caught:
+        runner_of(plain)
+    assert words in caught.value.message
 
 
-def test_another_machine_is_given_no_address_that_leads_to_itself(subtests: pytest.Subtests) -> None:
-    for changes, address, base in [
+@each_row(
+    "changes, address, base",
+    [
         ({}, "http://127.0.0.1:8765", None),
         ({}, "http://0.0.0.0:8765", None),
         ({}, "http://[::1]:8765", None),
         ({}, "http://10.0.0.5:8765", "http://10.0.0.5:8765"),
         ({"url": "http://localhost:9/run"}, "http://127.0.0.1:8765", "http://127.0.0.1:8765"),
         ({"callback_base": "https://post.example/"}, "http://127.0.0.1:8765", "https://post.example"),
-    ]:
-        with subtests.test(changes=changes, address=address, base=base):
-            runner = runner_of(HTTP | changes)
-            assert isinstance(runner, HttpRunner)
-            assert runner.callback(address) == base
+    ],
+)
+def test_another_machine_is_given_no_address_that_leads_to_itself(
+    changes: dict[str, Any], address: str, base: str | None
+) -> None:
+    runner = runner_of(HTTP | changes)
+    assert isinstance(runner, HttpRunner)
+    assert runner.callback(address) == base
 
 
-def test_a_refusal_shows_no_secret(subtests: pytest.Subtests) -> None:
-    for plain in [
+@each_row(
+    "plain",
+    [
         MODEL | {"base_url": "https://me:hunter2@models.example/v1"},
         MODEL | {"base_url": "https://models.example/v1?key=hunter2"},
         HTTP | {"url": "https://me:hunter2@agents.example/"},
         HTTP | {"url": "http://agents.example/?token=hunter2"},
-    ]:
-        with subtests.test(plain=plain):
-            with pytest.raises(InvalidRunner) as caught:
-                runner_of(plain)
-            assert "hunter2" not in json.dumps(caught.value.as_dict())
+    ],
+)
+def test_a_refusal_shows_no_secret(plain: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRunner) as caught:
+        runner_of(plain)
+    assert "hunter2" not in json.dumps(caught.value.as_dict())

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import structlog
 
 from postroom.app.config import Settings
 from postroom.app.logs import TOLD_AGAIN, Repeats, configure_logs
 from postroom.contracts.errors import StoreError, StoreUnavailable
-from postroom.log import LogLine, get_logger
+from postroom.log import LogLine, binding, get_logger
 
 
 class Seconds:
@@ -48,7 +47,7 @@ def test_a_failure_that_is_told_already_is_told_once(written: io.StringIO) -> No
 
 def test_a_failure_that_each_request_meets_is_told_once(written: io.StringIO) -> None:
     for number in range(3):
-        with structlog.contextvars.bound_contextvars(request_id=str(number)):
+        with binding(request_id=str(number)):
             get_logger("postroom.http_api").warning("ready.store_failed", reason="gone")
     assert [line["request_id"] for line in lines(written)] == ["0"]
 

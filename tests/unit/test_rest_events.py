@@ -15,6 +15,7 @@ from postroom import sse
 from postroom.http_api.rest import event_routes
 from postroom.stores.changes import TopicListener
 from rest_room import OPERATOR, Edge, opened
+from table_rows import each_row
 
 PATIENCE = 5
 STREAM = {"Accept": "text/event-stream"}
@@ -279,8 +280,8 @@ async def test_a_stream_of_a_named_token_that_is_revoked_is_told_nothing_more(ed
         assert "wrong_token" in last
 
 
-@pytest.mark.parametrize(
-    ("asked", "headers", "status", "code"),
+@each_row(
+    "asked, headers, status, code",
     [
         ({"after": -1}, {}, 400, "invalid_argument"),
         ({"after": "x"}, {}, 400, "invalid_argument"),

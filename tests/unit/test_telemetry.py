@@ -25,6 +25,7 @@ from postroom.mail.context import Caller
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.services.calls import Calls
 from rest_room import OPERATOR, Edge, arguments_of
+from table_rows import each_row
 from tracing_room import CALLER, Watched, code_of
 
 WRITTEN = "the-hidden-word"
@@ -57,7 +58,7 @@ async def test_a_call_over_rest_is_a_span_in_the_trace_that_its_header_names(
     }
 
 
-@pytest.mark.parametrize(
+@each_row(
     "odd",
     ["", "00", CALLER.upper(), CALLER[:-1], f"ff{CALLER[2:]}", f"00-{'0' * 32}-{'b' * 16}-01", "é" * 55],
 )
@@ -162,7 +163,7 @@ def test_off_nothing_is_watched_and_no_library_of_it_is_loaded() -> None:
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("name", ["opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http"])
+@each_row("name", ["opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http"])
 def test_on_without_its_libraries_nothing_is_started_and_the_extra_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:

@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 
 from postroom.app import tokens
 from postroom.app.config import load_settings
 from postroom.app.logs import configure_logs, log_failure
 from postroom.contracts.errors import ConfigError, StoreFull
-from postroom.log import get_logger
+from postroom.log import binding, get_logger
 from postroom.mail.context import token_hash
 
 SECRET = "prm_" + "s" * 43
@@ -185,7 +184,7 @@ def test_no_secret_reaches_a_log(log: io.StringIO, form: str) -> None:
 
 def test_json_logs_hold_one_object_a_line_with_what_is_bound(log: io.StringIO) -> None:
     configured(log, "json")
-    with structlog.contextvars.bound_contextvars(request_id="r1"):
+    with binding(request_id="r1"):
         get_logger("ours").info("mail.sent", message_id=7, code="ok")
         logging.getLogger("library").warning("line\nfeed %s", "\x1b[31m")
     first, second = (json.loads(line) for line in log.getvalue().splitlines())

@@ -74,19 +74,6 @@ async def test_reservations_that_are_meant_to_overlap_are_shared_from_now_on(roo
     assert gone.status_code == 404
 
 
-async def test_a_run_that_was_given_up_is_left_and_waits_for_nobody(room: WorkRoom):
-    browser, fields = await dead(room)
-    assert "Leave it" in (await browser.get(HOME)).text
-    left = await post(browser, RUNS, *fields, ("do", "discard"))
-    assert left.headers["location"].endswith("?done=discard")
-    page = (await browser.get(left.headers["location"])).text
-    assert "It is left as it is" in page
-    assert 'value="replay"' not in page
-    assert "</a> failed" not in (await browser.get(HOME)).text
-    assert (await room.operator.counts(SLUG)).given_up == 0
-    assert (await post(browser, RUNS, *fields, ("do", "discard"))).status_code == 409
-
-
 async def test_what_needs_a_person_is_one_number_at_home_on_the_tab_and_over_the_cards(room: WorkRoom):
     await room.people_named.add("Ana", None)
     browser, _ = await asked(room)

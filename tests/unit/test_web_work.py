@@ -33,6 +33,7 @@ from postroom.stores.transaction import Transaction
 from postroom.testing import ManualClock
 from postroom.web.forms import MOST_FIELDS, SMALL_FORM
 from postroom.web.pages import page_routes
+from table_rows import each_row
 from waking_room import PROJECT
 from web_samples import HOSTILE
 from work_room import HTTP, SLUG, TOKEN, WorkRoom, hidden, post
@@ -146,37 +147,28 @@ async def test_the_control_room_has_what_needs_a_person_with_its_context_and_tak
     assert tried.status_code == 303
     again = (await room.operator.floor(SLUG)).given_up  # it failed once more, as a new run
     assert [one.parent_run_id for one in again] == [dict(dead_letter)["run"]]
+    failures = [one for one in await room.messages() if "could not handle" in one.body_md]
+    assert len(failures) == 2, "that is told once more"
 
 
-async def test_a_question_in_the_control_room_has_the_beginning_of_the_message_that_caused_it(room):
-    await room.send(
-        "Ada", "Ash", body="**Empty** the [old cellar](http://a.b)\n\nof `prod.db`. " + "word " * 99
-    )
-    await room.turn()
-    page = (await room.browser().get(f"/p/{SLUG}")).text
-    begin = page.index("Because of")
-    cause = page[begin : page.index("</dd>", begin)]
-    assert "<bdi>Empty the old cellar of prod.db. word" in " ".join(cause.split())
-    assert cause.count("word") < 40
-
-
-async def test_just_before_a_question_stand_lines_that_a_person_can_read(room):
-    colours = [
+async def test_a_question_is_shown_with_its_cause_and_the_last_lines_that_a_person_can_read(room):
+    room.agents.output = [
         "\x1b[1mI look at the plan\x1b[0m\n",
         '{"type":"system","session_id":"5"}\n',
         "It is short. \x1b[3",
     ]
-    room.agents.output = colours
-    browser, _ = await asked(room)
+    cause = "**Empty** the [old cellar](http://a.b)\n\nof `prod.db`. " + "word " * 99
+    await room.send("Ada", "Ash", body=cause)
+    await room.turn()
+    browser = room.browser()
     page = (await browser.get(f"/p/{SLUG}")).text
+    cause = page[page.index("Because of") :].partition("</dd>")[0]
+    assert "<bdi>Empty the old cellar of prod.db. word" in " ".join(cause.split())
+    assert cause.count("word") < 40
     before = page[page.index("<dt>Just before</dt>") :]
     assert '<pre class="last" tabindex="0">I look at the plan\nIt is short. </pre>' in before
-
-
-async def test_a_question_can_be_led_to_from_the_timeline(room):
-    browser, _ = await asked(room)
     number = (await room.questions.open_questions(SLUG))[0].number
-    assert f'id="q-{number}"' in (await browser.get(QUESTIONS)).text
+    assert f'id="q-{number}"' in (await browser.get(QUESTIONS)).text, "the timeline leads there"
 
 
 async def test_the_control_room_reads_the_queue_of_a_project_in_one_view(room):
@@ -220,13 +212,6 @@ async def test_a_number_that_two_open_questions_share_answers_neither_at_the_com
     assert len(await room.questions.open_questions(SLUG)) == 2
 
 
-async def test_no_is_told_as_no(room):
-    browser, fields = await asked(room)
-    assert (await post(browser, QUESTIONS, *fields, ("by", "Ana"), ("answer", "no"))).status_code == 303
-    await room.turn()
-    assert "The answer is no." in room.agents.told[1]
-
-
 async def test_a_stale_answer_is_refused_and_says_who_was_first(room):
     browser, fields = await asked(room)
     await room.questions.answer(dict(fields)["number"], approved=False, why="it is needed")
@@ -242,23 +227,21 @@ async def test_a_stale_answer_is_refused_and_says_who_was_first(room):
     ]
 
 
-async def test_the_command_line_is_told_who_was_first_on_the_pages(room):
-    browser, fields = await asked(room)
-    await post(browser, QUESTIONS, *fields, ("by", "Ana"), ("answer", "yes"))
-    body = {"number": dict(fields)["number"], "answer": "no"}
-    operator = room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}")
-    refused = await operator.post("/admin/questions", json=body)
-    assert refused.status_code == 409
-    assert "Ana on the pages said yes" in refused.json()["detail"]
-
-
 async def test_two_people_at_once_are_one_answer(room):
     browser, fields = await asked(room)
+    refused = await post(browser, QUESTIONS, *fields, ("answer", "yes"))
+    assert (refused.status_code, "does not say who gives it" in refused.text) == (400, True)
     answers = await asyncio.gather(
         post(browser, QUESTIONS, *fields, ("by", "Ana"), ("answer", "yes")),
         post(browser, QUESTIONS, *fields, ("by", "Ben"), ("answer", "no")),
     )
     assert sorted(one.status_code for one in answers) == [303, 409]
+    operator = room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}")
+    body = {"number": dict(fields)["number"], "answer": "no"}
+    refused = await operator.post("/admin/questions", json=body)
+    [given] = await room.questions.given_answers(SLUG, limit=9)
+    first = f"{given.by} on the pages said {'yes' if given.by == 'Ana' else 'no'}"
+    assert (refused.status_code, first in refused.json()["detail"]) == (409, True)
     await room.turn()
     assert len([one for one in room.agents.told if "The answer is" in one]) == 1
 
@@ -323,14 +306,6 @@ async def test_a_question_ends_a_chain_though_its_agent_waits_for_another(room):
     assert chains.count("May I?") == 2
 
 
-async def test_an_answer_on_the_pages_says_who_gives_it(room):
-    browser, fields = await asked(room)
-    refused = await post(browser, QUESTIONS, *fields, ("answer", "yes"))
-    assert refused.status_code == 400
-    assert "does not say who gives it" in refused.text
-    assert len(await room.questions.open_questions(SLUG)) == 1
-
-
 async def test_an_answer_can_be_taken_back_for_eight_seconds_and_then_another_is_given(stores, clock):
     room = WorkRoom(*stores, clock, take_back_ms=TAKE_BACK_MS)
     await room.people("Ada", "Ash", runners=("Ash",))
@@ -363,23 +338,21 @@ async def test_an_answer_can_be_taken_back_for_eight_seconds_and_then_another_is
     await room.close()
 
 
-@pytest.mark.parametrize("second_at", ["pages", "command line"])
-async def test_an_answer_to_one_question_leaves_the_answer_to_another_its_eight_seconds(
-    stores, clock, second_at
-):
-    room = WorkRoom(*stores, clock, take_back_ms=TAKE_BACK_MS)
+@each_row("second_at", ["pages", "command line"])
+async def test_an_answer_to_one_question_leaves_the_answer_to_another_its_eight_seconds(clock, second_at):
+    store = SqliteStore.in_memory(clock)
+    room = WorkRoom(store, store.runs, clock, take_back_ms=TAKE_BACK_MS)
     room.agents.more_questions = ["May I push?"]
     await room.people("Ada", "Ash", runners=("Ash",))
     browser, fields = await asked(room)
-    told, second = len(room.agents.told), room.agents.question_ids[1]
-    first = [(name, room.agents.question_ids[0] if name == "number" else value) for name, value in fields]
+    told = len(room.agents.told)
+    first, other = ([*fields[:2], ("number", number)] for number in room.agents.question_ids)
     await post(browser, QUESTIONS, *first, ("by", "Ana"), ("answer", "yes"))
     clock.advance(timedelta(milliseconds=TAKE_BACK_MS - 1_000))
     if second_at == "pages":
-        other = [(name, second if name == "number" else value) for name, value in fields]
         await post(browser, QUESTIONS, *other, ("by", "Ben"), ("answer", "no"))
     else:
-        await room.questions.answer(second, approved=False, why="")
+        await room.questions.answer(dict(other)["number"], approved=False, why="")
     await room.runs.mailbox.poll()
     await room.turn()
     assert len(room.agents.told) == told, "the run waits for as long as the first answer can be taken back"
@@ -391,6 +364,7 @@ async def test_an_answer_to_one_question_leaves_the_answer_to_another_its_eight_
     assert "The answer is no." in room.agents.told[-1]
     assert "The answer is yes." not in room.agents.told[-1]
     await room.close()
+    store.close()
 
 
 async def test_an_answer_by_mail_is_listed_with_who_gave_it_and_its_words(room):
@@ -486,8 +460,8 @@ async def test_a_form_that_was_sent_and_changed_is_kept_and_sent_when_asked_agai
     assert written == ["Look.", "Other words."]
 
 
-@pytest.mark.parametrize(
-    ("typed", "status", "said"),
+@each_row(
+    "typed, status, said",
     [
         ({"to": "", "others": "Nobody-here"}, 404, "no agent &#39;Nobody-here&#39;"),
         ({"to": ""}, 400, "The message has no recipient"),
@@ -637,7 +611,7 @@ async def test_a_conversation_of_a_person_is_whole_on_the_pages_of_both(room):
     assert (reader.name, reader.acked_at) == ("Ana", room.clock.now())
 
 
-@pytest.mark.parametrize(("ack", "button"), [(False, "has read it"), (True, "acknowledges it")])
+@each_row("ack, button", [(False, "has read it"), (True, "acknowledges it")])
 async def test_a_person_says_that_a_message_was_read_and_its_writer_sees_that(room, ack, button):
     browser, _ = await message_form(room)
     asked = {
@@ -648,7 +622,7 @@ async def test_a_person_says_that_a_message_was_read_and_its_writer_sees_that(ro
         "body_md": "y",
     }
     await room.mail.call("send_message", {**asked, "ack_required": ack})
-    [message] = await room.messages()
+    message = (await room.messages())[-1]
     for address in (f"/p/{SLUG}/m/{message.id}", f"/p/{PEOPLE_SLUG}/m/{message.id}"):
         page = (await browser.get(address)).text
         assert f"<bdi>Ana</bdi> {button}" in page
@@ -671,7 +645,7 @@ async def reader_of(room, message):
     return one.read_at, one.acked_at
 
 
-async def test_where_nobody_is_named_the_page_asks_for_a_name_first_and_keeps_what_one_came_for(room):
+async def test_who_writes_says_a_name_first_and_is_chosen_of_several(room):
     browser = room.browser()
     page = (await browser.get(f"{WRITE}?to=Bo")).text
     assert "Who are you?" in page
@@ -681,29 +655,19 @@ async def test_where_nobody_is_named_the_page_asks_for_a_name_first_and_keeps_wh
     assert await room.people_named.everybody() == []
     named = await post(browser, WRITE, *fields, ("name", "Ana"))
     assert named.headers["location"] == f"{WRITE}?to=Bo"
-    [person] = await room.people_named.everybody()
-    assert person["address"] == "human:Ana"
+    assert [one["address"] for one in await room.people_named.everybody()] == ["human:Ana"]
     page = (await browser.get(named.headers["location"])).text
     assert "<option selected>Ana</option>" in page
     assert 'value="Bo" checked' in page
-
-
-async def test_to_give_a_name_again_takes_nobodys_chat(room):
     await room.people_named.add("Ana", "telegram/77")
-    browser = room.browser()
-    page = (await browser.get(WRITE)).text
-    named = [("form_token", hidden(page, "form_token")), ("name", "ana"), ("do", "name")]
-    assert (await post(browser, WRITE, *named)).status_code == 303
-    [person] = await room.people_named.everybody()
+    assert (await post(browser, WRITE, *fields, ("name", "ana"))).status_code == 303
+    [person] = await room.people_named.everybody()  # to give a name again takes nobody's chat
     assert (person["name"], person["chat"]) == ("Ana", "telegram/77")
     assert "messages are said in a chat" in (await browser.get(f"/p/{PEOPLE_SLUG}/agents")).text
-
-
-async def test_of_several_people_one_says_who_one_is_and_who_was_removed_writes_no_more(room):
-    for name in ("Ana", "Ben", "Cy"):
+    await room.people_named.add("Ana", None)
+    for name in ("Ben", "Cy"):
         await room.people_named.add(name, None)
-    browser = room.browser()
-    page = (await browser.get(WRITE)).text
+    page = (await room.browser().get(WRITE)).text
     assert "Choose who you are" in page
     assert "<option selected>" not in page.partition("</select>")[0]
     await room.people_named.remove("Cy")
@@ -761,6 +725,7 @@ async def test_runs_say_how_they_stand_what_began_them_and_why_they_wait(room):
     agents = (await browser.get(f"/p/{SLUG}/agents")).text
     assert [agents.count(f">{word} <span") for word in ("at work", "reachable", "unknown")] == [1, 2, 1]
     assert "at work" in (await browser.get(f"/p/{SLUG}/agents/Bo")).text
+    assert "It has put nothing out yet." in (await browser.get(f"{RUNS}/{works[0].run_id}")).text
     goes_on.set()
     await room.turn()
 
@@ -879,69 +844,43 @@ async def test_output_is_seen_while_a_run_is_at_work_and_afterwards(room):
     assert "This runner tells no steps" in page
 
 
-async def test_a_result_is_rendered_as_a_message_is(room):
+@each_row(
+    "output, answer, shown, not_shown",
+    [
+        (
+            [],
+            "## Done\n\n- **two** bees\n- <img src=x>",
+            ("<strong>two</strong> bees", "&lt;img src=x&gt;"),
+            ("## Done",),
+        ),
+        (
+            ["Bo did it\n"],
+            "Bo did it",
+            ("Answered <a href=", "Its answer</h2>", "It put out its answer, and nothing else."),
+            ("<h3>Says</h3>", "It put nothing out"),
+        ),
+        (["step 1\n", "Bo did it\n"], "Bo did it", ("step 1\nBo did it\n</pre>",), ("and nothing else",)),
+    ],
+)
+async def test_the_page_of_a_run_shows_its_answer_rendered_and_its_output_unless_that_is_the_same(
+    room, output, answer, shown, not_shown
+):
+    ran = []
+
     async def answering(activation):
-        return done(activation, "## Done\n\n- **two** bees\n- <img src=x>")
+        ran.append(activation.run_id)
+        return done(activation, answer)
 
-    room.agents.act = answering
+    room.agents.act, room.agents.output = answering, output
     await room.send("Ada", "Bo")
     await room.turn()
-    [work] = await room.operator.works(SLUG)
-    page = (await room.browser().get(f"{RUNS}/{work.run_id}")).text
-    assert "<strong>two</strong> bees" in page
-    assert "&lt;img src=x&gt;" in page
-    assert "## Done" not in page
-
-
-async def test_a_run_that_put_out_its_answer_and_nothing_else_tells_it_once(room):
-    room.agents.output = ["Bo did it\n"]
-    await room.send("Ada", "Bo")
-    await room.turn()
-    [work] = await room.operator.works(SLUG)
-    browser = room.browser()
-    page = (await browser.get(f"{RUNS}/{work.run_id}")).text
-    assert page.count("Bo did it") == 1
-    assert "<h3>Says</h3>" not in page
-    assert re.search(r"Answered <a href=\"/p/[^/]+/m/2\">", page)
-    assert re.search(r"Its answer</h2>\s+<ul><li><a href=\"/p/[^/]+/m/2\">", page)
-    assert "It put out its answer, and nothing else." in page
-    assert "It put nothing out" not in page
-    assert (await browser.get(f"{RUNS}/{work.run_id}?output=raw")).text == "Bo did it\n"
-
-
-async def test_a_run_whose_output_says_more_than_its_answer_shows_both(room):
-    room.agents.output = ["step 1\n", "Bo did it\n"]
-    await room.send("Ada", "Bo")
-    await room.turn()
-    [work] = await room.operator.works(SLUG)
-    page = (await room.browser().get(f"{RUNS}/{work.run_id}")).text
-    assert page.count("Bo did it") == 2
-    assert "step 1\nBo did it\n</pre>" in page
-    assert "and nothing else" not in page
-
-
-async def test_a_run_that_is_not_there_leads_to_the_list_of_runs(room):
-    browser = room.browser()
-    for address in (f"{RUNS}/none", f"{RUNS}?live=no"):
-        page = (await browser.get(address)).text
-        assert f'<a class="button" href="{RUNS}">Runs</a>' in page
-        assert f'href="/p/{SLUG}">Control room</a>' in page
-
-
-async def test_a_run_at_work_that_has_put_nothing_out_says_so(room):
-    goes_on, began = asyncio.Event(), asyncio.Event()
-
-    async def held(activation):
-        began.set()
-        await goes_on.wait()
-
-    room.agents.act = held
-    await room.send("Ada", "Bo")
-    await began.wait()
-    [work] = await room.operator.works(SLUG)
-    assert "It has put nothing out yet." in (await room.browser().get(f"{RUNS}/{work.run_id}")).text
-    goes_on.set()
-    await room.turn()
+    address = f"{RUNS}/{ran[-1]}"
+    page = (await room.browser().get(address)).text
+    assert [text for text in shown if text not in page] == []
+    assert [text for text in not_shown if text in page] == []
+    assert page.count("Bo did it") == len(output)
+    assert (await room.browser().get(f"{address}?output=raw")).text == "".join(output)
+    room.clock.advance(timedelta(seconds=1))
 
 
 async def until_kept(room, run_id, words):
@@ -970,16 +909,6 @@ async def test_a_run_that_was_given_up_is_tried_again_once_and_answered_once(roo
     assert "tried again" in page
 
 
-async def test_a_run_that_is_tried_again_may_fail_again_and_that_is_told_once_more(room):
-    browser, fields = await dead(room)
-    assert (await post(browser, RUNS, *fields, ("do", "replay"))).status_code == 303
-    await room.turn()
-    failures = [one for one in await room.messages() if "could not handle" in one.body_md]
-    assert len(failures) == 2
-    [again] = await room.operator.dead()
-    assert again["run_id"] != dict(fields)["run"]
-
-
 async def test_a_run_that_was_given_up_is_discarded_once_and_its_page_keeps_the_error(room):
     browser, fields = await dead(room)
     assert "Leave it" in (await browser.get(RUNS)).text
@@ -987,9 +916,11 @@ async def test_a_run_that_was_given_up_is_discarded_once_and_its_page_keeps_the_
     answer = await post(browser, RUNS, *fields, ("do", "discard"))
     assert answer.status_code == 303
     page = (await browser.get(answer.headers["location"])).text
-    assert "waits for nobody any more" in page
-    assert "the key is not known" in page
-    assert 'value="discard"' not in page
+    for words in ("It is left as it is", "waits for nobody any more", "the key is not known"):
+        assert words in page
+    assert ('value="discard"' in page, 'value="replay"' in page) == (False, False)
+    assert "</a> failed" not in (await browser.get(f"/p/{SLUG}")).text
+    assert (await room.operator.counts(SLUG)).given_up == 0
     assert await room.operator.dead() == []
     assert (await post(browser, RUNS, *fields, ("do", "discard"))).status_code == 409
     assert (await post(browser, RUNS, *fields, ("do", "replay"))).status_code == 409
@@ -1089,12 +1020,19 @@ async def test_runs_are_found_by_state_by_agent_and_by_words_of_their_subject_an
     assert len(await found(state="ended")) == 50
 
 
-async def test_what_the_filter_of_runs_cannot_be_is_refused(room):
+async def test_what_a_page_of_runs_cannot_show_is_refused_and_leads_to_the_list(room):
     browser = room.browser()
-    for asked in ({"state": "sleeping"}, {"before": "yesterday"}, {"before": "1.2"}):
-        page = await browser.get(f"{RUNS}?{urlencode(asked)}")
-        assert page.status_code == 400
-        assert next(iter(asked.values())) in page.text
+    for asked, value, status in (
+        ("?state=sleeping", "sleeping", 400),
+        ("?before=yesterday", "yesterday", 400),
+        ("?before=1.2", "1.2", 400),
+        ("?live=no", "", 400),
+        ("/none", "", 404),
+    ):
+        page = await browser.get(f"{RUNS}{asked}")
+        assert (page.status_code, value in page.text) == (status, True), asked
+        assert f'<a class="button" href="{RUNS}">Runs</a>' in page.text, asked
+        assert f'href="/p/{SLUG}">Control room</a>' in page.text, asked
 
 
 async def test_a_page_of_runs_reads_as_much_of_five_thousand_runs_as_of_two_hundred(room, monkeypatch):

@@ -259,7 +259,7 @@ class AdminService:
             raise no_backup()
         if target is None:
             made = await application.backups.make(f"postroom-{stamp(application.clock.now())}")
-            return {"path": str(made.path), "bytes": made.size, "added": made.added}
+            return {"path": str(made.path), "bytes": made.size}
         chosen = target
         if chosen.exists():
             raise InvalidPath(
@@ -274,8 +274,7 @@ class AdminService:
                 remedy="name another place",
             ) from error
         await application.store.back_up(chosen)
-        size = chosen.stat().st_size
-        return {"path": str(chosen), "bytes": size, "added": size}
+        return {"path": str(chosen), "bytes": chosen.stat().st_size}
 
     async def prune(self, *, dry_run: bool) -> Mapping[str, object]:
         """Delete what no rule keeps any more, or count it."""

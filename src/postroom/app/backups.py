@@ -1,11 +1,11 @@
-"""Backups on a timer: one of the database a day, read back whole, the newest few of them kept.
+"""Make a backup of the database every day: a whole database, read back before it gets its name.
 
-due ──▶ copied and read back ──▶ kept as pages that backups share ──▶ older ones of the timer removed
+due ──▶ copied ──▶ read back by a process apart ──▶ named ──▶ older daily backups removed
   └──failed: logged, shown, tried again after a pause that grows
 
-What somebody made with `postroom backup` lies in the same folder and stays until `postroom backup prune`,
-and so does one whose name lies in the future: then the clock is wrong now, or was, and age says nothing.
-Backups of older releases are whole databases, `*.db`.
+Backups that a person made with `postroom backup` lie in the same folder and stay until `postroom backup
+prune`.
+So does a daily backup that is dated in the future: the clock is wrong or was wrong, and its age says nothing.
 """
 
 import asyncio
@@ -21,12 +21,17 @@ from postroom.app.check_results import free_bytes
 from postroom.app.config import Settings
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import Clock, Timer, iso, milliseconds
-from postroom.contracts.errors import PostroomError, StoreCorrupt, StoreFull, StoreReadOnly
+from postroom.contracts.errors import PostroomError, StoreCorrupt, StoreError, StoreFull, StoreReadOnly
 from postroom.log import get_logger
-from postroom.stores.sqlite import page_backups
 from postroom.stores.sqlite.apart import Apart
 from postroom.stores.sqlite.connection import file_error, refuse_no_folder
-from postroom.stores.sqlite.copying import PARTIAL
+from postroom.stores.sqlite.copying import (
+    PARTIAL,
+    refuse_cut_off,
+    refuse_faults,
+    remove_with_companions,
+    sync_folder,
+)
 from postroom.stores.sqlite.engine import refuse_missing
 from postroom.stores.stores import Stores
 
@@ -40,25 +45,24 @@ _ROOM: Final = 2
 """How many times the database's size must be free: the copy, and as much again for mail to go on."""
 _SOME: Final = 2
 """Of as many backups one can go."""
-_NAME: Final = re.compile(r"daily-(\d{4}-\d{2}-\d{2}T\d{9}Z)\.(?:db|backup)")
+_NAME: Final = re.compile(r"(daily|postroom)-(\d{4}-\d{2}-\d{2}T\d{9}Z)\.db")
+SUFFIX: Final = ".db"
 COPY: Final = ".copy"
-"""The end of the name of a whole copy, which is there until its pages are kept."""
+"""The suffix of a copy that has not been read back yet."""
 _LOG = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backup:
-    """One in the folder; `made_at` is told by the name of one of the timer's, else by the file."""
+    """A backup in the folder; its name gives `made_at`, or else the time of the file does."""
 
     path: Path
     made_at: int
     is_timed: bool
     size: int
-    """Bytes of the database that it holds."""
-    added: int
-    """Bytes that were written for it."""
+    """Bytes of the file."""
     fault: str = ""
-    """Why it cannot be restored, as far as a look at its beginning tells."""
+    """Why the backup cannot be restored, as far as its first page tells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,19 +126,19 @@ class Backups:
         await self._tasks.close()
 
     async def make(self, name: str) -> Backup:
-        """Make a backup of this name in the folder, checked after writing, while work goes on.
+        """Make a backup of this name in the folder while work goes on; read it back before it gets its name.
 
         Raises:
-            StoreError: the database cannot be read or the backup not be written; those before are whole.
-            StateError: another process makes or removes backups.
+            StoreError: The database cannot be read or the backup cannot be written; the folder is as it was.
+            StateError: Another process writes this backup.
         """
-        target, copy = (self.folder / f"{name}{ending}" for ending in (page_backups.SUFFIX, COPY))
+        target, copy = (self.folder / f"{name}{suffix}" for suffix in (SUFFIX, COPY))
         async with self._one_at_a_time:
             await asyncio.to_thread(self._prepare)
             try:
-                await self._store.back_up(copy, is_kept=False)
-                await self._apart.keep(copy, target, now=self._clock.now())
-                return await asyncio.to_thread(_backup, target)
+                await self._store.back_up(copy, is_read_back=False)
+                await self._apart.read_back(copy)
+                return await asyncio.to_thread(self._named, copy, target)
             finally:
                 await asyncio.to_thread(copy.unlink, missing_ok=True)
 
@@ -157,7 +161,7 @@ class Backups:
         )
 
     async def examined(self, *, full: bool) -> BackupState:
-        """Look how it stands, and whether each can be given back: list and packs, or `full` all of it.
+        """Look how it stands, and whether each backup can be restored: its length, or with `full` all of it.
 
         Raises:
             StoreError: the folder cannot be read.
@@ -172,7 +176,7 @@ class Backups:
         """Make a backup if one is due, and return after how many milliseconds to look again."""
         try:
             wait = await self._look()
-        except PostroomError as error:  # a StateError: somebody else works in the folder
+        except PostroomError as error:
             self._failure, self._tries = error, self._tries + 1
             _LOG.error("backup.failed", code=error.code, reason=error.message, tries=self._tries)
             pause = milliseconds(FIRST_PAUSE) << min(self._tries - 1, 10)
@@ -193,7 +197,7 @@ class Backups:
             return self._interval_ms - age
         made = await self.make(f"daily-{stamp(self._clock.now())}")
         self._failure, self._tries = None, 0
-        _LOG.info("backup.made", file=made.path.name, size=made.size, added=made.added)
+        _LOG.info("backup.made", file=made.path.name, size=made.size)
         await asyncio.to_thread(self._remove, (await self._timed())[: -self._keep])
         return self._interval_ms
 
@@ -202,6 +206,14 @@ class Backups:
         found, now = await asyncio.to_thread(backups_in, self.folder), self._clock.now()
         timed = [one for one in found if one.is_timed and one.made_at <= now]
         return sorted(timed, key=lambda one: one.made_at)
+
+    def _named(self, copy: Path, target: Path) -> Backup:
+        try:
+            copy.replace(target)
+            sync_folder(self.folder)
+            return _backup(target)
+        except OSError as error:
+            raise file_error(error, target) from error
 
     def _prepare(self) -> None:
         """Make the folder, remove what a server that was killed left half written, and look for room."""
@@ -230,23 +242,11 @@ class Backups:
 
     def _remove(self, older: list[Backup]) -> None:
         try:
-            remove(self.folder, older)
             for one in older:
+                remove_with_companions(one.path)
                 _LOG.info("backup.removed", file=one.path.name)
-        except (OSError, PostroomError) as error:  # it is tried again after the next one
+        except OSError as error:  # it is tried again after the next backup
             _LOG.warning("backup.not_removed", reason=str(error))
-
-
-def remove(folder: Path, chosen: Sequence[Backup]) -> int:
-    """Remove backups and the pages that no other needs, and return how many bytes were freed. Blocks.
-
-    Raises:
-        StoreCorrupt: another does not read, so that nobody knows which pages it needs; nothing was removed.
-        StateError: another process makes or removes backups.
-        OSError: a file cannot be removed.
-    """
-    with page_backups.folder_lock(folder):
-        return page_backups.sweep(folder, [one.path for one in chosen])
 
 
 def remove_left(folder: Path) -> None:
@@ -287,8 +287,7 @@ def backups_in(folder: Path) -> list[Backup]:
     """
     refuse_no_folder(folder)
     try:
-        found = (path for kind in ("*.db", f"*{page_backups.SUFFIX}") for path in _named(folder, kind))
-        return [_backup(path) for path in found if path.is_file()]
+        return [_backup(path) for path in _named(folder, f"*{SUFFIX}") if path.is_file()]
     except OSError as error:
         raise file_error(error, folder, is_read=True) from error
 
@@ -322,10 +321,12 @@ def stamp(instant: int) -> str:
 
 def _damaged(folder: Path, *, full: bool) -> tuple[str, ...]:
     found = []
-    for path in sorted(folder.glob(f"*{page_backups.SUFFIX}")):
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
         try:
-            page_backups.examine(path, full=full)
-        except (StoreCorrupt, OSError):
+            refuse_cut_off(path)
+            if full:
+                refuse_faults(path)
+        except (StoreError, OSError):
             if path.exists():  # and was not removed meanwhile
                 found.append(path.name)
     return tuple(found)
@@ -334,24 +335,19 @@ def _damaged(folder: Path, *, full: bool) -> tuple[str, ...]:
 def _backup(path: Path) -> Backup:
     found = path.stat()
     told = _NAME.fullmatch(path.name)
-    at = None if told is None else _instant(told[1])
-    size, added, fault = found.st_size, found.st_size, ""
-    if path.suffix == page_backups.SUFFIX:
-        try:
-            listed = page_backups.read(path)
-        except StoreCorrupt as error:
-            fault = error.message
-        except PermissionError as error:  # one that cannot be read hides no other
-            fault = file_error(error, path, is_read=True).message
-        else:
-            size, added = listed.size, listed.added
-            at = listed.made_at if at is None else at
+    at = None if told is None else _instant(told[2])
+    fault = ""
+    try:
+        refuse_cut_off(path)
+    except StoreCorrupt as error:
+        fault = error.message
+    except PermissionError as error:  # one that cannot be read hides no other
+        fault = file_error(error, path, is_read=True).message
     return Backup(
         path=path,
         made_at=found.st_mtime_ns // 1_000_000 if at is None else at,
-        is_timed=told is not None and _instant(told[1]) is not None,
-        size=size,
-        added=added,
+        is_timed=told is not None and told[1] == "daily" and at is not None,
+        size=found.st_size,
         fault=fault,
     )
 
@@ -359,7 +355,7 @@ def _backup(path: Path) -> Backup:
 def _instant(text: str) -> int | None:
     """Return the instant that a name tells; None when there is no such moment."""
     try:
-        moment = datetime.strptime(text, "%Y-%m-%dT%H%M%S%fZ").replace(tzinfo=UTC)
+        moment = datetime.fromisoformat(f"{text[:17]}.{text[17:]}")
     except ValueError:
         return None
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)

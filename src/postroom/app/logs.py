@@ -4,23 +4,20 @@ Standard output belongs to the stdio transport and to commands' answers; nothing
 names, ids and counts, never the text of a message.
 """
 
+import json
 import logging
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping, MutableMapping, Sequence, Sized
-from datetime import timedelta
-from typing import Any, Final, TextIO
-
-import structlog
-from structlog.stdlib import ProcessorFormatter
-from structlog.typing import Processor
+from collections.abc import Callable, Mapping, Sequence, Sized
+from datetime import UTC, datetime, timedelta
+from typing import Final, TextIO
 
 from postroom.app.config import Settings
 from postroom.app.places import environment
 from postroom.app.tokens import redact
 from postroom.contracts.errors import PostroomError
-from postroom.log import LogLine, get_logger
+from postroom.log import LogLine, bound_facts, get_logger, shown_fact
 
 _SECRET_KEYS: Final = re.compile(
     r"(.*[_-])?(token|secret|password|passwd|authorization|cookie|api[_-]?key|credentials?)", re.IGNORECASE
@@ -34,6 +31,9 @@ TOLD_AGAIN: Final = timedelta(minutes=1)
 """After so long a failure that goes on is told again."""
 _MOST_REPEATS: Final = 1_000
 """So many failures are known at once; of more each is told."""
+_FIRST: Final = ("timestamp", "level", "event", "logger")
+"""What a line on a console begins with."""
+_COLORS: Final = {"warning": 33, "error": 31, "critical": 31}
 _SERVER_LOGGERS: Final = ("uvicorn", "uvicorn.access", "uvicorn.error")
 
 
@@ -42,9 +42,8 @@ def configure_logs(settings: Settings, *, stream: TextIO | None = None) -> None:
     target = sys.stderr if stream is None else stream
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     handler = _Lines(target)
-    handler.setFormatter(
-        ProcessorFormatter(foreign_pre_chain=_shared(), processors=_last(settings.log_format, target))
-    )
+    has_colors = target.isatty() and "NO_COLOR" not in environment()
+    handler.setFormatter(_Form(as_json=settings.log_format == "json", has_colors=has_colors))
     handler.addFilter(Repeats(time.monotonic))
     root = logging.getLogger()
     root.handlers = [handler]
@@ -135,13 +134,41 @@ class Repeats(logging.Filter):
         self._told = recent if len(recent) < _MOST_REPEATS else {}
 
 
-def mask(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Mask what must not be in a log; a structlog processor, the last before an event becomes text."""
-    trace = event.pop("exception", None)
-    masked: dict[str, Any] = {key: _masked(key, value, 0) for key, value in event.items()}
-    if trace is not None:
-        masked["exception"] = redact(str(trace))  # the one value that keeps its line breaks
-    return masked
+class _Form(logging.Formatter):
+    """Writes a record on one line with secrets masked; a traceback follows the line."""
+
+    def __init__(self, *, as_json: bool, has_colors: bool) -> None:
+        super().__init__()
+        self._as_json = as_json
+        self._has_colors = has_colors
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line: JSON, or `<time> [<level>] <event> [<logger>] <name>=<value>...`."""
+        line = record.msg
+        facts = line.facts if isinstance(line, LogLine) else {}
+        told = {
+            **bound_facts(),
+            **facts,
+            "event": line.event if isinstance(line, LogLine) else record.getMessage(),
+            "logger": record.name,
+            "level": record.levelname.lower(),
+        }
+        shown = {name: _masked(name, value, 0) for name, value in told.items()}
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")
+        shown["timestamp"] = moment.replace("+00:00", "Z")
+        trace = redact(self.formatException(record.exc_info)) if record.exc_info else ""
+        if self._as_json:
+            return json.dumps({**shown, "exception": trace} if trace else shown)
+        return self._on_a_console(shown, trace)
+
+    def _on_a_console(self, shown: dict[str, object], trace: str) -> str:
+        moment, level, event, logger = (str(shown.pop(name)) for name in _FIRST)
+        facts = [f"{name}={shown_fact(value)}" for name, value in shown.items()]
+        label = f"{level:<8}"
+        if self._has_colors and level in _COLORS:
+            label = f"\x1b[{_COLORS[level]}m{label}\x1b[0m"
+        line = " ".join([moment, f"[{label}]", f"{event:<30}", f"[{logger}]", *facts])
+        return f"{line}\n{trace}" if trace else line
 
 
 def _masked(key: str, value: object, depth: int) -> object:
@@ -158,36 +185,3 @@ def _masked(key: str, value: object, depth: int) -> object:
     if isinstance(value, Sequence | set | frozenset) and not isinstance(value, str | bytes | bytearray):
         return [_masked("", found, depth + 1) for found in value]
     return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", redact(str(value)))
-
-
-def _with_facts(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Take the facts of a line of ours apart; a structlog processor."""
-    line = event["_record"].msg
-    if isinstance(line, LogLine):
-        event.update(line.facts, event=line.event)
-    return event
-
-
-def _shared() -> list[Processor]:
-    return [
-        _with_facts,
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_logger_name,
-        structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-
-
-def _last(form: str, stream: TextIO) -> list[Processor]:
-    return [
-        ProcessorFormatter.remove_processors_meta,
-        structlog.processors.format_exc_info,
-        mask,
-        structlog.processors.JSONRenderer() if form == "json" else _console(stream),
-    ]
-
-
-def _console(stream: TextIO) -> Processor:
-    colors = stream.isatty() and "NO_COLOR" not in environment()
-    # Tracebacks are text before they are masked, so that the renderer must not make its own.
-    return structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)

@@ -30,7 +30,7 @@ LOG_LINES: Final = 1_000
 _LOG_BYTES: Final = 2 << 20
 _WORDS: Final = frozenset({"profile", "identity", "log_level", "log_format"})
 """Settings whose values are words of a fixed list."""
-_LIBRARIES: Final = ("mcp", "msgspec", "prometheus-client", "pydantic", "starlette", "structlog", "uvicorn")
+_LIBRARIES: Final = ("mcp", "msgspec", "prometheus-client", "pydantic", "starlette", "uvicorn")
 _ID: Final = re.compile(r"([a-z]{1,8}_)?[0-9a-f-]{32,36}")
 _CONSOLE: Final = re.compile(
     r"(\d{4}-\d\d-\d\dT[\d:.]{8,15}Z) \[(\w{4,8}) *\] ([a-z_]+(?:\.[a-z_]+)+)"

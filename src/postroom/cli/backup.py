@@ -50,7 +50,7 @@ def create(
 ) -> None:
     """Make a checked backup of the database, with or without a running server.
 
-    In the folder of backups it shares what did not change with those before it.
+    Without TARGET it lies in the folder of backups.
     """
     if (
         target is not None and len(target.parts) == 1 and not target.suffix
@@ -103,13 +103,16 @@ def prune(
 
     Those that stay are read to their end first: damaged ones do not count, and go too.
     """
-    from postroom.app.backups import remove
     from postroom.cli.restoring import beyond
+    from postroom.stores.sqlite.copying import remove_with_companions
 
     folder = _folder(data_dir)
     with show.progress(as_json=as_json):
         chosen = beyond(folder, keep)
-    freed = 0 if dry_run or not chosen else remove(folder, chosen)
+    if not dry_run:
+        for one in chosen:
+            remove_with_companions(one.path)
+    freed = 0 if dry_run else sum(one.size for one in chosen)
     names = [one.path.name for one in chosen]
     document = {"removed": names, "freed": freed, "dry_run": dry_run}
     would = "would be removed" if dry_run else "removed"
@@ -173,17 +176,12 @@ def _folder(data_dir: Path | None) -> Path:
 
 
 def _made(found: dict[str, object]) -> str:
-    size, added = (f"{found[key]:,}" for key in ("bytes", "added"))
-    where = f"the backup is {show.line(found['path'])}"
-    return f"{where}\nit holds {size} bytes, of which {added} were written for it"
+    return f"the backup is {show.line(found['path'])}\nit has {found['bytes']:,} bytes"
 
 
 def _line(one: dict[str, object]) -> str:
     state = f"damaged: {one['fault']}" if one["fault"] else ("whole" if one["checked"] else "")
-    row = (
-        f"{show.line(one['name']):<40} {one['made_at']}  {one['size']:>15,} bytes  +{one['added']:,}  {state}"
-    )
-    return row.rstrip()
+    return f"{show.line(one['name']):<40} {one['made_at']}  {one['size']:>15,} bytes  {state}".rstrip()
 
 
 def _told(document: dict[str, object]) -> str:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from postroom.app import places
-from postroom.app.backups import COPY, folder_of, newest_backup, remove_left, stamp
+from postroom.app.backups import SUFFIX, folder_of, newest_backup, remove_left, stamp
 from postroom.app.check_results import (
     CheckResult,
     backed_up_elsewhere,
@@ -22,12 +22,11 @@ from postroom.app.privacy import told_of_folders
 from postroom.app.store_identity import Kept, refuse_wrong
 from postroom.app.support import as_json, common_documents, outline_documents, told_findings
 from postroom.app.tokens import load_or_make_token
-from postroom.cli.restoring import checked_schema
+from postroom.cli.restoring import checked_schema, known_schema
 from postroom.contracts.errors import InvalidPath, PostroomError, StateError, StoreCorrupt, StoreError
 from postroom.stores.outline import Outline
 from postroom.stores.postgres.errors import BACKUP_OF_POSTGRES, no_backup
 from postroom.stores.postgres.store import PostgresStore
-from postroom.stores.sqlite import page_backups
 from postroom.stores.sqlite.connection import (
     connect,
     file_error,
@@ -36,7 +35,7 @@ from postroom.stores.sqlite.connection import (
     refuse_no_folder,
     translated,
 )
-from postroom.stores.sqlite.copying import back_up, remove_with_companions
+from postroom.stores.sqlite.copying import back_up
 from postroom.stores.sqlite.engine import refuse_missing
 from postroom.stores.sqlite.generations import refuse_lost_commits
 from postroom.stores.sqlite.left_log import refuse_damaged_log
@@ -47,6 +46,7 @@ from postroom.stores.sqlite.looking import (
     look_into_file,
     outline_of_file,
 )
+from postroom.stores.sqlite.migrate import applied_steps
 
 
 def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> dict[str, object]:
@@ -60,7 +60,7 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
     settings = load_settings(overrides={"data_dir": data_dir})
     if settings.database_url:
         raise no_backup()
-    chosen = target or folder_of(settings) / f"postroom-{stamp(now)}{page_backups.SUFFIX}"
+    chosen = target or folder_of(settings) / f"postroom-{stamp(now)}{SUFFIX}"
     if _is_there(chosen):
         raise InvalidPath(f"{chosen} is there already", value=str(chosen), remedy="name another file")
     _require(settings.database)
@@ -69,22 +69,13 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
         chosen.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise file_error(error, chosen.parent) from error
-    copy = chosen if target else chosen.with_suffix(COPY)
     with _owned(settings.database, now, "backup"):
         if target is None:
             _tidy(chosen.parent)
         with translated(), closing(connect(settings.database)) as connection:
-            back_up(connection, copy, is_read_back=True, is_kept=bool(target))
-        try:
-            checked_schema(copy, chosen)
-            if target is None:
-                made = page_backups.keep(copy, chosen, now=now)
-                return {"path": str(chosen), "bytes": made.size, "added": made.added}
-        finally:
-            if target is None:
-                remove_with_companions(copy)
-    size = chosen.stat().st_size
-    return {"path": str(chosen), "bytes": size, "added": size}
+            known_schema(applied_steps(connection), settings.database)
+            back_up(connection, chosen, is_read_back=True)
+    return {"path": str(chosen), "bytes": chosen.stat().st_size}
 
 
 def _is_there(path: Path) -> bool:

@@ -5,13 +5,13 @@ FILE ──copy──▶ <database>.restoring ──check──▶ <database>
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from postroom.app.backups import Backup, backups_in, folder_of
+from postroom.app.backups import SUFFIX, Backup, backups_in, folder_of
 from postroom.app.config import Settings
 from postroom.contracts import progress
 from postroom.contracts.clock import iso
@@ -25,11 +25,11 @@ from postroom.contracts.errors import (
     StoreFull,
 )
 from postroom.stores.migrations import shipped_migrations
-from postroom.stores.sqlite import page_backups
 from postroom.stores.sqlite.connection import connect, file_error, refuse_no_file, translated
 from postroom.stores.sqlite.copying import refuse_faults, remove_with_companions, sync_folder
 from postroom.stores.sqlite.generations import forget_generation
 from postroom.stores.sqlite.lock import OwnerLock
+from postroom.stores.sqlite.migrate import applied_steps
 
 _PIECE: Final = 4 * 1024 * 1024
 _STEPS: Final = 100_000
@@ -86,8 +86,7 @@ def restore(wish: RestoreOptions, *, now: int) -> Restored:
         if not path.name:
             raise InvalidPath(f"{path} is no file", value=str(path), remedy="name a file")
     refuse_no_file(wish.database)
-    if wish.source.suffix != page_backups.SUFFIX:
-        _refuse_live(wish.source)
+    _refuse_live(wish.source)
     with _writing(wish.database):
         wish.database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock, file = OwnerLock(wish.database), wish.database.with_name(f"{wish.database.name}.lock")
@@ -147,8 +146,6 @@ def _refuse_live(source: Path) -> None:
 
 def _copied(source: Path, target: Path) -> int:
     """Put the database of a backup on the disk, readable by its owner alone, and return its size."""
-    if source.suffix == page_backups.SUFFIX:
-        return _assembled(source, target)
     with _reading(source):
         opened = source.open("rb")
     with opened, _writing(target):
@@ -164,19 +161,6 @@ def _copied(source: Path, target: Path) -> int:
     return total
 
 
-def _assembled(source: Path, target: Path) -> int:
-    with _reading(source):
-        total = page_backups.read(source).size
-    with _writing(target):
-        remove_with_companions(target)
-        target.touch(mode=0o600)
-        with target.open("wb") as written:
-            page_backups.assemble(source, written)
-            written.flush()
-            os.fsync(written.fileno())
-    return total
-
-
 def named(source: Path, settings: Settings) -> Path:
     """Return the file of a backup that is told by its path, or by its name in the folder of backups.
 
@@ -184,7 +168,7 @@ def named(source: Path, settings: Settings) -> Path:
         InvalidPath: there is none.
         StoreReadOnly: it may not be looked for there.
     """
-    inside = [folder_of(settings) / name for name in (source.name, f"{source.name}{page_backups.SUFFIX}")]
+    inside = [folder_of(settings) / name for name in (source.name, f"{source.name}{SUFFIX}")]
     with _reading(source):
         found = next((one for one in (source, *inside) if one.exists()), None)
     if found is None:
@@ -207,24 +191,20 @@ def _examined(one: Backup, *, check: bool) -> dict[str, object]:
         progress.tell(f"reading {one.path.name}")
         try:
             with _reading(one.path):
-                if one.path.suffix == page_backups.SUFFIX:
-                    page_backups.assemble(one.path)
-                else:
-                    refuse_faults(one.path)
+                refuse_faults(one.path)
         except StoreError as error:
             fault = error.message
     return {
         "name": one.path.name,
         "made_at": iso(one.made_at),
         "size": one.size,
-        "added": one.added,
         "checked": check,
         "fault": fault,
     }
 
 
 def beyond(folder: Path, keep: int) -> list[Backup]:
-    """Return the backups of a folder but the newest whole ones; as many are read to their end, packs too."""
+    """Return the backups of a folder but the newest whole ones; as many are read to their end."""
     found, kept = _by_age(folder), list[Backup]()
     for one in reversed(found):
         if len(kept) < keep and not _examined(one, check=True)["fault"]:
@@ -252,6 +232,16 @@ def checked_schema(file: Path, shown: Path) -> int:
         raise _unfit(shown, error.message) from error
     if faults:
         raise _unfit(shown, f"it does not read back as it was written: {faults[0]}")
+    return known_schema(applied, shown)
+
+
+def known_schema(applied: Mapping[int, str], shown: Path) -> int:
+    """Return the number of a schema that this postroom knows; `applied` holds the checksum of each step.
+
+    Raises:
+        StoreCorrupt: The steps are none of postroom's.
+        SchemaTooNew: A newer postroom wrote the database.
+    """
     known = {step.version: step.checksum for step in shipped_migrations("sqlite")}
     if applied and max(applied) > max(known):
         raise SchemaTooNew(
@@ -270,11 +260,7 @@ def _read_whole(file: Path) -> tuple[list[str], dict[int, str]]:
     connection.set_progress_handler(lambda: progress.tell(told), _STEPS)
     try:
         faults = [row[0] for row in connection.execute("PRAGMA integrity_check(5)") if row[0] != "ok"]
-        ledger = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations'").fetchone()
-        rows = (
-            connection.execute("SELECT version, checksum FROM schema_migrations").fetchall() if ledger else []
-        )
-        return faults, dict(rows)
+        return faults, applied_steps(connection)
     finally:
         connection.close()
 

@@ -16,7 +16,6 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from structlog.contextvars import bound_contextvars
 
 from postroom.contracts.errors import PostroomError, TokenRequired, TooLarge, WrongToken
 from postroom.contracts.tokens import RUN_PREFIX, TOKEN_PREFIX, Grant
@@ -24,7 +23,7 @@ from postroom.http_api.errors import Problem, internal_error, problem_of, report
 from postroom.http_api.other_servers import OtherServers
 from postroom.http_api.requests import Head, Headers, Malformed, is_own_origin, request_id_of
 from postroom.http_api.sessions import Sessions, login_address
-from postroom.log import get_logger
+from postroom.log import binding, get_logger
 from postroom.mcp_server.callers import AGENT_TOKEN_SCOPE, GRANT_SCOPE, OPERATOR_SCOPE
 
 Caller = Literal["anyone", "operator", "person", "agent", "token"]
@@ -135,7 +134,7 @@ class Guard:
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
             request_id = request_id_of(scope["headers"])
-            with bound_contextvars(request_id=request_id):
+            with binding(request_id=request_id):
                 await self._serve(_Exchange(scope, receive, send, request_id))
         else:
             await receive()

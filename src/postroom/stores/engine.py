@@ -69,8 +69,8 @@ class Engine(Protocol):
         """Bring indexes up to date that are maintained after the commit."""
         ...
 
-    async def back_up(self, target: Path, *, is_kept: bool = True) -> None:
-        """Write a consistent copy of the database; one that is not kept need not survive a power cut."""
+    async def back_up(self, target: Path, *, is_read_back: bool = True) -> None:
+        """Write a consistent copy of the database; without `is_read_back` the caller reads it back."""
         ...
 
     async def check(self) -> list[str]:

@@ -53,16 +53,14 @@ class Stores(MailStore):
         """How many commits were made, and how many changes they held."""
         return self.store.engine.grouping
 
-    async def back_up(self, target: Path, *, is_kept: bool = True) -> None:
-        """Write a consistent copy while work goes on, and read it back whole.
-
-        One that is not kept need not survive a power cut, and is read back by whoever asked for it.
+    async def back_up(self, target: Path, *, is_read_back: bool = True) -> None:
+        """Write a consistent copy while work goes on, and read it back unless the caller does.
 
         Raises:
             StoreError: the copy could not be written or does not read back; the target is as it was.
             StateError: the engine makes no copies.
         """
-        await self.store.engine.back_up(target, is_kept=is_kept)
+        await self.store.engine.back_up(target, is_read_back=is_read_back)
 
     async def check(self) -> list[str]:
         """Read the whole database and return what is wrong with it; empty when nothing is."""

@@ -109,8 +109,8 @@ class CheckingEngine(Engine):
         await self.engine.settle()
 
     @override
-    async def back_up(self, target: Path, *, is_kept: bool = True) -> None:
-        await self.engine.back_up(target, is_kept=is_kept)
+    async def back_up(self, target: Path, *, is_read_back: bool = True) -> None:
+        await self.engine.back_up(target, is_read_back=is_read_back)
 
     @override
     async def check(self) -> list[str]:

@@ -269,7 +269,7 @@ class PostgresEngine(Engine):
         """Indexes are up to date with each commit."""
 
     @override
-    async def back_up(self, target: Path, *, is_kept: bool = True) -> None:
+    async def back_up(self, target: Path, *, is_read_back: bool = True) -> None:
         raise no_backup()
 
     @override

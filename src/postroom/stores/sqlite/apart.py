@@ -39,16 +39,14 @@ class Apart:
         found: list[str] = await self._done("faults", database)
         return found
 
-    async def keep(self, copy: Path, target: Path, *, now: int) -> None:
-        """Read a whole copy back, and keep it as a backup that shares pages with those before it.
-
-        Cancelled, it ends the process, which leaves what was there before.
+    async def read_back(self, copy: Path) -> None:
+        """Read every table and index of a copy that nobody writes. Cancelled, it ends the process.
 
         Raises:
-            StoreError: the copy does not read back, or the backup cannot be written; nothing changed.
-            StateError: another process makes or removes backups.
+            StoreCorrupt: The copy does not read back.
+            StoreError: The copy cannot be read.
         """
-        await self._done("keep", copy, target, now)
+        await self._done("read_back", copy)
 
     def close(self) -> None:
         """Take nothing more, and end what is at work; from any thread, harmless when done twice."""
@@ -57,10 +55,10 @@ class Apart:
             with suppress(ProcessLookupError):
                 process.kill()
 
-    async def _done(self, work: str, *arguments: Path | int) -> Any:
+    async def _done(self, work: str, database: Path) -> Any:
         self._refuse_closed()
         await asyncio.to_thread(self._refuse_changed)
-        process = await _begun(work, *map(str, arguments))
+        process = await _begun(work, str(database))
         assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - were asked for
         self._running.add(process)
         try:
@@ -76,7 +74,7 @@ class Apart:
         if said and not code:
             return _told(said)
         self._refuse_closed()
-        raise StoreUnavailable(f"the process at work on {arguments[0]} ended with {code}; try it again")
+        raise StoreUnavailable(f"the process at work on {database} ended with {code}; try it again")
 
     def _refuse_closed(self) -> None:
         if self._is_closed:

@@ -1,4 +1,4 @@
-"""A process of its own beside a server: it reads or keeps a database, and prints what came of it."""
+"""A process of its own beside a server: it reads a database, and prints what it found."""
 
 import json
 import os
@@ -12,7 +12,6 @@ from typing import Final
 
 from postroom.contracts import progress
 from postroom.contracts.errors import PostroomError, StoreFull
-from postroom.stores.sqlite import page_backups
 from postroom.stores.sqlite.connection import connect_beside, connect_unshared, translated
 from postroom.stores.sqlite.copying import refuse_faults
 from postroom.stores.sqlite.repairing import faults_of
@@ -36,12 +35,11 @@ def _faults(database: str) -> list[str]:
             return faults_of(connection)
 
 
-def _keep(copy: str, target: str, now: str) -> None:
-    refuse_faults(Path(copy), Path(target))
-    page_backups.keep(Path(copy), Path(target), now=int(now))
+def _read_back(copy: str) -> None:
+    refuse_faults(Path(copy))
 
 
-_WORK: Final[Mapping[str, Callable[..., object]]] = {"faults": _faults, "keep": _keep}
+_WORK: Final[Mapping[str, Callable[[str], object]]] = {"faults": _faults, "read_back": _read_back}
 
 
 def _end_with_the_server() -> None:
@@ -54,14 +52,14 @@ def _go_on(doing: str, done: int = 0, total: int = 0) -> None:
     sys.stdout.flush()
 
 
-def main(work: str, *arguments: str) -> None:
+def main(work: str, database: str) -> None:
     """Do the work; print what came of it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which decides
     threading.Thread(target=_end_with_the_server, daemon=True).start()
     step_back()
     try:
         with progress.watched(_go_on):
-            told: Mapping[str, object] = {"done": _WORK[work](*arguments)}
+            told: Mapping[str, object] = {"done": _WORK[work](database)}
     except PostroomError as error:
         told = {
             "kind": type(error).__name__,

@@ -25,6 +25,9 @@ COMPANIONS: Final = ("-wal", "-shm", "-journal")
 """What SQLite may lay beside a database of its own accord."""
 _PAGES: Final = 128
 """Pages, half a megabyte with the usual size, after which a copy looks whether it is to stop."""
+_HEAD: Final = 100
+"""Bytes of the header of a SQLite database: page size at 16, number of pages at 28."""
+_MAGIC: Final = b"SQLite format 3\0"
 _STEPS: Final = 100_000
 """Instructions of SQLite after which a reading looks whether it is to stop; some milliseconds."""
 
@@ -34,15 +37,14 @@ def back_up(
     target: Path,
     *,
     is_read_back: bool = False,
-    is_kept: bool = True,
     rest: float = 0,
     stop: threading.Event | None = None,
 ) -> None:
     """Write a consistent copy of the database to `target`, readable by its owner alone, whole or not at all.
 
     The connection is in no transaction. With `is_read_back` every table and index of the copy is read before
-    it appears. One that is not kept need not survive a power cut. After each piece others have the
-    disk for `rest` times as long as it took. Once `stop` is set the copy ends soon.
+    the copy appears. After each piece other writers have the disk for `rest` times as long as the piece took.
+    Once `stop` is set, the copy ends soon.
 
     Raises:
         StoreError: the copy could not be written; what `target` was before, it is still.
@@ -55,7 +57,7 @@ def back_up(
     try:
         with _partial_of(target) as partial:
             partial.touch(mode=0o600)
-            _copy(connection, partial, _Pace(stop, rest), is_kept=is_kept)
+            _copy(connection, partial, _Pace(stop, rest))
             if is_read_back:
                 refuse_faults(partial, target, stop)
             partial.replace(target)
@@ -137,10 +139,10 @@ def sync_folder(folder: Path, *, platform: str = sys.platform) -> None:
         os.close(descriptor)
 
 
-def _copy(connection: sqlite3.Connection, target: Path, pace: "_Pace", *, is_kept: bool) -> None:
+def _copy(connection: sqlite3.Connection, target: Path, pace: "_Pace") -> None:
+    """Copy the database and sync the copy, once a piece if the copy is paced, and at its end."""
     copy = sqlite3.connect(target)
-    if not is_kept:
-        copy.execute("PRAGMA synchronous = OFF")
+    copy.execute("PRAGMA synchronous = OFF")
     try:
         with translated():
             # A copy in several steps begins anew whenever another connection has written in between, and
@@ -159,6 +161,7 @@ def _copy(connection: sqlite3.Connection, target: Path, pace: "_Pace", *, is_kep
                 connection.execute("ROLLBACK")
     finally:
         copy.close()
+    sync_file(target)
 
 
 class _Pace:
@@ -179,6 +182,38 @@ class _Pace:
             self._began = time.monotonic()
         if self._stop.is_set():
             raise StoreUnavailable("the copy was broken off: the database is being closed")
+
+
+def sync_file(file: Path) -> None:
+    """Have the content of a file survive a power cut.
+
+    Raises:
+        OSError: The file cannot be opened or synced.
+    """
+    with file.open("rb+") as opened:
+        os.fsync(opened.fileno())
+
+
+def refuse_cut_off(file: Path) -> None:
+    """Compare the length of a copy with the length that its first page gives; reads 100 bytes.
+
+    Raises:
+        StoreCorrupt: The file is no SQLite database, or is shorter or longer than it was written.
+        OSError: The file cannot be read.
+    """
+    with file.open("rb") as opened:
+        head, size = opened.read(_HEAD), os.fstat(opened.fileno()).st_size
+    if len(head) < _HEAD or not head.startswith(_MAGIC):
+        raise _damaged(f"{file} is no database", file)
+    page = int.from_bytes(head[16:18], "big")
+    expected = (65_536 if page == 1 else page) * int.from_bytes(head[28:32], "big")
+    if size != expected:
+        raise _damaged(f"{file} has {size:,} bytes instead of {expected:,}", file)
+
+
+def _damaged(reason: str, file: Path) -> StoreCorrupt:
+    remedy = "restore another backup: `postroom backup list --check` says which are whole"
+    return StoreCorrupt(reason, value=str(file), remedy=remedy)
 
 
 def refuse_faults(file: Path, shown: Path | None = None, stop: threading.Event | None = None) -> None:

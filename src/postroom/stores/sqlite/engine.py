@@ -201,15 +201,15 @@ class SqliteEngine(Engine):
                 pass
 
     @override
-    async def back_up(self, target: Path, *, is_kept: bool = True) -> None:
-        """Write a copy, read back if it is kept; one is made at a time, and `close` breaks it off."""
+    async def back_up(self, target: Path, *, is_read_back: bool = True) -> None:
+        """Write one copy at a time; `close` breaks it off."""
         if self._copier is None:
             raise StateError("a database in memory has no copies", remedy="keep it in a file")
         watcher = progress.here()
 
         def copy(connection: sqlite3.Connection) -> None:
             with progress.watched(watcher):
-                back_up(connection, target, is_read_back=is_kept, is_kept=is_kept, rest=1, stop=self._closing)
+                back_up(connection, target, is_read_back=is_read_back, rest=1, stop=self._closing)
 
         await self._copier.submit_free(copy)
 

@@ -49,6 +49,13 @@ def migrate(
     return [step.version for step in missing]
 
 
+def applied_steps(connection: sqlite3.Connection) -> dict[int, str]:
+    """Return the checksum of each schema step of a database; none if it has no ledger of steps."""
+    ledger = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations'").fetchone()
+    rows = connection.execute(APPLIED).fetchall() if ledger else []
+    return dict(rows)
+
+
 def _apply(connection: sqlite3.Connection, step: Migration, now: int) -> None:
     connection.execute("BEGIN EXCLUSIVE")
     try:

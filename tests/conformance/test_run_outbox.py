@@ -4,20 +4,20 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from conformance.promises import run_outbox_ended, run_outbox_order
+from conformance.boxes import on_both
 from conformance.promises.given import refused
-from conformance.promises.run_given import KIND, LEASE, SECOND, TARGET, TOGETHER, Promise
+from conformance.promises.run_given import KIND, LEASE, SECOND, TARGET, TOGETHER
 from conformance.promises.run_outbox_given import claim_effects, claim_one, effect, numbers
 from postroom.contracts.errors import IdempotencyConflict
 from postroom.contracts.outbox import NackOutcome, OutboxMessage, OutboxStatus
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.stores.runs.ports import RunStores
 from postroom.stores.transaction import Transaction
-from postroom.testing.clock import ManualClock
+from postroom.testing import ManualClock
 
 
-async def an_effect_is_stored_claimed_and_delivered(stores: RunStores, clock: ManualClock) -> None:
-    """As it was given, with an id, a token and a lease; what was delivered is not handed out again."""
+@on_both
+async def test_an_effect_is_stored_claimed_and_delivered(stores: RunStores, clock: ManualClock) -> None:
     draft = effect(payload={"a": [1, None, {"ü": 2.5}]}, dedupe_key="k: 'ü'", max_attempts=3)
     stored = await stores.outbox.enqueue(draft)
     assert stored == OutboxMessage(
@@ -45,8 +45,7 @@ async def an_effect_is_stored_claimed_and_delivered(stores: RunStores, clock: Ma
     assert await claim_effects(stores) == ()
 
 
-async def effects_are_claimed_by_lane_and_target(stores: RunStores, clock: ManualClock) -> None:
-    """Each server of a target sees its own, no more than asked for."""
+async def test_effects_are_claimed_by_lane_and_target(stores: RunStores) -> None:
     for number, where in enumerate(({}, {"kind": "other"}, {"target": "other"}, {})):
         await stores.outbox.enqueue(effect(number, **where))
     assert numbers(await claim_effects(stores, limit=1)) == [0]
@@ -56,8 +55,7 @@ async def effects_are_claimed_by_lane_and_target(stores: RunStores, clock: Manua
     assert await claim_effects(stores, limit=0) == ()
 
 
-async def effects_are_claimed_when_due(stores: RunStores, clock: ManualClock) -> None:
-    """At that instant and not a millisecond before."""
+async def test_effects_are_claimed_when_due(stores: RunStores, clock: ManualClock) -> None:
     due = clock.now() + SECOND
     await stores.outbox.enqueue(effect(available_at=due))
     clock.set(due - 1)
@@ -66,8 +64,7 @@ async def effects_are_claimed_when_due(stores: RunStores, clock: ManualClock) ->
     assert len(await claim_effects(stores)) == 1
 
 
-async def the_oldest_effect_comes_first(stores: RunStores, clock: ManualClock) -> None:
-    """In the order in which they were stored, page by page; those of one commit as they stand in it."""
+async def test_the_oldest_effect_comes_first(stores: RunStores, clock: ManualClock) -> None:
     for number in range(3):
         await stores.outbox.enqueue(effect(number))
     commit = ThreadCommit(thread_id="t", outbox=tuple(effect(number) for number in (3, 4, 5)))
@@ -78,8 +75,8 @@ async def the_oldest_effect_comes_first(stores: RunStores, clock: ManualClock) -
     assert found == [[0, 1], [2, 3], [4, 5], [6]]
 
 
-async def a_key_gives_the_first_effect_back(stores: RunStores, clock: ManualClock) -> None:
-    """On its lane and target, whatever became of the first one; it is performed once."""
+@on_both
+async def test_a_key_gives_the_first_effect_back(stores: RunStores, clock: ManualClock) -> None:
     first = await stores.outbox.enqueue(effect(dedupe_key="k", max_attempts=3))
     clock.advance(timedelta(seconds=1))
     again = await stores.outbox.enqueue(effect(dedupe_key="k", available_at=99))
@@ -102,8 +99,7 @@ async def a_key_gives_the_first_effect_back(stores: RunStores, clock: ManualCloc
     assert len({one.outbox_id for one in (first, *others)}) == 5
 
 
-async def a_key_used_with_another_payload_conflicts(stores: RunStores, clock: ManualClock) -> None:
-    """Alone, in a commit, and within one commit; the first one stays as it is."""
+async def test_a_key_used_with_another_payload_conflicts(stores: RunStores) -> None:
     await stores.outbox.enqueue(effect(1, dedupe_key="k"))
     with refused(IdempotencyConflict):
         await stores.outbox.enqueue(effect(2, dedupe_key="k"))
@@ -113,8 +109,7 @@ async def a_key_used_with_another_payload_conflicts(stores: RunStores, clock: Ma
     assert numbers(await claim_effects(stores)) == [1]
 
 
-async def an_effect_whose_lease_ended_is_claimed_again(stores: RunStores, clock: ManualClock) -> None:
-    """At that very instant, by anybody, under another token; the first owner's answer counts no more."""
+async def test_an_effect_whose_lease_ended_is_claimed_again(stores: RunStores, clock: ManualClock) -> None:
     await stores.outbox.enqueue(effect())
     first, old = await claim_one(stores)
     clock.set((first.lease_until or 0) - 1)
@@ -128,8 +123,7 @@ async def an_effect_whose_lease_ended_is_claimed_again(stores: RunStores, clock:
     assert await stores.outbox.ack(first.outbox_id, token)
 
 
-async def an_effect_that_failed_comes_again(stores: RunStores, clock: ManualClock) -> None:
-    """After the delay, with the error, until its attempts are used up; then it is a dead letter."""
+async def test_an_effect_that_failed_comes_again(stores: RunStores, clock: ManualClock) -> None:
     await stores.outbox.enqueue(effect(max_attempts=3))
     outcomes = []
     for attempt in (1, 2, 3):
@@ -145,8 +139,7 @@ async def an_effect_that_failed_comes_again(stores: RunStores, clock: ManualCloc
     assert await claim_effects(stores) == ()
 
 
-async def an_effect_that_nobody_answers_for_is_given_up(stores: RunStores, clock: ManualClock) -> None:
-    """When its attempts are used up by claims alone, it becomes a dead letter instead of a claim."""
+async def test_an_effect_that_nobody_answers_for_is_given_up(stores: RunStores, clock: ManualClock) -> None:
     await stores.outbox.enqueue(effect(1, max_attempts=2, dedupe_key="k"))
     for _ in range(2):
         await claim_one(stores)
@@ -157,8 +150,7 @@ async def an_effect_that_nobody_answers_for_is_given_up(stores: RunStores, clock
     assert dead.status is OutboxStatus.DEAD_LETTER
 
 
-async def an_answer_counts_once(stores: RunStores, clock: ManualClock) -> None:
-    """A second ack or nack, a wrong token and an unknown id are told that the claim is lost."""
+async def test_an_answer_counts_once(stores: RunStores) -> None:
     await stores.outbox.enqueue(effect(1))
     await stores.outbox.enqueue(effect(2))
     first, second = await claim_effects(stores)
@@ -174,8 +166,7 @@ async def an_answer_counts_once(stores: RunStores, clock: ManualClock) -> None:
     assert not await outbox.ack(second.outbox_id, other)
 
 
-async def a_claim_is_an_effect_with_its_own_token(stores: RunStores, clock: ManualClock) -> None:
-    """Of effects that are acked together, an effect with the token of another one stays claimed."""
+async def test_a_claim_is_an_effect_with_its_own_token(stores: RunStores) -> None:
     for keyed in (False, True):
         for number in range(3):
             await stores.outbox.enqueue(effect(number, dedupe_key=f"k{number}" if keyed else None))
@@ -190,8 +181,8 @@ async def a_claim_is_an_effect_with_its_own_token(stores: RunStores, clock: Manu
         assert await stores.store.write(acked((first, second), (one, two))) == 2
 
 
-async def claims_at_the_same_time_share_the_work(stores: RunStores, clock: ManualClock) -> None:
-    """No effect is handed to two, and none is left behind."""
+@on_both
+async def test_claims_at_the_same_time_share_the_work(stores: RunStores) -> None:
     for number in range(TOGETHER):
         await stores.outbox.enqueue(effect(number))
     async with asyncio.TaskGroup() as group:
@@ -201,16 +192,15 @@ async def claims_at_the_same_time_share_the_work(stores: RunStores, clock: Manua
     assert sorted(found) == list(range(TOGETHER))
 
 
-async def storing_under_a_key_at_the_same_time_stores_once(stores: RunStores, clock: ManualClock) -> None:
-    """All callers get the one effect."""
+@on_both
+async def test_storing_under_a_key_at_the_same_time_stores_once(stores: RunStores) -> None:
     async with asyncio.TaskGroup() as group:
         tries = [group.create_task(stores.outbox.enqueue(effect(dedupe_key="k"))) for _ in range(TOGETHER)]
     assert len({one.result().outbox_id for one in tries}) == 1
     assert len(await claim_effects(stores)) == 1
 
 
-async def an_instant_may_be_given(stores: RunStores, clock: ManualClock) -> None:
-    """Then no clock is looked at."""
+async def test_an_instant_may_be_given(stores: RunStores, clock: ManualClock) -> None:
     later = clock.now() + 9 * SECOND
     stored = await stores.outbox.enqueue(effect(available_at=later), now=later - 5)
     assert stored.created_at == later - 5
@@ -225,8 +215,7 @@ async def an_instant_may_be_given(stores: RunStores, clock: ManualClock) -> None
     assert len(await stores.outbox.claim(KIND, TARGET, lease_ms=7, now=later + 4)) == 1
 
 
-async def the_payload_of_an_effect_is_the_stores_own(stores: RunStores, clock: ManualClock) -> None:
-    """What was given and what was read is the caller's; what is stored stays."""
+async def test_the_payload_of_an_effect_is_the_stores_own(stores: RunStores) -> None:
     payload: dict[str, list[int]] = {"n": [1]}
     await stores.outbox.enqueue(effect(payload=payload))
     payload["n"].append(2)
@@ -234,33 +223,10 @@ async def the_payload_of_an_effect_is_the_stores_own(stores: RunStores, clock: M
     assert found.payload == {"n": [1]}
 
 
-async def steps_of_an_effect_are_kept_and_never_fewer(stores: RunStores, clock: ManualClock) -> None:
-    """What has happened of an effect is told with its next claim."""
+async def test_steps_of_an_effect_are_kept_and_never_fewer(stores: RunStores) -> None:
     stored = await stores.outbox.enqueue(effect())
     assert stored.steps_done == 0
     await stores.store.write(lambda tx: tx.outbox.note_steps(stored.outbox_id, 2))
     await stores.store.write(lambda tx: tx.outbox.note_steps(stored.outbox_id, 1))
     found, _ = await claim_one(stores)
     assert found.steps_done == 2
-
-
-PROMISES: tuple[Promise, ...] = (
-    *run_outbox_ended.PROMISES,
-    *run_outbox_order.PROMISES,
-    an_effect_is_stored_claimed_and_delivered,
-    effects_are_claimed_by_lane_and_target,
-    effects_are_claimed_when_due,
-    the_oldest_effect_comes_first,
-    a_key_gives_the_first_effect_back,
-    a_key_used_with_another_payload_conflicts,
-    an_effect_whose_lease_ended_is_claimed_again,
-    an_effect_that_failed_comes_again,
-    an_effect_that_nobody_answers_for_is_given_up,
-    an_answer_counts_once,
-    a_claim_is_an_effect_with_its_own_token,
-    claims_at_the_same_time_share_the_work,
-    storing_under_a_key_at_the_same_time_stores_once,
-    an_instant_may_be_given,
-    the_payload_of_an_effect_is_the_stores_own,
-    steps_of_an_effect_are_kept_and_never_fewer,
-)

@@ -3,12 +3,12 @@
 import asyncio
 from datetime import timedelta
 
+from conformance.boxes import on_both
 from conformance.promises.given import refused
 from conformance.promises.run_given import (
     LEASE,
     SECOND,
     TOGETHER,
-    Promise,
     a_thread,
     asked,
     claimed,
@@ -41,7 +41,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, ThreadCommit
 from postroom.contracts.runs import RunStatus
 from postroom.stores.runs.ports import RunStores
-from postroom.testing.clock import ManualClock
+from postroom.testing import ManualClock
 
 CLAIM = ClaimRequest(consumer="inline", lease_ms=LEASE)
 
@@ -52,7 +52,7 @@ def _submission(dispatch: RunDispatch, **details: object) -> ThreadCommit:
         thread_id=dispatch.thread_id,
         messages=(Message.user("x", id=f"m-{dispatch.dispatch_id}"),),
         events=(event("Submitted", thread=dispatch.thread_id),),
-        delivery=Delivery(dispatch=dispatch, **details),  # type: ignore[arg-type]
+        delivery=Delivery(dispatch=dispatch, **details),
     )
 
 
@@ -60,8 +60,7 @@ async def _submit(stores: RunStores, dispatch_id: str, **details: object) -> Com
     return await stores.coordinator.commit(_submission(asked(stores, dispatch_id), **details))
 
 
-async def a_delivery_enqueues_with_the_commit(stores: RunStores, clock: ManualClock) -> None:
-    """With the thread's epoch, behind what is queued, owned by nobody."""
+async def test_a_delivery_enqueues_with_the_commit(stores: RunStores, clock: ManualClock) -> None:
     await stores.dispatches.interrupt("t")
     await enqueued(stores, "d0", created_at=clock.now() - 1)
     done = await _submit(stores, "d1")
@@ -73,8 +72,8 @@ async def a_delivery_enqueues_with_the_commit(stores: RunStores, clock: ManualCl
     assert await stores.dispatches.due_thread_ids() == ("t",)
 
 
-async def a_delivery_can_be_refused_as_an_enqueue_can(stores: RunStores, clock: ManualClock) -> None:
-    """By its id, its dedupe key, its run or its state; then nothing of the commit is written."""
+@on_both
+async def test_a_delivery_can_be_refused_as_an_enqueue_can(stores: RunStores, clock: ManualClock) -> None:
     await furnished(stores)
     await enqueued(stores, "d1", dedupe_key="taken", run_id="r-open")
     good = asked(stores, "d9")
@@ -92,8 +91,9 @@ async def a_delivery_can_be_refused_as_an_enqueue_can(stores: RunStores, clock: 
     await refused_whole(stores, replace(everything(stores), delivery=nameless), InvalidRecord)
 
 
-async def an_interrupting_delivery_replaces_what_is_queued(stores: RunStores, clock: ManualClock) -> None:
-    """The epoch is raised, exactly the queued rows are superseded, and it is alone in the queue."""
+async def test_an_interrupting_delivery_replaces_what_is_queued(
+    stores: RunStores, clock: ManualClock
+) -> None:
     first = await enqueued(stores, "d1", created_at=clock.now() - 2)
     second = await enqueued(stores, "d2", available_at=clock.now() + 60 * SECOND)
     other = await enqueued(stores, "o1", thread="u")
@@ -112,8 +112,7 @@ async def an_interrupting_delivery_replaces_what_is_queued(stores: RunStores, cl
     assert await loaded(stores, "o1") == other
 
 
-async def an_interrupting_delivery_owns_itself(stores: RunStores, clock: ManualClock) -> None:
-    """Interrupt, enqueue and claim are one step; whoever claimed before cannot write any more."""
+async def test_an_interrupting_delivery_owns_itself(stores: RunStores, clock: ManualClock) -> None:
     await enqueued(stores, "d1")
     done = await _submit(stores, "d9", interrupt=True, claim=CLAIM, claim_needed=True)
     assert done.claimed is not None
@@ -123,8 +122,8 @@ async def an_interrupting_delivery_owns_itself(stores: RunStores, clock: ManualC
     assert (await stores.dispatches.ack(done.claimed.claim_proof)).status is RunDispatchStatus.ACKED
 
 
-async def an_interrupting_delivery_takes_over_key_and_run(stores: RunStores, clock: ManualClock) -> None:
-    """What it supersedes no longer holds them; what it does not supersede still does."""
+@on_both
+async def test_an_interrupting_delivery_takes_over_key_and_run(stores: RunStores) -> None:
     await enqueued(stores, "d1", dedupe_key="key", run_id="r")
     mine = asked(stores, "d9", dedupe_key="key", run_id="r")
     await stores.coordinator.commit(_submission(mine, interrupt=True))
@@ -134,10 +133,7 @@ async def an_interrupting_delivery_takes_over_key_and_run(stores: RunStores, clo
     assert await stores.dispatches.current_dispatch_epoch("u") == 0
 
 
-async def an_interrupt_that_meets_a_run_at_work_changes_nothing(
-    stores: RunStores, clock: ManualClock
-) -> None:
-    """Neither epoch nor queue: work of others is not lost by a request that is refused."""
+async def test_an_interrupt_that_meets_a_run_at_work_changes_nothing(stores: RunStores) -> None:
     await furnished(stores)
     owned = await claimed(stores, "active")
     await enqueued(stores, "queued")
@@ -149,8 +145,7 @@ async def an_interrupt_that_meets_a_run_at_work_changes_nothing(
     assert (await stores.dispatches.ack(owned.claim_proof)).status is RunDispatchStatus.ACKED
 
 
-async def a_refused_interrupt_leaves_epoch_and_queue(stores: RunStores, clock: ManualClock) -> None:
-    """Whatever else of the commit is refused."""
+async def test_a_refused_interrupt_leaves_epoch_and_queue(stores: RunStores) -> None:
     await furnished(stores)
     await enqueued(stores, "queued")
     delivery = Delivery(dispatch=asked(stores, "d9"), interrupt=True, claim=CLAIM)
@@ -160,8 +155,7 @@ async def a_refused_interrupt_leaves_epoch_and_queue(stores: RunStores, clock: M
     assert (await loaded(stores, "queued")).status is RunDispatchStatus.QUEUED
 
 
-async def a_claim_that_is_needed_is_of_this_dispatch(stores: RunStores, clock: ManualClock) -> None:
-    """Due or not, and whatever waits before it; when a run is at work the commit is refused."""
+async def test_a_claim_that_is_needed_is_of_this_dispatch(stores: RunStores, clock: ManualClock) -> None:
     await furnished(stores)
     await enqueued(stores, "older", created_at=clock.now() - 9, priority=0)
     later = asked(stores, "d9", available_at=clock.now() + 60 * SECOND)
@@ -179,8 +173,9 @@ async def a_claim_that_is_needed_is_of_this_dispatch(stores: RunStores, clock: M
     await refused_whole(stores, replace(everything(stores), delivery=another), ActiveRunConflict)
 
 
-async def a_claim_that_is_not_needed_takes_whose_turn_it_is(stores: RunStores, clock: ManualClock) -> None:
-    """The next due dispatch of the thread, older or more urgent than this one, which is then queued."""
+async def test_a_claim_that_is_not_needed_takes_whose_turn_it_is(
+    stores: RunStores, clock: ManualClock
+) -> None:
     await enqueued(stores, "older", created_at=clock.now() - 9)
     done = await _submit(stores, "d9", claim=CLAIM)
     assert done.claimed is not None
@@ -196,8 +191,7 @@ async def a_claim_that_is_not_needed_takes_whose_turn_it_is(stores: RunStores, c
     assert done.claimed == done.dispatch == await loaded(stores, "urgent")
 
 
-async def a_claim_that_is_not_needed_waits_its_turn(stores: RunStores, clock: ManualClock) -> None:
-    """Behind a run at work, or until it is due, the dispatch is simply queued."""
+async def test_a_claim_that_is_not_needed_waits_its_turn(stores: RunStores, clock: ManualClock) -> None:
     owned = await claimed(stores, "active")
     done = await _submit(stores, "d1", claim=CLAIM)
     assert done.claimed is None
@@ -209,8 +203,7 @@ async def a_claim_that_is_not_needed_waits_its_turn(stores: RunStores, clock: Ma
     assert done.dispatch == later == await loaded(stores, "d2")
 
 
-async def a_queue_holds_no_more_than_its_cap(stores: RunStores, clock: ManualClock) -> None:
-    """Counted with the new one, of this thread, without the claimed one; else nothing is written."""
+async def test_a_queue_holds_no_more_than_its_cap(stores: RunStores) -> None:
     await furnished(stores)
     await claimed(stores, "active")
     await enqueued(stores, "elsewhere", thread="u")
@@ -225,8 +218,7 @@ async def a_queue_holds_no_more_than_its_cap(stores: RunStores, clock: ManualClo
     assert await stores.dispatches.count_queued("t", at_most=9) == 2
 
 
-async def what_an_interrupt_supersedes_does_not_fill_the_queue(stores: RunStores, clock: ManualClock) -> None:
-    """The cap is counted as it will be."""
+async def test_what_an_interrupt_supersedes_does_not_fill_the_queue(stores: RunStores) -> None:
     for number in range(3):
         await enqueued(stores, f"d{number}")
     done = await _submit(stores, "d9", interrupt=True, queue_cap=1)
@@ -234,8 +226,8 @@ async def what_an_interrupt_supersedes_does_not_fill_the_queue(stores: RunStores
     assert done.interrupt.superseded_count == 3
 
 
-async def a_cap_holds_however_many_come_at_once(stores: RunStores, clock: ManualClock) -> None:
-    """Exactly as many go through as there is room for."""
+@on_both
+async def test_a_cap_holds_however_many_come_at_once(stores: RunStores) -> None:
 
     async def submit(number: int) -> bool:
         return await _goes_through(stores, f"d{number}", QueueFull, queue_cap=5)
@@ -257,8 +249,8 @@ async def _goes_through(
     return True
 
 
-async def deliveries_at_the_same_time_have_one_owner(stores: RunStores, clock: ManualClock) -> None:
-    """Of those that need their claim one goes through; of those that do not all do, and one is claimed."""
+@on_both
+async def test_deliveries_at_the_same_time_have_one_owner(stores: RunStores) -> None:
 
     async def submit(number: int) -> bool:
         return await _goes_through(
@@ -270,7 +262,6 @@ async def deliveries_at_the_same_time_have_one_owner(stores: RunStores, clock: M
     assert sum(one.result() for one in needing) == 1
     assert await stores.dispatches.current_dispatch_epoch("t") == 1
     held = await stores.dispatches.claimed_dispatch("t")
-    assert held is not None
     await stores.dispatches.ack(held.claim_proof)
     async with asyncio.TaskGroup() as group:
         others = [group.create_task(_submit(stores, f"e{n}", claim=CLAIM)) for n in range(TOGETHER)]
@@ -279,8 +270,7 @@ async def deliveries_at_the_same_time_have_one_owner(stores: RunStores, clock: M
     assert await stores.dispatches.count_queued("t", at_most=99) == TOGETHER - 1
 
 
-async def a_delivery_may_follow_on_the_claim_it_proves(stores: RunStores, clock: ManualClock) -> None:
-    """The owner of a run queues the next one with its own last step; once it is interrupted it cannot."""
+async def test_a_delivery_may_follow_on_the_claim_it_proves(stores: RunStores) -> None:
     await a_thread(stores)
     owned = await claimed(stores)
     step = replace(
@@ -300,10 +290,7 @@ async def a_delivery_may_follow_on_the_claim_it_proves(stores: RunStores, clock:
     assert len(await stores.threads.load_messages("t") or ()) == 1
 
 
-async def an_idle_thread_takes_a_delivery_that_wants_one_and_no_other_does(
-    stores: RunStores, clock: ManualClock
-) -> None:
-    """Neither what is queued nor what is claimed; an ended dispatch does not count."""
+async def test_an_idle_thread_takes_a_delivery_that_wants_one_and_no_other_does(stores: RunStores) -> None:
     await _submit(stores, "d1", when_idle=True)
     await refused_whole(stores, _submission(asked(stores, "d2"), when_idle=True), ActiveRunConflict)
     owned = await taken(stores, "d1")
@@ -313,8 +300,8 @@ async def an_idle_thread_takes_a_delivery_that_wants_one_and_no_other_does(
     await _submit(stores, "elsewhere", when_idle=False)
 
 
-async def of_many_that_want_an_idle_thread_one_is_taken(stores: RunStores, clock: ManualClock) -> None:
-    """However many come at once."""
+@on_both
+async def test_of_many_that_want_an_idle_thread_one_is_taken(stores: RunStores) -> None:
     taken_up: list[str] = []
 
     async def submit(dispatch_id: str) -> None:
@@ -331,31 +318,9 @@ async def of_many_that_want_an_idle_thread_one_is_taken(stores: RunStores, clock
     assert len(taken_up) == 1
 
 
-async def a_delivery_wakes_who_waits_for_work(stores: RunStores, clock: ManualClock) -> None:
-    """As an enqueue does."""
+@on_both
+async def test_a_delivery_wakes_who_waits_for_work(stores: RunStores) -> None:
     await stores.wakeups.wait(1)
     await _submit(stores, "d1")
     await stores.wakeups.wait(60 * SECOND)
     assert await stores.dispatches.due_thread_ids() == ("t",)
-
-
-PROMISES: tuple[Promise, ...] = (
-    a_delivery_enqueues_with_the_commit,
-    a_delivery_can_be_refused_as_an_enqueue_can,
-    an_interrupting_delivery_replaces_what_is_queued,
-    an_interrupting_delivery_owns_itself,
-    an_interrupting_delivery_takes_over_key_and_run,
-    an_interrupt_that_meets_a_run_at_work_changes_nothing,
-    a_refused_interrupt_leaves_epoch_and_queue,
-    a_claim_that_is_needed_is_of_this_dispatch,
-    a_claim_that_is_not_needed_takes_whose_turn_it_is,
-    a_claim_that_is_not_needed_waits_its_turn,
-    a_queue_holds_no_more_than_its_cap,
-    what_an_interrupt_supersedes_does_not_fill_the_queue,
-    a_cap_holds_however_many_come_at_once,
-    deliveries_at_the_same_time_have_one_owner,
-    a_delivery_may_follow_on_the_claim_it_proves,
-    an_idle_thread_takes_a_delivery_that_wants_one_and_no_other_does,
-    of_many_that_want_an_idle_thread_one_is_taken,
-    a_delivery_wakes_who_waits_for_work,
-)

@@ -2,14 +2,14 @@
 
 import asyncio
 
-from conformance.promises.run_given import KIND, LEASE, SECOND, TARGET, Promise
+from conformance.boxes import on_both
+from conformance.promises.run_given import KIND, LEASE, SECOND, TARGET
 from conformance.promises.run_outbox_given import claim_effects, claim_one, effect, numbers
 from postroom.stores.runs.ports import RunStores
-from postroom.testing.clock import ManualClock
+from postroom.testing import ManualClock
 
 
-async def of_a_key_only_the_oldest_is_claimed(stores: RunStores, clock: ManualClock) -> None:
-    """Until it is delivered; those of other keys and targets, and those without a key, do not wait for it."""
+async def test_of_a_key_only_the_oldest_is_claimed(stores: RunStores) -> None:
     for number in range(3):
         await stores.outbox.enqueue(effect(number, order_key="a"))
     await stores.outbox.enqueue(effect(3, order_key="b"))
@@ -23,8 +23,7 @@ async def of_a_key_only_the_oldest_is_claimed(stores: RunStores, clock: ManualCl
     assert numbers(await claim_effects(stores)) == [1]
 
 
-async def one_that_is_tried_later_keeps_its_place(stores: RunStores, clock: ManualClock) -> None:
-    """What stands behind it is not due before it, however long it waits; nor while its owner is silent."""
+async def test_one_that_is_tried_later_keeps_its_place(stores: RunStores, clock: ManualClock) -> None:
     for number in range(2):
         await stores.outbox.enqueue(effect(number, order_key="a"))
     found, token = await claim_one(stores)
@@ -36,8 +35,8 @@ async def one_that_is_tried_later_keeps_its_place(stores: RunStores, clock: Manu
     assert numbers(await claim_effects(stores)) == [0]
 
 
-async def one_that_was_given_up_keeps_nobody_waiting(stores: RunStores, clock: ManualClock) -> None:
-    """A dead letter, and one whose attempts were used up by claims alone, are passed by those behind."""
+@on_both
+async def test_one_that_was_given_up_keeps_nobody_waiting(stores: RunStores, clock: ManualClock) -> None:
     for number in range(3):
         await stores.outbox.enqueue(effect(number, order_key="a", max_attempts=1))
     found, token = await claim_one(stores)
@@ -53,8 +52,8 @@ async def one_that_was_given_up_keeps_nobody_waiting(stores: RunStores, clock: M
     assert sorted(numbers(dead)) == [0, 1]
 
 
-async def claims_at_the_same_time_keep_the_line(stores: RunStores, clock: ManualClock) -> None:
-    """Of many who claim, one has the oldest of a key, and nobody one behind it."""
+@on_both
+async def test_claims_at_the_same_time_keep_the_line(stores: RunStores) -> None:
     for number in range(4):
         await stores.outbox.enqueue(effect(number, order_key="a"))
     async with asyncio.TaskGroup() as group:
@@ -62,11 +61,3 @@ async def claims_at_the_same_time_keep_the_line(stores: RunStores, clock: Manual
             group.create_task(stores.outbox.claim(KIND, TARGET, lease_ms=LEASE, limit=9)) for _ in range(16)
         ]
     assert [number for claim in claims for number in numbers(claim.result())] == [0]
-
-
-PROMISES: tuple[Promise, ...] = (
-    of_a_key_only_the_oldest_is_claimed,
-    one_that_is_tried_later_keeps_its_place,
-    one_that_was_given_up_keeps_nobody_waiting,
-    claims_at_the_same_time_keep_the_line,
-)

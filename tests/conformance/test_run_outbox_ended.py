@@ -4,8 +4,9 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+from conformance.boxes import on_both
 from conformance.promises.given import refused
-from conformance.promises.run_given import KIND, LEASE, SECOND, TARGET, TOGETHER, Promise
+from conformance.promises.run_given import KIND, LEASE, SECOND, TARGET, TOGETHER
 from conformance.promises.run_outbox_given import (
     claim_effects,
     claim_one,
@@ -18,7 +19,7 @@ from postroom.contracts.outbox import NackOutcome, OutboxMessage, OutboxStatus
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.stores.runs.ports import RunStores
-from postroom.testing.clock import ManualClock
+from postroom.testing import ManualClock
 
 
 async def _dead(stores: RunStores, number: int = 0, **details: Any) -> OutboxMessage:
@@ -39,8 +40,7 @@ async def _delivered(stores: RunStores, number: int = 0, **details: Any) -> Outb
     return stored
 
 
-async def an_effect_may_be_given_up_at_once(stores: RunStores, clock: ManualClock) -> None:
-    """Whatever attempts are left and whatever delay is named, by its owner alone; the error is kept."""
+async def test_an_effect_may_be_given_up_at_once(stores: RunStores, clock: ManualClock) -> None:
     await stores.outbox.enqueue(effect(max_attempts=5))
     found, token = await claim_one(stores)
     outbox = stores.outbox
@@ -57,8 +57,8 @@ async def an_effect_may_be_given_up_at_once(stores: RunStores, clock: ManualCloc
     assert await claim_effects(stores) == ()
 
 
-async def dead_letters_are_listed_by_id(stores: RunStores, clock: ManualClock) -> None:
-    """Page by page behind the last one seen, of one lane where that is asked, and nothing else."""
+@on_both
+async def test_dead_letters_are_listed_by_id(stores: RunStores, clock: ManualClock) -> None:
     dead = [await _dead(stores, number, kind="other" if number % 2 else KIND) for number in range(5)]
     await stores.outbox.enqueue(effect(5, max_attempts=1))
     await claim_one(stores)
@@ -84,8 +84,7 @@ async def dead_letters_are_listed_by_id(stores: RunStores, clock: ManualClock) -
     assert await stores.outbox.dead_letters(limit=0) == ()
 
 
-async def a_dead_letter_is_revived(stores: RunStores, clock: ManualClock) -> None:
-    """Pending and due now, with its last error; it is claimed again and has all its attempts again."""
+async def test_a_dead_letter_is_revived(stores: RunStores, clock: ManualClock) -> None:
     await _dead(stores, dedupe_key="k", max_attempts=2)
     (dead,) = await stores.outbox.dead_letters()
     clock.advance(timedelta(seconds=1))
@@ -106,19 +105,16 @@ async def a_dead_letter_is_revived(stores: RunStores, clock: ManualClock) -> Non
     assert await stores.outbox.ack(found.outbox_id, token)
 
 
-async def an_effect_is_revived_at_the_instant_given(stores: RunStores, clock: ManualClock) -> None:
-    """It is due then, whenever it was before; those that were stored after it come after it."""
+async def test_an_effect_is_revived_at_the_instant_given(stores: RunStores, clock: ManualClock) -> None:
     dead, later = await _dead(stores, 1), clock.now() + 9 * SECOND
     await stores.outbox.enqueue(effect(2, available_at=later))
     revived = await stores.outbox.revive(dead.outbox_id, now=later)
-    assert revived is not None
     assert revived.available_at == later
     assert await stores.outbox.claim(KIND, TARGET, lease_ms=7, limit=9, now=later - 1) == ()
     assert numbers(await stores.outbox.claim(KIND, TARGET, lease_ms=7, limit=9, now=later)) == [1, 2]
 
 
-async def what_is_no_dead_letter_is_not_revived(stores: RunStores, clock: ManualClock) -> None:
-    """Neither what is unknown, pending, claimed, delivered nor revived already; it stays as it is."""
+async def test_what_is_no_dead_letter_is_not_revived(stores: RunStores, clock: ManualClock) -> None:
     dead, delivered = await _dead(stores, 1), await _delivered(stores, 2, dedupe_key="k")
     claimed = await stores.outbox.enqueue(effect(3))
     found, token = await claim_one(stores)
@@ -133,10 +129,10 @@ async def what_is_no_dead_letter_is_not_revived(stores: RunStores, clock: Manual
     assert again.status is OutboxStatus.DELIVERED
 
 
-async def a_discarded_dead_letter_is_gone_and_its_key_stays_used(
+@on_both
+async def test_a_discarded_dead_letter_is_gone_and_its_key_stays_used(
     stores: RunStores, clock: ManualClock
 ) -> None:
-    """It is neither listed, handed out nor revived; what is no dead letter is not discarded."""
     dead = await _dead(stores, 1, dedupe_key="k")
     pending = await stores.outbox.enqueue(effect(2))
     for one in ("unknown", *outbox_ids((pending,))):
@@ -152,8 +148,8 @@ async def a_discarded_dead_letter_is_gone_and_its_key_stays_used(
     assert await stores.outbox.purge(older_than=clock.now()) == 1
 
 
-async def reviving_at_the_same_time_revives_once(stores: RunStores, clock: ManualClock) -> None:
-    """One caller gets it, and it is handed out once."""
+@on_both
+async def test_reviving_at_the_same_time_revives_once(stores: RunStores) -> None:
     dead = await _dead(stores)
     async with asyncio.TaskGroup() as group:
         tries = [group.create_task(stores.outbox.revive(dead.outbox_id)) for _ in range(TOGETHER)]
@@ -161,8 +157,7 @@ async def reviving_at_the_same_time_revives_once(stores: RunStores, clock: Manua
     assert len(await claim_effects(stores)) == 1
 
 
-async def delivered_effects_are_purged_by_age(stores: RunStores, clock: ManualClock) -> None:
-    """Those created before that instant, whenever they were delivered, the oldest first, up to a limit."""
+async def test_delivered_effects_are_purged_by_age(stores: RunStores, clock: ManualClock) -> None:
     start = clock.now()
     for number in (3, 1, 2, 0):
         await stores.outbox.enqueue(effect(number, dedupe_key=str(number)), now=start + number)
@@ -184,8 +179,7 @@ async def delivered_effects_are_purged_by_age(stores: RunStores, clock: ManualCl
     assert await purged(start + 4, 1) == (1, {0, 1, 2, 3})
 
 
-async def nothing_but_what_was_delivered_is_purged(stores: RunStores, clock: ManualClock) -> None:
-    """What is pending, claimed, claimed by one who is late, or dead stays, however old it is."""
+async def test_nothing_but_what_was_delivered_is_purged(stores: RunStores, clock: ManualClock) -> None:
     dead = await _dead(stores, 1, dedupe_key="dead")
     await stores.outbox.enqueue(effect(2, dedupe_key="late"))
     late, token = await claim_one(stores)
@@ -208,8 +202,7 @@ async def nothing_but_what_was_delivered_is_purged(stores: RunStores, clock: Man
     assert await stores.outbox.purge(older_than=clock.now()) == 2
 
 
-async def a_purged_key_may_be_used_again(stores: RunStores, clock: ManualClock) -> None:
-    """As if it never was: with another payload, alone and in a commit; the effect is performed once more."""
+async def test_a_purged_key_may_be_used_again(stores: RunStores, clock: ManualClock) -> None:
     first = [await _delivered(stores, number, dedupe_key=key) for number, key in ((1, "a"), (2, "b"))]
     clock.advance(timedelta(seconds=1))
     young = await _delivered(stores, 3, dedupe_key="c")
@@ -223,17 +216,3 @@ async def a_purged_key_may_be_used_again(stores: RunStores, clock: ManualClock) 
     assert numbers(await claim_effects(stores)) == [10, 2]
     with refused(IdempotencyConflict):
         await stores.outbox.enqueue(effect(1, dedupe_key="a"))
-
-
-PROMISES: tuple[Promise, ...] = (
-    an_effect_may_be_given_up_at_once,
-    dead_letters_are_listed_by_id,
-    a_dead_letter_is_revived,
-    an_effect_is_revived_at_the_instant_given,
-    what_is_no_dead_letter_is_not_revived,
-    a_discarded_dead_letter_is_gone_and_its_key_stays_used,
-    reviving_at_the_same_time_revives_once,
-    delivered_effects_are_purged_by_age,
-    nothing_but_what_was_delivered_is_purged,
-    a_purged_key_may_be_used_again,
-)

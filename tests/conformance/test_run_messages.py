@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Collection
 from datetime import timedelta
 
-from conformance.promises.run_given import TOGETHER, Promise, a_thread, run, said
+from conformance.boxes import on_both
+from conformance.promises.run_given import TOGETHER, a_thread, run, said
 from postroom.contracts.conversation import Summary, SummaryDraft
 from postroom.contracts.messages import (
     ContentBlock,
@@ -19,11 +20,10 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MAX_PAGE, MessageQuery, ThreadCommit
 from postroom.contracts.runs import PersistedState, RunMessageInput, RunRecord, RunStatus, TerminationReason
 from postroom.stores.runs.ports import RunStores
-from postroom.testing.clock import ManualClock
+from postroom.testing import ManualClock
 
 
-async def messages_are_numbered_without_gaps(stores: RunStores, clock: ManualClock) -> None:
-    """From 1, commit after commit, thread by thread; the thread counts them."""
+async def test_messages_are_numbered_without_gaps(stores: RunStores) -> None:
     first = await said(stores, "m1", "m2")
     await said(stores, "other", thread="u")
     second = await said(stores, "m3")
@@ -35,13 +35,12 @@ async def messages_are_numbered_without_gaps(stores: RunStores, clock: ManualClo
         (3, "m3", "t"),
     ]
     thread = await stores.threads.load_thread("t")
-    assert thread is not None
     assert thread.message_count == 3
     assert [one.id for one in await stores.threads.load_messages("t") or ()] == ["m1", "m2", "m3"]
 
 
-async def a_message_reads_back_as_it_was_committed(stores: RunStores, clock: ManualClock) -> None:
-    """Every kind with every field, and the instant of the commit."""
+@on_both
+async def test_a_message_reads_back_as_it_was_committed(stores: RunStores, clock: ManualClock) -> None:
     messages = (
         Message.user("Hallo: 'ü' \"x\" 東京 \U0001f600\n", id="m: 'ü'"),
         Message(
@@ -67,16 +66,14 @@ async def a_message_reads_back_as_it_was_committed(stores: RunStores, clock: Man
     )
 
 
-async def a_thread_without_messages_has_none(stores: RunStores, clock: ManualClock) -> None:
-    """Which is not the same as a thread that is not known."""
+async def test_a_thread_without_messages_has_none(stores: RunStores) -> None:
     await a_thread(stores)
     assert await stores.threads.load_messages("t") == ()
     assert await stores.threads.load_messages("u") is None
     assert await stores.threads.list_message_records("t", MessageQuery()) == ()
 
 
-async def named_messages_come_in_the_order_of_the_thread(stores: RunStores, clock: ManualClock) -> None:
-    """Each once, however often it is named; unknown ones and those of other threads are left out."""
+async def test_named_messages_come_in_the_order_of_the_thread(stores: RunStores) -> None:
     await said(stores, "m1", "m2", "m3")
     await said(stores, "m4", thread="u")
     names = ["m3", "m4", "unknown", "m1", "m3"]
@@ -86,8 +83,7 @@ async def named_messages_come_in_the_order_of_the_thread(stores: RunStores, cloc
     assert await stores.threads.load_message_records("nobody", ["m1"]) == ()
 
 
-async def messages_are_listed_by_what_is_asked(stores: RunStores, clock: ManualClock) -> None:
-    """By visibility, by the run that wrote them, between two numbers, from either end; page by page."""
+async def test_messages_are_listed_by_what_is_asked(stores: RunStores) -> None:
     messages = tuple(
         Message(
             role=Role.USER,
@@ -100,7 +96,7 @@ async def messages_are_listed_by_what_is_asked(stores: RunStores, clock: ManualC
     await stores.coordinator.commit(ThreadCommit(thread_id="t", messages=messages))
 
     async def found(**query: object) -> list[int]:
-        records = await stores.threads.list_message_records("t", MessageQuery(**query))  # type: ignore[arg-type]
+        records = await stores.threads.list_message_records("t", MessageQuery(**query))
         return [one.seq for one in records]
 
     assert await found() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
@@ -117,10 +113,7 @@ async def messages_are_listed_by_what_is_asked(stores: RunStores, clock: ManualC
     assert await found(newest_first=True, before=7, after=2, limit=2, visibility=Visibility.ALL) == [6, 4]
 
 
-async def a_page_of_messages_has_an_end_and_all_of_them_have_none(
-    stores: RunStores, clock: ManualClock
-) -> None:
-    """However long the conversation."""
+async def test_a_page_of_messages_has_an_end_and_all_of_them_have_none(stores: RunStores) -> None:
     many = MAX_PAGE + 5
     await said(stores, *(f"m{number}" for number in range(many)))
     assert len(await stores.threads.list_message_records("t", MessageQuery(limit=10_000))) == MAX_PAGE
@@ -131,8 +124,7 @@ async def a_page_of_messages_has_an_end_and_all_of_them_have_none(
     assert len(await stores.threads.load_message_records("t", names)) == many
 
 
-async def numbering_goes_on_when_messages_are_deleted(stores: RunStores, clock: ManualClock) -> None:
-    """No number is given to two messages, ever; the thread itself stays."""
+async def test_numbering_goes_on_when_messages_are_deleted(stores: RunStores) -> None:
     await said(stores, "m1", "m2", "m3")
     await said(stores, "other", thread="u")
     assert await stores.threads.delete_messages("t") == 3
@@ -149,8 +141,8 @@ async def numbering_goes_on_when_messages_are_deleted(stores: RunStores, clock: 
     assert len(await stores.threads.load_messages("u") or ()) == 1
 
 
-async def appending_at_the_same_time_leaves_no_gap(stores: RunStores, clock: ManualClock) -> None:
-    """Commits that expect no count all go through, each one's messages side by side."""
+@on_both
+async def test_appending_at_the_same_time_leaves_no_gap(stores: RunStores) -> None:
     async with asyncio.TaskGroup() as group:
         for number in range(TOGETHER):
             group.create_task(said(stores, f"a{number}", f"b{number}"))
@@ -161,12 +153,10 @@ async def appending_at_the_same_time_leaves_no_gap(stores: RunStores, clock: Man
     for first, second in zip(names[::2], names[1::2], strict=True):
         assert (first[0], second[0], first[1:]) == ("a", "b", second[1:])
     thread = await stores.threads.load_thread("t")
-    assert thread is not None
     assert thread.message_count == 2 * TOGETHER
 
 
-async def what_executors_keep_is_replaced_whole(stores: RunStores, clock: ManualClock) -> None:
-    """By each commit that gives a state; one that gives none leaves it, and an empty one is one."""
+async def test_what_executors_keep_is_replaced_whole(stores: RunStores) -> None:
 
     async def keep(state: dict[str, object] | None) -> None:
         await stores.coordinator.commit(ThreadCommit(thread_id="t", thread_state=state))
@@ -181,14 +171,12 @@ async def what_executors_keep_is_replaced_whole(stores: RunStores, clock: Manual
     assert await stores.threads.load_thread_state("u") is None
 
 
-async def what_was_given_or_read_may_be_changed_without_effect(stores: RunStores, clock: ManualClock) -> None:
-    """A caller's dictionary is not the store's."""
+async def test_what_was_given_or_read_may_be_changed_without_effect(stores: RunStores) -> None:
     state: dict[str, list[int]] = {"list": [1]}
     stored_run = run(stores, state=PersistedState(extensions=state))
     await stores.coordinator.commit(ThreadCommit(thread_id="t", thread_state=state, run=stored_run))
     state["list"].append(2)
     kept = await stores.threads.load_run("r1")
-    assert kept is not None
     assert kept.state == PersistedState(extensions={"list": [1]})
     read = await stores.threads.load_thread_state("t")
     assert read == {"list": [1]}
@@ -219,8 +207,7 @@ async def _exchanged(stores: RunStores, clock: ManualClock, number: int) -> None
     await stores.coordinator.commit(ThreadCommit(thread_id="t", messages=(asked, answer), run=run))
 
 
-async def a_summary_stands_for_what_it_covers(stores: RunStores, clock: ManualClock) -> None:
-    """Who reads gets what is behind it; where one of its runs is hidden, the one before it holds."""
+async def test_a_summary_stands_for_what_it_covers(stores: RunStores, clock: ManualClock) -> None:
 
     async def seen(**hidden: Collection[str]) -> tuple[str | None, list[str | None], int]:
         found = await stores.threads.recent_conversation("t", "new", **hidden)
@@ -252,18 +239,3 @@ async def a_summary_stands_for_what_it_covers(stores: RunStores, clock: ManualCl
     assert len(await stores.threads.load_messages("t") or ()) == 10
     await stores.threads.delete_messages("t")
     assert await seen() == (None, [], 5)
-
-
-PROMISES: tuple[Promise, ...] = (
-    messages_are_numbered_without_gaps,
-    a_message_reads_back_as_it_was_committed,
-    a_thread_without_messages_has_none,
-    named_messages_come_in_the_order_of_the_thread,
-    messages_are_listed_by_what_is_asked,
-    a_page_of_messages_has_an_end_and_all_of_them_have_none,
-    numbering_goes_on_when_messages_are_deleted,
-    a_summary_stands_for_what_it_covers,
-    appending_at_the_same_time_leaves_no_gap,
-    what_executors_keep_is_replaced_whole,
-    what_was_given_or_read_may_be_changed_without_effect,
-)

@@ -3,12 +3,12 @@
 import asyncio
 from datetime import timedelta
 
+from conformance.boxes import on_both
 from conformance.promises.given import refused
 from conformance.promises.run_given import (
     KIND,
     LEASE,
     TARGET,
-    Promise,
     a_thread,
     asked,
     event,
@@ -37,11 +37,11 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import Committed, MessageQuery, ThreadCommit
 from postroom.contracts.runs import RunStatus, TerminationReason, Thread
 from postroom.stores.runs.ports import RunStores
-from postroom.testing.clock import ManualClock
+from postroom.testing import ManualClock
 
 
-async def a_commit_writes_all_it_names(stores: RunStores, clock: ManualClock) -> None:
-    """Messages, run, pointers, what is read, state, events, effects and the dispatch; its answer says so."""
+@on_both
+async def test_a_commit_writes_all_it_names(stores: RunStores, clock: ManualClock) -> None:
     await furnished(stores)
     clock.advance(timedelta(seconds=1))
     commit = everything(stores)
@@ -66,30 +66,26 @@ async def a_commit_writes_all_it_names(stores: RunStores, clock: ManualClock) ->
     assert done.dispatch == done.claimed == await loaded(stores, "d9")
     assert done.interrupt is None
     thread = await stores.threads.load_thread("t")
-    assert thread is not None
     assert (thread.message_count, thread.active_run_id) == (4, "r1")
 
 
-async def an_empty_commit_changes_nothing(stores: RunStores, clock: ManualClock) -> None:
-    """It answers with the count of messages there are."""
+async def test_an_empty_commit_changes_nothing(stores: RunStores) -> None:
     await furnished(stores)
     before = await snapshot(stores, "t")
     assert await stores.coordinator.commit(ThreadCommit(thread_id="t")) == Committed(message_count=2)
     assert await snapshot(stores, "t") == before
 
 
-async def a_commit_makes_the_thread_it_needs(stores: RunStores, clock: ManualClock) -> None:
-    """Under its parent where one is named; that of a thread which is there stays what it is."""
+@on_both
+async def test_a_commit_makes_the_thread_it_needs(stores: RunStores, clock: ManualClock) -> None:
     await a_thread(stores, "parent")
     commit = ThreadCommit(thread_id="t", messages=(Message.user("x", id="m1"),), parent_thread_id="parent")
     await stores.coordinator.commit(commit)
     thread = await stores.threads.load_thread("t")
-    assert thread is not None
     assert (thread.parent_thread_id, thread.message_count) == ("parent", 1)
     assert (thread.created_at, thread.updated_at) == (clock.now(), clock.now())
     await stores.coordinator.commit(ThreadCommit(thread_id="u", run=run(stores, thread="u")))
     other = await stores.threads.load_thread("u")
-    assert other is not None
     assert (other.parent_thread_id, other.active_run_id) == (None, "r1")
     orphan = ThreadCommit(thread_id="v", messages=(Message.user("x", id="m1"),))
     await refused_whole(stores, replace(orphan, parent_thread_id="nobody"), UnknownThread)
@@ -97,19 +93,16 @@ async def a_commit_makes_the_thread_it_needs(stores: RunStores, clock: ManualClo
     assert await stores.threads.load_thread("v") is None
 
 
-async def a_commit_keeps_what_a_thread_is(stores: RunStores, clock: ManualClock) -> None:
-    """Its title, its owner and all that is its own; a commit moves its count and its pointers."""
+async def test_a_commit_keeps_what_a_thread_is(stores: RunStores) -> None:
     saved = Thread(id="t", title="a title", resource_id="x", custom={"k": 1}, created_at=5)
     await stores.threads.save_thread(saved)
     await said(stores, "m1")
     thread = await stores.threads.load_thread("t")
-    assert thread is not None
     assert replace(thread, message_count=0, updated_at=0) == saved
     assert thread.message_count == 1
 
 
-async def a_commit_behind_another_is_refused(stores: RunStores, clock: ManualClock) -> None:
-    """When the count of messages is not the expected one; in vain it may expect a thread to be empty."""
+async def test_a_commit_behind_another_is_refused(stores: RunStores) -> None:
     await furnished(stores)
     for count in (0, 1, 3):
         await refused_whole(
@@ -121,8 +114,7 @@ async def a_commit_behind_another_is_refused(stores: RunStores, clock: ManualClo
     await stores.coordinator.commit(replace(fresh, expected_message_count=0))
 
 
-async def a_commit_of_what_changed_meanwhile_is_refused(stores: RunStores, clock: ManualClock) -> None:
-    """A pending message that was edited, was taken back, was read already, or never was there."""
+async def test_a_commit_of_what_changed_meanwhile_is_refused(stores: RunStores) -> None:
     await furnished(stores)
     commit = everything(stores)
     for pending_id, revision in (("p1", 2), ("p1", 0), ("nobody", 1), ("m1", 1)):
@@ -136,8 +128,7 @@ async def a_commit_of_what_changed_meanwhile_is_refused(stores: RunStores, clock
     await refused_whole(stores, commit, VersionConflict)
 
 
-async def messages_that_break_a_rule_are_refused(stores: RunStores, clock: ManualClock) -> None:
-    """Without an id, with one twice, or a tool's message that names no call; nothing else is written."""
+async def test_messages_that_break_a_rule_are_refused(stores: RunStores) -> None:
     await furnished(stores)
     commit = everything(stores)
     good = Message.user("x", id="m8")
@@ -150,16 +141,15 @@ async def messages_that_break_a_rule_are_refused(stores: RunStores, clock: Manua
         await refused_whole(stores, replace(commit, messages=bad), InvalidRecord)
 
 
-async def a_committed_id_is_not_committed_again(stores: RunStores, clock: ManualClock) -> None:
-    """On its thread; on another it is free."""
+@on_both
+async def test_a_committed_id_is_not_committed_again(stores: RunStores) -> None:
     await furnished(stores)
     again = (Message.user("new", id="m8"), Message.user("again", id="m1"))
     await refused_whole(stores, replace(everything(stores), messages=again), DuplicateRecord)
     await said(stores, "m1", thread="u")
 
 
-async def a_run_moves_only_along_its_arrows(stores: RunStores, clock: ManualClock) -> None:
-    """What is done is done, a run that began is never prepared again, and none changes its thread."""
+async def test_a_run_moves_only_along_its_arrows(stores: RunStores) -> None:
     await furnished(stores)
     for before, after in (
         (RunStatus.RUNNING, RunStatus.CREATED),
@@ -176,16 +166,13 @@ async def a_run_moves_only_along_its_arrows(stores: RunStores, clock: ManualCloc
     moved = replace(everything(stores), run=run(stores, "elsewhere"))
     await refused_whole(stores, moved, IllegalTransition, ForeignThread)
     kept = await stores.threads.load_run("elsewhere")
-    assert kept is not None
     assert kept.thread_id == "u"
 
 
-async def a_run_is_replaced_only_as_it_was_seen(stores: RunStores, clock: ManualClock) -> None:
-    """Whatever else was written over it meanwhile stays."""
+async def test_a_run_is_replaced_only_as_it_was_seen(stores: RunStores, clock: ManualClock) -> None:
     await furnished(stores)
     await stores.threads.create_run(run(stores, "w", status=RunStatus.WAITING))
     seen = await stores.threads.load_run("w")
-    assert seen is not None
     ended = seen.ended(TerminationReason.cancelled(), now=clock.now())
     commit = replace(everything(stores), run=ended, replaces=replace(seen, steps=seen.steps + 1))
     await refused_whole(stores, commit, VersionConflict)
@@ -195,8 +182,7 @@ async def a_run_is_replaced_only_as_it_was_seen(stores: RunStores, clock: Manual
     await refused_whole(stores, replace(commit, replaces=seen), VersionConflict, IllegalTransition)
 
 
-async def a_run_of_another_thread_is_refused(stores: RunStores, clock: ManualClock) -> None:
-    """As is a dispatch of one."""
+async def test_a_run_of_another_thread_is_refused(stores: RunStores) -> None:
     await furnished(stores)
     commit = everything(stores)
     await refused_whole(stores, replace(commit, run=run(stores, "r1", thread="u")), ForeignThread)
@@ -207,8 +193,8 @@ async def a_run_of_another_thread_is_refused(stores: RunStores, clock: ManualClo
     assert await stores.dispatches.list_dispatches("u") == ()
 
 
-async def events_and_effects_are_refused_with_the_rest(stores: RunStores, clock: ManualClock) -> None:
-    """A key used for something else, or a log that has grown, also behind others that were good."""
+@on_both
+async def test_events_and_effects_are_refused_with_the_rest(stores: RunStores) -> None:
     await furnished(stores)
     keyed = AppendOptions(writer_id="w", idempotency_key="k")
     await stores.events.append(event("Original", thread="u", options=keyed))
@@ -234,8 +220,7 @@ def _effect(payload: dict[str, object]) -> ThreadCommit:
     return ThreadCommit(thread_id="other", outbox=(draft,))
 
 
-async def events_of_a_commit_may_expect_one_another(stores: RunStores, clock: ManualClock) -> None:
-    """Each is seen by the next; one that a writer repeats is not written twice, and is answered."""
+async def test_events_of_a_commit_may_expect_one_another(stores: RunStores) -> None:
     keyed = AppendOptions(writer_id="w", idempotency_key="k")
     expecting = AppendOptions(expected_prior={"thread:t": 1, "run:r1": 1})
     drafts = (event(run_id="r1", options=keyed), event("Next", run_id="r1", options=expecting))
@@ -249,8 +234,8 @@ async def events_of_a_commit_may_expect_one_another(stores: RunStores, clock: Ma
     assert await stores.events.count(EventScope.thread("t")) == 2
 
 
-async def a_commit_keeps_any_text(stores: RunStores, clock: ManualClock) -> None:
-    """Models and tools answer with whatever they like, a NUL character included."""
+@on_both
+async def test_a_commit_keeps_any_text(stores: RunStores) -> None:
     text = "\0 \x1a0 \x1a \x1b \u2028 'ü' \\u0000 \U0001f600 %s $1 ? \"x\"" + "long" * 20_000
     commit = ThreadCommit(
         thread_id="t",
@@ -269,8 +254,7 @@ async def a_commit_keeps_any_text(stores: RunStores, clock: ManualClock) -> None
     assert listed.payload == effect.payload == {"key": text}
 
 
-async def spending_adds_up_and_a_refused_commit_spends_nothing(stores: RunStores, clock: ManualClock) -> None:
-    """By scope; a negative amount gives back; a scope that never spent is there with nothing."""
+async def test_spending_adds_up_and_a_refused_commit_spends_nothing(stores: RunStores) -> None:
     some = Spending(scope="tenant:a", runs=1, wall_ms=20, tokens=300, cost_micros=4_000)
     other = Spending(scope="thread:t", runs=1)
     for _ in range(2):
@@ -288,31 +272,11 @@ async def spending_adds_up_and_a_refused_commit_spends_nothing(stores: RunStores
     }
 
 
-async def spending_at_the_same_time_loses_nothing(stores: RunStores, clock: ManualClock) -> None:
-    """On many threads in one scope."""
+@on_both
+async def test_spending_at_the_same_time_loses_nothing(stores: RunStores) -> None:
     async with asyncio.TaskGroup() as group:
         for number in range(32):
             one = ThreadCommit(thread_id=f"t{number}", spends=(Spending(scope="all:*", runs=1, tokens=2),))
             group.create_task(stores.coordinator.commit(one))
     spent = (await stores.threads.spending(["all:*"]))["all:*"]
     assert (spent.runs, spent.tokens) == (32, 64)
-
-
-PROMISES: tuple[Promise, ...] = (
-    spending_adds_up_and_a_refused_commit_spends_nothing,
-    spending_at_the_same_time_loses_nothing,
-    a_commit_writes_all_it_names,
-    an_empty_commit_changes_nothing,
-    a_commit_makes_the_thread_it_needs,
-    a_commit_keeps_what_a_thread_is,
-    a_commit_behind_another_is_refused,
-    a_commit_of_what_changed_meanwhile_is_refused,
-    messages_that_break_a_rule_are_refused,
-    a_committed_id_is_not_committed_again,
-    a_run_is_replaced_only_as_it_was_seen,
-    a_run_moves_only_along_its_arrows,
-    a_run_of_another_thread_is_refused,
-    events_and_effects_are_refused_with_the_rest,
-    events_of_a_commit_may_expect_one_another,
-    a_commit_keeps_any_text,
-)

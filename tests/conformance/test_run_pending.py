@@ -3,10 +3,10 @@
 import asyncio
 from datetime import timedelta
 
+from conformance.boxes import on_both
 from conformance.promises.given import refused
 from conformance.promises.run_given import (
     TOGETHER,
-    Promise,
     a_thread,
     message_ids,
     said,
@@ -31,7 +31,7 @@ from postroom.contracts.messages import (
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.stores.runs.ports import RunStores
-from postroom.testing.clock import ManualClock
+from postroom.testing import ManualClock
 
 
 async def _consume(stores: RunStores, *entries: PendingMessage) -> None:
@@ -45,8 +45,7 @@ async def _consume(stores: RunStores, *entries: PendingMessage) -> None:
     )
 
 
-async def what_waits_reads_back_as_it_was_added(stores: RunStores, clock: ManualClock) -> None:
-    """Body, mode, place and instants; positions count from 1."""
+async def test_what_waits_reads_back_as_it_was_added(stores: RunStores, clock: ManualClock) -> None:
     await a_thread(stores)
     mode = DeliveryMode(
         boundary=Boundary.NEXT_STEP,
@@ -72,8 +71,7 @@ async def what_waits_reads_back_as_it_was_added(stores: RunStores, clock: Manual
     assert await stores.threads.load_messages("t") == ()
 
 
-async def an_id_waits_once_and_is_not_committed(stores: RunStores, clock: ManualClock) -> None:
-    """Else nothing of the call is added; on another thread the id is free."""
+async def test_an_id_waits_once_and_is_not_committed(stores: RunStores) -> None:
     await said(stores, "done")
     before = await waiting(stores, "m1")
     for names in (("m2", "m1"), ("m2", "done"), ("m1",)):
@@ -84,8 +82,9 @@ async def an_id_waits_once_and_is_not_committed(stores: RunStores, clock: Manual
     await waiting(stores, "m1", "done", thread="u")
 
 
-async def editing_replaces_the_body_and_raises_the_revision(stores: RunStores, clock: ManualClock) -> None:
-    """Place, mode and first instant stay; the others are not touched."""
+async def test_editing_replaces_the_body_and_raises_the_revision(
+    stores: RunStores, clock: ManualClock
+) -> None:
     await a_thread(stores)
     mode = DeliveryMode(boundary=Boundary.ON_NATURAL_END)
     first, second, third = await waiting(stores, "m1", "m2", "m3", mode=mode)
@@ -98,8 +97,7 @@ async def editing_replaces_the_body_and_raises_the_revision(stores: RunStores, c
     assert again.revision == 3
 
 
-async def an_edit_may_ask_for_what_was_looked_at(stores: RunStores, clock: ManualClock) -> None:
-    """When somebody else edited meanwhile, nothing is changed or taken back."""
+async def test_an_edit_may_ask_for_what_was_looked_at(stores: RunStores) -> None:
     await a_thread(stores)
     await waiting(stores, "m1")
     edited = await stores.threads.edit_pending("t", Message.user("second", id="m1"), expected_revision=1)
@@ -111,8 +109,7 @@ async def an_edit_may_ask_for_what_was_looked_at(stores: RunStores, clock: Manua
     assert await stores.threads.pending_messages("t") == (edited,)
 
 
-async def what_was_read_cannot_be_changed(stores: RunStores, clock: ManualClock) -> None:
-    """It is said to be consumed, whatever revision is expected; what never waited is unknown."""
+async def test_what_was_read_cannot_be_changed(stores: RunStores) -> None:
     await a_thread(stores)
     (first,) = await waiting(stores, "m1")
     await _consume(stores, first)
@@ -130,8 +127,7 @@ async def what_was_read_cannot_be_changed(stores: RunStores, clock: ManualClock)
     assert messages == (first.message,)
 
 
-async def what_is_taken_back_leaves_no_gap(stores: RunStores, clock: ManualClock) -> None:
-    """Those behind it move up, and its id is free again."""
+async def test_what_is_taken_back_leaves_no_gap(stores: RunStores) -> None:
     await a_thread(stores)
     entries = await waiting(stores, "m1", "m2", "m3")
     assert await stores.threads.retract_pending("t", "m2", expected_revision=1) == entries[1]
@@ -143,8 +139,8 @@ async def what_is_taken_back_leaves_no_gap(stores: RunStores, clock: ManualClock
     assert (back.position, back.revision) == (3, 1)
 
 
-async def what_waits_can_be_put_into_another_order(stores: RunStores, clock: ManualClock) -> None:
-    """All of it, at once; the answer is in the new order."""
+@on_both
+async def test_what_waits_can_be_put_into_another_order(stores: RunStores) -> None:
     await a_thread(stores)
     entries = await waiting(stores, "m1", "m2", "m3", "m4")
     expected = [one.version for one in entries]
@@ -160,8 +156,7 @@ async def what_waits_can_be_put_into_another_order(stores: RunStores, clock: Man
     ]
 
 
-async def an_order_names_all_that_waits_and_nothing_else(stores: RunStores, clock: ManualClock) -> None:
-    """Each once."""
+async def test_an_order_names_all_that_waits_and_nothing_else(stores: RunStores) -> None:
     await a_thread(stores)
     entries = await waiting(stores, "m1", "m2", "m3")
     for order in (["m1", "m2"], ["m1", "m2", "m3", "m4"], ["m1", "m2", "m2"], ["m1", "m2", "x"], []):
@@ -171,8 +166,7 @@ async def an_order_names_all_that_waits_and_nothing_else(stores: RunStores, cloc
     assert await stores.threads.reorder_pending("u", []) == ()
 
 
-async def an_order_may_ask_for_what_was_looked_at(stores: RunStores, clock: ManualClock) -> None:
-    """When something was added, edited, taken back or moved meanwhile, the order stays as it is."""
+async def test_an_order_may_ask_for_what_was_looked_at(stores: RunStores) -> None:
     await a_thread(stores)
     order = ["m3", "m2", "m1"]
 
@@ -196,8 +190,7 @@ async def an_order_may_ask_for_what_was_looked_at(stores: RunStores, clock: Manu
     await stale(seen, ["m4", *order])
 
 
-async def what_is_read_leaves_the_zone(stores: RunStores, clock: ManualClock) -> None:
-    """In any choice; what stays is numbered without gaps, and is read later as it is."""
+async def test_what_is_read_leaves_the_zone(stores: RunStores) -> None:
     await a_thread(stores)
     entries = await waiting(stores, "m1", "m2", "m3", "m4")
     await _consume(stores, entries[2], entries[0])
@@ -212,8 +205,8 @@ async def what_is_read_leaves_the_zone(stores: RunStores, clock: ManualClock) ->
     assert again.position == 1
 
 
-async def threads_with_something_to_read_are_listed(stores: RunStores, clock: ManualClock) -> None:
-    """By id, page by page, as long as something waits."""
+@on_both
+async def test_threads_with_something_to_read_are_listed(stores: RunStores) -> None:
     for thread in ("b", "B", "a", "é", "_"):
         await a_thread(stores, thread)
         await waiting(stores, f"m-{thread}", thread=thread)
@@ -228,8 +221,8 @@ async def threads_with_something_to_read_are_listed(stores: RunStores, clock: Ma
     assert await store.threads_with_pending() == ("B", "_", "é")
 
 
-async def adding_at_the_same_time_loses_nothing(stores: RunStores, clock: ManualClock) -> None:
-    """Each call's messages stand side by side, and no place is given twice."""
+@on_both
+async def test_adding_at_the_same_time_loses_nothing(stores: RunStores) -> None:
     await a_thread(stores)
     async with asyncio.TaskGroup() as group:
         for number in range(TOGETHER):
@@ -241,8 +234,8 @@ async def adding_at_the_same_time_loses_nothing(stores: RunStores, clock: Manual
         assert (first[0], second[0], first[1:]) == ("a", "b", second[1:])
 
 
-async def reading_and_withdrawing_have_one_winner(stores: RunStores, clock: ManualClock) -> None:
-    """A message is read or withdrawn, never both, never neither."""
+@on_both
+async def test_reading_and_withdrawing_have_one_winner(stores: RunStores) -> None:
     await a_thread(stores)
     for number in range(8):
         (entry,) = await waiting(stores, f"m{number}")
@@ -268,20 +261,3 @@ async def reading_and_withdrawing_have_one_winner(stores: RunStores, clock: Manu
         committed = await stores.threads.load_message_records("t", [entry.pending_id])
         assert bool(committed) == consumed.result()
         assert await stores.threads.pending_messages("t") == ()
-
-
-PROMISES: tuple[Promise, ...] = (
-    what_waits_reads_back_as_it_was_added,
-    an_id_waits_once_and_is_not_committed,
-    editing_replaces_the_body_and_raises_the_revision,
-    an_edit_may_ask_for_what_was_looked_at,
-    what_was_read_cannot_be_changed,
-    what_is_taken_back_leaves_no_gap,
-    what_waits_can_be_put_into_another_order,
-    an_order_names_all_that_waits_and_nothing_else,
-    an_order_may_ask_for_what_was_looked_at,
-    what_is_read_leaves_the_zone,
-    threads_with_something_to_read_are_listed,
-    adding_at_the_same_time_loses_nothing,
-    reading_and_withdrawing_have_one_winner,
-)

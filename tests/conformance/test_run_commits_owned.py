@@ -5,11 +5,11 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+from conformance.boxes import on_both
 from conformance.promises.given import refused
 from conformance.promises.run_given import (
     LEASE,
     TOGETHER,
-    Promise,
     a_thread,
     asked,
     claimed,
@@ -39,11 +39,10 @@ from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ClaimRequest, Delivery, MessageQuery, ThreadCommit
 from postroom.stores.runs.ports import RunStores
-from postroom.testing.clock import ManualClock
+from postroom.testing import ManualClock
 
 
-async def a_commit_may_prove_that_it_owns_its_dispatch(stores: RunStores, clock: ManualClock) -> None:
-    """As long as nobody took the claim, also when its lease has passed; the dispatch stays as it is."""
+async def test_a_commit_may_prove_that_it_owns_its_dispatch(stores: RunStores, clock: ManualClock) -> None:
     await furnished(stores)
     owned = await claimed(stores)
     clock.set(clock.now() + LEASE + 1)
@@ -51,8 +50,8 @@ async def a_commit_may_prove_that_it_owns_its_dispatch(stores: RunStores, clock:
     assert await loaded(stores) == owned
 
 
-async def a_commit_of_a_lost_claim_is_refused(stores: RunStores, clock: ManualClock) -> None:
-    """With a wrong token, of a dispatch that was given back, ended, purged, or is another's now."""
+@on_both
+async def test_a_commit_of_a_lost_claim_is_refused(stores: RunStores, clock: ManualClock) -> None:
     await furnished(stores)
     commit = replace(everything(stores), delivery=None)
 
@@ -73,8 +72,7 @@ async def a_commit_of_a_lost_claim_is_refused(stores: RunStores, clock: ManualCl
     await lost(second.claim_proof)
 
 
-async def a_commit_after_an_interrupt_is_refused(stores: RunStores, clock: ManualClock) -> None:
-    """Nothing of it is written; the dispatch becomes Superseded, as with every other late write."""
+async def test_a_commit_after_an_interrupt_is_refused(stores: RunStores, clock: ManualClock) -> None:
     await furnished(stores)
     owned = await claimed(stores)
     await stores.dispatches.interrupt("t")
@@ -90,8 +88,7 @@ async def a_commit_after_an_interrupt_is_refused(stores: RunStores, clock: Manua
     assert await stores.threads.load_thread_state("t") is None
 
 
-async def a_claim_of_another_thread_proves_nothing(stores: RunStores, clock: ManualClock) -> None:
-    """Else a worker could write where it does not work."""
+async def test_a_claim_of_another_thread_proves_nothing(stores: RunStores) -> None:
     await furnished(stores)
     owned = await claimed(stores, thread="u")
     commit = replace(everything(stores), claim=owned.claim_proof, delivery=None)
@@ -99,8 +96,7 @@ async def a_claim_of_another_thread_proves_nothing(stores: RunStores, clock: Man
     assert await loaded(stores) == owned
 
 
-async def an_owner_does_not_make_its_thread_again(stores: RunStores, clock: ManualClock) -> None:
-    """Somebody removed it while the run was at work: what comes late is refused, the dispatch stays owned."""
+async def test_an_owner_does_not_make_its_thread_again(stores: RunStores) -> None:
     await furnished(stores)
     owned = await claimed(stores)
     await stores.threads.delete_thread("t")
@@ -112,8 +108,7 @@ async def an_owner_does_not_make_its_thread_again(stores: RunStores, clock: Manu
     assert await loaded(stores) == owned
 
 
-async def what_joins_a_dispatch_needs_it_queued(stores: RunStores, clock: ManualClock) -> None:
-    """Once it is claimed or has ended, or if it is another thread's or nobody's, the commit is refused."""
+async def test_what_joins_a_dispatch_needs_it_queued(stores: RunStores) -> None:
     await furnished(stores)
     await enqueued(stores, "d1")
     await enqueued(stores, "elsewhere", thread="u")
@@ -130,8 +125,8 @@ async def what_joins_a_dispatch_needs_it_queued(stores: RunStores, clock: Manual
     await refused_whole(stores, ThreadCommit(thread_id="t", joins="d1"), VersionConflict)
 
 
-async def a_join_and_a_claim_have_one_winner(stores: RunStores, clock: ManualClock) -> None:
-    """What was joined is there when the claimed run reads; when the claim came first the join is refused."""
+@on_both
+async def test_a_join_and_a_claim_have_one_winner(stores: RunStores) -> None:
     for number in range(8):
         thread, name = f"t{number}", f"d{number}"
         await enqueued(stores, name, thread=thread)
@@ -158,8 +153,8 @@ async def _goes_through(stores: RunStores, commit: ThreadCommit, *refusals: type
     return True
 
 
-async def of_commits_that_expect_the_same_one_goes_through(stores: RunStores, clock: ManualClock) -> None:
-    """The others are refused, and nothing of theirs is written."""
+@on_both
+async def test_of_commits_that_expect_the_same_one_goes_through(stores: RunStores) -> None:
     async with asyncio.TaskGroup() as group:
         tries = [
             group.create_task(
@@ -183,12 +178,10 @@ async def of_commits_that_expect_the_same_one_goes_through(stores: RunStores, cl
     listed = await stores.events.list(EventScope.thread("t"))
     assert [one.event_kind for one in listed.events] == [f"By{won[0]}"]
     latest = await stores.threads.latest_run("t")
-    assert latest is not None
     assert latest.run_id == f"r{won[0]}"
 
 
-async def a_commit_repeated_after_a_lost_answer_is_refused(stores: RunStores, clock: ManualClock) -> None:
-    """The expected count, or the ids of its messages, tell that it was made; nothing is written twice."""
+async def test_a_commit_repeated_after_a_lost_answer_is_refused(stores: RunStores) -> None:
     await furnished(stores)
     commit = replace(everything(stores), outbox=())
     await stores.coordinator.commit(commit)
@@ -197,8 +190,8 @@ async def a_commit_repeated_after_a_lost_answer_is_refused(stores: RunStores, cl
     await refused_whole(stores, unconditional, DuplicateRecord)
 
 
-async def a_cancelled_commit_is_written_whole_or_not_at_all(stores: RunStores, clock: ManualClock) -> None:
-    """Whenever the caller gives up, and the next commit goes through."""
+@on_both
+async def test_a_cancelled_commit_is_written_whole_or_not_at_all(stores: RunStores) -> None:
     for steps in range(8):
         thread = f"t{steps}"
         commit = ThreadCommit(
@@ -222,8 +215,7 @@ async def a_cancelled_commit_is_written_whole_or_not_at_all(stores: RunStores, c
         assert len(await stores.dispatches.list_dispatches(thread)) == int(made)
 
 
-async def a_commit_may_be_given_its_instant(stores: RunStores, clock: ManualClock) -> None:
-    """It stands in all that is written."""
+async def test_a_commit_may_be_given_its_instant(stores: RunStores, clock: ManualClock) -> None:
     later = clock.now() + 7_000
     commit = replace(
         everything(stores), expected_message_count=None, consumes=(), events=(event(),), run=None
@@ -237,8 +229,8 @@ async def a_commit_may_be_given_its_instant(stores: RunStores, clock: ManualCloc
     assert {one.created_at for one in records} == {later}
 
 
-async def a_commit_and_an_interrupt_do_not_pass_each_other(stores: RunStores, clock: ManualClock) -> None:
-    """What the owner delivered before the interrupt is superseded by it; after it nothing is delivered."""
+@on_both
+async def test_a_commit_and_an_interrupt_do_not_pass_each_other(stores: RunStores) -> None:
     for number in range(8):
         thread = f"t{number}"
         await a_thread(stores, thread)
@@ -253,8 +245,8 @@ async def a_commit_and_an_interrupt_do_not_pass_each_other(stores: RunStores, cl
         assert ids(done.result().superseded_dispatches) == ([f"e{number}"] if made.result() else [])
 
 
-async def all_kinds_of_work_at_the_same_time_keep_every_rule(stores: RunStores, clock: ManualClock) -> None:
-    """Nothing blocks for ever, nothing fails that is not a refusal, and every view of a thread agrees."""
+@on_both
+async def test_all_kinds_of_work_at_the_same_time_keep_every_rule(stores: RunStores) -> None:
     threads = ("t", "u")
 
     async def work(number: int) -> None:
@@ -317,20 +309,3 @@ def _step(thread: str, name: str, **details: Any) -> ThreadCommit:
     """Return a commit of a message and an event."""
     message = Message.user("x", id=f"m-{name}")
     return ThreadCommit(thread_id=thread, messages=(message,), events=(event(thread=thread),), **details)
-
-
-PROMISES: tuple[Promise, ...] = (
-    a_commit_may_prove_that_it_owns_its_dispatch,
-    a_commit_of_a_lost_claim_is_refused,
-    a_commit_after_an_interrupt_is_refused,
-    a_claim_of_another_thread_proves_nothing,
-    an_owner_does_not_make_its_thread_again,
-    what_joins_a_dispatch_needs_it_queued,
-    a_join_and_a_claim_have_one_winner,
-    of_commits_that_expect_the_same_one_goes_through,
-    a_commit_repeated_after_a_lost_answer_is_refused,
-    a_cancelled_commit_is_written_whole_or_not_at_all,
-    a_commit_may_be_given_its_instant,
-    a_commit_and_an_interrupt_do_not_pass_each_other,
-    all_kinds_of_work_at_the_same_time_keep_every_rule,
-)

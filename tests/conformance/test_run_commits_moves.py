@@ -2,10 +2,10 @@
 
 from datetime import timedelta
 
+from conformance.boxes import on_both
 from conformance.promises.given import refused
 from conformance.promises.run_given import (
     LEASE,
-    Promise,
     asked,
     claimed,
     enqueued,
@@ -24,11 +24,10 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ClaimRequest, Delivery, ThreadCommit
 from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.stores.runs.ports import RunStores
-from postroom.testing.clock import ManualClock
+from postroom.testing import ManualClock
 
 
-async def a_commit_may_begin_an_execution(stores: RunStores, clock: ManualClock) -> None:
-    """The dispatch is left as `record_dispatch_start` leaves it, and the rest of the commit is written."""
+async def test_a_commit_may_begin_an_execution(stores: RunStores, clock: ManualClock) -> None:
     await furnished(stores)
     owned = await claimed(stores, run_id="r1")
     clock.advance(timedelta(seconds=1))
@@ -41,8 +40,8 @@ async def a_commit_may_begin_an_execution(stores: RunStores, clock: ManualClock)
     assert done.message_count == 4
 
 
-async def a_commit_may_end_an_execution(stores: RunStores, clock: ManualClock) -> None:
-    """The dispatch is left as `record_run_result` and `ack` leave it; the thread's next may be claimed."""
+@on_both
+async def test_a_commit_may_end_an_execution(stores: RunStores, clock: ManualClock) -> None:
     await furnished(stores)
     owned = await _begun(stores)
     await enqueued(stores, "d2")
@@ -59,8 +58,7 @@ async def a_commit_may_end_an_execution(stores: RunStores, clock: ManualClock) -
     assert (await taken(stores, "d2")).run_id == "r-d2"
 
 
-async def a_commit_may_begin_and_end_an_execution(stores: RunStores, clock: ManualClock) -> None:
-    """What an earlier attempt left is cleared before the result is recorded."""
+async def test_a_commit_may_begin_and_end_an_execution(stores: RunStores, clock: ManualClock) -> None:
     await furnished(stores)
     owned = await claimed(stores)
     earlier = result(owned, error="a complaint")
@@ -74,8 +72,7 @@ async def a_commit_may_begin_and_end_an_execution(stores: RunStores, clock: Manu
     assert moved.run_error is None
 
 
-async def a_refused_commit_moves_no_dispatch(stores: RunStores, clock: ManualClock) -> None:
-    """Whatever was refused of it: the claim stays as it was, and the execution may go on."""
+async def test_a_refused_commit_moves_no_dispatch(stores: RunStores) -> None:
     await furnished(stores)
     owned = await _begun(stores)
     commit = _ending(stores, owned)
@@ -87,8 +84,7 @@ async def a_refused_commit_moves_no_dispatch(stores: RunStores, clock: ManualClo
     await stores.coordinator.commit(commit)
 
 
-async def only_the_owner_begins_and_ends(stores: RunStores, clock: ManualClock) -> None:
-    """Without a claim there is nothing to move; beside a delivery there are two dispatches to tell of."""
+async def test_only_the_owner_begins_and_ends(stores: RunStores) -> None:
     await furnished(stores)
     owned = await _begun(stores)
     ends = result(owned)
@@ -99,8 +95,7 @@ async def only_the_owner_begins_and_ends(stores: RunStores, clock: ManualClock) 
     assert await loaded(stores) == owned
 
 
-async def a_delivery_whose_claim_is_needed_may_begin_at_once(stores: RunStores, clock: ManualClock) -> None:
-    """The run is stored as it executes, its dispatch is owned and begun; the owner may end it."""
+async def test_a_delivery_whose_claim_is_needed_may_begin_at_once(stores: RunStores) -> None:
     await furnished(stores)
     claim = ClaimRequest(consumer="w", lease_ms=LEASE)
     for name, interrupt in (("d1", False), ("d2", True)):
@@ -127,8 +122,7 @@ async def a_delivery_whose_claim_is_needed_may_begin_at_once(stores: RunStores, 
         await refused_whole(stores, commit, InvalidRecord)
 
 
-async def an_end_after_an_interrupt_is_refused(stores: RunStores, clock: ManualClock) -> None:
-    """Neither the run nor the dispatch ends as the late writer says; the dispatch becomes Superseded."""
+async def test_an_end_after_an_interrupt_is_refused(stores: RunStores, clock: ManualClock) -> None:
     await furnished(stores)
     owned = await _begun(stores)
     before = await stores.threads.load_run("r1")
@@ -139,8 +133,7 @@ async def an_end_after_an_interrupt_is_refused(stores: RunStores, clock: ManualC
     assert await stores.threads.load_run("r1") == before
 
 
-async def an_end_is_written_once(stores: RunStores, clock: ManualClock) -> None:
-    """Repeated, because its answer was lost, it is refused: the claim is spent, and nothing changes."""
+async def test_an_end_is_written_once(stores: RunStores) -> None:
     await furnished(stores)
     owned = await _begun(stores)
     commit = replace(_ending(stores, owned), messages=(), expected_message_count=None, consumes=())
@@ -148,8 +141,7 @@ async def an_end_is_written_once(stores: RunStores, clock: ManualClock) -> None:
     await refused_whole(stores, replace(commit, outbox=()), StaleClaim)
 
 
-async def an_end_tells_whether_messages_wait(stores: RunStores, clock: ManualClock) -> None:
-    """Those that were put there meanwhile, and not those of other threads; other commits do not say."""
+async def test_an_end_tells_whether_messages_wait(stores: RunStores) -> None:
     await stores.coordinator.commit(ThreadCommit(thread_id="t"))
     await stores.threads.append_pending("other", [Message.user("elsewhere", id="e")], DeliveryMode())
     for waits in (False, True):
@@ -175,16 +167,3 @@ def _ending(stores: RunStores, owned: RunDispatch) -> ThreadCommit:
     return replace(
         everything(stores), delivery=None, run=ended, claim=owned.claim_proof, ends=result(owned), outbox=()
     )
-
-
-PROMISES: tuple[Promise, ...] = (
-    a_commit_may_begin_an_execution,
-    a_commit_may_end_an_execution,
-    a_commit_may_begin_and_end_an_execution,
-    a_refused_commit_moves_no_dispatch,
-    only_the_owner_begins_and_ends,
-    a_delivery_whose_claim_is_needed_may_begin_at_once,
-    an_end_after_an_interrupt_is_refused,
-    an_end_is_written_once,
-    an_end_tells_whether_messages_wait,
-)

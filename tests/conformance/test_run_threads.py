@@ -3,8 +3,9 @@
 from collections.abc import Awaitable
 from datetime import timedelta
 
+from conformance.boxes import on_both
 from conformance.promises.given import refused
-from conformance.promises.run_given import Promise, a_thread, run, said, waiting
+from conformance.promises.run_given import a_thread, run, said, waiting
 from postroom.contracts.activation import (
     DeliveryOptions,
     InferenceOverride,
@@ -38,11 +39,10 @@ from postroom.contracts.runs import (
 )
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume, ToolDescriptor
 from postroom.stores.runs.ports import RunStores
-from postroom.testing.clock import ManualClock
+from postroom.testing import ManualClock
 
 
-async def what_is_not_there_is_none(stores: RunStores, clock: ManualClock) -> None:
-    """Look-ups of an unknown thread or run."""
+async def test_what_is_not_there_is_none(stores: RunStores) -> None:
     store = stores.threads
     assert await store.load_thread("t") is None
     assert await store.load_messages("t") is None
@@ -57,8 +57,8 @@ async def what_is_not_there_is_none(stores: RunStores, clock: ManualClock) -> No
     assert not await store.delete_thread("t")
 
 
-async def a_thread_reads_back_as_it_was_saved(stores: RunStores, clock: ManualClock) -> None:
-    """Every field but the count of messages, which is counted; saving again replaces it."""
+@on_both
+async def test_a_thread_reads_back_as_it_was_saved(stores: RunStores, clock: ManualClock) -> None:
     await a_thread(stores, "parent")
     saved = Thread(
         id="t: 'ü' \"x\" 100%_",
@@ -81,27 +81,23 @@ async def a_thread_reads_back_as_it_was_saved(stores: RunStores, clock: ManualCl
     assert await stores.threads.load_thread(saved.id) == changed
 
 
-async def saving_a_thread_keeps_its_messages(stores: RunStores, clock: ManualClock) -> None:
-    """What was said and what waits stay, and so does their count."""
+async def test_saving_a_thread_keeps_its_messages(stores: RunStores) -> None:
     await said(stores, "m1", "m2")
     await waiting(stores, "p1")
     await stores.threads.save_thread(Thread(id="t", title="renamed", message_count=0))
     thread = await stores.threads.load_thread("t")
-    assert thread is not None
     assert (thread.title, thread.message_count) == ("renamed", 2)
     assert len(await stores.threads.load_messages("t") or ()) == 2
     assert len(await stores.threads.pending_messages("t")) == 1
 
 
-async def a_parent_must_exist(stores: RunStores, clock: ManualClock) -> None:
-    """Nothing is stored of a thread whose parent is unknown."""
+async def test_a_parent_must_exist(stores: RunStores) -> None:
     with refused(UnknownThread):
         await stores.threads.save_thread(Thread(id="t", parent_thread_id="nobody"))
     assert await stores.threads.load_thread("t") is None
 
 
-async def no_thread_is_its_own_ancestor(stores: RunStores, clock: ManualClock) -> None:
-    """However long the circle; the hierarchy stays as it was."""
+async def test_no_thread_is_its_own_ancestor(stores: RunStores) -> None:
     await a_thread(stores, "a")
     await a_thread(stores, "b", parent_thread_id="a")
     await a_thread(stores, "c", parent_thread_id="b")
@@ -114,8 +110,8 @@ async def no_thread_is_its_own_ancestor(stores: RunStores, clock: ManualClock) -
     await stores.threads.save_thread(Thread(id="b", parent_thread_id="c"))
 
 
-async def deleting_a_thread_detaches_its_children(stores: RunStores, clock: ManualClock) -> None:
-    """They become roots and keep what they have; the thread's messages, runs and state are gone."""
+@on_both
+async def test_deleting_a_thread_detaches_its_children(stores: RunStores) -> None:
     await a_thread(stores, "t")
     await a_thread(stores, "child", parent_thread_id="t")
     await a_thread(stores, "grandchild", parent_thread_id="child")
@@ -138,8 +134,7 @@ async def deleting_a_thread_detaches_its_children(stores: RunStores, clock: Manu
     assert not await stores.threads.delete_thread("t")
 
 
-async def children_may_prevent_that_a_thread_is_deleted(stores: RunStores, clock: ManualClock) -> None:
-    """Nothing is removed then; without children it works."""
+async def test_children_may_prevent_that_a_thread_is_deleted(stores: RunStores) -> None:
     await a_thread(stores, "t")
     await a_thread(stores, "child", parent_thread_id="t")
     await said(stores, "m1")
@@ -150,8 +145,8 @@ async def children_may_prevent_that_a_thread_is_deleted(stores: RunStores, clock
     assert await stores.threads.delete_thread("t", children="reject")
 
 
-async def children_may_go_with_their_thread(stores: RunStores, clock: ManualClock) -> None:
-    """All of them, whatever their depth, with all they have; others stay."""
+@on_both
+async def test_children_may_go_with_their_thread(stores: RunStores) -> None:
     for thread, parent in (("t", None), ("a", "t"), ("b", "a"), ("c", "t"), ("other", None)):
         await a_thread(stores, thread, parent_thread_id=parent)
         await said(stores, f"m-{thread}", thread=thread)
@@ -162,8 +157,8 @@ async def children_may_go_with_their_thread(stores: RunStores, clock: ManualCloc
     assert await stores.threads.load_messages("b") is None
 
 
-async def threads_are_listed_by_id_and_by_what_is_asked(stores: RunStores, clock: ManualClock) -> None:
-    """By whose they are, by parent, by the beginning of their ids, taken letter by letter; page by page."""
+@on_both
+async def test_threads_are_listed_by_id_and_by_what_is_asked(stores: RunStores) -> None:
     for thread, parent, resource in (
         ("a_1", None, "x"),
         ("aB1", None, "y"),
@@ -175,7 +170,7 @@ async def threads_are_listed_by_id_and_by_what_is_asked(stores: RunStores, clock
         await a_thread(stores, thread, parent_thread_id=parent, resource_id=resource)
 
     async def found(**query: object) -> list[str]:
-        return [one.id for one in await stores.threads.list_threads(ThreadQuery(**query))]  # type: ignore[arg-type]
+        return [one.id for one in await stores.threads.list_threads(ThreadQuery(**query))]
 
     assert await found() == ["a%1", "aB1", "a_1", "a_2", "ab1", "é"]
     assert await found(limit=2) == ["a%1", "aB1"]
@@ -215,8 +210,8 @@ def _activation(now: int) -> RunActivationSnapshot:
     )
 
 
-async def a_run_reads_back_as_it_was_created(stores: RunStores, clock: ManualClock) -> None:
-    """Every field, with what it was started by, what it waits for and what its executor keeps."""
+@on_both
+async def test_a_run_reads_back_as_it_was_created(stores: RunStores, clock: ManualClock) -> None:
     now = clock.now()
     ticket = RunWaitingTicket(ticket_id="k", tool_call_id="call", arguments={"a": [1, None]}, updated_at=now)
     given = run(
@@ -248,8 +243,7 @@ async def a_run_reads_back_as_it_was_created(stores: RunStores, clock: ManualClo
     assert await stores.threads.list_runs(RunQuery()) == (given,)
 
 
-async def a_run_is_created_once(stores: RunStores, clock: ManualClock) -> None:
-    """A second one of the id is refused, on any thread, and leaves no trace."""
+async def test_a_run_is_created_once(stores: RunStores, clock: ManualClock) -> None:
     first = run(stores)
     await stores.threads.create_run(first)
     thread = await stores.threads.load_thread("t")
@@ -262,12 +256,10 @@ async def a_run_is_created_once(stores: RunStores, clock: ManualClock) -> None:
     assert await stores.threads.load_thread("u") is None
 
 
-async def a_thread_points_to_its_runs(stores: RunStores, clock: ManualClock) -> None:
-    """As `Thread.after` says: to the one at work, to the open one, and to the newest."""
+async def test_a_thread_points_to_its_runs(stores: RunStores, clock: ManualClock) -> None:
 
     async def pointers() -> tuple[str | None, str | None, str | None]:
         thread = await stores.threads.load_thread("t")
-        assert thread is not None
         return thread.active_run_id, thread.open_run_id, thread.latest_run_id
 
     async def become(run_id: str, status: RunStatus) -> None:
@@ -288,26 +280,22 @@ async def a_thread_points_to_its_runs(stores: RunStores, clock: ManualClock) -> 
     assert await pointers() == (None, None, "r2")
 
 
-async def an_older_run_moves_no_pointer(stores: RunStores, clock: ManualClock) -> None:
-    """Unless it is done: then the thread lets go of it."""
+async def test_an_older_run_moves_no_pointer(stores: RunStores, clock: ManualClock) -> None:
     await stores.threads.create_run(run(stores, "r1"))
     early = clock.now() - 5
     await stores.threads.create_run(run(stores, "r0", created_at=early, updated_at=early))
     thread = await stores.threads.load_thread("t")
-    assert thread is not None
     assert (thread.active_run_id, thread.open_run_id, thread.latest_run_id) == ("r1", "r1", "r1")
     late_end = run(stores, "r1", status=RunStatus.DONE, updated_at=early, created_at=early)
     await stores.coordinator.commit(ThreadCommit(thread_id="t", run=late_end))
     thread = await stores.threads.load_thread("t")
-    assert thread is not None
     assert (thread.active_run_id, thread.open_run_id, thread.latest_run_id) == (None, None, "r1")
     assert thread.latest_run_updated_at == clock.now()
 
 
-async def the_latest_run_is_the_newest_by_change_then_by_making(
+async def test_the_latest_run_is_the_newest_by_change_then_by_making(
     stores: RunStores, clock: ManualClock
 ) -> None:
-    """Whatever the order in which they were stored."""
     now = clock.now()
     for run_id, updated, created in (("a", 5, 1), ("b", 9, 2), ("c", 9, 4), ("d", 9, 3), ("e", 7, 8)):
         await stores.threads.create_run(
@@ -315,7 +303,6 @@ async def the_latest_run_is_the_newest_by_change_then_by_making(
         )
     await stores.threads.create_run(run(stores, "o", thread="u", updated_at=now + 99))
     latest = await stores.threads.latest_run("t")
-    assert latest is not None
     assert latest.run_id == "c"
     newest = await stores.threads.latest_runs("t")
     assert [one.run_id for one in newest] == ["c", "d", "b", "e", "a"]
@@ -323,10 +310,10 @@ async def the_latest_run_is_the_newest_by_change_then_by_making(
     assert await stores.threads.latest_runs("nothing") == ()
 
 
-async def runs_of_several_threads_come_by_their_last_change_from_any_place_on(
+@on_both
+async def test_runs_of_several_threads_come_by_their_last_change_from_any_place_on(
     stores: RunStores, clock: ManualClock
 ) -> None:
-    """Across batches, each run once; equal instants are told apart by when a run was made, and by its id."""
     now, made = clock.now(), list[RunRecord]()
     for number in range(130):
         at = now + number // 3
@@ -350,8 +337,8 @@ async def runs_of_several_threads_come_by_their_last_change_from_any_place_on(
     assert await newest() == []
 
 
-async def runs_are_listed_by_id_and_by_what_is_asked(stores: RunStores, clock: ManualClock) -> None:
-    """By thread, by status, by the beginning of their ids, taken letter by letter; page by page."""
+@on_both
+async def test_runs_are_listed_by_id_and_by_what_is_asked(stores: RunStores) -> None:
     for run_id, thread, status in (
         ("a_1", "t", RunStatus.RUNNING),
         ("aB1", "t", RunStatus.DONE),
@@ -362,7 +349,7 @@ async def runs_are_listed_by_id_and_by_what_is_asked(stores: RunStores, clock: M
         await stores.threads.create_run(run(stores, run_id, thread=thread, status=status))
 
     async def found(**query: object) -> list[str]:
-        return [one.run_id for one in await stores.threads.list_runs(RunQuery(**query))]  # type: ignore[arg-type]
+        return [one.run_id for one in await stores.threads.list_runs(RunQuery(**query))]
 
     assert await found() == ["a%1", "aB1", "a_1", "a_2", "ab1"]
     assert await found(limit=2, after="a%1") == ["aB1", "a_1"]
@@ -375,10 +362,8 @@ async def runs_are_listed_by_id_and_by_what_is_asked(stores: RunStores, clock: M
     assert await found(id_prefix="a_", after="a_1", statuses=(RunStatus.WAITING,)) == ["a_2"]
 
 
-async def runs_are_listed_and_counted_by_the_beginning_of_their_threads_ids(
-    stores: RunStores, clock: ManualClock
-) -> None:
-    """Letter by letter, whatever their status, in the order of run ids; counted are those that are open."""
+@on_both
+async def test_runs_are_listed_and_counted_by_the_beginning_of_their_threads_ids(stores: RunStores) -> None:
     for run_id, thread, status in (
         ("r1", "a/x", RunStatus.RUNNING),
         ("r2", "a/x", RunStatus.DONE),
@@ -390,7 +375,7 @@ async def runs_are_listed_and_counted_by_the_beginning_of_their_threads_ids(
         await stores.threads.create_run(run(stores, run_id, thread=thread, status=status))
 
     async def found(**query: object) -> list[str]:
-        return [one.run_id for one in await stores.threads.list_runs(RunQuery(**query))]  # type: ignore[arg-type]
+        return [one.run_id for one in await stores.threads.list_runs(RunQuery(**query))]
 
     assert await found(thread_prefix="a/") == ["r0", "r1", "r2", "r3"]
     open_ones = (RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING)
@@ -403,8 +388,7 @@ async def runs_are_listed_and_counted_by_the_beginning_of_their_threads_ids(
     assert counted == [3, 1, 0, 5]
 
 
-async def facts_are_what_a_submission_is_decided_on(stores: RunStores, clock: ManualClock) -> None:
-    """The thread, its count of messages, what waits, and the runs that matter."""
+async def test_facts_are_what_a_submission_is_decided_on(stores: RunStores, clock: ManualClock) -> None:
     await said(stores, "m1", "m2")
     pending = await waiting(stores, "p1", "p2")
     first = run(stores, "r1")
@@ -426,27 +410,4 @@ async def facts_are_what_a_submission_is_decided_on(stores: RunStores, clock: Ma
     unnamed = await stores.threads.submission_facts("t")
     assert unnamed == replace(facts, named_run=None)
     named = (await stores.threads.submission_facts("t", "other")).named_run
-    assert named is not None
     assert named.thread_id == "u"
-
-
-PROMISES: tuple[Promise, ...] = (
-    what_is_not_there_is_none,
-    a_thread_reads_back_as_it_was_saved,
-    saving_a_thread_keeps_its_messages,
-    a_parent_must_exist,
-    no_thread_is_its_own_ancestor,
-    deleting_a_thread_detaches_its_children,
-    children_may_prevent_that_a_thread_is_deleted,
-    children_may_go_with_their_thread,
-    threads_are_listed_by_id_and_by_what_is_asked,
-    a_run_reads_back_as_it_was_created,
-    a_run_is_created_once,
-    a_thread_points_to_its_runs,
-    an_older_run_moves_no_pointer,
-    the_latest_run_is_the_newest_by_change_then_by_making,
-    runs_of_several_threads_come_by_their_last_change_from_any_place_on,
-    runs_are_listed_by_id_and_by_what_is_asked,
-    runs_are_listed_and_counted_by_the_beginning_of_their_threads_ids,
-    facts_are_what_a_submission_is_decided_on,
-)

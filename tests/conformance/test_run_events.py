@@ -3,8 +3,9 @@
 import asyncio
 from datetime import timedelta
 
+from conformance.boxes import on_both
 from conformance.promises.given import refused
-from conformance.promises.run_given import TOGETHER, Promise, event
+from conformance.promises.run_given import TOGETHER, event
 from postroom.contracts.errors import CursorAhead, IdempotencyConflict, VersionConflict
 from postroom.contracts.events import (
     AppendOptions,
@@ -17,7 +18,7 @@ from postroom.contracts.events import (
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.stores.runs.ports import RunStores
-from postroom.testing.clock import ManualClock
+from postroom.testing import ManualClock
 
 THREAD = EventScope.thread("t")
 KEYED = AppendOptions(writer_id="w", idempotency_key="k")
@@ -27,8 +28,7 @@ async def _kinds(stores: RunStores, scope: EventScope, *, after: int = 0) -> lis
     return [one.event_kind for one in (await stores.events.list(scope, after=after)).events]
 
 
-async def each_scope_counts_its_events_from_one(stores: RunStores, clock: ManualClock) -> None:
-    """In the order in which they were appended, and by itself."""
+async def test_each_scope_counts_its_events_from_one(stores: RunStores) -> None:
     for number in range(3):
         await stores.events.append(event(f"T{number}"))
         await stores.events.append(event(f"U{number}", thread="u"))
@@ -41,8 +41,7 @@ async def each_scope_counts_its_events_from_one(stores: RunStores, clock: Manual
     assert await stores.events.count(EventScope.run("t")) == 0
 
 
-async def one_event_stands_in_both_its_scopes(stores: RunStores, clock: ManualClock) -> None:
-    """At a place of its own in each, as one and the same event."""
+async def test_one_event_stands_in_both_its_scopes(stores: RunStores) -> None:
     await stores.events.append(event("Alone"))
     shared = await stores.events.append(event("Shared", run_id="r1"))
     assert shared.sequences == {"thread:t": 2, "run:r1": 1}
@@ -51,8 +50,8 @@ async def one_event_stands_in_both_its_scopes(stores: RunStores, clock: ManualCl
         assert (await stores.events.list(scope, after=after)).events == (shared,)
 
 
-async def an_event_reads_back_as_it_was_appended(stores: RunStores, clock: ManualClock) -> None:
-    """Every field, in listings and by id; an unknown id is none."""
+@on_both
+async def test_an_event_reads_back_as_it_was_appended(stores: RunStores, clock: ManualClock) -> None:
     draft = event(
         "Kind: 'ü'",
         run_id="r: 'ü'",
@@ -84,8 +83,7 @@ async def an_event_reads_back_as_it_was_appended(stores: RunStores, clock: Manua
     assert later.event_id != made.event_id
 
 
-async def a_listing_goes_on_from_its_cursor(stores: RunStores, clock: ManualClock) -> None:
-    """Page by page, each event once; at the end the page is empty and the cursor stays."""
+async def test_a_listing_goes_on_from_its_cursor(stores: RunStores) -> None:
     for number in range(5):
         await stores.events.append(event(f"E{number}"))
     seen: list[str] = []
@@ -101,8 +99,7 @@ async def a_listing_goes_on_from_its_cursor(stores: RunStores, clock: ManualCloc
     assert await stores.events.list(EventScope.run("nobody")) == EventPage(events=(), cursor=0)
 
 
-async def a_cursor_beyond_the_end_is_of_another_log(stores: RunStores, clock: ManualClock) -> None:
-    """It is refused rather than answered with nothing."""
+async def test_a_cursor_beyond_the_end_is_of_another_log(stores: RunStores) -> None:
     await stores.events.append(event())
     assert (await stores.events.list(THREAD, after=1)).events == ()
     for scope, after in ((THREAD, 2), (EventScope.run("nobody"), 1)):
@@ -110,8 +107,9 @@ async def a_cursor_beyond_the_end_is_of_another_log(stores: RunStores, clock: Ma
             await stores.events.list(scope, after=after)
 
 
-async def an_append_that_is_repeated_gives_the_first_event(stores: RunStores, clock: ManualClock) -> None:
-    """Under its key, later, and also when origin or schema version differ; nothing is counted twice."""
+async def test_an_append_that_is_repeated_gives_the_first_event(
+    stores: RunStores, clock: ManualClock
+) -> None:
     draft = event("Once", run_id="r1", payload={"b": 1, "a": 2}, options=KEYED)
     first = await stores.events.append(draft)
     clock.advance(timedelta(days=1))
@@ -127,8 +125,7 @@ async def an_append_that_is_repeated_gives_the_first_event(stores: RunStores, cl
     assert await stores.events.count(EventScope.run("r1")) == 1
 
 
-async def a_key_is_its_writers_own(stores: RunStores, clock: ManualClock) -> None:
-    """Another writer, or no writer at all, appends another event."""
+async def test_a_key_is_its_writers_own(stores: RunStores) -> None:
     drafts = [
         event(options=KEYED),
         event(options=replace(KEYED, writer_id="another")),
@@ -141,8 +138,8 @@ async def a_key_is_its_writers_own(stores: RunStores, clock: ManualClock) -> Non
     assert await stores.events.count(THREAD) == 5
 
 
-async def a_key_used_for_another_event_conflicts(stores: RunStores, clock: ManualClock) -> None:
-    """Whatever differs in what was said; nothing is appended."""
+@on_both
+async def test_a_key_used_for_another_event_conflicts(stores: RunStores) -> None:
     draft = event("Once", payload={"a": 1}, causation_id="c", correlation_id="d", options=KEYED)
     await stores.events.append(draft)
     for other in (
@@ -161,8 +158,7 @@ async def a_key_used_for_another_event_conflicts(stores: RunStores, clock: Manua
     assert await stores.events.count(EventScope.run("r1")) == 0
 
 
-async def an_append_may_expect_the_newest_number(stores: RunStores, clock: ManualClock) -> None:
-    """Of one scope or of several; when one is not as expected nothing is appended anywhere."""
+async def test_an_append_may_expect_the_newest_number(stores: RunStores) -> None:
 
     def expecting(**prior: int) -> CanonicalEventDraft:
         keys = {f"{family}:{'t' if family == 'thread' else 'r1'}": n for family, n in prior.items()}
@@ -178,8 +174,8 @@ async def an_append_may_expect_the_newest_number(stores: RunStores, clock: Manua
     assert (await stores.events.append(expecting(thread=2))).sequences == {"thread:t": 3, "run:r1": 2}
 
 
-async def events_appended_at_the_same_time_leave_no_gap(stores: RunStores, clock: ManualClock) -> None:
-    """In any scope; each caller's answer is the event at its place."""
+@on_both
+async def test_events_appended_at_the_same_time_leave_no_gap(stores: RunStores) -> None:
     async with asyncio.TaskGroup() as group:
         tries = [
             group.create_task(stores.events.append(event(f"E{n}", run_id=f"r{n % 3}")))
@@ -195,16 +191,16 @@ async def events_appended_at_the_same_time_leave_no_gap(stores: RunStores, clock
         assert {one.run_id for one in listed} == {f"r{number}"}
 
 
-async def repeating_at_the_same_time_appends_once(stores: RunStores, clock: ManualClock) -> None:
-    """All callers get the one event."""
+@on_both
+async def test_repeating_at_the_same_time_appends_once(stores: RunStores) -> None:
     async with asyncio.TaskGroup() as group:
         tries = [group.create_task(stores.events.append(event(options=KEYED))) for _ in range(TOGETHER)]
     assert {one.result().event_id for one in tries} == {tries[0].result().event_id}
     assert await stores.events.count(THREAD) == 1
 
 
-async def of_appends_that_expect_the_same_one_goes_through(stores: RunStores, clock: ManualClock) -> None:
-    """The others are told."""
+@on_both
+async def test_of_appends_that_expect_the_same_one_goes_through(stores: RunStores) -> None:
     expecting = event(options=AppendOptions(expected_prior={"thread:t": 0}))
 
     async def append() -> bool:
@@ -220,8 +216,8 @@ async def of_appends_that_expect_the_same_one_goes_through(stores: RunStores, cl
     assert await stores.events.count(THREAD) == 1
 
 
-async def who_waits_for_events_is_woken(stores: RunStores, clock: ManualClock) -> None:
-    """By an append or a commit; at once when there are some already; by another scope's events in vain."""
+@on_both
+async def test_who_waits_for_events_is_woken(stores: RunStores) -> None:
     async with asyncio.TaskGroup() as group:
         waits = group.create_task(stores.events.wait(THREAD, after=0))
         await asyncio.sleep(0)
@@ -236,8 +232,8 @@ async def who_waits_for_events_is_woken(stores: RunStores, clock: ManualClock) -
     assert await _kinds(stores, THREAD, after=1) == ["Second"]
 
 
-async def who_follows_a_scope_misses_nothing(stores: RunStores, clock: ManualClock) -> None:
-    """From a cursor on, listing and waiting in turn, each event once, while others append."""
+@on_both
+async def test_who_follows_a_scope_misses_nothing(stores: RunStores) -> None:
     await stores.events.append(event("E0"))
     seen: list[str] = []
 
@@ -256,30 +252,9 @@ async def who_follows_a_scope_misses_nothing(stores: RunStores, clock: ManualClo
     assert sorted(seen) == sorted(f"E{number}" for number in range(TOGETHER + 1))
 
 
-async def the_payload_of_an_event_is_the_stores_own(stores: RunStores, clock: ManualClock) -> None:
-    """What was given and what was read is the caller's; what is stored stays."""
+async def test_the_payload_of_an_event_is_the_stores_own(stores: RunStores) -> None:
     payload: dict[str, list[int]] = {"list": [1]}
     made = await stores.events.append(event(payload=payload))
     payload["list"].append(2)
     stored = await stores.events.load(made.event_id)
-    assert stored is not None
     assert stored.payload == {"list": [1]}
-
-
-PROMISES: tuple[Promise, ...] = (
-    each_scope_counts_its_events_from_one,
-    one_event_stands_in_both_its_scopes,
-    an_event_reads_back_as_it_was_appended,
-    a_listing_goes_on_from_its_cursor,
-    a_cursor_beyond_the_end_is_of_another_log,
-    an_append_that_is_repeated_gives_the_first_event,
-    a_key_is_its_writers_own,
-    a_key_used_for_another_event_conflicts,
-    an_append_may_expect_the_newest_number,
-    events_appended_at_the_same_time_leave_no_gap,
-    repeating_at_the_same_time_appends_once,
-    of_appends_that_expect_the_same_one_goes_through,
-    who_waits_for_events_is_woken,
-    who_follows_a_scope_misses_nothing,
-    the_payload_of_an_event_is_the_stores_own,
-)
