@@ -11,17 +11,16 @@ from collections.abc import Iterable
 
 TWINS = frozenset({"postgres", "pooled"})
 """Store kinds whose case repeats a case on SQLite."""
-WHERE_ENGINES_DIFFER = ("concurrency", "conformance", "faults", "leases", "migrations")
-"""Folders whose PostgreSQL cases CI runs: there locks, types, isolation and failures decide."""
-EMBEDDED_ON_POSTGRES = (
-    "embedded/test_answers_once.py",
-    "embedded/test_budgets_at_once.py",
-    "embedded/test_cancelled_calls.py",
-    "embedded/test_keys.py",
-    "embedded/test_lost_replies.py",
-    "embedded/test_newer_records.py",
+WHERE_ENGINES_DIFFER = (
+    "concurrency",
+    "conformance",
+    "dispatch",
+    "embedded",
+    "faults",
+    "leases",
+    "migrations",
 )
-"""Files of the library whose PostgreSQL cases CI runs: two writers meet in one row, or a commit's reply is lost."""
+"""Folders whose PostgreSQL cases CI runs: there locks, types, isolation and failures decide."""
 
 IN_CI = {
     "chats/test_storms.py": (
@@ -231,4 +230,4 @@ def lane_of(file: str, case: str, parameters: Iterable[object], *, is_long: bool
         return None
     if "pooled" in kinds:
         return "nightly"
-    return "long" if folder in WHERE_ENGINES_DIFFER or file in EMBEDDED_ON_POSTGRES else "nightly"
+    return "long" if folder in WHERE_ENGINES_DIFFER else "nightly"
