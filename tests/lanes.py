@@ -172,6 +172,7 @@ IN_CI = {
         "test_each_case_is_in_the_tables_of_the_documents",
     ),
     "real_clients/test_many_messages.py": (),
+    "real_clients/test_real_servers.py": (),
     "real_clients/test_removed.py": ("test_a_client_edits_as_before_when_the_command_is_gone[claude",),
     "real_clients/test_table.py": (
         "test_a_client_does_what_the_table_says[claude-mail_told_at_the_prompt",
