@@ -2,17 +2,22 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from random import Random
 from typing import Any, TypeVar
 
 from patient_loop import a_moment
+from postroom.concurrency import Tasks
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink, RunFinish, RunStart, TextDelta, ToolCallReady
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import AgentNotFound, RateLimited, StoreUnavailable, Unauthorized
 from postroom.contracts.events import CanonicalEvent, EventScope
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
+from postroom.contracts.live import LiveChannels, LiveRunCommand, LiveRunTarget
 from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
 from postroom.contracts.registry import RegistrySet
@@ -28,9 +33,42 @@ from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.submission import Prepared
 from postroom.stores.runs.ports import RunStores
+from postroom.testing import ManualClock
 
 T = TypeVar("T")
+Answer = Callable[[LiveRunCommand], Awaitable[bool]]
+QUEUED, CLAIMED, ACKED = RunDispatchStatus.QUEUED, RunDispatchStatus.CLAIMED, RunDispatchStatus.ACKED
+CANCELLED, SUPERSEDED = RunDispatchStatus.CANCELLED, RunDispatchStatus.SUPERSEDED
+DEAD = RunDispatchStatus.DEAD_LETTER
+ENDED_BY_CANCEL = (RunStatus.DONE, TerminationReason.cancelled())
 PATIENCE = float(os.environ.get("POSTROOM_PATIENCE", "30"))
+
+
+class Longest(Random):
+    """Draws the longest delay each time."""
+
+    def randint(self, a: int, b: int) -> int:
+        return b
+
+
+def ask(thread_id: str = "t", *words: str, agent_id: str | None = None, **delivery: Any) -> RunActivation:
+    """Return a submission to a thread that says these words, or else "go"."""
+    request = RunActivation.new(thread_id, words or ["go"], agent_id=agent_id)
+    return request.delivered(**delivery) if delivery else request
+
+
+def said(executor: "Deaf") -> list[list[str]]:
+    """Return what each execution was asked."""
+    return [[message.text() for message in one.messages] for one in executor.activations]
+
+
+def asked_for(*executors: "Deaf") -> list[str | None]:
+    """Return the dispatches of all executions."""
+    return [one.trace.dispatch_id for executor in executors for one in executor.activations]
+
+
+def ms(milliseconds: int) -> timedelta:
+    return timedelta(milliseconds=milliseconds)
 
 
 def done(activation: RunActivation, response: str = "ok") -> AgentRunResult:
@@ -322,3 +360,90 @@ async def events_of(stores: RunStores, thread_id: str) -> tuple[CanonicalEvent, 
 async def kinds_of(stores: RunStores, thread_id: str) -> list[str]:
     """Return the kinds of events in a thread's log."""
     return [event.event_kind for event in await events_of(stores, thread_id)]
+
+
+def operations(mailbox: Mailbox, operation: str, result: str = "ok") -> float:
+    """Return how often a store operation came to this result."""
+    return mailbox.metrics.value("postroom_mailbox_operations_total", operation=operation, result=result)
+
+
+def runs_ended(mailbox: Mailbox, outcome: str) -> float:
+    """Return how many runs came to this outcome."""
+    return mailbox.metrics.value("postroom_runs_total", outcome=outcome)
+
+
+def only(events: Sequence[CanonicalEvent], kind: str) -> CanonicalEvent:
+    """Return the one event of this kind."""
+    (event,) = [event for event in events if event.event_kind == kind]
+    return event
+
+
+async def read_to_end(stream: Any) -> list[Any]:
+    """Return what is still told by the stream of a run."""
+    async with asyncio.timeout(PATIENCE):
+        return [event async for event in stream]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let others run until it is so."""
+
+    async def look() -> object:
+        return condition()
+
+    await eventually(look)
+
+
+async def turns() -> None:
+    """Let others run for a while, so that what must not happen would have happened."""
+    for _ in range(200):
+        await asyncio.sleep(0)
+
+
+async def drop(command: LiveRunCommand) -> bool:
+    return False
+
+
+async def _accept(command: LiveRunCommand) -> bool:
+    return True
+
+
+@asynccontextmanager
+async def listening(
+    channels: LiveChannels, target: LiveRunTarget, answer: Answer = _accept
+) -> AsyncIterator[list[LiveRunCommand]]:
+    """Hear the commands to a target; `answer` says of each whether it is accepted, else it is dropped."""
+    heard: list[LiveRunCommand] = []
+    subscription = await channels.open(target)
+
+    async def serve() -> None:
+        async for entry in subscription:
+            with entry:
+                heard.append(entry.command)
+                if await answer(entry.command):
+                    entry.receipt.ack()
+
+    tasks = Tasks("listener")
+    served = tasks.start(serve(), name=target.thread_id)
+    try:
+        yield heard
+        subscription.close()
+        async with asyncio.timeout(60):
+            await served
+    finally:
+        subscription.close()
+        await tasks.close()
+
+
+async def as_time_passes(timer: ManualClock, work: Coroutine[Any, Any, T]) -> T:
+    """Return what `work` returns; whoever sleeps by the timer meanwhile is woken."""
+    tasks = Tasks("work under a moving clock")
+    task = tasks.start(work, name="work")
+    try:
+        async with asyncio.timeout(60):
+            while not task.done():
+                await asyncio.sleep(0)
+                if timer.sleeping:
+                    timer.advance(timedelta(milliseconds=25))
+        return await task
+    finally:
+        await tasks.close()

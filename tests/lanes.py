@@ -11,17 +11,16 @@ from collections.abc import Iterable
 
 TWINS = frozenset({"postgres", "pooled"})
 """Store kinds whose case repeats a case on SQLite."""
-WHERE_ENGINES_DIFFER = ("concurrency", "conformance", "faults", "leases", "migrations")
-"""Folders whose PostgreSQL cases CI runs: there locks, types, isolation and failures decide."""
-EMBEDDED_ON_POSTGRES = (
-    "embedded/test_answers_once.py",
-    "embedded/test_budgets_at_once.py",
-    "embedded/test_cancelled_calls.py",
-    "embedded/test_keys.py",
-    "embedded/test_lost_replies.py",
-    "embedded/test_newer_records.py",
+WHERE_ENGINES_DIFFER = (
+    "concurrency",
+    "conformance",
+    "dispatch",
+    "embedded",
+    "faults",
+    "leases",
+    "migrations",
 )
-"""Files of the library whose PostgreSQL cases CI runs: two writers meet in one row, or a commit's reply is lost."""
+"""Folders whose PostgreSQL cases CI runs: there locks, types, isolation and failures decide."""
 
 IN_CI = {
     "chats/test_storms.py": (
@@ -173,6 +172,7 @@ IN_CI = {
         "test_each_case_is_in_the_tables_of_the_documents",
     ),
     "real_clients/test_many_messages.py": (),
+    "real_clients/test_real_servers.py": (),
     "real_clients/test_removed.py": ("test_a_client_edits_as_before_when_the_command_is_gone[claude",),
     "real_clients/test_table.py": (
         "test_a_client_does_what_the_table_says[claude-mail_told_at_the_prompt",
@@ -231,4 +231,4 @@ def lane_of(file: str, case: str, parameters: Iterable[object], *, is_long: bool
         return None
     if "pooled" in kinds:
         return "nightly"
-    return "long" if folder in WHERE_ENGINES_DIFFER or file in EMBEDDED_ON_POSTGRES else "nightly"
+    return "long" if folder in WHERE_ENGINES_DIFFER else "nightly"

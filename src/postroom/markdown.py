@@ -122,7 +122,7 @@ def to_html(
     return nh3.clean(
         PARSER.renderer.render(_deep_ones_scroll(tokens), PARSER.options, env),
         tags=_TAGS,
-        attributes={"a": {"href", "title"}, "ol": {"start"}, "img": {"src", "alt"}},
+        attributes={"a": {"href", "title"}, "ol": {"start"}, "img": {"src", "alt"}, "pre": {"data-language"}},
         attribute_filter=lambda tag, attribute, value: _kept(tag, attribute, value, pictures, references),
         allowed_classes=_CLASSES,
         tag_attribute_values={tag: {"dir": {"auto"}} for tag in ("ul", "ol", "blockquote")},

@@ -240,3 +240,21 @@ async def test_a_caller_gets_a_plain_reason_and_the_operator_gets_the_words_of_t
         assert all(words in (run.error or "") for run in runs)
         assert any(run.run_id in told for run in runs)
         assert words in caplog.text
+
+
+@pytest.mark.parametrize("way", ["a field", "tags"])
+async def test_a_chat_completion_carries_the_reasoning_streamed_or_not(room: Room, way: str) -> None:
+    thought = "The north light is broken."
+    thinks = (
+        [chunk(reasoning_content=thought)]
+        if way == "a field"
+        else [chunk(content=f"<think>{thought}"), chunk(content="</think>\n")]
+    )
+    answer = [*thinks, chunk(content="The south light."), chunk("stop"), END]
+    async with endless(room, answer, answer) as (it, _):
+        whole = (await it.chat("Which light?")).choices[0].message
+        assert (whole.content, whole.reasoning_content) == ("The south light.", thought)
+        stream = await it.chat("Which one?", stream=True)
+        deltas = [one.choices[0].delta async for one in stream if one.choices]
+        assert "".join(one.content or "" for one in deltas) == "The south light."
+        assert "".join(getattr(one, "reasoning_content", None) or "" for one in deltas) == thought

@@ -4,10 +4,6 @@ SQLite counts the steps of its own machine, which are the same on a busy compute
 both engines.
 """
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from postroom import Item, Mailbox, MailboxConfig
@@ -16,29 +12,23 @@ from postroom.contracts.errors import DuplicateRecord
 from postroom.contracts.messages import DeliveryMode, Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.run_stores import ClaimRequest, DueThread
-from postroom.stores.transaction import Transaction
 
-FEW, MANY = 300, 3_000
-AT_MOST = 1.5
-FAR_AWAY = 9_999_999_999_999
-NOBODY_WORKS = MailboxConfig(max_queued_per_thread=None)
+FEW, MANY, AT_MOST = 300, 3_000, 1.5
 WAITS = DeliveryMode(starts_run=True)
+KNOWN = RunActivation.new("deep", [Message.user("x", id="known")])
 
 
-async def steps(mailbox: Mailbox, change: Callable[[Transaction], object]) -> int:
+class Undo(Exception):
+    pass
+
+
+async def steps(mailbox, change):
     """Return how many steps SQLite needs for a change, in hundreds; the change is undone."""
-    counted = 0
+    counted = []
 
-    def count() -> None:
-        nonlocal counted
-        counted += 1
-
-    class Undo(Exception):
-        pass
-
-    def counting(tx: Transaction) -> None:
+    def counting(tx):
         connection = tx.runs._sql.connection  # the store's own: no public face shows a step
-        connection.set_progress_handler(count, 100)
+        connection.set_progress_handler(lambda: counted.append(1) and None, 100)
         try:
             change(tx)
         finally:
@@ -47,27 +37,10 @@ async def steps(mailbox: Mailbox, change: Callable[[Transaction], object]) -> in
 
     with pytest.raises(Undo):
         await mailbox.stores.store.write(counting)
-    return counted + 1
+    return len(counted) + 1
 
 
-@pytest.fixture
-def opening(tmp_path: Path) -> Callable[[int], Any]:
-    def opened(number: int) -> Any:
-        return Mailbox.open(f"sqlite:///{tmp_path}/{number}.db", None, config=NOBODY_WORKS)
-
-    return opened
-
-
-async def compared(opening: Callable[[int], Any], fill: Any, change: Callable[[Transaction], object]) -> None:
-    few, many = [], []
-    for waiting, found in ((FEW, few), (MANY, many)):
-        async with opening(waiting) as mailbox:
-            await fill(mailbox, waiting)
-            found.append(await steps(mailbox, change))
-    assert many[0] <= few[0] * AT_MOST, (few, many)
-
-
-async def queued(mailbox: Mailbox, waiting: int) -> None:
+async def queued(mailbox, waiting):
     """Queue runs on one thread behind a claimed one, and one run on another thread behind them all."""
     await mailbox.enqueue_many([Item("deep", "x") for _ in range(waiting)])
     await mailbox.enqueue("other", "x")
@@ -75,94 +48,99 @@ async def queued(mailbox: Mailbox, waiting: int) -> None:
     await mailbox.stores.store.write(lambda tx: tx.runs.dispatches.claim("deep", claim))
 
 
-async def resting(mailbox: Mailbox, waiting: int) -> None:
+async def queued_and_known(mailbox, waiting):
+    await queued(mailbox, waiting)
+    await mailbox.admin.submit_background(KNOWN)
+
+
+async def resting(mailbox, waiting):
     """Store effects behind one that rests, and one of another order behind them all."""
-    drafts = [draft("resting", FAR_AWAY), *(draft("resting") for _ in range(waiting)), draft("other")]
+
+    def draft(order, available_at=0):
+        key = {"order_key": order, "available_at": available_at}
+        return OutboxDraft(kind="chat", target="telegram", payload={}, **key)
+
+    drafts = [
+        draft("resting", 9_999_999_999_999),
+        *(draft("resting") for _ in range(waiting)),
+        draft("other"),
+    ]
     await mailbox.stores.store.write(lambda tx: [tx.outbox.put(one, now=1) for one in drafts] and None)
 
 
-def draft(order: str, available_at: int = 0) -> OutboxDraft:
-    return OutboxDraft(kind="chat", target="telegram", payload={}, order_key=order, available_at=available_at)
-
-
-async def waiting_messages(mailbox: Mailbox, waiting: int) -> None:
+async def messages_wait(mailbox, waiting):
     await queued(mailbox, 1)
     messages = [Message.user("x", id=f"m{number}") for number in range(waiting)]
     await mailbox.stores.threads.append_pending("deep", messages, WAITS)
 
 
-async def test_a_poll_reads_nothing_of_what_is_behind_a_claimed_run(opening) -> None:
-    def look(tx: Transaction) -> None:
-        assert tx.runs.dispatches.due_threads(10) == (DueThread("other", "", ""),)
-        assert tx.runs.dispatches.next_due_at() == 0
-
-    await compared(opening, queued, look)
+def poll(tx):
+    assert tx.runs.dispatches.due_threads(10) == (DueThread("other", "", ""),)
+    assert tx.runs.dispatches.next_due_at() == 0
 
 
-async def test_a_submission_reads_nothing_of_what_is_queued_before_it(opening) -> None:
-    await compared(opening, queued, lambda tx: tx.runs.threads.submission_facts("deep", None, 100))
+def submission(tx):
+    tx.runs.threads.submission_facts("deep", None, 100)
 
 
-async def test_a_claim_reads_nothing_of_what_is_behind_it(opening) -> None:
-    def claim(tx: Transaction) -> None:
-        request = ClaimRequest(consumer="here", lease_ms=1_000)
-        assert tx.runs.dispatches.claim("deep", request) is None
-        assert tx.runs.dispatches.claim("other", request) is not None
-
-    await compared(opening, queued, claim)
+def claim(tx):
+    request = ClaimRequest(consumer="here", lease_ms=1_000)
+    assert tx.runs.dispatches.claim("deep", request) is None
+    assert tx.runs.dispatches.claim("other", request) is not None
 
 
-async def test_a_look_for_effects_reads_nothing_of_what_is_behind_one_that_rests(opening) -> None:
-    def look(tx: Transaction) -> None:
-        assert tx.outbox.due(["chat"]) == [("chat", "telegram")]
-        [taken] = tx.outbox.claim("chat", "telegram", lease_ms=1_000, limit=10)
-        assert taken.order_key == "other"
-
-    await compared(opening, resting, look)
+def look_for_effects(tx):
+    assert tx.outbox.due(["chat"]) == [("chat", "telegram")]
+    [taken] = tx.outbox.claim("chat", "telegram", lease_ms=1_000, limit=10)
+    assert taken.order_key == "other"
 
 
-async def test_a_message_to_a_busy_thread_reads_nothing_of_what_waits_there(opening) -> None:
-    def put(tx: Transaction) -> None:
-        tx.runs.put_waiting("deep", (Message.user("y", id="y"),), WAITS, 10_000)
-        assert tx.runs.messages.full(("deep",), 10_000) == frozenset()
-        assert tx.runs.threads.submission_facts("deep", None).waits
-
-    await compared(opening, waiting_messages, put)
+def message_to_a_busy_thread(tx):
+    tx.runs.put_waiting("deep", (Message.user("y", id="y"),), WAITS, 10_000)
+    assert tx.runs.messages.full(("deep",), 10_000) == frozenset()
+    assert tx.runs.threads.submission_facts("deep", None).waits
 
 
-async def test_who_looks_for_threads_on_which_messages_wait_reads_one_message_of_each(opening) -> None:
-    def look(tx: Transaction) -> None:
-        assert tx.runs.messages.threads_with_waiting(10, "") == ("deep",)
-        assert tx.runs.dispatches.queued_threads(10, "") == ("other",)
-
-    await compared(opening, waiting_messages, look)
+def look_for_threads_on_which_messages_wait(tx):
+    assert tx.runs.messages.threads_with_waiting(10, "") == ("deep",)
+    assert tx.runs.dispatches.queued_threads(10, "") == ("other",)
 
 
-async def test_a_repeated_message_finds_its_run_without_a_look_at_the_other_runs(opening) -> None:
-    run_ids: list[str] = []
-
-    async def fill(mailbox: Mailbox, waiting: int) -> None:
-        request = RunActivation.new("deep", [Message.user("x", id="known")])
-        await queued(mailbox, waiting)
-        run_ids.append((await mailbox.admin.submit_background(request)).run_id)
-
-    def look(tx: Transaction) -> None:
-        run = tx.runs.messages.given_to("deep", "known")
-        assert run is not None
-        assert run.run_id == run_ids[-1]
-
-    await compared(opening, fill, look)
+def repeated_message(tx):
+    assert tx.runs.messages.given_to("deep", "known").input.trigger_message_ids == ("known",)
 
 
-async def test_a_repeated_message_of_an_earlier_release_finds_its_run(opening) -> None:
-    async with opening(1) as mailbox:
-        request = RunActivation.new("t", [Message.user("x", id="known")])
-        first = await mailbox.admin.submit_background(request)
+@pytest.mark.parametrize(
+    ("fill", "change"),
+    [
+        (queued, poll),
+        (queued, submission),
+        (queued, claim),
+        (queued_and_known, repeated_message),
+        (resting, look_for_effects),
+        (messages_wait, message_to_a_busy_thread),
+        (messages_wait, look_for_threads_on_which_messages_wait),
+    ],
+    ids=lambda one: one.__name__,
+)
+async def test_what_is_looked_at_does_not_grow_with_what_waits(tmp_path, fill, change):
+    found = []
+    for waiting in (FEW, MANY):
+        nobody_works = MailboxConfig(max_queued_per_thread=None)
+        async with Mailbox.open(f"sqlite:///{tmp_path}/{waiting}.db", None, config=nobody_works) as mailbox:
+            await fill(mailbox, waiting)
+            found.append(await steps(mailbox, change))
+    assert found[1] <= found[0] * AT_MOST, found
 
-        def forget(tx: Transaction) -> None:
-            tx.runs._sql.connection.execute("UPDATE run_messages SET given_to = NULL")  # as it stored them
+
+async def test_a_repeated_message_that_the_release_before_stored_finds_its_run():
+    async with Mailbox.open("memory", None) as mailbox:
+        first = await mailbox.admin.submit_background(KNOWN)
+
+        def forget(tx):
+            tx.runs._sql.connection.execute("UPDATE run_messages SET given_to = NULL")
 
         await mailbox.stores.store.write(forget)
         with pytest.raises(DuplicateRecord) as refused:
-            await mailbox.admin.submit_background(request)
+            await mailbox.admin.submit_background(KNOWN)
         assert refused.value.details == {"run_id": first.run_id}

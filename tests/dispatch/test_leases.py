@@ -1,26 +1,41 @@
-"""A lease is kept while its run is at work; a lost one stops the work, whatever the executor does."""
+"""A lease is kept while its run is at work, a lost one stops the work; what failed is told; numbers say how long it took."""
 
 import asyncio
-import dataclasses
 from collections import Counter
 from datetime import timedelta
 
+import pytest
+
+from conformance.promises.run_given import ended
 from dispatch_room import (
+    ACKED,
+    CANCELLED,
+    CLAIMED,
+    DEAD,
+    ENDED_BY_CANCEL,
+    QUEUED,
+    SUPERSEDED,
     Blocking,
     Counting,
     Deaf,
-    RunActivation,
-    dispatch_in,
-    dispatch_that,
+    ask,
     done,
     eventually,
+    operations,
+    rate_limited,
+    unauthorized,
+    until,
 )
+from postroom.contracts import errors
+from postroom.contracts.agent_events import ToolCallDone, ToolCallResumed
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.errors import CommitUnknown, Overloaded, StaleClaim
 from postroom.contracts.events import EventScope
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
-from postroom.contracts.runs import RunStatus
+from postroom.contracts.runs import RunStatus, RunWaitingState, TerminationReason, WaitingReason
+from postroom.contracts.tools import Suspension, ToolCallOutcome, ToolResult, ToolStatus
 from postroom.dispatch.config import MailboxConfig
+from postroom.dispatch.sinks import SuspensionAwareSink
 from postroom.testing.faults import writes, writes_that
 from postroom.testing.run_faults import failing_changes
 
@@ -29,16 +44,11 @@ SHORT = MailboxConfig(
 )
 
 
-class Stubborn(Deaf):
+class Stubborn(Blocking):
     """Does not stop when it is cancelled."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.started = asyncio.Event()
-        self.release = asyncio.Event()
-
     async def execute(self, activation, sink):
-        self.started.set()
+        self.started.put_nowait(activation)
         while not self.release.is_set():
             try:
                 await self.release.wait()
@@ -47,294 +57,270 @@ class Stubborn(Deaf):
         return done(activation)
 
 
-async def let_time_pass(room, seconds: float, step_ms: int = 500) -> None:
-    """Move the clock on in small steps and let everybody who sleeps by it look around."""
-    for _ in range(int(seconds * 1000 / step_ms)):
-        room.clock.advance(timedelta(milliseconds=step_ms))
-        for _ in range(20):
-            await asyncio.sleep(0)
+async def at_work(room, executor, config=None, **settings):
+    """Return a mailbox in which a run is at work, and its submission."""
+    mailbox = room.mailbox(executor, config=config, **settings)
+    result = await mailbox.submit_background(ask())
+    async with asyncio.timeout(60):
+        await executor.started.get()
+    return mailbox, result
+
+
+async def as_time_goes(room, look):
+    """Let time pass until there is what is looked for."""
+
+    async def passing():
+        room.passes(milliseconds=250)
+        return await look()
+
+    return await eventually(passing)
 
 
 async def test_renewal_is_tried_again_when_the_store_fails_and_the_run_goes_on(room):
-    calls: Counter[str] = Counter()
+    calls, executor = Counter(), Blocking()
     refused = failing_changes(room.stores, before={"renew_leases": writes(1, 2)}, counts=calls)
-    executor = Blocking()
-    mailbox = room.mailbox(executor, stores=refused, config=SHORT)
-    result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
-    await executor.started.get()
-    first = (await room.stores.dispatches.load_dispatch(result.dispatch_id)).lease_until
+    _, result = await at_work(room, executor, SHORT, stores=refused)
+    first = (await room.row(result)).lease_until
 
     async def renewed():
         if room.clock.sleeping:  # or the lease would end while the store is slow
-            room.clock.advance(timedelta(milliseconds=250))
-        row = await room.stores.dispatches.load_dispatch(result.dispatch_id)
-        return row.lease_until > first or None
+            room.passes(milliseconds=250)
+        return (await room.row(result)).lease_until > first
 
     await eventually(renewed)
     assert calls["renew_leases"] >= 3
     executor.release.set()
-    await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.ACKED)
+    await room.acked(result)
 
 
 async def test_a_lease_that_cannot_be_renewed_stops_the_run_before_another_may_begin_it(room):
     refused = failing_changes(room.stores, before={"renew_leases": writes_that(lambda number: True)})
-    executor = Blocking()
-    mailbox = room.mailbox(executor, stores=refused, config=SHORT)
-    result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
-    await executor.started.get()
-    row = await room.stores.dispatches.load_dispatch(result.dispatch_id)
+    mailbox, result = await at_work(room, Blocking(), SHORT, stores=refused)
+    row = await room.row(result)
 
     async def stopped():
         if room.clock.sleeping and room.clock.now() < row.lease_until:
-            room.clock.advance(timedelta(milliseconds=250))
-        return mailbox.metrics.value("postroom_active_runs") == 0 or None
+            room.passes(milliseconds=250)
+        return mailbox.metrics.value("postroom_active_runs") == 0
 
     await eventually(stopped)
     await mailbox.settled()  # or it would claim the run again itself
     assert room.clock.now() <= row.lease_until
     assert mailbox.metrics.value("postroom_mailbox_leases_lost_total") == 1
-    assert (
-        await room.stores.dispatches.load_dispatch(result.dispatch_id)
-    ).status is RunDispatchStatus.CLAIMED
+    assert (await room.row(result)).status is CLAIMED
     room.clock.set(row.lease_until + 1)
     heir = Counting()
-    other = room.mailbox(heir, consumer_id="heir")
-    await other.run_sweep()
-    ended = await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.ACKED)
-    assert (heir.run_count, ended.attempt_count, ended.interruption_count) == (1, 0, 1)
+    await room.mailbox(heir, consumer_id="heir").run_sweep()
+    row = await room.acked(result)
+    assert (heir.run_count, row.attempt_count, row.interruption_count) == (1, 0, 1)
 
 
 async def test_a_run_whose_claim_was_taken_away_writes_nothing_more(room):
-    executor = Blocking()
-    refused = []
-
     class Writes(Blocking):
         async def execute(self, activation, sink):
-            result = await super().execute(activation, sink)
-            try:
-                await activation.control.coordinator.commit(ThreadCommit(thread_id=activation.thread_id))
-            except StaleClaim as error:
-                refused.append(error)
-                raise
-            return result
+            await super().execute(activation, sink)
+            with pytest.raises(errors.StaleClaim) as refused:
+                await activation.control.coordinator.commit(ThreadCommit(thread_id="t"))
+            self.refused = refused.value
+            raise self.refused
 
     executor = Writes()
-    mailbox = room.mailbox(executor)
-    result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
-    await executor.started.get()
+    mailbox, result = await at_work(room, executor)
     await room.stores.dispatches.interrupt("t")
     executor.release.set()
-    row = await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.SUPERSEDED)
+    row = await room.comes_to(SUPERSEDED, result)
     await mailbox.settled()
-    assert len(refused) == 1
-    assert row.run_status is None
-    run = await room.stores.threads.load_run(result.run_id)
-    assert (run.status, run.termination.type) == (RunStatus.DONE, "cancelled")
-    assert [message.text() for message in await room.stores.threads.load_messages("t")] == ["go"]
+    assert executor.refused
+    run = await room.run(result)
+    assert ((run.status, run.termination), row.run_status) == (ENDED_BY_CANCEL, None)
+    assert await room.texts() == ["go"]
 
 
 async def test_an_executor_that_ignores_its_cancellation_is_left_behind_and_holds_nothing_up(room):
     executor = Stubborn()
-    mailbox = room.mailbox(executor, config=SHORT)
-    result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
-    await asyncio.wait_for(executor.started.wait(), 5)
+    mailbox, result = await at_work(room, executor, SHORT)
     await room.stores.dispatches.interrupt("t")
 
     async def left():
-        room.clock.advance(timedelta(milliseconds=250))
-        return mailbox.metrics.value("postroom_mailbox_runs_abandoned_total") or None
+        return mailbox.metrics.value("postroom_mailbox_runs_abandoned_total")
 
-    assert await eventually(left) == 1
+    assert await as_time_goes(room, left) == 1
     await mailbox.settled()
-    assert (
-        await room.stores.dispatches.load_dispatch(result.dispatch_id)
-    ).status is RunDispatchStatus.SUPERSEDED
+    assert (await room.row(result)).status is SUPERSEDED
     heir = room.mailbox(Counting(), consumer_id="heir")
-    again = await heir.submit_background(RunActivation.new("t", ["go on"]))
-    await dispatch_in(room.stores, again.dispatch_id, RunDispatchStatus.ACKED)
+    await room.acked(await heir.submit_background(ask("t", "go on")))
     executor.release.set()
 
 
 async def test_a_suspended_run_has_the_longer_lease(room):
-    from postroom.contracts.agent_events import ToolCallDone
-    from postroom.contracts.tools import ToolCallOutcome, ToolResult, ToolStatus
-
     class Suspends(Blocking):
         async def execute(self, activation, sink):
             result = ToolResult(tool_name="approve", status=ToolStatus.PENDING)
-            await sink.emit(
-                ToolCallDone(id="c", message_id="m", result=result, outcome=ToolCallOutcome.SUSPENDED)
-            )
+            asks = ToolCallDone(id="c", message_id="m", result=result, outcome=ToolCallOutcome.SUSPENDED)
+            await sink.emit(asks)
             return await super().execute(activation, sink)
 
     executor = Suspends()
-    mailbox = room.mailbox(executor)
-    result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
-    await executor.started.get()
+    _, result = await at_work(room, executor)
 
-    def is_long(row):
-        room.clock.advance(timedelta(milliseconds=250))
-        return row.lease_until is not None and row.lease_until - row.updated_at == 600_000
+    async def is_long():
+        row = await room.row(result)
+        return row.lease_until - row.updated_at == 600_000
 
-    await dispatch_that(room.stores, result.dispatch_id, is_long)
+    await as_time_goes(room, is_long)
     executor.release.set()
-    await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.ACKED)
-
-
-async def test_a_clock_that_jumps_ahead_does_not_stop_a_run_whose_lease_can_be_renewed(room):
-    executor = Blocking()
-    mailbox = room.mailbox(executor, config=SHORT)
-    result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
-    await executor.started.get()
-    room.clock.advance(timedelta(hours=5))
-    await dispatch_that(
-        room.stores, result.dispatch_id, lambda row: (row.lease_until or 0) > room.clock.now()
-    )
-    executor.release.set()
-    await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.ACKED)
+    await room.acked(result)
 
 
 async def test_a_process_that_stood_still_takes_no_step_before_it_knows_that_its_claim_holds(room):
-    went_on = asyncio.Event()
-    woken = asyncio.Event()
-
     class Waiting(Blocking):
+        went_on = False
+
         async def execute(self, activation, sink):
-            self.started.put_nowait(activation)
-            await woken.wait()
-            went_on.set()
-            return done(activation)
+            result = await super().execute(activation, sink)
+            self.went_on = True
+            return result
 
     executor = Waiting()
-    mailbox = room.mailbox(executor, config=SHORT)
-    result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
-    await executor.started.get()
+    mailbox, result = await at_work(room, executor, SHORT)
     await room.stores.dispatches.interrupt("t")
-    room.clock.advance(timedelta(hours=1))
-    woken.set()  # what it waited for came meanwhile
-    await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.SUPERSEDED)
+    room.passes(hours=1)
+    executor.release.set()  # what it waited for came meanwhile
+    await room.comes_to(SUPERSEDED, result)
     await mailbox.settled()
-    assert not went_on.is_set()
+    assert not executor.went_on
 
 
 async def test_a_mailbox_that_closes_gives_back_what_ignores_its_end_and_waits_no_longer_than_was_set(room):
     executor = Stubborn()
-    mailbox = room.mailbox(executor, config=SHORT)
-    result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
-    await asyncio.wait_for(executor.started.wait(), 5)
-    closing = asyncio.ensure_future(mailbox.aclose(timedelta(0)))
+    mailbox, result = await at_work(room, executor, SHORT)
+    async with asyncio.TaskGroup() as group:
+        closing = group.create_task(mailbox.aclose(timedelta(0)))
 
-    async def closed():
-        room.clock.advance(timedelta(milliseconds=250))
-        return closing.done() or None
+        async def closed():
+            return closing.done()
 
-    assert await eventually(closed)
-    row = await room.stores.dispatches.load_dispatch(result.dispatch_id)
-    assert (row.status, row.attempt_count) == (RunDispatchStatus.QUEUED, 0)
-    heir = room.mailbox(Counting(), consumer_id="heir")
-    await heir.poll()
-    await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.ACKED)
+        await as_time_goes(room, closed)
+    row = await room.row(result)
+    assert (row.status, row.attempt_count) == (QUEUED, 0)
+    await room.mailbox(Counting(), consumer_id="heir").poll()
+    await room.acked(result)
     executor.release.set()
 
 
-async def test_a_run_that_takes_longer_than_a_run_may_is_stopped_for_good(room):
-    executor = Blocking()
-    mailbox = room.mailbox(executor, config=MailboxConfig(max_run_ms=2_000))
-    result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
-    await executor.started.get()
-    room.clock.advance(timedelta(milliseconds=1_999))
-    await mailbox.poll()
-    assert (
-        await room.stores.dispatches.load_dispatch(result.dispatch_id)
-    ).status is RunDispatchStatus.CLAIMED
-    room.clock.advance(timedelta(milliseconds=1))
-    row = await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.DEAD_LETTER)
-    assert "was not done after 2000 ms" in row.last_error
-    run = await room.stores.threads.load_run(result.run_id)
-    assert (run.status, run.termination.type) == (RunStatus.DONE, "error")
+async def test_a_run_that_takes_longer_than_a_run_may_is_stopped_for_good_and_so_are_those_behind_it(room):
+    class Endless(Blocking):
+        async def execute(self, activation, sink):
+            self.started.put_nowait(activation)
+            await asyncio.Event().wait()
 
-
-class Endless(Blocking):
-    async def execute(self, activation, sink):
-        self.started.put_nowait(activation)
-        await asyncio.Event().wait()
-
-
-async def test_a_run_that_follows_another_has_no_more_time_than_that(room):
     executor = Endless()
-    mailbox = room.mailbox(executor, config=MailboxConfig(max_run_ms=2_000))
+    mailbox, result = await at_work(room, executor, MailboxConfig(max_run_ms=2_000))
     for _ in range(3):
-        result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
+        room.passes(milliseconds=1_999)
+        await mailbox.poll()
+        assert (await room.row(result)).status is CLAIMED
+        room.passes(milliseconds=1)
+        assert "was not done after 2000 ms" in (await room.given_up(result)).last_error
+        await mailbox.settled()
+        run = await room.run(result)
+        assert (run.status, run.termination.type) == (RunStatus.DONE, "error")
+        result = await mailbox.submit_background(ask())
         await executor.started.get()
-        room.clock.advance(timedelta(milliseconds=2_000))
-        await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.DEAD_LETTER)
+
+
+async def test_a_run_that_takes_too_long_and_ignores_its_end_is_left_behind_and_given_up(room):
+    executor = Stubborn()
+    _, result = await at_work(room, executor, replace(SHORT, max_run_ms=500))
+
+    async def given_up():
+        row = await room.row(result)
+        return row if row.status is DEAD else None
+
+    assert "was not done after 500 ms" in (await as_time_goes(room, given_up)).last_error
+    executor.release.set()
 
 
 async def test_a_claim_is_renewed_before_it_ends_however_long_the_interval(room):
     executor = Blocking()
     config = MailboxConfig(lease_ms=60_000, lease_renewal_interval=timedelta(minutes=5))
-    mailbox = room.mailbox(executor, config=config)
-    result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
-    await executor.started.get()
+    _, result = await at_work(room, executor, config)
     for _ in range(4):
-        before = (await room.stores.dispatches.load_dispatch(result.dispatch_id)).lease_until
-        room.clock.advance(timedelta(seconds=40))
-
-        async def renewed(before=before):
-            row = await room.stores.dispatches.load_dispatch(result.dispatch_id)
-            return row.lease_until > before
-
-        await eventually(renewed)
+        before = (await room.row(result)).lease_until
+        room.passes(seconds=40)
+        await room.until(result, lambda row, before=before: row.lease_until > before)
     assert await room.stores.dispatches.reclaim_expired_leases(limit=10) == ()
     executor.release.set()
 
 
-async def test_a_run_that_takes_too_long_and_ignores_its_end_is_left_behind_and_given_up(room):
-    executor = Stubborn()
-    mailbox = room.mailbox(executor, config=dataclasses.replace(SHORT, max_run_ms=500))
-    result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
-    await asyncio.wait_for(executor.started.wait(), 5)
-
-    async def given_up():
-        room.clock.advance(timedelta(milliseconds=250))
-        row = await room.stores.dispatches.load_dispatch(result.dispatch_id)
-        return row if row.status is RunDispatchStatus.DEAD_LETTER else None
-
-    assert "was not done after 500 ms" in (await eventually(given_up)).last_error
+async def test_mailbox_lease_renewal_is_wired_and_prevents_reclaim(room):
+    executor = Blocking()
+    config = MailboxConfig(lease_ms=80_000, lease_renewal_interval=timedelta(seconds=20))
+    mailbox, result = await at_work(room, executor, config)
+    first = await room.row(result)
+    assert (first.status, first.lease_until) == (CLAIMED, room.clock.now() + 80_000)
+    for times in range(1, 11):  # two and a half leases
+        room.passes(seconds=20)
+        await until(lambda times=times: operations(mailbox, "lease_renewal") == times)
+        assert (await room.row(result)).lease_until == room.clock.now() + 80_000
+    assert room.clock.now() > first.lease_until
+    assert await room.stores.dispatches.reclaim_expired_leases(limit=10) == ()
     executor.release.set()
+    await mailbox.settled()
+    row = await room.row(result)
+    assert (row.status, row.attempt_count, executor.run_count) == (ACKED, 0, 1)
+    assert operations(mailbox, "lease_renewal") == 10
 
 
-async def test_why_an_execution_failed_is_logged_and_kept_with_the_place_where_it_was_raised(room, caplog):
-    class Failing(Blocking):
+async def test_suspension_aware_sink_sets_flag_on_suspended_tool_call():
+    class Recorder:
+        events = ()
+
+        async def emit(self, event):
+            self.events += (event,)
+
+    def call(result, outcome):
+        return ToolCallDone(id="c", message_id="m", result=result, outcome=outcome)
+
+    inner = Recorder()
+    sink = SuspensionAwareSink(inner)
+    assert not sink.suspended
+    approval = ToolResult.suspended("approve", Suspension(id="ask-c2", action="approve"))
+    events = (
+        (call(ToolResult.success("echo", "ok"), ToolCallOutcome.SUCCEEDED), False),
+        (call(approval, ToolCallOutcome.SUSPENDED), True),
+        (ToolCallResumed(target_id="c2", result={"approved": True}), False),
+    )
+    for event, is_suspended in events:
+        await sink.emit(event)
+        assert sink.suspended is is_suspended
+    assert inner.events == tuple(event for event, _ in events)
+
+
+# Why an execution failed.
+
+
+async def failures_of(room, failure, attempts=1):
+    """Return what is kept of each attempt of a run that fails so."""
+
+    class Failing(Deaf):
         async def execute(self, activation, sink):
-            raise ZeroDivisionError("no boats")
+            failure(self.run_count)
 
-    mailbox = room.mailbox(Failing())
-    submitted = RunActivation.new("t", ["go"]).delivered(max_attempts=1)
-    result = await mailbox.submit_background(submitted)
-    await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.DEAD_LETTER)
+    mailbox = room.mailbox(Failing(), config=MailboxConfig(default_retry_delay_ms=0))
+    result = await mailbox.submit_background(ask(max_attempts=attempts))
+    await room.given_up(result)
     page = await room.stores.events.list(EventScope.run(result.run_id))
-    [failed] = [event for event in page.events if event.event_kind == "RunAttemptFailed"]
-    assert failed.payload["attempt"] == 1
-    assert failed.payload["error"] == "ZeroDivisionError: no boats"
-    assert 'raise ZeroDivisionError("no boats")' in failed.payload["traceback"]
-    assert any("run.attempt_failed" in record.getMessage() for record in caplog.records)
+    return [event.payload for event in page.events if event.event_kind == "RunAttemptFailed"]
 
 
 async def test_the_cause_of_each_failed_attempt_is_kept_with_its_place_and_logged_in_one_short_line(
     room, caplog
 ):
-    class Failing(Blocking):
-        async def execute(self, activation, sink):
-            cause = ConnectionError(f"no route, time {self.run_count}")
-            raise Overloaded("the provider is away") from cause
+    def away(number):
+        raise errors.Overloaded("the provider is away") from ConnectionError(f"no route, time {number}")
 
-    mailbox = room.mailbox(Failing(), config=MailboxConfig(default_retry_delay_ms=0))
-    submitted = RunActivation.new("t", ["go"]).delivered(max_attempts=3)
-    result = await mailbox.submit_background(submitted)
-    await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.DEAD_LETTER)
-    page = await room.stores.events.list(EventScope.run(result.run_id))
-    failed = [event.payload for event in page.events if event.event_kind == "RunAttemptFailed"]
+    failed = await failures_of(room, away, attempts=3)
     assert [one["attempt"] for one in failed] == [1, 2, 3]
     for number, one in enumerate(failed, start=1):
         assert f"ConnectionError: no route, time {number}" in one["traceback"]
@@ -342,31 +328,117 @@ async def test_the_cause_of_each_failed_attempt_is_kept_with_its_place_and_logge
     assert len(told) == 3
     assert all("provider is away" in line and len(line) < 300 for line in told)
 
+    def defect(number):
+        raise ZeroDivisionError("no boats")
 
-async def test_a_failure_of_ours_that_says_more_of_another_is_told_without_a_place_in_our_code(room):
+    [failed] = await failures_of(room, defect)
+    assert failed["error"] == "ZeroDivisionError: no boats"
+    assert 'raise ZeroDivisionError("no boats")' in failed["traceback"]
+
+
+async def test_a_failure_of_ours_over_another_or_over_a_store_away_is_told_without_a_place_in_our_code(room):
     """Such as a program's exit, with advice about it."""
 
-    class Failing(Blocking):
-        async def execute(self, activation, sink):
-            raise Overloaded("the provider is away: try another") from Overloaded("the provider is away")
+    def advised(number):
+        raise errors.Overloaded("away: try another") from errors.Overloaded("away")
 
-    mailbox = room.mailbox(Failing())
-    submitted = RunActivation.new("t", ["go"]).delivered(max_attempts=1)
-    result = await mailbox.submit_background(submitted)
-    await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.DEAD_LETTER)
-    page = await room.stores.events.list(EventScope.run(result.run_id))
-    [failed] = [event.payload for event in page.events if event.event_kind == "RunAttemptFailed"]
+    def store_away(number):
+        raise errors.CommitUnknown("the connection broke") from ConnectionError("closed")
+
+    [failed] = await failures_of(room, advised)
     assert failed.keys() == {"attempt", "error"}
-
-
-async def test_a_store_that_was_away_while_a_run_asked_it_is_told_without_a_place_in_our_code(room):
-    class Failing(Blocking):
-        async def execute(self, activation, sink):
-            raise CommitUnknown("the connection broke") from ConnectionError("closed")
-
-    mailbox = room.mailbox(Failing())
-    result = await mailbox.submit_background(RunActivation.new("t", ["go"]).delivered(max_attempts=1))
-    await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.DEAD_LETTER)
-    page = await room.stores.events.list(EventScope.run(result.run_id))
-    [failed] = [event.payload for event in page.events if event.event_kind == "RunAttemptFailed"]
+    [failed] = await failures_of(room, store_away)
     assert failed == {"attempt": 1, "error": "store error: the connection broke"}
+
+
+# Numbers.
+
+
+class Taking(Deaf):
+    """Takes two seconds for a run."""
+
+    def __init__(self, clock):
+        super().__init__()
+        self._clock = clock
+
+    async def execute(self, activation, sink):
+        self._clock.advance(timedelta(seconds=2))
+        return done(activation)
+
+
+async def test_mailbox_execution_records_dispatch_latency_metrics(room):
+    """An operator counts what was enqueued and claimed, though that was one transaction."""
+    mailbox = room.mailbox(Taking(room.clock))
+    await mailbox.submit_background(ask())
+    await mailbox.settled()
+
+    def value(name, **labels):
+        return mailbox.metrics.value(f"postroom_{name}", **labels)
+
+    for waited in ("enqueue", "eligible", "claim"):
+        name = f"mailbox_dispatch_{waited}_to_start_seconds"
+        assert (value(f"{name}_count"), value(f"{name}_sum")) == (1, 0)
+    for took in ("mailbox_dispatch_enqueue_to_complete", "mailbox_dispatch_runtime", "run_duration"):
+        counted = [value(f"{took}_seconds_{what}", outcome="completed") for what in ("count", "sum")]
+        assert counted == [1, 2]
+    assert value("runs_total", outcome="completed") == 1
+    assert [operations(mailbox, one) for one in ("enqueue", "claim", "ack")] == [1, 1, 1]
+    assert value("mailbox_operation_duration_seconds_count", result="ok", operation="ack") == 1
+    await mailbox.run_sweep()
+    depths = {status: value("mailbox_dispatch_depth", status=status.label) for status in RunDispatchStatus}
+    assert depths == {status: float(status is ACKED) for status in RunDispatchStatus}
+
+
+class Asking(Deaf):
+    """Ends by asking a person."""
+
+    async def execute(self, activation, sink):
+        waiting = RunWaitingState(reason=WaitingReason.USER_INPUT, message="May I?")
+        return replace(done(activation), termination=TerminationReason.suspended(), waiting=waiting)
+
+
+def runs_that_ended(mailbox):
+    """Return how many runs were counted, by how they ended."""
+    outcomes = ("completed", "permanent_error", "transient_error", "dead_letter", "cancelled", "superseded")
+    counts = {one: mailbox.metrics.value("postroom_runs_total", outcome=one) for one in outcomes}
+    return {one: count for one, count in counts.items() if count}
+
+
+async def test_a_run_counts_once_when_it_has_ended(room):
+    for executor, attempts, counted in (
+        (Counting(), 5, {"completed": 1}),
+        (unauthorized(), 5, {"permanent_error": 1}),
+        (rate_limited(), 1, {"dead_letter": 1}),
+        (rate_limited(), 5, {}),
+        (Asking(), 5, {}),
+    ):
+        mailbox = room.mailbox(executor, config=MailboxConfig(default_max_attempts=attempts))
+        submitted = await mailbox.submit_background(ask(f"{type(executor)}-{attempts}"))
+        await mailbox.settled()
+        assert runs_that_ended(mailbox) == counted
+    assert await mailbox.cancel(submitted.run_id)
+    assert runs_that_ended(mailbox) == {"cancelled": 1}
+
+
+def test_a_number_that_does_not_exist_is_not_read_as_zero(room):
+    metrics = room.mailbox(Counting()).metrics
+    for name, labels, said in (
+        ("nope", {}, "no number of a mailbox is called 'nope'"),
+        ("postroom_runs", {"outcome": "completed"}, "no number of a mailbox is called 'postroom_runs'"),
+        ("postroom_runs_total", {}, "postroom_runs_total has other labels"),
+        ("postroom_runs_total", {"status": "x"}, "its labels: outcome"),
+        ("postroom_active_runs", {"outcome": "x"}, "its labels: none"),
+    ):
+        with pytest.raises(errors.InvalidArgument) as caught:
+            metrics.value(name, **labels)
+        assert said in caught.value.describe() + caught.value.remedy
+
+
+async def test_what_ended_well_is_counted_to_a_bound_and_what_failed_to_the_last(room, monkeypatch):
+    """What has ended stays for days; a sweep that counted all of it took longer every day."""
+    monkeypatch.setattr("postroom.stores.runs.dispatches.MOST_COUNTED", 2)
+    for status in (ACKED, CANCELLED, DEAD):
+        for number in range(3):
+            await ended(room.stores, f"{status.value}-{number}", status)
+    counts = await room.stores.dispatches.count_by_status()
+    assert [counts[status] for status in RunDispatchStatus] == [0, 0, 2, 2, 0, 3]

@@ -1,54 +1,58 @@
-"""The rounds of a mailbox: started once whoever starts them, stopped for good, never by letting go."""
+"""The rounds of a mailbox: started once, stopped for good, never by letting go; a hint of the store makes them look."""
 
 import asyncio
 import gc
 from collections import Counter
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
-from dispatch.conftest import Room
-from dispatch_room import AgentUnknown, dispatch_in, prepare_queued_dispatch
-from dispatch_waiting import PATIENCE, turns, until
-from postroom.contracts.dispatch import RunDispatchStatus
+from dispatch_room import (
+    ACKED,
+    PATIENCE,
+    QUEUED,
+    AgentUnknown,
+    Blocking,
+    Counting,
+    asked_for,
+    enqueue_prepared_dispatch,
+    ms,
+    turns,
+    until,
+)
 from postroom.contracts.errors import LifecycleBusy, StoreError, StoreUnavailable
+from postroom.contracts.limits import Limit, LimitScope
+from postroom.contracts.records import replace
+from postroom.contracts.runs import RunStatus
 from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig, StartupRecoveryConfig
-from postroom.dispatch.mailbox import Mailbox
-from postroom.stores.runs.ports import DispatchStore, RunStores
-from postroom.testing.run_faults import failing, with_parts
+from postroom.stores.changes import WORK
+from postroom.testing.run_faults import failing, failing_changes, with_parts
 
-TICK = timedelta(milliseconds=10)
+TICK = ms(10)
 GC_EACH_TICK = MailboxConfig(gc_interval=TICK, sweep_interval=timedelta(seconds=60))
-LOOK = "unreconciled_dispatches"
+HOUR = timedelta(hours=1)
+QUIET = MailboxConfig(poll_interval=HOUR, sweep_interval=HOUR, gc_interval=HOUR)
+"""No round comes by itself: what is found was hinted at, or tried again."""
 
 
-def attempts(max_attempts: int, **settings: Any) -> MailboxLifecycleConfig:
+def attempts(max_attempts, **settings):
     """Return how to start with so many attempts to recover, one right after the other."""
     recovery = StartupRecoveryConfig(max_attempts=max_attempts, retry_delay=timedelta(0))
     return MailboxLifecycleConfig(startup_recovery=recovery, **settings)
 
 
-@dataclass
-class Watched:
-    """Stores whose first recoveries fail as often as is said; each recovery looks once for runs to be told, and is counted."""
-
-    stores: RunStores
-    failures: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def recoveries(self) -> int:
-        return self.counts[LOOK]
-
-    def set(self) -> RunStores:
-        def fault(method: str) -> StoreUnavailable:
-            return StoreUnavailable("injected startup recovery failure")
-
-        plan = {LOOK: [True] * self.failures}
-        flaky = failing(self.stores.dispatches, before=plan, counts=self.counts, error=fault)
-        return with_parts(self.stores, dispatches=flaky)
+def watched(room, failures=0):
+    """Return a mailbox whose first recoveries fail so often, and how many there were: each looks once for ended runs."""
+    counts, look = Counter(), "unreconciled_dispatches"
+    flaky = failing(
+        room.stores.dispatches,
+        before={look: [True] * failures},
+        counts=counts,
+        error=lambda method: StoreUnavailable("injected startup recovery failure"),
+    )
+    mailbox = room.mailbox(AgentUnknown(), stores=with_parts(room.stores, dispatches=flaky))
+    return mailbox, lambda: counts[look]
 
 
 class HeldPurge:
@@ -56,17 +60,16 @@ class HeldPurge:
 
     storage_identity = None
 
-    def __init__(self, dispatches: DispatchStore) -> None:
+    def __init__(self, dispatches):
         self._dispatches = dispatches
-        self.entered = asyncio.Event()
-        self.gate = asyncio.Event()
+        self.entered, self.gate = asyncio.Event(), asyncio.Event()
         self.gate.set()
         self.stubborn = False
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self._dispatches, name)
 
-    async def purge_terminal(self, **bounds: Any) -> int:
+    async def purge_terminal(self, **bounds):
         self.entered.set()
         try:
             await self.gate.wait()
@@ -77,134 +80,136 @@ class HeldPurge:
         return await self._dispatches.purge_terminal(**bounds)
 
 
-async def queued_for_missing_agent(mailbox: Mailbox, stores: RunStores, thread_id: str) -> str:
-    """Enqueue a dispatch for an agent that nobody knows; nothing is told that it waits."""
-    queued = await prepare_queued_dispatch(mailbox, thread_id, "recover", "missing-agent")
-    return (await stores.dispatches.enqueue(queued.dispatch)).dispatch_id
+def called_each_tick(room, **settings):
+    """Return a mailbox with rounds that call back on each tick, their handle, and the instants of the calls."""
+    calls = []
+    mailbox = room.mailbox(AgentUnknown(), config=GC_EACH_TICK, **settings)
+    config = MailboxLifecycleConfig(maintenance_callback=lambda: calls.append(room.clock.now()))
+    return mailbox, mailbox.start_lifecycle(config), calls
 
 
-async def test_start_lifecycle_ready_fails_when_startup_recovery_fails(room: Room) -> None:
-    watched = Watched(room.stores, failures=1)
-    mailbox = room.mailbox(AgentUnknown(), stores=watched.set())
+async def test_start_lifecycle_ready_fails_when_startup_recovery_fails(room):
+    mailbox, recoveries = watched(room, failures=1)
     with pytest.raises(StoreError, match="injected startup recovery failure"):
         await mailbox.start_lifecycle_ready(attempts(1))
     assert not mailbox.lifecycle_is_running()
-    assert watched.recoveries == 1
+    assert recoveries() == 1
     await turns()
     assert room.clock.sleeping == 0, "no round may be left that waits for its time"
-
     handle = await mailbox.start_lifecycle_ready(attempts(1))
     assert handle.is_running
     await handle.shutdown()
 
 
-async def test_start_lifecycle_ready_retries_startup_recovery_until_ready(room: Room) -> None:
-    watched = Watched(room.stores, failures=1)
-    mailbox = room.mailbox(AgentUnknown(), stores=watched.set())
-    dispatch_id = await queued_for_missing_agent(mailbox, room.stores, "thread-retry-recover")
-
+async def test_start_lifecycle_ready_retries_startup_recovery_until_ready(room):
+    mailbox, recoveries = watched(room, failures=1)
+    queued = await enqueue_prepared_dispatch(mailbox, room.stores, "t", "recover")
     handle = await mailbox.start_lifecycle_ready(attempts(2))
-    assert watched.recoveries == 2
-    row = await dispatch_in(room.stores, dispatch_id, RunDispatchStatus.DEAD_LETTER)
-    assert row.last_error is not None
-    assert "missing-agent" in row.last_error
+    assert recoveries() == 2
+    assert "'agent' is not registered" in (await room.given_up(queued)).last_error
     await handle.shutdown()
     assert not handle.is_running
     assert not mailbox.lifecycle_is_running()
 
 
-async def test_start_lifecycle_ready_serializes_concurrent_recovery(room: Room) -> None:
-    watched = Watched(room.stores)
-    mailbox = room.mailbox(AgentUnknown(), stores=watched.set())
+async def all_started(start):
+    """Start the rounds many times at once; return the handles."""
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
-        starters = [group.create_task(mailbox.start_lifecycle_ready()) for _ in range(32)]
+        starters = [group.create_task(start()) for _ in range(32)]
     handles = [starter.result() for starter in starters]
-    assert watched.recoveries == 1
     assert all(handle.is_running for handle in handles)
+    return handles
+
+
+async def test_start_lifecycle_ready_serializes_concurrent_recovery(room):
+    mailbox, recoveries = watched(room)
+    handles = await all_started(mailbox.start_lifecycle_ready)
+    assert recoveries() == 1
     await handles[0].shutdown()
     assert not any(handle.is_running for handle in handles)
 
 
-async def test_start_lifecycle_does_not_bypass_ready_transition(room: Room) -> None:
-    watched = Watched(room.stores)
-    mailbox = room.mailbox(AgentUnknown(), stores=watched.set())
-    delayed = attempts(1, startup_delay=timedelta(milliseconds=75))
+async def test_concurrent_start_lifecycle_is_idempotent(room):
+    mailbox, recoveries = watched(room)
+
+    async def start():
+        await asyncio.sleep(0)
+        return mailbox.start_lifecycle()
+
+    handles = await all_started(start)
+    await until(recoveries)
+    await turns()
+    assert recoveries() == 1
+    await handles[0].shutdown()
+    assert not any(handle.is_running for handle in handles)
+
+
+async def test_start_lifecycle_does_not_bypass_ready_transition(room):
+    mailbox, recoveries = watched(room)
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
-        ready = group.create_task(mailbox.start_lifecycle_ready(delayed))
+        ready = group.create_task(mailbox.start_lifecycle_ready(attempts(1, startup_delay=ms(75))))
         await until(lambda: room.clock.sleeping == 1)
         with pytest.raises(LifecycleBusy, match="lifecycle transition is already running"):
             mailbox.start_lifecycle()
-        room.clock.advance(timedelta(milliseconds=74))
+        room.passes(milliseconds=74)
         await turns()
-        assert (watched.recoveries, mailbox.lifecycle_is_running()) == (0, False)
-        room.clock.advance(timedelta(milliseconds=1))
-    handle = ready.result()
+        assert (recoveries(), mailbox.lifecycle_is_running()) == (0, False)
+        room.passes(milliseconds=1)
     await turns()
-    assert watched.recoveries == 1
+    assert recoveries() == 1
     assert mailbox.start_lifecycle().is_running, "what runs already is no transition"
-    await handle.shutdown()
+    await ready.result().shutdown()
     assert not mailbox.lifecycle_is_running()
 
 
-async def test_start_lifecycle_is_idempotent_and_drop_does_not_abort_recovery(room: Room) -> None:
-    watched = Watched(room.stores)
-    mailbox = room.mailbox(AgentUnknown(), stores=watched.set())
-    dispatch_id = await queued_for_missing_agent(mailbox, room.stores, "thread-drop-recover")
-
-    handle = mailbox.start_lifecycle(MailboxLifecycleConfig(startup_delay=TICK))
-    duplicate = mailbox.start_lifecycle()
+async def test_start_lifecycle_is_idempotent_and_drop_does_not_abort_recovery(room):
+    mailbox, recoveries = watched(room)
+    queued = await enqueue_prepared_dispatch(mailbox, room.stores, "t", "recover")
+    handle, duplicate = (
+        mailbox.start_lifecycle(MailboxLifecycleConfig(startup_delay=TICK)),
+        mailbox.start_lifecycle(),
+    )
     assert handle.is_running
     assert duplicate.is_running
     del handle, duplicate
     gc.collect()
     await turns()
-    assert watched.recoveries == 0, "recovery waits for its delay"
+    assert recoveries() == 0, "recovery waits for its delay"
     room.clock.advance(TICK)
-    await until(lambda: watched.recoveries == 1)
-    await dispatch_in(room.stores, dispatch_id, RunDispatchStatus.DEAD_LETTER)
-
+    await until(lambda: recoveries() == 1)
+    await room.given_up(queued)
     later = mailbox.start_lifecycle()
     await turns()
-    assert watched.recoveries == 1, "the rounds that are made already were meant"
+    assert recoveries() == 1, "the rounds that are made already were meant"
     await later.shutdown()
     assert not later.is_running
 
 
-async def test_start_lifecycle_explicit_abort_allows_restart(room: Room) -> None:
+async def test_start_lifecycle_explicit_abort_allows_restart(room):
     mailbox = room.mailbox(AgentUnknown())
-    first = mailbox.start_lifecycle()
-    assert first.is_running
-    await first.shutdown()
-    assert not first.is_running
-
-    second = mailbox.start_lifecycle()
-    assert second.is_running
-    second.abort()
-    assert not second.is_running
-
-    third = mailbox.start_lifecycle()
-    assert third.is_running
-    await third.shutdown()
-    assert not third.is_running
+    for ends_at_once in (False, True, False):
+        handle = mailbox.start_lifecycle()
+        assert handle.is_running
+        if ends_at_once:
+            handle.abort()
+        else:
+            await handle.shutdown()
+        assert not handle.is_running
 
 
-async def test_shutdown_ends_a_recovery_that_has_not_begun(room: Room) -> None:
-    watched = Watched(room.stores)
-    mailbox = room.mailbox(AgentUnknown(), stores=watched.set())
+async def test_shutdown_ends_a_recovery_that_has_not_begun(room):
+    mailbox, recoveries = watched(room)
     handle = mailbox.start_lifecycle(MailboxLifecycleConfig(startup_delay=timedelta(seconds=5)))
     await turns()
     await handle.shutdown()
-    room.clock.advance(timedelta(seconds=5))
+    room.passes(seconds=5)
     await turns()
-    assert watched.recoveries == 0, "after shutdown nothing of the lifecycle runs"
+    assert recoveries() == 0, "after shutdown nothing of the lifecycle runs"
 
 
-async def test_start_lifecycle_is_refused_while_it_is_being_stopped(room: Room) -> None:
+async def test_start_lifecycle_is_refused_while_it_is_being_stopped(room):
     held = HeldPurge(room.stores.dispatches)
-    mailbox = room.mailbox(
-        AgentUnknown(), stores=with_parts(room.stores, dispatches=held), config=GC_EACH_TICK
-    )
-    handle = mailbox.start_lifecycle()
+    mailbox, handle, _ = called_each_tick(room, stores=with_parts(room.stores, dispatches=held))
     await turns()
     held.gate.clear()
     held.stubborn = True
@@ -222,31 +227,22 @@ async def test_start_lifecycle_is_refused_while_it_is_being_stopped(room: Room) 
     assert not handle.is_running
 
 
-async def test_maintenance_callback_runs_on_gc_tick(room: Room) -> None:
-    calls: list[int] = []
-    mailbox = room.mailbox(AgentUnknown(), config=GC_EACH_TICK)
-    handle = mailbox.start_lifecycle(
-        MailboxLifecycleConfig(maintenance_callback=lambda: calls.append(room.clock.now()))
-    )
+async def test_maintenance_callback_runs_on_gc_tick(room):
+    _, handle, calls = called_each_tick(room)
     await turns()
     began = room.clock.now()
-    room.clock.advance(TICK - timedelta(milliseconds=1))
+    room.clock.advance(TICK - ms(1))
     await turns()
     assert calls == [], "the first tick is one interval after the start"
-    room.clock.advance(timedelta(milliseconds=1))
-    await until(lambda: len(calls) == 1)
-    room.clock.advance(TICK)
-    await until(lambda: len(calls) == 2)
+    for number, span in enumerate((ms(1), TICK), start=1):
+        room.clock.advance(span)
+        await until(lambda number=number: len(calls) == number)
     assert calls == [began + 10, began + 20]
     await handle.shutdown()
 
 
-async def test_start_lifecycle_handle_drop_keeps_lifecycle_running(room: Room) -> None:
-    calls: list[int] = []
-    mailbox = room.mailbox(AgentUnknown(), config=GC_EACH_TICK)
-    handle = mailbox.start_lifecycle(
-        MailboxLifecycleConfig(maintenance_callback=lambda: calls.append(room.clock.now()))
-    )
+async def test_start_lifecycle_handle_drop_keeps_lifecycle_running(room):
+    mailbox, handle, calls = called_each_tick(room)
     assert handle.is_running
     del handle
     gc.collect()
@@ -254,27 +250,19 @@ async def test_start_lifecycle_handle_drop_keeps_lifecycle_running(room: Room) -
     assert mailbox.lifecycle_is_running()
     room.clock.advance(TICK)
     await until(lambda: len(calls) == 1)
-
     again = mailbox.start_lifecycle()
     assert again.is_running
     await again.shutdown()
     assert not mailbox.lifecycle_is_running()
 
 
-async def test_lifecycle_shutdown_waits_for_maintenance_to_quiesce(room: Room) -> None:
+async def test_lifecycle_shutdown_waits_for_maintenance_to_quiesce(room):
     """Not between two rounds only: a round that is being made when it comes is ended as well."""
-    calls: list[int] = []
     held = HeldPurge(room.stores.dispatches)
-    mailbox = room.mailbox(
-        AgentUnknown(), stores=with_parts(room.stores, dispatches=held), config=GC_EACH_TICK
-    )
-    handle = mailbox.start_lifecycle(
-        MailboxLifecycleConfig(maintenance_callback=lambda: calls.append(room.clock.now()))
-    )
+    _, handle, calls = called_each_tick(room, stores=with_parts(room.stores, dispatches=held))
     await turns()
     room.clock.advance(TICK)
     await until(lambda: len(calls) == 1)
-
     held.gate.clear()
     held.entered.clear()
     room.clock.advance(TICK)
@@ -289,21 +277,137 @@ async def test_lifecycle_shutdown_waits_for_maintenance_to_quiesce(room: Room) -
     assert len(calls) == 1, "after shutdown the callback is not called"
 
 
-async def test_concurrent_start_lifecycle_is_idempotent(room: Room) -> None:
-    watched = Watched(room.stores)
-    mailbox = room.mailbox(AgentUnknown(), stores=watched.set())
+# A signal that work waits is the store's hint; the rounds look at once, and again until it has been begun.
 
-    async def start() -> Any:
-        await asyncio.sleep(0)
-        return mailbox.start_lifecycle()
 
-    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
-        starters = [group.create_task(start()) for _ in range(32)]
-    handles = [starter.result() for starter in starters]
-    assert len(handles) == 32
-    assert all(handle.is_running for handle in handles)
-    await until(lambda: watched.recoveries)
-    await turns()
-    assert watched.recoveries == 1
-    await handles[0].shutdown()
-    assert not any(handle.is_running for handle in handles)
+class Waits:
+    """The hints of stores, with the longest waits that were asked for; they end by the clock of the test."""
+
+    def __init__(self, wakeups, clock):
+        self._wakeups, self._clock, self.asked = wakeups, clock, []
+
+    async def wait(self, timeout_ms):
+        waits = (self._wakeups.wait(3_600_000), self._clock.sleep(timeout_ms))
+        ends = [asyncio.ensure_future(one) for one in waits]
+        await asyncio.sleep(0)  # both wait by now
+        self.asked.append(timeout_ms)
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for end in ends:
+                end.cancel()
+
+
+class Hinted:
+    """A mailbox that learns of work by hints alone."""
+
+    def __init__(self, room, executor, stores=None, config=QUIET):
+        self.waits = Waits(room.stores.wakeups, room.clock)
+        self.stores = room.stores
+        stores = with_parts(stores or room.stores, wakeups=self.waits)
+        self.mailbox = room.mailbox(executor, stores=stores, config=config)
+
+    async def queued(self, text):
+        return await enqueue_prepared_dispatch(self.mailbox, self.stores, "t", text)
+
+    async def waited(self, times):
+        """Return when the rounds wait for a hint for so many times."""
+        await until(lambda: len(self.waits.asked) >= times)
+
+    @asynccontextmanager
+    async def listening(self):
+        """Make the rounds as long as the block lasts, from the first time they wait for a hint."""
+        handle = await self.mailbox.start_lifecycle_ready()
+        try:
+            await self.waited(1)
+            yield
+            await self.mailbox.settled()
+        finally:
+            await handle.shutdown()
+
+
+async def test_dispatch_signal_loop_claims_and_executes_queued_dispatch(room):
+    executor = Counting()
+    told = Hinted(room, executor)
+    async with told.listening():
+        queued = await told.queued("wake")
+        assert (await room.acked(queued)).run_response == "ok"
+    assert asked_for(executor) == [queued.dispatch_id]
+
+
+async def test_dispatch_signal_loop_nacks_and_redelivers_after_claim_error(room):
+    claims, executor = Counter(), Counting()
+    failing_once = failing_changes(room.stores, before={"claim": [True]}, counts=claims)
+    told = Hinted(room, executor, stores=failing_once)
+
+    def is_acked(row):
+        if claims["claim"] == 1:  # it failed, and the rounds wait for as long as they do without a hint
+            room.clock.advance(HOUR)
+        return row.status is ACKED
+
+    async with told.listening():
+        acked = await room.until(await told.queued("wake"), is_acked)
+    assert acked.attempt_count == 0, "a claim that failed is no attempt"
+    assert executor.run_count == 1
+    assert claims["claim"] >= 2
+
+
+async def test_dispatch_signal_loop_nacks_when_signal_is_blocked_by_active_claim(room):
+    executor = Counting()
+    told = Hinted(room, executor)
+    await told.queued("active")
+    claimed = await room.stores.dispatches.claim("t", "remote-owner", lease_ms=7_200_000)
+    async with told.listening():
+        before = len(told.waits.asked)
+        queued = await told.queued("queued")
+        await told.waited(before + 1)
+        assert ((await room.row(queued)).status, executor.run_count) == (QUEUED, 0)
+        await room.stores.dispatches.ack(claimed.claim_proof)
+        room.clock.advance(HOUR)
+        assert (await room.acked(queued)).run_response == "ok"
+    assert asked_for(executor) == [queued.dispatch_id]
+
+
+async def test_dispatch_signal_busy_ack_still_runs_queued_dispatch_after_current_finishes(room):
+    executor = Blocking()
+    told = Hinted(room, executor)
+    async with told.listening():
+        first = await told.queued("first")
+        assert (await executor.started.get()).trace.dispatch_id == first.dispatch_id
+        room.passes(milliseconds=1)
+        second = await told.queued("second")
+        assert (await room.row(second)).status is QUEUED
+        assert executor.started.empty()
+        executor.release.set()
+        assert (await executor.started.get()).trace.dispatch_id == second.dispatch_id
+        await told.mailbox.settled()
+    for queued in (first, second):
+        row = await room.row(queued)
+        assert (row.status, row.run_status) == (ACKED, RunStatus.DONE)
+
+
+async def test_work_that_cannot_be_claimed_is_tried_later_and_later(room):
+    """Each round in which nothing could be started waits for longer than the one before."""
+    failed = failing_changes(room.stores, before={"claim": [True] * 3})
+    told = Hinted(room, Counting(), stores=failed, config=replace(QUIET, poll_interval=ms(100)))
+    queued = await told.queued("go")
+    async with told.listening():
+        for number, pause in enumerate((500, 1_000, 2_000), start=1):
+            await told.waited(number)
+            room.passes(milliseconds=pause)
+        await room.acked(queued)
+    assert told.waits.asked[:3] == [500, 1_000, 2_000]
+
+
+async def test_an_end_behind_which_nothing_is_queued_wakes_nobody_unless_limits_hold_others_back(room):
+    for limits, is_told in (((), False), ((Limit(per=LimitScope.ALL, at_once=3),), True)):
+        executor = Blocking()
+        mailbox = room.mailbox(executor, config=replace(QUIET, limits=limits))
+        queued = await enqueue_prepared_dispatch(mailbox, room.stores, f"t-{is_told}", "go")
+        await mailbox.poll()
+        await executor.started.get()
+        with room.stores.store.changes.listen(WORK) as news:
+            executor.release.set()
+            await room.acked(queued)
+            await mailbox.settled()
+            assert await news.wait(timedelta(0)) is is_told

@@ -1,5 +1,6 @@
-"""A database for the tests of the library, on each engine."""
+"""A database for the tests of the library, and how a mailbox is opened on it, with time as it passes or by hand."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -7,18 +8,33 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from embedded_room import SOON
+from embedded_room import SOON, Database
+from postroom import testing
 from postroom.embedded.mailbox import Mailbox
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def opening(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """Open a mailbox on a database of this test, again and again."""
-    schema = f"embedded_{uuid4().hex}"
-    url = {"memory": "memory", "sqlite": f"sqlite:///{tmp_path}/runs.db"}.get(request.param)
-    if url is None:
-        url = request.getfixturevalue("postgres_dsn")
-    yield lambda work, config=SOON: Mailbox.open(url, work, config=config, schema=schema)
-    if request.param == "postgres":
-        with psycopg.connect(url, autocommit=True) as session:
-            session.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+@pytest.fixture
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """An empty database: in memory, or of the kinds that `on` names."""
+    schema, kind = f"embedded_{uuid4().hex}", getattr(request, "param", "memory")
+    if kind != "postgres":
+        yield Database("memory" if kind == "memory" else f"sqlite:///{tmp_path}/runs.db", schema)
+        return
+    url = request.getfixturevalue("postgres_dsn")
+    yield Database(url, schema)
+    with psycopg.connect(url, autocommit=True) as session:
+        session.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+
+
+@pytest.fixture
+def opening(database: Database) -> Any:
+    """Open a mailbox on the database of this test, again and again."""
+    return lambda work, config=SOON: Mailbox.open(database.url, work, config=config, schema=database.schema)
+
+
+@pytest.fixture
+def manual(database: Database) -> Any:
+    """Open a mailbox whose time stands still until the test moves it."""
+    return lambda work, config=None: testing.mailbox(
+        work, database.url, config=config, schema=database.schema
+    )

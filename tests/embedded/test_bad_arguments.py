@@ -1,185 +1,253 @@
 """Invalid arguments of the library: each is refused by its name, with what was given, and changes nothing."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from datetime import timedelta
-from pathlib import Path
-from typing import Any
+from datetime import datetime, timedelta
 
 import pytest
 
-from embedded_room import Open, echo
+from embedded_room import echo, told
 from postroom import (
+    Budget,
+    BudgetScope,
     InvalidArgument,
     Item,
     Mailbox,
     MailboxConfig,
-    Run,
-    RunHandle,
     RunUnsuccessful,
     State,
     sync,
 )
-from postroom.contracts.errors import ConfigError, InvalidSubmission
+from postroom.contracts.errors import ConfigError, InvalidSchedule, InvalidSubmission, UnknownRun
 
-Call = Callable[[Mailbox, RunHandle], Awaitable[object]]
-CALLS: dict[str, tuple[Any, str]] = {
-    "a timeout of text": (lambda _, run: run.result(timeout="5"), "timeout must be a number of seconds"),
-    "a timeout of True": (lambda _, run: run.result(timeout=True), "timeout must be a number of seconds"),
-    "a timeout of NaN": (lambda _, run: run.result(timeout=float("nan")), "timeout must be a number"),
-    "a timeout no float holds": (lambda _, run: run.result(timeout=10**400), "timeout must be a number"),
-    "a number as a type": (lambda _, run: run.result(type=5), "type must be a type"),
-    "the name of a type": (lambda _, run: run.result(type="int"), "type must be a type"),
-    "no items": (lambda box, _: box.enqueue_many(None), "items must be an iterable of Item, not NoneType"),
-    "a number as items": (lambda box, _: box.enqueue_many(5), "items must be an iterable of Item, not int"),
-    "one item": (lambda box, _: box.enqueue_many(Item("t2", "a")), "items must be an iterable of Item"),
-    "no order": (lambda box, _: box.pending.reorder("t", None), "ids must be a list .*, not NoneType"),
-    "a text as an order": (lambda box, _: box.pending.reorder("t", "ab"), "ids must be a list .*, not str"),
-    "NUL in a run": (lambda box, _: box.handle("a\0"), r"the id of a run must not contain NUL: 'a\\x00'"),
-    "NUL to cancel": (lambda box, _: box.cancel("a\0"), "the id of a run or a thread must not contain NUL"),
-    "NUL to replay": (lambda box, _: box.dead_letters.replay("a\0"), "the id of a run must not contain NUL"),
-    "NUL in a thread": (lambda box, _: box.pending.list("a\0"), "the id of a thread must not contain NUL"),
-    "NUL in a schedule": (
-        lambda box, _: box.schedules.pause("a\0"),
-        "name of a schedule must not contain NUL",
-    ),
-    "another policy": (
-        lambda box, _: box.enqueue("t2", "a", when_busy="no"),
-        "when_busy is one of interrupt, .*, not 'no'",
-    ),
-    "a priority": (lambda box, _: box.enqueue("t2", "a", priority=256), "priority is from 0 to 255, not 256"),
-    "no attempts": (lambda box, _: box.enqueue("t2", "a", attempts=0), "at least one attempt, not 0"),
-    "interruptions": (lambda box, _: box.enqueue("t2", "a", interruptions=-1), "not be negative: -1"),
-    "a long thread": (lambda box, _: box.enqueue("t" * 513, "a"), "at most 512 characters.* has 513: 'ttt"),
-    "a number as progress": (
+REFUSED = (InvalidArgument, InvalidSubmission, InvalidSchedule, UnknownRun)
+HOUR = timedelta(hours=1)
+OPTIONS = (
+    ({"priority": 256}, "the priority is from 0 to 255, not 256"),
+    ({"priority": True}, "priority must be a whole number, not bool"),
+    ({"attempts": 0}, "at least one attempt, not 0"),
+    ({"interruptions": -1}, "must not be negative: -1"),
+    ({"interruptions": True}, "interruptions must be a whole number or None"),
+    ({"delay": timedelta(-1)}, "the delay must not be negative"),
+    ({"delay": 5}, "delay must be a timedelta"),
+    ({"deadline": datetime(2030, 1, 1)}, "no time zone"),  # noqa: DTZ001 - the point
+    ({"key": " "}, "a key must not be blank"),
+    ({"tenant": "a\0"}, "the tenant has at most"),
+    ({"limit_key": "a\0"}, "the limit key has at most"),
+)
+CONTENTS = (
+    ("t2", object(), "what is enqueued cannot be stored"),
+    ("t2", "\ud800", "half of a character"),
+    (7, "a", "thread must be text, not int"),
+    ("t" * 513, "a", "at most 512 characters.* has 513: 'ttt"),
+)
+CALLS = (
+    (lambda _, run: run.result(timeout="5"), "timeout must be a number of seconds"),
+    (lambda _, run: run.result(timeout=True), "timeout must be a number of seconds"),
+    (lambda _, run: run.result(timeout=float("nan")), "timeout must be a number"),
+    (lambda _, run: run.result(timeout=10**400), "timeout must be a number"),
+    (lambda _, run: run.result(type=5), "type must be a type"),
+    (lambda _, run: run.result(type="int"), "type must be a type"),
+    (lambda box, _: box.enqueue_many(None), "items must be an iterable of Item, not NoneType"),
+    (lambda box, _: box.enqueue_many(5), "items must be an iterable of Item, not int"),
+    (lambda box, _: box.enqueue_many(Item("t2", "a")), "items must be an iterable of Item"),
+    (lambda box, _: box.enqueue_many([Item("t2", "a"), ("t2", "a")]), "item 1: .*an Item, not tuple"),
+    (
         lambda box, _: box.enqueue_many([Item("t2", "a")], progress=5),
-        "progress must be a function of two numbers or None, not int",
+        "progress must be a function of two numbers",
     ),
-}
+    (lambda box, _: box.pending.reorder("t", None), "ids must be a list .*, not NoneType"),
+    (lambda box, _: box.pending.reorder("t", "ab"), "ids must be a list .*, not str"),
+    (lambda box, _: box.handle("a\0"), r"the id of a run must not contain NUL: 'a\\x00'"),
+    (lambda box, _: box.handle("nobody's"), "nobody's"),
+    (lambda box, _: box.cancel("a\0"), "the id of a run or a thread must not contain NUL"),
+    (lambda box, _: box.dead_letters.replay("a\0"), "the id of a run must not contain NUL"),
+    (lambda box, _: box.pending.list("a\0"), "the id of a thread must not contain NUL"),
+    (lambda box, _: box.schedules.pause("a\0"), "name of a schedule must not contain NUL"),
+    (lambda box, _: box.schedules.add("a", "t2", object(), every=HOUR), "what is enqueued cannot be stored"),
+    (lambda box, _: box.schedules.add("a", "t2", "go", every=HOUR, priority=256), "priority"),
+    (lambda box, _: box.schedules.add("a", "t2", "go", every=HOUR, interruptions=-1), "must not be negative"),
+    (lambda box, _: box.schedules.add("a", "t2", "go"), "one of them"),
+    (lambda box, _: box.enqueue("t2", "a", when_busy="no"), "when_busy is one of interrupt, .*, not 'no'"),
+)
+NAMING = (
+    lambda box, id: box.handle(id),
+    lambda box, id: box.cancel(id),
+    lambda box, id: box.schedules.pause(id),
+    lambda box, id: box.schedules.resume(id),
+    lambda box, id: box.schedules.trigger(id),
+    lambda box, id: box.schedules.remove(id),
+    lambda box, id: box.schedules.add(id, "t2", "go", every=HOUR),
+    lambda box, id: box.dead_letters.replay(id),
+    lambda box, id: box.dead_letters.discard(id),
+    lambda box, id: box.pending.list(id),
+    lambda box, id: box.pending.edit("t", "m", id),
+    lambda box, id: box.pending.retract("t", id),
+    lambda box, id: box.pending.reorder("t", [id]),
+)
 
 
-@pytest.mark.parametrize("case", CALLS)
-async def test_an_invalid_argument_is_refused_at_once_and_writes_nothing(opening: Open, case: str) -> None:
-    call, text = CALLS[case]
+async def wrongly(why, call, *arguments, **options):
+    """Assert that a call is refused so."""
+    with pytest.raises(REFUSED, match=why):
+        await call(*arguments, **options)
+
+
+async def test_an_invalid_argument_is_refused_at_once_and_writes_nothing(opening):
     goes_on = asyncio.Event()
 
-    async def work(run: Run) -> str:
+    async def work(run):
         await goes_on.wait()
         return "7"
 
-    async with opening(work) as mailbox, asyncio.timeout(30):
+    async with opening(work) as mailbox, asyncio.timeout(60):
         handle = await mailbox.enqueue("t", "go")
-        with pytest.raises((InvalidArgument, InvalidSubmission), match=text):
-            await call(mailbox, handle)
-        goes_on.set()
-        await handle.result()
-        with pytest.raises((InvalidArgument, InvalidSubmission), match=text):
-            await call(mailbox, handle)
+        for _ in ("while the run is at work", "when it is over"):
+            for call, why in CALLS:
+                await wrongly(why, call, mailbox, handle)
+            for call in NAMING:
+                for id in (None, 5, b"x", "\ud800"):
+                    await wrongly("must be text, not|half of a character", call, mailbox, id)
+            goes_on.set()
+            await handle.result()
         assert await mailbox.stores.threads.load_messages("t2") is None
+        assert await mailbox.schedules.list() == []
 
 
-async def test_a_timeout_may_be_a_timedelta() -> None:
-    async def work(run: Run) -> str:
-        await asyncio.Event().wait()
-        return "never"
-
-    async with Mailbox.open("memory", work, config=MailboxConfig(drain_grace=timedelta(0))) as mailbox:
-        handle = await mailbox.enqueue("t", "go")
-        for timeout in (timedelta(0), timedelta(milliseconds=1)):
-            with pytest.raises(TimeoutError):
-                await handle.result(timeout=timeout)
-
-
-STEPS: dict[str, tuple[Any, str]] = {
-    "a step of a number": (lambda run: run.step("x", 5), "function of step 'x' must be callable, not int"),
-    "attempts as text": (lambda run: run.step("x", print, attempts="2"), "attempts must be a whole number"),
-    "a delay of a number": (lambda run: run.step("x", print, delay=5), "delay must be a timedelta"),
-    "a negative delay": (lambda run: run.step("x", print, delay=timedelta(-1)), "delay must be a timedelta"),
-    "a step that returns 5": (lambda run: run.step("x", print, returns=5), "returns must be a type"),
-    "NUL in a step": (lambda run: run.step("a\0", print), "the name of a step must not contain NUL"),
-    "a sleep without end": (lambda run: run.sleep(timedelta.max), "after the year 9999"),
-    "a timeout without end": (lambda run: run.ask("?", timeout=timedelta.max), "after the year 9999"),
-    "a number to stream": (lambda run: run.stream(5), "the text to stream must be text, not int"),
-    "a number to log": (lambda run: run.log(5), "the text to log must be text, not int"),
-}
+async def test_a_bad_option_or_content_is_refused_and_among_many_with_its_place_before_anything_is_written(
+    opening,
+):
+    bad = [("t2", "a", options, why) for options, why in OPTIONS] + [
+        (*one[:2], {}, one[2]) for one in CONTENTS
+    ]
+    async with opening(echo) as mailbox:
+        for thread, content, options, why in bad:
+            await wrongly(why, mailbox.enqueue, thread, content, **options)
+            items = [Item("t2", 0), Item("t2", 1), Item(thread, content, **options)]
+            await wrongly(f"^item 2: .*{why}", mailbox.enqueue_many, items)
+            assert await mailbox.stores.threads.load_thread("t2") is None
 
 
-@pytest.mark.parametrize("case", STEPS)
-async def test_an_invalid_argument_in_a_run_ends_it_for_good(opening: Open, case: str) -> None:
-    call, text = STEPS[case]
-    executions: list[int] = []
+STEPS = (
+    (lambda run: run.step("x", 5), "function of step 'x' must be callable, not int"),
+    (lambda run: run.step(5, print), "must be text, not int"),
+    (lambda run: run.step("x", print, attempts="2"), "attempts must be a whole number"),
+    (lambda run: run.step("x", print, delay=5), "delay must be a timedelta"),
+    (lambda run: run.step("x", print, delay=timedelta(-1)), "delay must be a timedelta"),
+    (lambda run: run.step("x", print, returns=5), "returns must be a type"),
+    (lambda run: run.step("a\0", print), "the name of a step must not contain NUL"),
+    (lambda run: run.sleep(timedelta.max), "after the year 9999"),
+    (lambda run: run.sleep(5), "sleeps for a timedelta"),
+    (lambda run: run.ask("?", timeout=timedelta.max), "after the year 9999"),
+    (lambda run: run.ask("?", timeout=timedelta(0)), "timeout"),
+    (lambda run: run.ask("?", timeout=timedelta(seconds=-1)), "timeout"),
+    (lambda run: run.ask("?", timeout=5), "timeout"),
+    (lambda run: run.ask(None), "must be text"),
+    (lambda run: run.ask(" "), "blank|empty|needs"),
+    (lambda run: run.ask("half \ud800"), "half of a character"),
+    (lambda run: run.stream(5), "the text to stream must be text, not int"),
+    (lambda run: run.log(5), "the text to log must be text, not int"),
+    (lambda run: run.used(cost_micros=-1), "cost_micros"),
+    (lambda run: run.used(cost_micros=1.5), "cost_micros"),
+)
 
-    async def work(run: Run) -> None:
-        executions.append(1)
-        await call(run)
+
+async def test_an_invalid_argument_in_a_run_ends_it_for_good(opening):
+    executions = []
+
+    async def work(run):
+        executions.append(run.id)
+        await STEPS[int(run.text)][0](run)
 
     async with opening(work) as mailbox:
-        handle = await mailbox.enqueue("t", "go")
-        with pytest.raises(RunUnsuccessful, match=text):
-            await handle.result(timeout=30)
-        assert (await handle.status()).state is State.FAILED
-        assert [event.type async for event in handle.events()] == ["end"]
-    assert len(executions) == 1
+        for number, (_, why) in enumerate(STEPS):
+            handle = await mailbox.enqueue("t", f"{number}")
+            with pytest.raises(RunUnsuccessful, match=why):
+                await handle.result(timeout=30)
+            assert (await handle.status()).state is State.FAILED
+            assert [type for type, _ in await told(handle.events())] == ["end"]
+            assert executions.pop() == handle.id
+            assert not executions
 
 
-@pytest.mark.parametrize("case", STEPS)
-def test_an_invalid_argument_in_a_run_that_blocks_ends_it_for_good(case: str) -> None:
-    call, text = STEPS[case]
-    executions: list[int] = []
+def test_an_invalid_argument_in_a_run_that_blocks_ends_it_for_good():
+    executions = []
 
-    def work(run: sync.Run) -> None:
-        executions.append(1)
-        call(run)
+    def work(run):
+        executions.append(run.id)
+        STEPS[int(run.text)][0](run)
 
     with sync.Mailbox.open("memory", work) as mailbox:
-        with pytest.raises(RunUnsuccessful, match=text):
-            mailbox.enqueue("t", "go").result(timeout=30)
+        for number, (_, why) in enumerate(STEPS):
+            with pytest.raises(RunUnsuccessful, match=why):
+                mailbox.enqueue("t", f"{number}").result(timeout=30)
+            assert len(executions) == number + 1
         with pytest.raises(InvalidArgument, match="progress must be a function"):
-            mailbox.enqueue_many([Item("t2", "a")], progress=5)  # type: ignore[arg-type,call-arg]
-    assert len(executions) == 1
+            mailbox.enqueue_many([Item("t2", "a")], progress=5)
+    with pytest.raises(ConfigError), sync.Mailbox.open("runs.db", echo):
+        pass
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        5,
-        None,
-        b"memory",
+# What a mailbox is opened with.
+
+
+async def refused_to_open(url="memory", work=echo, **given):
+    with pytest.raises(ConfigError) as refused:
+        async with Mailbox.open(url, work, **given):
+            pass
+    return refused.value
+
+
+async def test_an_address_of_no_database_is_refused_and_shows_no_password():
+    hosts = ("mysql://u:secret@h/d", "mysql://u:sec@ret@host/d", "postgres//u:secret@")
+    paths = (
         "",
+        "runs.db",
+        "x",
+        "sqlite:runs.db",
+        "sqlite://host/runs.db",
+        "sqlite:///:memory:",
         "sqlite:///\0",
+    )
+    for url in (
+        *paths,
+        *hosts,
         "sqlite:///a\nb.db",
         "sqlite:///\ud800.db",
         "postgresql://[",
-        "x",
-    ],
-    ids=repr,
-)
-async def test_an_address_of_no_database_is_refused(url: Any) -> None:
-    with pytest.raises(ConfigError, match="this is not the address of a database: ") as refused:
-        async with Mailbox.open(url, echo):
-            pass
-    assert "sqlite:///runs.db" in refused.value.remedy
+        5,
+        None,
+        b"memory",
+    ):
+        error = await refused_to_open(url)
+        assert "this is not the address of a database: " in str(error)
+        assert "sqlite:///runs.db" in error.remedy
+        if url in hosts:
+            assert "…@" in str(error)
+            assert "ret" not in str(error).replace("runs", "")
 
 
-@pytest.mark.parametrize("url", ["mysql://u:sec@ret@host/d", "postgres//u:secret@"])
-async def test_a_refused_address_shows_no_password(url: str) -> None:
-    with pytest.raises(ConfigError, match="…@") as refused:
-        async with Mailbox.open(url, echo):
-            pass
-    assert "ret" not in str(refused.value).replace("runs", "")
+async def test_a_database_in_a_folder_that_does_not_exist_is_refused(tmp_path):
+    folder = tmp_path / "mispelt" / "deep"
+    error = await refused_to_open(f"sqlite:///{folder}/runs.db")
+    assert f"the folder {folder} of the database does not exist" in str(error)
+    assert error.remedy == "make the folder, or correct the address"
+    assert list(tmp_path.iterdir()) == []
+    folder.mkdir(parents=True)
+    async with Mailbox.open(f"sqlite:///{folder}/runs.db", echo) as mailbox:
+        assert await (await mailbox.enqueue("t", "hello")).result(timeout=30) == "you said hello"
 
 
-async def test_a_function_that_takes_no_run_is_refused() -> None:
-    async def takes_none() -> None:
+async def test_work_that_cannot_be_awaited_or_takes_no_run_is_refused():
+    async def takes_none():
         pass
 
-    async def takes_two(run: Run, other: object) -> None:
+    async def takes_two(run, other):
         pass
 
     for wrong in (takes_none, takes_two):
-        with pytest.raises(ConfigError, match="must take one argument, the run"):
-            async with Mailbox.open("memory", wrong):  # type: ignore[arg-type]
-                pass
+        assert "must take one argument, the run" in str(await refused_to_open(work=wrong))
+    for wrong in (5, lambda run: "hello", "answer"):
+        assert "coroutine function" in str(await refused_to_open(work=wrong))
     with (
         pytest.raises(ConfigError, match="must take one argument"),
         sync.Mailbox.open("memory", lambda: None),
@@ -187,49 +255,47 @@ async def test_a_function_that_takes_no_run_is_refused() -> None:
         pass
 
 
-async def test_a_database_in_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "mispelt" / "deep"
-    with pytest.raises(ConfigError, match=f"the folder {folder} of the database does not exist") as caught:
-        async with Mailbox.open(f"sqlite:///{folder}/runs.db", echo):
-            pass
-    assert caught.value.remedy == "make the folder, or correct the address"
-    assert list(tmp_path.iterdir()) == []
-    folder.mkdir(parents=True)
-    async with Mailbox.open(f"sqlite:///{folder}/runs.db", echo) as mailbox:
-        assert await (await mailbox.enqueue("t", "hello")).result(timeout=30) == "you said hello"
-
-
-@pytest.mark.parametrize(
-    ("setting", "least"),
-    [
-        ("max_concurrent_runs", 1),
-        ("max_concurrent_runs_per_tenant", 1),
-        ("max_queued_per_thread", 1),
-        ("max_pending_per_thread", 1),
-        ("lease_ms", 1_000),
-    ],
-)
-async def test_a_config_under_which_nothing_executes_is_refused(
-    tmp_path: Path, setting: str, least: int
-) -> None:
-    url, tried = f"sqlite:///{tmp_path}/runs.db", least - 1 if least == 1 else 1
-    given: dict[str, Any] = {setting: tried}
-    with pytest.raises(ConfigError, match=f"{setting} must be at least {least}, not {tried}"):
-        async with Mailbox.open(url, echo, config=MailboxConfig(**given)):
-            pass
-    assert list(tmp_path.iterdir()) == []
-    async with Mailbox.open(url, echo, config=MailboxConfig(**{setting: least})) as mailbox:  # type: ignore[arg-type]
-        assert await (await mailbox.enqueue("t", "hello", tenant="a")).result(timeout=30) == "you said hello"
-
-
-@pytest.mark.parametrize("given", [{"config": 5}, {"schema": 5}])
-async def test_an_option_of_another_type_is_refused(given: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=rf"{next(iter(given))} must be .*, not int"):
-        async with Mailbox.open("memory", echo, **given):
-            pass
-
-
-async def test_a_process_that_executes_nothing_may_have_no_slots() -> None:
+async def test_a_config_under_which_nothing_executes_is_refused(tmp_path):
+    least = dict.fromkeys(
+        (
+            "max_concurrent_runs",
+            "max_concurrent_runs_per_tenant",
+            "max_queued_per_thread",
+            "max_pending_per_thread",
+        ),
+        (0, 1),
+    )
+    url = f"sqlite:///{tmp_path}/runs.db"
+    for setting, (wrong, right) in {**least, "lease_ms": (1, 1_000)}.items():
+        error = await refused_to_open(url, config=MailboxConfig(**{setting: wrong}))
+        assert f"{setting} must be at least {right}, not {wrong}" in str(error)
+        assert list(tmp_path.iterdir()) == []
+        async with Mailbox.open("memory", echo, config=MailboxConfig(**{setting: right})) as mailbox:
+            handle = await mailbox.enqueue("t", "hello", tenant="a")
+            assert await handle.result(timeout=30) == "you said hello"
     async with Mailbox.open("memory", None, config=MailboxConfig(max_concurrent_runs=0)) as mailbox:
-        handle = await mailbox.enqueue("t", "hello")
-        assert (await handle.status()).state is State.QUEUED
+        assert (await (await mailbox.enqueue("t", "hello")).status()).state is State.QUEUED
+    for option in ("config", "schema"):
+        assert f"{option} must be " in str(await refused_to_open(**{option: 5}))
+
+
+def test_give_up_on_takes_only_a_tuple_of_exception_classes():
+    for given in (ValueError, [ValueError], ("ValueError",), (SystemExit,)):
+        with pytest.raises(ConfigError, match="give_up_on must be a tuple of exception classes"):
+            MailboxConfig(give_up_on=given)
+
+
+async def test_a_small_budget_asks_with_its_own_numbers(opening):
+    async def work(run):
+        run.used(cost_micros=int(run.text))
+
+    for limit, used, text in (
+        (1_000, 1_000, "0.001 of 0.001 in money"),
+        (2_500_000, 2_504_999, "2.50 of 2.50 in money"),
+        (1, 1, "0.000001 of 0.000001 in money"),
+    ):
+        config = MailboxConfig(budgets=(Budget(per=BudgetScope.ALL, cost_micros=limit),))
+        async with Mailbox.open("memory", work, config=config) as mailbox:
+            await (await mailbox.enqueue("t", used)).result(timeout=30)
+            held = await mailbox.enqueue("t", "two")
+            assert text in (await anext(held.events())).text

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 import postroom
-from embedded_room import Open
+from embedded_room import Open, on
 from postroom import (
     BusyPolicy,
     Item,
@@ -381,6 +381,7 @@ async def _result(office: Office, text: str) -> str:
     return await (await office.enqueued(text)).result(timeout=3 * PATIENCE)
 
 
+@on("memory", "postgres")
 @pytest.mark.parametrize("moment", Moment)
 async def test_a_call_that_is_cancelled_at_any_await_leaves_no_run_and_no_slot_behind(
     opening: Open, moment: Moment
@@ -396,6 +397,7 @@ async def test_a_call_that_is_cancelled_at_any_await_leaves_no_run_and_no_slot_b
                 raise AssertionError(f"after {name} was cancelled: {error!r}") from error
 
 
+@on("sqlite", "postgres")
 async def test_an_open_that_is_cancelled_at_any_await_leaves_the_database_free(opening: Open) -> None:
     begun: list[str] = []
 

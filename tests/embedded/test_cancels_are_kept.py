@@ -6,121 +6,95 @@ from datetime import timedelta
 
 import pytest
 
-from embedded_room import Open
-from postroom import Mailbox, RunUnsuccessful, testing
+from embedded_room import both_engines
+from postroom import MailboxConfig, RunUnsuccessful, State
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import ActiveRunConflict
 from postroom.contracts.messages import Message
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.tools import ToolCallResume
-from postroom.dispatch.config import MailboxConfig
-from postroom.embedded.handle import RunHandle, State
-from postroom.embedded.running import Answer, Run
 
 
-async def test_a_cancelled_run_does_not_execute_again_after_a_crash() -> None:
-    begun: list[str] = []
-    is_told = asyncio.Event()
+async def assert_cancelled(handle):
+    with pytest.raises(RunUnsuccessful, match="was cancelled"):
+        await handle.result(timeout=30)
 
-    async def work(run: Run) -> str:
+
+async def test_a_cancelled_run_neither_executes_again_nor_is_a_dead_letter_after_a_crash(manual):
+    begun, is_told = [], asyncio.Event()
+
+    async def work(run):
         begun.append(run.id)
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             is_told.set()
             await asyncio.Event().wait()  # it is still tidying up when the process dies
-        return "executed to the end"
 
-    async with testing.mailbox(work) as mailbox:
-        handle = await mailbox.enqueue("t", "x")
-        while not begun:
-            await asyncio.sleep(0)
-        assert await handle.cancel()
-        await is_told.wait()
-        await mailbox.crash()
-        await mailbox.run_until_idle()
-        assert (await handle.status()).state is State.CANCELLED
-        assert begun == [handle.id]
-
-
-async def test_a_cancelled_run_with_one_attempt_is_no_dead_letter_after_a_crash() -> None:
-    hanging = testing.Hanging()
-    async with testing.mailbox(hanging) as mailbox:
-        handle = await mailbox.enqueue("t", "x", attempts=1)
-        await hanging.begun()
-        hanging.cancelled.clear()
-        assert await handle.cancel()
-        await mailbox.crash()
-        await mailbox.run_until_idle()
-        assert (await handle.status()).state is State.CANCELLED
+    async with manual(work) as mailbox:
+        for attempts in (5, 1):
+            handle = await mailbox.enqueue(f"t{attempts}", "x", attempts=attempts)
+            while handle.id not in begun:
+                await asyncio.sleep(0)
+            assert await handle.cancel()
+            await is_told.wait()
+            is_told.clear()
+            await mailbox.crash()
+            await mailbox.run_until_idle()
+            assert (await handle.status()).state is State.CANCELLED
+            assert begun.count(handle.id) == 1
         assert [one async for one in mailbox.dead_letters] == []
 
 
 @pytest.mark.parametrize("ends", ["returns", "fails"])
-async def test_a_run_that_ends_by_itself_after_its_cancel_is_cancelled(opening: Open, ends: str) -> None:
+async def test_a_run_that_ends_by_itself_after_its_cancel_is_cancelled(opening, ends):
     is_at_work = asyncio.Event()
 
-    async def work(run: Run) -> str:
+    async def work(run):
         is_at_work.set()
-        try:
+        with suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            if ends == "fails":
-                raise ValueError("it does not fit") from None
+        if ends == "fails":
+            raise ValueError("it does not fit")
         return "done all the same"
 
     async with opening(work) as mailbox:
         handle = await mailbox.enqueue("t", "x", attempts=1)
         await is_at_work.wait()
         assert await handle.cancel()
-        with pytest.raises(RunUnsuccessful, match="was cancelled"):
-            await handle.result(timeout=30)
+        await assert_cancelled(handle)
 
 
-async def test_a_cancel_of_a_run_that_has_ended_says_false(opening: Open) -> None:
-    async def work(run: Run) -> str:
-        return "done"
-
-    async with opening(work) as mailbox:
-        handle = await mailbox.enqueue("t", "x")
-        assert await handle.result(timeout=30) == "done"
-        assert not await handle.cancel()
-        assert (await handle.status()).state is State.DONE
-
-
-async def test_a_cancel_says_true_only_if_the_run_ends_as_cancelled(opening: Open) -> None:
+@both_engines
+async def test_a_cancel_says_true_only_if_the_run_ends_as_cancelled(opening):
     """Cancels meet runs in each moment of their short lives."""
 
-    async def work(run: Run) -> str:
+    async def work(run):
         await run.step("a", lambda: 1)
         return "done"
 
-    async def one(mailbox: Mailbox, place: int) -> tuple[bool, State]:
-        handle = await mailbox.enqueue(f"t{place}", "x")
-        for _ in range(place):
-            await asyncio.sleep(0)
-        said = await handle.cancel()
-        with suppress(RunUnsuccessful):
-            await handle.result(timeout=30)
-        return said, (await handle.status()).state
-
     async with opening(work) as mailbox:
         for place in range(0, 40, 3):
-            said, state = await one(mailbox, place)
-            assert said == (state is State.CANCELLED), place
+            handle = await mailbox.enqueue(f"t{place}", "x")
+            for _ in range(place):
+                await asyncio.sleep(0)
+            said = await handle.cancel()
+            with suppress(RunUnsuccessful):
+                await handle.result(timeout=30)
+            assert said == ((await handle.status()).state is State.CANCELLED), place
 
 
-@pytest.mark.parametrize("by", ["run", "thread"])
-async def test_a_cancel_at_the_moment_of_an_answer_is_not_lost(opening: Open, by: str) -> None:
-    async def work(run: Run) -> str:
+@both_engines
+@pytest.mark.parametrize("by", ["id", "thread_id"])
+async def test_a_cancel_at_the_moment_of_an_answer_is_not_lost(opening, by):
+    async def work(run):
         await run.ask("Go on?")
         await asyncio.Event().wait()
-        return "went on"
 
-    async def cancel(mailbox: Mailbox, handle: RunHandle, place: int) -> bool:
+    async def cancel(mailbox, handle, place):
         for _ in range(place // 4):
             await asyncio.sleep(0)
-        return await mailbox.cancel(handle.id if by == "run" else handle.thread_id)
+        return await mailbox.cancel(getattr(handle, by))
 
     async with opening(work) as mailbox:
         for place in range(24):
@@ -129,14 +103,14 @@ async def test_a_cancel_at_the_moment_of_an_answer_is_not_lost(opening: Open, by
             answer = handle.answer("yes", question_id=question.question_id)
             said = await asyncio.gather(answer, cancel(mailbox, handle, place), return_exceptions=True)
             assert said[1] is True, place
-            with pytest.raises(RunUnsuccessful, match="was cancelled"):
-                await handle.result(timeout=30)
+            await assert_cancelled(handle)
 
 
-async def test_a_cancel_between_two_attempts_is_not_lost(opening: Open) -> None:
+@both_engines
+async def test_a_cancel_between_two_attempts_is_not_lost(opening):
     failing = asyncio.Event()
 
-    async def work(run: Run) -> str:
+    async def work(run):
         if run.attempt > 1:
             await asyncio.Event().wait()
         failing.set()
@@ -150,14 +124,13 @@ async def test_a_cancel_between_two_attempts_is_not_lost(opening: Open) -> None:
             for _ in range(place):
                 await asyncio.sleep(0)
             assert await handle.cancel(), place
-            with pytest.raises(RunUnsuccessful, match="was cancelled"):
-                await handle.result(timeout=30)
+            await assert_cancelled(handle)
 
 
-async def test_a_refused_submission_leaves_the_active_run_to_finish(opening: Open) -> None:
+async def test_a_refused_submission_leaves_the_active_run_to_finish(opening):
     begun, may_stop = asyncio.Event(), asyncio.Event()
 
-    async def work(run: Run) -> str:
+    async def work(run):
         if not begun.is_set():
             begun.set()
             try:
@@ -167,8 +140,7 @@ async def test_a_refused_submission_leaves_the_active_run_to_finish(opening: Ope
                 raise
         return "finished"
 
-    config = MailboxConfig(cancel_wait_ms=50, drain_grace=timedelta(seconds=5))
-    async with opening(work, config) as mailbox:
+    async with opening(work, MailboxConfig(cancel_wait_ms=50, drain_grace=timedelta(seconds=5))) as mailbox:
         handle = await mailbox.enqueue("t", "x", attempts=1)
         await begun.wait()
         with pytest.raises(ActiveRunConflict):
@@ -179,23 +151,21 @@ async def test_a_refused_submission_leaves_the_active_run_to_finish(opening: Ope
         assert [run.run_id for run in runs] == [handle.id], "nothing was written of the refused submission"
 
 
-async def test_a_decision_is_sent_live_only_to_an_active_run_and_submitted_to_a_queued_one() -> None:
-    answers: list[Answer] = []
-    begins = asyncio.Event()
+async def test_a_decision_is_sent_live_only_to_an_active_run_and_submitted_to_a_queued_one(opening):
+    answers, begins = [], asyncio.Event()
 
-    async def work(run: Run) -> str:
+    async def work(run):
         if run.thread_id == "first":
-            await begins.wait()
-            return "done"
-        answers.append(await run.ask("Ship the lamp?", name="ship"))
-        return answers[-1].text
+            return await begins.wait()
+        answers.append((await run.ask("Ship the lamp?", name="ship")).text)
+        return answers[-1]
 
-    async with Mailbox.open("memory", work, config=MailboxConfig(max_concurrent_runs=1)) as mailbox:
+    async with opening(work, MailboxConfig(max_concurrent_runs=1)) as mailbox:
         await mailbox.enqueue("first", "x")
         queued = await mailbox.enqueue("t", "x")
-        call_id = f"{queued.id}/ship"
+        call_id, send = f"{queued.id}/ship", mailbox.admin.send_decision_live
         decision = ToolCallResume(decision_id="d1", result={"text": "yes"}, by="Ann")
-        assert not await mailbox.admin.send_decision_live(queued.id, call_id, decision)
+        assert not await send(queued.id, call_id, decision)
         request = RunActivation.new("t", [], continue_run_id=queued.id, decisions=[(call_id, decision)])
         await mailbox.admin.submit_background(request)
         begins.set()
@@ -203,24 +173,22 @@ async def test_a_decision_is_sent_live_only_to_an_active_run_and_submitted_to_a_
         asks = await mailbox.enqueue("second", "x")
         async for event in asks.events():
             if event.type == "question":
-                assert not await mailbox.admin.send_decision_live(
-                    asks.id, event.data["question_id"], decision
-                )
-                await asks.answer("no", question_id=event.data["question_id"])
-        assert [one.text for one in answers] == ["yes", "no"]
+                assert not await send(asks.id, event.question_id, decision)
+                await asks.answer("no", question_id=event.question_id)
+        assert answers == ["yes", "no"]
 
 
-async def test_a_submission_that_someone_waits_for_is_refused_at_once_behind_a_question() -> None:
+async def test_a_submission_that_someone_waits_for_is_refused_at_once_behind_a_question(manual):
     """The run that asks gives way to no submission: to try again and again would only load the database."""
 
-    async def asks(run: Run) -> str:
+    async def asks(run):
         return (await run.ask("May I?")).text
 
-    async with testing.mailbox(asks) as opened:
-        await opened.enqueue("thread", "ask")
-        await opened.run_until_idle()
-        engine = opened.stores.store.engine
+    async with manual(asks) as mailbox:
+        await mailbox.enqueue("thread", "ask")
+        await mailbox.run_until_idle()
+        engine = mailbox.stores.store.engine
         before = engine.grouping[1]
         with pytest.raises(ActiveRunConflict):
-            await opened.admin.submit(RunActivation.new("thread", [Message.user("now", id="now")]))
+            await mailbox.admin.submit(RunActivation.new("thread", [Message.user("now", id="now")]))
         assert engine.grouping[1] - before < 10

@@ -1,48 +1,25 @@
-"""The end of a server interrupts a run, and is no failure of it: it is counted apart, with a limit of its own."""
+"""The end of a server interrupts a run and is no failure of it; a deadline that has passed is refused or fails its run."""
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from datetime import timedelta
-from pathlib import Path
-from typing import Any
-from uuid import uuid4
+from datetime import UTC, datetime, timedelta
 
-import psycopg
 import pytest
 
-from embedded_room import SOON
-from postroom import testing
+from embedded_room import on, texts
+from postroom import BusyPolicy, Item, MailboxConfig, RunUnsuccessful, State
+from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.errors import InvalidArgument, InvalidSubmission, RunUnsuccessful
-from postroom.dispatch.config import MailboxConfig
+from postroom.contracts.errors import InvalidSubmission
 from postroom.dispatch.inspection import WhyNot
-from postroom.embedded import Item, Mailbox, Run, State
-
-Open = Callable[..., AbstractAsyncContextManager[testing.ManualMailbox]]
-LEASE_OVER = timedelta(minutes=1)
-DELAY_OVER = timedelta(seconds=5)
-
-
-@pytest.fixture(params=["memory", "postgres"])
-def opening(request: pytest.FixtureRequest) -> Any:
-    schema = f"interruptions_{uuid4().hex}"
-    url = "memory" if request.param == "memory" else request.getfixturevalue("postgres_dsn")
-    yield lambda work, config=None: testing.mailbox(work, url, config=config, schema=schema)
-    if request.param == "postgres":
-        with psycopg.connect(url, autocommit=True) as session:
-            session.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
 
 
 class LongWork:
     """Hangs until it was begun for the last time, then fails or answers."""
 
-    def __init__(self, interruptions: int, *, failures: int = 0) -> None:
-        self._left = interruptions
-        self._failures = failures
-        self._begun = asyncio.Event()
+    def __init__(self, interruptions, *, failures=0):
+        self._left, self._failures, self._begun = interruptions, failures, asyncio.Event()
 
-    async def __call__(self, run: Run) -> str:
+    async def __call__(self, run):
         if self._left:
             self._left -= 1
             self._begun.set()
@@ -52,39 +29,40 @@ class LongWork:
             raise OSError("the other side is away")
         return "done"
 
-    async def begun(self) -> None:
+    async def begun(self):
         async with asyncio.timeout(30):
             await self._begun.wait()
         self._begun.clear()
 
 
-async def killed(mailbox: testing.ManualMailbox, work: LongWork, times: int) -> None:
+async def killed(mailbox, work, times):
     """Kill the process each time the work has begun; the next process takes the run over."""
     for _ in range(times):
-        mailbox.clock.advance(DELAY_OVER)
+        mailbox.clock.advance(timedelta(seconds=5))  # longer than any delay between two interruptions
         await mailbox.admin.poll()
         await work.begun()
         await mailbox.crash()
         claimed = await mailbox.stores.dispatches.list_by_status(RunDispatchStatus.CLAIMED)
         if any(row.claimed_by != mailbox.admin.consumer_id for row in claimed):
-            mailbox.clock.advance(LEASE_OVER)  # on PostgreSQL others wait for the lease to end
+            mailbox.clock.advance(timedelta(minutes=1))  # on PostgreSQL others wait for the lease to end
         await mailbox.admin.run_sweep()
 
 
-async def test_a_run_that_outlives_nine_killed_servers_is_done_and_no_dead_letter(opening: Open) -> None:
+@on("memory", "postgres")
+async def test_a_run_that_outlives_nine_killed_servers_is_done_and_no_dead_letter(manual):
     work = LongWork(9)
-    async with opening(work) as mailbox:
+    async with manual(work) as mailbox:
         handle = await mailbox.enqueue("t", "go")
         await killed(mailbox, work, 9)
-        mailbox.clock.advance(DELAY_OVER)
+        mailbox.clock.advance(timedelta(seconds=5))
         await mailbox.run_until_idle()
         assert await handle.result(timeout=30) == "done"
         assert [one async for one in mailbox.dead_letters] == []
 
 
-async def test_a_run_fails_as_often_as_it_may_however_often_its_server_ended(opening: Open) -> None:
+async def test_a_run_fails_as_often_as_it_may_however_often_its_server_ended(manual):
     work = LongWork(3, failures=9)
-    async with opening(work) as mailbox:
+    async with manual(work) as mailbox:
         handle = await mailbox.enqueue("t", "go", attempts=2)
         await killed(mailbox, work, 3)
         for _ in range(2):
@@ -96,81 +74,167 @@ async def test_a_run_fails_as_often_as_it_may_however_often_its_server_ended(ope
         assert (dead.attempts, dead.interruptions) == (2, 3)
 
 
-async def test_one_interruption_and_one_that_is_allowed_are_told_in_the_singular(opening: Open) -> None:
-    for allowed, told in ((0, "once .* the limit is 0 interruptions"), (1, "2 times .* is 1 interruption")):
-        work = LongWork(99)
-        async with opening(work) as mailbox:
-            handle = await mailbox.enqueue(f"t{allowed}", "go", interruptions=allowed)
-            await killed(mailbox, work, allowed + 1)
-            with pytest.raises(RunUnsuccessful, match=f"interrupted {told}$"):
-                await handle.result(timeout=0)
-
-
-async def test_a_run_that_is_interrupted_too_often_is_a_dead_letter_that_says_so(opening: Open) -> None:
+@pytest.mark.parametrize(
+    ("allowed", "told"),
+    [
+        (0, "once because its server ended or lost its lease, and the limit is 0 interruptions"),
+        (1, "2 times because its server ended or lost its lease, and the limit is 1 interruption"),
+        (2, "3 times because its server ended or lost its lease, and the limit is 2 interruptions"),
+    ],
+)
+async def test_a_run_that_is_interrupted_too_often_is_a_dead_letter_that_says_so(manual, allowed, told):
     work = LongWork(99)
-    async with opening(work, MailboxConfig(default_max_interruptions=9)) as mailbox:
-        handle = await mailbox.enqueue("t", "go", interruptions=2)
-        await killed(mailbox, work, 3)
+    async with manual(work, MailboxConfig(default_max_interruptions=9)) as mailbox:
+        handle = await mailbox.enqueue("t", "go", interruptions=allowed)
+        await killed(mailbox, work, allowed + 1)
         assert (await handle.status()).state is State.FAILED
         [dead] = [one async for one in mailbox.dead_letters]
-        assert (dead.attempts, dead.interruptions) == (0, 3)
-        assert dead.error == (
-            "the run was interrupted 3 times because its server ended or lost its lease, "
-            "and the limit is 2 interruptions"
-        )
+        assert (dead.attempts, dead.interruptions) == (0, allowed + 1)
+        assert dead.error == f"the run was interrupted {told}"
         again = await mailbox.dead_letters.replay(handle.id)
         await work.begun()
         assert (await again.status()).state is State.RUNNING
 
 
-async def test_the_limit_of_a_mailbox_holds_for_runs_that_say_nothing_of_it(opening: Open) -> None:
+async def test_the_limit_of_a_mailbox_holds_for_runs_that_say_nothing_of_it(manual):
     work = LongWork(99)
-    async with opening(work, MailboxConfig(default_max_interruptions=0)) as mailbox:
-        handles = await mailbox.enqueue_many([Item("t", "go", attempts=9)])
+    async with manual(work, MailboxConfig(default_max_interruptions=0)) as mailbox:
+        [handle] = await mailbox.enqueue_many([Item("t", "go", attempts=9)])
         await killed(mailbox, work, 1)
-        assert (await handles[0].status()).state is State.FAILED
+        assert (await handle.status()).state is State.FAILED
 
 
-async def test_after_the_first_interruption_a_run_waits_a_little_and_at_most_5_s(opening: Open) -> None:
+async def test_after_the_first_interruption_a_run_waits_a_little_and_at_most_5_s(manual):
     work = LongWork(7)
-    async with opening(work) as mailbox:
+    async with manual(work) as mailbox:
         handle, delays = await mailbox.enqueue("t", "go"), []
         for _ in range(7):
             await killed(mailbox, work, 1)
             reason = await mailbox.admin.why_not(handle.id)
-            is_later = reason.why is WhyNot.NOT_DUE and reason.until is not None
-            delays.append(reason.until - mailbox.clock.now() if is_later else 0)
-    assert delays[0] == 0
-    assert delays[1:] == [250, 500, 1_000, 2_000, 4_000, 5_000]
+            delays.append(reason.until - mailbox.clock.now() if reason.why is WhyNot.NOT_DUE else 0)
+    assert delays == [0, 250, 500, 1_000, 2_000, 4_000, 5_000]
 
 
-async def test_a_server_that_stops_in_good_order_interrupts_its_runs_and_fails_none(
-    tmp_path: Path, postgres_dsn: str, subtests: pytest.Subtests
-) -> None:
-    schema = f"interruptions_{uuid4().hex}"
-    config = MailboxConfig(drain_grace=timedelta(0))
-    for url in (f"sqlite:///{tmp_path}/runs.db", postgres_dsn):
-        with subtests.test(url=url.split(":")[0]):
-            work = LongWork(3)
-            for attempt in range(4):
-                async with Mailbox.open(url, work, config=config, schema=schema) as mailbox:
-                    handle = await mailbox.enqueue("t", "go", key="once", attempts=1, interruptions=2)
-                    if attempt < 3:
-                        await work.begun()
-                    else:
-                        with pytest.raises(RunUnsuccessful, match="was interrupted 3 times"):
-                            await handle.result(timeout=30)
-                        [dead] = [one async for one in mailbox.dead_letters]
-                        assert (dead.attempts, dead.interruptions) == (0, 3)
-    with psycopg.connect(postgres_dsn, autocommit=True) as session:
-        session.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+@on("sqlite", "postgres")
+async def test_a_server_that_stops_in_good_order_interrupts_its_runs_and_fails_none(opening):
+    work = LongWork(3)
+    for attempt in range(4):
+        async with opening(work, MailboxConfig(drain_grace=timedelta(0))) as mailbox:
+            handle = await mailbox.enqueue("t", "go", key="once", attempts=1, interruptions=2)
+            if attempt < 3:
+                await work.begun()
+                continue
+            with pytest.raises(RunUnsuccessful, match="was interrupted 3 times"):
+                await handle.result(timeout=30)
+            [dead] = [one async for one in mailbox.dead_letters]
+            assert (dead.attempts, dead.interruptions) == (0, 3)
 
 
-async def test_a_number_of_interruptions_that_none_can_have_is_refused() -> None:
-    async with testing.mailbox(LongWork(0), config=SOON) as mailbox:
-        with pytest.raises(InvalidSubmission, match="must not be negative"):
-            await mailbox.enqueue("t", "go", interruptions=-1)
-        with pytest.raises(InvalidArgument, match="interruptions must be a whole number or None"):
-            await mailbox.enqueue("t", "go", interruptions=True)
-        with pytest.raises(InvalidSubmission, match="must not be negative"):
-            await mailbox.schedules.add("nightly", "t", "go", every=timedelta(hours=1), interruptions=-1)
+# Deadlines.
+
+
+def from_now(mailbox, seconds):
+    return datetime.fromtimestamp(mailbox.stores.clock.now() / 1000, UTC) + timedelta(seconds=seconds)
+
+
+def ms(deadline):
+    return int(deadline.timestamp() * 1000)
+
+
+async def echo(run):
+    return run.text
+
+
+async def test_a_deadline_that_has_passed_leaves_the_active_run_alone_whatever_is_to_become_of_it(manual):
+    begun, going = asyncio.Event(), asyncio.Event()
+
+    async def work(run):
+        begun.set()
+        await going.wait()
+        return "done"
+
+    async with manual(work) as mailbox, asyncio.TaskGroup() as group:
+        active = await mailbox.enqueue("t", "first")
+        group.create_task(mailbox.run_until_idle())
+        async with asyncio.timeout(30):
+            await begun.wait()
+        late = from_now(mailbox, -5)
+        for policy in BusyPolicy:
+            for key in (None, "k"):
+                if policy is BusyPolicy.REJECT:
+                    continue
+                with pytest.raises(
+                    InvalidSubmission, match=r"the deadline .* has passed: the time is "
+                ) as refused:
+                    await mailbox.enqueue("t", "late", deadline=late, when_busy=policy, key=key)
+                assert refused.value.value == ms(late)
+                assert refused.value.remedy == "give a later deadline, or none"
+                assert (await active.status()).state is State.RUNNING
+        going.set()
+        assert await active.result(timeout=30) == "done"
+        assert await texts(mailbox) == ["first", "done"]
+
+
+def entries(mailbox, options, delivery):
+    """Return all ways by which a run with these options comes in."""
+    request, on_time = RunActivation.new("t", ["late"]).delivered(**delivery), Item("t", "on time")
+    return (
+        lambda: mailbox.enqueue("t", "late", **options),
+        lambda: mailbox.enqueue("t", "late", key="k", **options),
+        lambda: mailbox.enqueue("t", "late", when_busy=BusyPolicy.INTERRUPT, **options),
+        lambda: mailbox.enqueue_many([on_time, Item("t", "late", **options)]),
+        lambda: mailbox.enqueue_many([on_time, Item("t", "late", key="k", **options)]),
+        lambda: mailbox.admin.submit(request, strategy=BusyPolicy.QUEUE),
+        lambda: mailbox.admin.submit_background(request),
+        lambda: mailbox.admin.submit_background(request.hinted(run_id="r")),
+        lambda: mailbox.admin.submit_live_then_queue(request),
+        *(() if "delay" in options else (lambda: mailbox.admin.submit(request.hinted(run_id="r")),)),
+    )
+
+
+async def test_every_entry_refuses_a_deadline_that_has_passed_or_comes_before_the_delay_and_writes_nothing(
+    manual,
+):
+    async with manual(echo) as mailbox:
+        late, soon = from_now(mailbox, -5), from_now(mailbox, 5)
+        delayed = {"delay": timedelta(seconds=10), "deadline": soon}
+        for options, delivery, why, remedy in (
+            ({"deadline": late}, {}, "the deadline .* has passed", "give a later deadline, or none"),
+            (
+                delayed,
+                {"delay_ms": 10_000},
+                "the delay of 10 s .* after the deadline ",
+                "give a shorter delay or a later deadline",
+            ),
+        ):
+            for enter in entries(mailbox, options, {"deadline_at": ms(options["deadline"]), **delivery}):
+                with pytest.raises(InvalidSubmission, match=why) as refused:
+                    await enter()
+                assert refused.value.remedy == remedy
+                assert await mailbox.stores.threads.load_thread("t") is None
+        delayed["deadline"] = from_now(mailbox, 10)
+        begins_at_its_deadline = await mailbox.enqueue("t", "just in time", **delayed)
+        mailbox.clock.advance(timedelta(seconds=10))
+        await mailbox.run_until_idle()
+        assert await begins_at_its_deadline.result(timeout=0) == "just in time"
+
+
+async def test_what_was_accepted_before_its_deadline_keeps_its_run_when_it_is_enqueued_again(manual):
+    async with manual(echo) as mailbox:
+        deadline = from_now(mailbox, 5)
+        first = await mailbox.enqueue("t", "go", key="k", deadline=deadline)
+        mailbox.clock.advance(timedelta(seconds=10))
+        assert (await mailbox.enqueue("t", "go", key="k", deadline=deadline)).id == first.id
+        [again] = await mailbox.enqueue_many([Item("t", "go", key="k", deadline=deadline)])
+        assert again.id == first.id
+
+
+async def test_a_deadline_that_passes_while_its_run_waits_fails_the_run(manual):
+    async with manual(echo) as mailbox:
+        options = {"delay": timedelta(seconds=3), "deadline": from_now(mailbox, 5)}
+        late = await mailbox.enqueue("chat", "go", **options)
+        mailbox.clock.advance(timedelta(seconds=6))
+        await mailbox.run_until_idle()
+        with pytest.raises(RunUnsuccessful, match="run failed: the deadline passed"):
+            await late.result(timeout=30)
+        assert [one.attempts async for one in mailbox.dead_letters] == [1]

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from embedded_room import Open
+from embedded_room import Open, both_engines
 from postroom import Mailbox, MailboxConfig, Run, StoreUnavailable
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import StoreError
@@ -75,6 +75,7 @@ async def executed(mailbox: Mailbox, begun: Counter[str], case: str) -> None:
 
 
 @pytest.mark.long
+@both_engines
 @pytest.mark.parametrize("slots", [1, 256])
 async def test_the_lost_reply_of_any_change_leaves_no_run_lying_and_counts_no_attempt(
     opening: Open, slots: int

@@ -1,64 +1,66 @@
-"""The library as a program uses it: opened by an address, on both engines, with time as it passes."""
+"""The library as a program uses it: values, steps, keys, policies, streams, failures, cancels."""
 
 import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+import traceback
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from embedded_room import Open, echo
-from postroom import GiveUp, Item, testing
-from postroom.contracts.activation import BusyPolicy, RunActivation
-from postroom.contracts.agent_events import EventSink, TextDelta
-from postroom.contracts.budgets import Budget, BudgetScope, BudgetWindow
-from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.errors import (
-    AlreadyConsumed,
-    ConfigError,
-    IllegalTransition,
-    InvalidArgument,
-    InvalidSubmission,
-    RunUnsuccessful,
-    StaleDecision,
-    SubmissionRejected,
-    UnknownRun,
+import postroom
+from embedded_room import (
+    SOON,
+    asking,
+    both_engines,
+    echo,
+    in_state,
+    on,
+    texts,
+    told,
 )
+from postroom import (
+    BusyPolicy,
+    GiveUp,
+    IdempotencyConflict,
+    Item,
+    Mailbox,
+    MailboxConfig,
+    Message,
+    RunUnsuccessful,
+    State,
+    SubmissionRejected,
+)
+from postroom.contracts import errors
+from postroom.contracts.agent_events import TextDelta
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.contracts.messages import Boundary
-from postroom.dispatch.config import MailboxConfig
-from postroom.embedded.handle import RunEvent, RunHandle, State
-from postroom.embedded.mailbox import Mailbox
-from postroom.embedded.running import Run
+from postroom.contracts.records import replace
 from postroom.runtime import AgentRuntime, FixedResolver, ResolvedAgent, ScriptedModel
 
-
-async def in_state(handle: RunHandle, state: State) -> None:
-    async with asyncio.timeout(30):
-        while (await handle.status()).state is not state:
-            await asyncio.sleep(0)
+HOUR = timedelta(hours=1)
 
 
-async def answer_open_question(handle: RunHandle, text: str = "", **more: Any) -> str:
-    """Answer the question that is open now, and return its id."""
-    question_id = (await handle.status()).question_id
-    assert question_id is not None
-    await handle.answer(text, question_id=question_id, **more)
-    return question_id
+def failing(why):
+    return pytest.raises(RunUnsuccessful, match=why)
 
 
-async def test_what_is_enqueued_is_answered(opening: Open) -> None:
-    async with opening(echo) as mailbox:
-        handle = await mailbox.enqueue("chat-1", "hello")
-        assert await handle.result(timeout=30) == "you said hello"
-        again = await mailbox.handle(handle.id)
-        assert (await again.status()).state is State.DONE
-        assert not await again.cancel()
+class Gate:
+    """Work that tells of its start, and says what it was asked once it may go on."""
+
+    def __init__(self):
+        self.begun, self.going = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, run):
+        self.begun.set()
+        await self.going.wait()
+        return run.text
+
+
+async def stuck(run):
+    await asyncio.Event().wait()
 
 
 @dataclass
@@ -67,414 +69,163 @@ class Job:
     tags: list[str]
 
 
-async def test_values_go_in_and_out(opening: Open) -> None:
-    async def count(run: Run) -> Job:
+# What goes in and comes out.
+
+
+@both_engines
+async def test_values_go_in_and_out(opening):
+    async def count(run):
         job = run.input(Job)
         return Job(job.page + 1, [*job.tags, run.text])
 
     async with opening(count) as mailbox:
         handle = await mailbox.enqueue("jobs", Job(1, ["a"]))
         assert await handle.result(timeout=30, type=Job) == Job(2, ["a", '{"page":1,"tags":["a"]}'])
-        with pytest.raises(InvalidArgument, match="the answer is no int"):
+        with pytest.raises(errors.InvalidArgument, match="the answer is no int"):
             await handle.result(type=int)
-        failed = await mailbox.enqueue("jobs", {"page": "three"})
-        with pytest.raises(RunUnsuccessful, match="what was enqueued is no Job"):
-            await failed.result(timeout=30)
+        again = await mailbox.handle(handle.id)
+        assert (await again.status()).state is State.DONE
+        assert not await again.cancel()
+        with failing("what was enqueued is no Job"):
+            await (await mailbox.enqueue("jobs", {"page": "three"})).result(timeout=30)
 
 
-async def test_what_cannot_be_stored_is_refused_before_anything_is_written(opening: Open) -> None:
+@dataclass
+class Wrapped:
+    value: object
+
+
+async def test_what_would_read_back_otherwise_or_not_at_all_is_refused(opening):
+    refused = []
+
+    async def returning(run):
+        try:
+            await run.step("it", lambda: value)
+        except errors.InvalidArgument as error:
+            refused.append(error.message)
+        return value
+
+    async with opening(returning) as mailbox:
+        for value in (
+            object(),
+            {1: "a", "1": "b"},  # two keys that are one as text
+            [Wrapped(value={"deep": {None: 1, "null": 2, 2: 3, "2": 4}})],
+            {"a": ["\ud800"]},
+            {"\ud800": 1},
+            "half \ud800",
+        ):
+            with pytest.raises((errors.InvalidArgument, errors.InvalidSubmission)):
+                await mailbox.enqueue("t", value)
+            with failing("what the run returned cannot be stored"):
+                await (await mailbox.enqueue("t", "go", attempts=1)).result(timeout=30)
+            assert "step 'it' cannot be stored" in refused.pop()
+
+
+async def test_the_result_of_a_run_takes_no_longer_than_it_may(opening):
+    work = Gate()
+    async with opening(work) as mailbox:
+        handle = await mailbox.enqueue("t", "go")
+        for timeout in (0, -1, 0.001, timedelta(0), timedelta(milliseconds=1)):
+            with pytest.raises(TimeoutError):
+                await handle.result(timeout=timeout)
+        work.going.set()
+        await handle.result(timeout=30)
+        assert [await handle.result(timeout=timeout) for timeout in (0, -1, 1e-9)] == ["go"] * 3
+
+
+async def test_a_run_that_ends_in_this_process_is_awaited_without_reading_it(opening, monkeypatch):
     async with opening(echo) as mailbox:
-        with pytest.raises(InvalidArgument, match="what is enqueued cannot be stored"):
-            await mailbox.enqueue("t", object())
-        with pytest.raises(InvalidArgument, match="no time zone"):
-            await mailbox.enqueue("t", "a", deadline=datetime(2030, 1, 1))  # noqa: DTZ001 - the point
-        with pytest.raises(InvalidSubmission, match="priority"):
-            await mailbox.enqueue("t", "a", priority=256)
-        with pytest.raises(UnknownRun):
-            await mailbox.handle("nobody's")
-        assert await mailbox.stores.threads.load_messages("t") is None
+        reads, load_run = [], mailbox.stores.threads.load_run
 
-
-async def test_a_run_that_returns_what_cannot_be_stored_fails_with_that(opening: Open) -> None:
-    async def odd(run: Run) -> object:
-        return object()
-
-    async with opening(odd) as mailbox:
-        with pytest.raises(RunUnsuccessful, match="what the run returned cannot be stored"):
-            await (await mailbox.enqueue("t", "a")).result(timeout=30)
-
-
-async def test_the_same_key_is_the_same_run(opening: Open) -> None:
-    async with opening(echo) as mailbox:
-        handles = await asyncio.gather(*(mailbox.enqueue("t", "once", key="order-7") for _ in range(5)))
-        assert len({handle.id for handle in handles}) == 1
-        assert await handles[0].result(timeout=30) == "you said once"
-        assert (await mailbox.enqueue("t", "once", key="order-7")).id == handles[0].id
-        assert (await mailbox.enqueue("other", "once", key="order-7")).id != handles[0].id
-        messages = await mailbox.stores.threads.load_messages("t") or ()
-        assert [message.text() for message in messages] == ["once", "you said once"]
-
-
-async def test_a_step_is_not_done_twice_when_the_run_comes_again(opening: Open) -> None:
-    done: list[str] = []
-
-    def charge(amount: int) -> dict[str, int]:
-        done.append("charged")
-        return {"charged": amount}
-
-    async def order(run: Run) -> str:
-        receipt = await run.step("charge", charge, 7)
-        if len(done) < 2:
-            done.append("failed")
-            raise ConnectionError("the other side is away")
-        return f"{receipt['charged']} by step {await run.step('book', book, receipt, returns=Job)}"
-
-    async def book(receipt: dict[str, int]) -> Job:
-        return Job(receipt["charged"], [])
-
-    async with opening(order) as mailbox:
-        handle = await mailbox.enqueue("t", "go")
-        assert await handle.result(timeout=30) == "7 by step Job(page=7, tags=[])"
-        assert done == ["charged", "failed"]
-        told = [(event.type, event.text) async for event in handle.events()]
-        assert told == [("step", "charge"), ("step", "book"), ("end", "7 by step Job(page=7, tags=[])")]
-
-
-async def test_a_step_is_tried_as_often_as_it_may_be(opening: Open) -> None:
-    tries: list[int] = []
-
-    async def flaky(run: Run) -> object:
-        async def call() -> int:
-            tries.append(1)
-            if len(tries) < 3:
-                raise ConnectionError("away")
-            return len(tries)
-
-        return await run.step("call", call, attempts=3, delay=timedelta(0))
-
-    async with opening(flaky) as mailbox:
-        handle = await mailbox.enqueue("t", "go")
-        assert await handle.result(timeout=30, type=int) == 3
-        told = [event.text async for event in handle.events() if event.type == "log"]
-        assert told == [f"step call failed, attempt {n} of 3: away" for n in (1, 2)]
-
-
-@pytest.mark.parametrize(("name", "why"), [("", "needs a name"), ("one", "comes twice")])
-async def test_a_step_s_name_is_its_own(opening: Open, name: str, why: str) -> None:
-    async def twice(run: Run) -> None:
-        await run.step("one", lambda: 1)
-        await run.step(name, lambda: 2)
-
-    async with opening(twice) as mailbox:
-        with pytest.raises(RunUnsuccessful, match=why):
-            await (await mailbox.enqueue("t", "go")).result(timeout=30)
-
-
-async def deploy(run: Run) -> str:
-    await run.step("build", lambda: "built")
-    said = await run.ask(f"Deploy {run.text}?")
-    return f"{run.text}: {said.approved} {said.text} by {said.by}"
-
-
-async def test_a_run_that_asks_goes_on_with_the_answer(opening: Open) -> None:
-    async with opening(deploy) as mailbox:
-        handle = await mailbox.enqueue("t", "main")
-        events = handle.events()
-        told = [(event.type, event.text) async for event in first(events, 2)]
-        assert told == [("step", "build"), ("question", "Deploy main?")]
-        state = await handle.status()
-        assert (state.state, state.question) == (State.WAITING, "Deploy main?")
-        elsewhere = await mailbox.handle(handle.id)
-        asked = await answer_open_question(elsewhere, "go ahead", approved=True, by="Ann")
-        assert await handle.result(timeout=30) == "main: True go ahead by Ann"
-        assert [(event.type, event.text) async for event in events] == [("end", "main: True go ahead by Ann")]
-        with pytest.raises(StaleDecision):
-            await handle.answer("too late", question_id=asked)
-
-
-async def first(events: Any, count: int) -> Any:
-    for _ in range(count):
-        yield await anext(events)
-
-
-async def test_what_comes_behind_a_question_waits_for_its_end(opening: Open) -> None:
-    async with opening(deploy) as mailbox:
-        asks = await mailbox.enqueue("t", "main")
-        await in_state(asks, State.WAITING)
-        behind = await mailbox.enqueue("t", "next")
-        assert behind.id != asks.id
-        elsewhere = await mailbox.enqueue("u", "other")
-        await in_state(elsewhere, State.WAITING)
-        assert (await behind.status()).state is State.QUEUED
-        assert "has an open question" in await why_not(mailbox, behind)
-        await answer_open_question(asks, approved=False)
-        assert await asks.result(timeout=30) == "main: False  by "
-        await in_state(behind, State.WAITING)
-        assert await behind.cancel()
-        with pytest.raises(RunUnsuccessful, match="was cancelled"):
-            await behind.result(timeout=30)
-
-
-async def why_not(mailbox: Mailbox, handle: RunHandle) -> str:
-    run = await mailbox.stores.threads.load_run(handle.id)
-    assert run is not None
-    return (await mailbox.admin.why_not(run.dispatch_id or "")).text
-
-
-async def test_a_run_that_sleeps_goes_on_in_time(opening: Open) -> None:
-    begun: list[str] = []
-
-    async def nap(run: Run) -> str:
-        begun.append(run.text)
-        await run.sleep(timedelta(milliseconds=50))
-        await run.sleep(datetime.now(UTC) - timedelta(hours=1))
-        return "awake"
-
-    async with opening(nap) as mailbox:
-        handle = await mailbox.enqueue("t", "go")
-        behind = await mailbox.enqueue("t", "next")
-        assert await handle.result(timeout=30) == "awake"
-        assert await behind.result(timeout=30) == "awake"
-    assert begun == ["go", "go", "next", "next"]
-
-
-async def test_a_run_that_sleeps_can_be_cancelled(opening: Open) -> None:
-    async def nap(run: Run) -> None:
-        await run.sleep(timedelta(days=1))
-
-    async with opening(nap) as mailbox:
-        handle = await mailbox.enqueue("t", "go")
-        await in_state(handle, State.WAITING)
-        assert await handle.cancel()
-        assert (await handle.status()).state is State.CANCELLED
-
-
-async def test_a_run_that_sleeps_is_queued_as_it_was_submitted(opening: Open) -> None:
-    async def nap(run: Run) -> None:
-        await run.sleep(timedelta(days=1))
-
-    async with opening(nap, MailboxConfig(default_max_attempts=2)) as mailbox:
-        asked = RunActivation.new("t", ["go"]).delivered(tenant="a", limit_key="k", priority=7)
-        submitted = await mailbox.admin.submit_background(asked)
-        handle = await mailbox.handle(submitted.run_id)
-        await in_state(handle, State.WAITING)
-        [row] = await mailbox.admin.list_dispatches("t", (RunDispatchStatus.QUEUED,))
-        assert (row.tenant, row.limit_key, row.priority, row.max_attempts) == ("a", "k", 7, 2)
-
-
-async def test_what_is_streamed_is_followed_and_read_again_from_a_cursor(opening: Open) -> None:
-    followed = asyncio.Event()
-
-    async def slowly(run: Run) -> str:
-        await run.stream("one ")
-        await followed.wait()
-        await run.stream("two")
-        return "one two"
-
-    async with opening(slowly) as mailbox:
-        events = mailbox.stream("t", "go")
-        told = await anext(events)
-        followed.set()
-        told_then = [(event.type, event.text) async for event in events]
-        assert (told.type, told.text, told_then) == ("text", "one ", [("text", "two"), ("end", "one two")])
-
-
-async def test_a_reader_is_told_the_end_of_a_run_whose_executor_stored_it_first(opening: Open) -> None:
-    told = asyncio.Event()
-
-    class StoresItsEnd(AgentRuntime):
-        async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-            result = await super().run(activation, sink)
-            await told.wait()
-            return result
-
-    agent = ResolvedAgent.new("helper", "scripted", "", ScriptedModel(), [])
-    async with opening(StoresItsEnd(FixedResolver(agent))) as mailbox, asyncio.timeout(60):
-        handle = await mailbox.enqueue("chat-1", "hello")
-        await in_state(handle, State.DONE)  # the change that ends its dispatch is still to come
-
-        async def read() -> list[RunEvent]:
-            return [event async for event in handle.events()]
-
-        reader = asyncio.create_task(read())
-        for _ in range(20):  # meanwhile the reader looks
-            await handle.status()
-        told.set()
-        *_, end = await reader
-        assert (end.type, end.text) == ("end", "done")
-        assert [event async for event in handle.events(after=end.cursor)] == []
-
-
-async def test_a_cancelled_run_says_so(opening: Open) -> None:
-    begun = asyncio.Event()
-
-    async def stuck(run: Run) -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
-    async with opening(stuck) as mailbox:
-        handle = await mailbox.enqueue("t", "go")
-        queued = await mailbox.enqueue("t", "next")
-        await begun.wait()
-        assert await queued.cancel()
-        assert await handle.cancel()
-        for one in (handle, queued):
-            with pytest.raises(RunUnsuccessful, match="was cancelled"):
-                await one.result(timeout=30)
-            assert (await one.status()).state is State.CANCELLED
-
-
-async def test_a_run_that_ends_in_this_process_is_awaited_without_reading_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with Mailbox.open(f"sqlite:///{tmp_path}/runs.db", echo) as mailbox:
-        read, load_run = [0], mailbox.stores.threads.load_run
-
-        async def counted(run_id: str) -> Any:
-            read[0] += 1
+        async def counted(run_id):
+            reads.append(run_id)
             return await load_run(run_id)
 
         monkeypatch.setattr(mailbox.stores.threads, "load_run", counted)
         handles = [await mailbox.enqueue(f"t{number}", "hello") for number in range(20)]
         handles += await mailbox.enqueue_many(Item(f"m{number}", "hello") for number in range(20))
         assert [await handle.result() for handle in handles] == ["you said hello"] * 40
-        assert read[0] < 20, "on a busy machine a run may take longer than a handle waits before it reads"
+        assert len(reads) < 20, "on a busy machine a run may take longer than a handle waits before it reads"
         known = await mailbox.handle(handles[0].id)
         assert await known.result() == "you said hello", "a handle that was made later reads the run"
 
 
-async def test_the_handle_of_a_failed_run_does_not_take_the_answer_of_its_replay(opening: Open) -> None:
-    broken = [True]
-
-    async def work(run: Run) -> str:
-        if broken:
-            raise GiveUp("no light")
-        return "light"
-
-    async with opening(work) as mailbox:
-        handle = await mailbox.enqueue("t", "go", attempts=1)
-        with pytest.raises(RunUnsuccessful):
-            await handle.result(timeout=30)
-        broken.clear()
-        again = await mailbox.dead_letters.replay(handle.id)
-        assert await again.result(timeout=30) == "light"
-        with pytest.raises(RunUnsuccessful, match="no light"):
-            await handle.result(timeout=30)
-
-
-async def test_a_result_that_is_late_is_waited_for_no_longer(opening: Open) -> None:
+async def test_the_conversation_is_told_without_what_is_to_be_answered_or_was_queued_later(opening):
     going = asyncio.Event()
 
-    async def slow(run: Run) -> str:
-        await going.wait()
-        return "done"
-
-    async with opening(slow) as mailbox:
-        handle = await mailbox.enqueue("t", "go")
-        with pytest.raises(TimeoutError):
-            await handle.result(timeout=0.01)
-        going.set()
-        assert await handle.result(timeout=30) == "done"
-
-
-async def test_the_conversation_is_told_without_what_is_to_be_answered(opening: Open) -> None:
-    async def remember(run: Run) -> str:
-        return " / ".join([message.text() for message in await run.history()]) or "nothing"
-
-    async with opening(remember) as mailbox:
-        answers = [await (await mailbox.enqueue("t", text)).result(timeout=30) for text in ("a", "b", "c")]
-    assert answers == ["nothing", "a / nothing", "a / nothing / b / a / nothing"]
-
-
-async def test_the_conversation_is_told_without_what_was_queued_later(opening: Open) -> None:
-    going = asyncio.Event()
-
-    async def remember(run: Run) -> str:
+    async def remember(run):
         await going.wait()
         return " / ".join([*[message.text() for message in await run.history()], run.text.upper()])
 
     async with opening(remember) as mailbox:
-        handles = [await mailbox.enqueue("t", text) for text in ("a", "b", "c")]
+        handles = [await mailbox.enqueue("t", text) for text in "abc"]
         going.set()
         answers = [await handle.result(timeout=30) for handle in handles]
     assert answers == ["A", "a / A / B", "a / A / b / a / A / B / C"]
 
 
-async def test_the_policy_for_a_busy_thread_is_the_caller_s(opening: Open) -> None:
-    going = asyncio.Event()
-
-    async def slow(run: Run) -> str:
-        await going.wait()
-        return run.text
-
-    async with opening(slow) as mailbox:
-        await mailbox.enqueue("t", "a")
-        joined = [await mailbox.enqueue("t", text, when_busy=BusyPolicy.COLLECT) for text in ("b", "c")]
-        assert joined[0].id == joined[1].id
-        going.set()
-        assert await joined[1].result(timeout=30) == "b\nc"
+# Steps.
 
 
-async def test_collect_leaves_a_delayed_run_alone() -> None:
-    async with testing.mailbox(echo) as mailbox:
-        reminder = await mailbox.enqueue("chat", "remind me", delay=timedelta(hours=1))
-        hello = await mailbox.enqueue("chat", "hello", when_busy="collect")
-        await mailbox.run_until_idle()
-        assert await hello.result() == "you said hello"
-        assert (await reminder.status()).state is State.QUEUED
+async def test_a_step_is_not_done_twice_when_the_run_comes_again(opening):
+    done = []
+
+    def charge(amount):
+        done.append("charged")
+        return {"charged": amount}
+
+    async def book(receipt) -> Job:
+        return Job(receipt["charged"], [])
+
+    async def order(run):
+        receipt = await run.step("charge", charge, 7)
+        if len(done) < 2:
+            done.append("failed")
+            raise ConnectionError("the other side is away")
+        return f"{receipt['charged']} by step {await run.step('book', book, receipt, returns=Job)}"
+
+    async with opening(order) as mailbox:
+        handle = await mailbox.enqueue("t", "go")
+        said = "7 by step Job(page=7, tags=[])"
+        assert await handle.result(timeout=30) == said
+        assert done == ["charged", "failed"]
+        assert await told(handle.events()) == [("step", "charge"), ("step", "book"), ("end", said)]
 
 
-SOME_DAY = datetime(2100, 1, 1, tzinfo=UTC)
+async def test_a_step_is_tried_as_often_as_it_may_be_and_its_name_is_its_own(opening):
+    tries = []
+
+    async def call():
+        tries.append(1)
+        if len(tries) < 3:
+            raise ConnectionError("away")
+        return len(tries)
+
+    async def flaky(run):
+        number = await run.step("call", call, attempts=3, delay=timedelta(0))
+        return number if run.text == "go" else await run.step(run.text, print)
+
+    async with opening(flaky) as mailbox:
+        handle = await mailbox.enqueue("t", "go")
+        assert await handle.result(timeout=30, type=int) == 3
+        logged = [text for type, text in await told(handle.events()) if type == "log"]
+        assert logged == [f"step call failed, attempt {n} of 3: away" for n in (1, 2)]
+        for name, why in ((" ", "needs a name"), ("call", "comes twice")):
+            with failing(why):
+                await (await mailbox.enqueue("t", name)).result(timeout=30)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"priority": 0},
-        {"delay": timedelta(hours=1)},
-        {"deadline": SOME_DAY},
-        {"attempts": 7},
-        {"interruptions": 7},
-        {"retry_delay": timedelta(seconds=7)},
-        {"max_retry_delay": timedelta(seconds=7)},
-        {"tenant": "acme"},
-        {"limit_key": "acme"},
-        {"agent": "other"},
-    ],
-    ids=lambda options: next(iter(options)),
-)
-async def test_collect_joins_only_a_run_with_the_same_options(opening: Open, options: dict[str, Any]) -> None:
-    going = asyncio.Event()
+@on("sqlite")
+async def test_what_was_left_is_gone_on_with(opening):
+    begun = []
 
-    async def slow(run: Run) -> str:
-        await going.wait()
-        return run.text
-
-    async with opening(slow) as mailbox:
-        await mailbox.enqueue("t", "active")
-        plain = await mailbox.enqueue("t", "plain")
-        other = await mailbox.enqueue("t", "other", when_busy="collect", **options)
-        again = await mailbox.enqueue("t", "again", when_busy="collect", **options)
-        hello = await mailbox.enqueue("t", "hello", when_busy="collect")
-        assert other.id != plain.id
-        assert (again.id == other.id) == ("delay" not in options)
-        assert hello.id == plain.id
-        going.set()
-        assert await hello.result(timeout=30) == "plain\nhello"
-
-
-async def test_what_was_left_is_gone_on_with(opening: Open, request: pytest.FixtureRequest) -> None:
-    if "memory" in request.node.callspec.id:
-        return  # nothing of it outlives the mailbox
-    begun: list[str] = []
-
-    async def first_half(run: Run) -> None:
+    async def first_half(run):
         await run.log("the first half")
         await run.step("half", lambda: begun.append("half"))
         begun.append("stuck")
         await asyncio.Event().wait()
 
-    async def whole(run: Run) -> str:
+    async def whole(run):
         await run.log("the whole")
         await run.step("half", lambda: begun.append("half again"))
         return run.text
@@ -487,44 +238,486 @@ async def test_what_was_left_is_gone_on_with(opening: Open, request: pytest.Fixt
     async with opening(whole) as mailbox:
         handle = await mailbox.handle(handle.id)
         assert await handle.result(timeout=30) == "go"
-        told = [event.text async for event in handle.events() if event.type == "log"]
-    assert begun == ["half", "stuck"]
-    assert told == ["the first half", "the whole"]
+        logged = [text for type, text in await told(handle.events()) if type == "log"]
+    assert (begun, logged) == (["half", "stuck"], ["the first half", "the whole"])
 
 
-@pytest.mark.parametrize(
-    "url",
-    ["", "runs.db", "sqlite:runs.db", "sqlite://host/runs.db", "sqlite:///:memory:", "mysql://u:secret@h/d"],
-)
-async def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        async with Mailbox.open(url, echo):
+async def test_nothing_begins_beside_a_step_that_cannot_be_stopped(opening):
+    began, let_go, at_work = threading.Event(), threading.Event(), []
+
+    def blocking(text):
+        at_work.append(f"{text} begins")
+        began.set()
+        let_go.wait(30)
+        at_work.append(f"{text} ends")
+
+    async def work(run):
+        await run.step("block", blocking, run.text)
+
+    async with opening(work) as mailbox:
+        first, second = [await mailbox.enqueue("chat", text) for text in ("one", "two")]
+        await asyncio.to_thread(began.wait, 30)
+        assert await first.cancel()
+        let_go.set()
+        await second.result(timeout=30)
+    assert at_work == ["one begins", "one ends", "two begins", "two ends"]
+
+
+async def test_a_cancelled_run_whose_step_blocks_a_thread_is_left_behind(opening):
+    began, let_go = threading.Event(), threading.Event()
+
+    async def work(run):
+        await run.step("block", lambda: (began.set(), let_go.wait(60)))
+
+    try:
+        async with opening(work, MailboxConfig(stop_wait_ms=20)) as mailbox:
+            handle = await mailbox.enqueue("t", "go")
+            await asyncio.to_thread(began.wait, 30)
+            assert await handle.cancel()
+            with failing("cancelled"):
+                await handle.result(timeout=30)
+            let_go.set()
+    finally:
+        let_go.set()
+
+
+# What is told of a run.
+
+
+async def test_events_come_in_the_order_in_which_the_run_told_them_and_are_read_again_from_a_cursor(opening):
+    followed = asyncio.Event()
+
+    async def work(run):
+        for part in ("a", "b"):
+            await run.stream(part)
+            await followed.wait()
+            await run.log(f"behind {part}")
+            await run.step(f"step {part}", lambda: None)
+        await run.stream("c")
+        return "abc"
+
+    expected = [
+        *(("text", "a"), ("log", "behind a"), ("step", "step a")),
+        *(("text", "b"), ("log", "behind b"), ("step", "step b")),
+        *(("text", "c"), ("end", "abc")),
+    ]
+    async with opening(work) as mailbox:
+        events = mailbox.stream("t", "go")
+        live = [await anext(events)]
+        followed.set()
+        live += [event async for event in events]
+        assert [(event.type, event.text) for event in live] == expected
+        handle = await mailbox.enqueue("u", "go")
+        await handle.result(timeout=30)
+        kept = [event async for event in handle.events()]
+        assert [(event.type, event.text) for event in kept] == expected
+        assert [event async for event in handle.events(after=None)] == kept
+        for place, event in enumerate(kept):  # as a browser sends the cursor
+            assert [one async for one in handle.events(after=str(event.cursor))] == kept[place + 1 :]
+        with pytest.raises(postroom.PostroomError, match="the newest event of"):
+            await anext(handle.events(after=10**18 - 1))
+        for after in ("", "x", "-1", "1.5", "²", "9" * 40, -1, 1.5, True, b"1", 10**18, 2**63):
+            with pytest.raises(errors.InvalidArgument, match="`after` must be the cursor"):
+                await anext(handle.events(after=after))
+
+
+async def test_what_was_told_before_a_failure_or_a_question_is_told_not_to_count(opening):
+    tries = []
+
+    async def tell(run):
+        await run.stream("half ")
+        tries.append(run.attempt)
+        if len(tries) == 1:
+            raise ConnectionError("cut off")
+        await run.ask("whole?")
+        return "half whole"
+
+    async with opening(tell) as mailbox:
+        handle, seen = await mailbox.enqueue("chat", "go"), []
+        async for event in handle.events():
+            seen.append((event.type, event.text))
+            if event.type == "question":
+                await handle.answer("yes", question_id=event.question_id)
+    half, question = ("text", "half "), ("question", "whole?")
+    failed, again = ("reset", "ConnectionError: cut off"), ("reset", "the run begins again")
+    assert seen == [half, failed, half, question, again, half, ("end", "half whole")]
+
+
+async def test_a_reader_is_told_the_end_of_a_run_whose_executor_stored_it_first(opening):
+    may_end = asyncio.Event()
+
+    class StoresItsEnd(AgentRuntime):
+        async def run(self, activation, sink):
+            result = await super().run(activation, sink)
+            await may_end.wait()
+            return result
+
+    agent = ResolvedAgent.new("helper", "scripted", "", ScriptedModel(), [])
+    async with opening(StoresItsEnd(FixedResolver(agent))) as mailbox, asyncio.timeout(60):
+        handle = await mailbox.enqueue("chat-1", "hello")
+        await in_state(handle, State.DONE)  # the change that ends its dispatch is still to come
+        async with asyncio.TaskGroup() as group:
+            reader = group.create_task(told(handle.events()))
+            for _ in range(20):  # meanwhile the reader looks
+                await handle.status()
+            may_end.set()
+        assert reader.result()[-1] == ("end", "done")
+
+
+async def test_readers_get_an_error_by_its_public_name_at_once_when_the_mailbox_closes(opening):
+    work = Gate()
+    async with opening(work, MailboxConfig(drain_grace=timedelta(0))) as mailbox:
+        handle = await mailbox.enqueue("t", "go")
+        readers = [asyncio.ensure_future(one) for one in (handle.result(), told(handle.events()))]
+        await work.begun.wait()
+        assert not (await asyncio.wait(readers, timeout=0))[0]
+    done, _ = await asyncio.wait(readers, timeout=5)  # seconds less than the poll that would find it, too
+    assert [type(one.exception()) for one in done] == [postroom.StoreClosed] * 2
+
+
+# Failures.
+
+
+@pytest.mark.parametrize("in_step", [False, True])
+async def test_work_that_cannot_succeed_is_executed_once_and_so_is_its_step(opening, in_step):
+    executions = []
+
+    async def call():
+        executions.append(1)
+        raise failure
+
+    async def work(run):
+        return await (run.step("call", call, attempts=5, delay=timedelta(0)) if in_step else call())
+
+    async with opening(work, replace(SOON, give_up_on=(KeyError,))) as mailbox:
+        for failure in (
+            GiveUp("550 no such user"),
+            KeyError("550 no such user"),
+            ExceptionGroup("two", [ValueError("away"), GiveUp("550 no such user")]),
+            ExceptionGroup("two", [ValueError("away"), KeyError("550 no such user")]),
+        ):
+            handle = await mailbox.enqueue("mail", "to nobody")
+            with failing("550 no such user|two"):
+                await handle.result(timeout=30)
+            assert (await handle.status()).state is State.FAILED
+            is_tried_again = in_step and isinstance(failure, ExceptionGroup)
+            assert len(executions) == (5 if is_tried_again else 1)
+            executions.clear()
+
+
+async def test_what_was_given_up_counts_its_attempts_and_is_tried_again_or_discarded(opening):
+    broken = [True]
+
+    async def fragile(run):
+        if run.text == "gives up" and broken:
+            raise GiveUp("no light")
+        if run.text == "invalid":
+            await run.step("", print)  # a step needs a name
+        if run.text == "retried":
+            raise OSError("away")
+        return "light"
+
+    async with opening(fragile) as mailbox:
+        dead, runs = mailbox.dead_letters, {}
+        for text, attempts in (("gives up", 5), ("invalid", 5), ("retried", 2)):
+            runs[text] = await mailbox.enqueue(text, text, attempts=attempts)
+            with pytest.raises(RunUnsuccessful):
+                await runs[text].result(timeout=30)
+        found = {one.thread_id: (one.run_id, one.attempts) async for one in dead}
+        counts = {"gives up": 1, "invalid": 1, "retried": 2}
+        assert found == {text: (runs[text].id, count) for text, count in counts.items()}
+        broken.clear()
+        again = await dead.replay(runs["gives up"].id)
+        assert await again.result(timeout=30) == "light"
+        with failing("no light"):  # its handle does not take the answer of its replay
+            await runs["gives up"].result(timeout=30)
+        for text in ("invalid", "retried"):
+            await dead.discard(runs[text].id)
+        assert [one async for one in dead] == []
+        refusals = [
+            (one.id, errors.IllegalTransition, "not a dead letter") for one in (*runs.values(), again)
+        ]
+        for id, error, why in (*refusals, ("nobody", errors.UnknownRun, "there is no run")):
+            for ask in (dead.replay, dead.discard):
+                with pytest.raises(error, match=why) as caught:
+                    await ask(id)
+                assert repr(id) in str(caught.value)
+                assert "postroom runs" not in str(caught.value.remedy)
+
+
+async def test_a_traceback_shows_the_remedy():
+    with pytest.raises(postroom.PostroomError) as caught:
+        async with Mailbox.open("mysql://x", echo):
             pass
-    assert "secret" not in refused.value.describe()
+    assert caught.value.remedy
+    assert f"Remedy: {caught.value.remedy}" in "".join(traceback.format_exception(caught.value))
 
 
-async def test_an_enqueued_run_has_a_retry_policy_of_its_own(opening: Open) -> None:
-    calls = 0
+# Keys: a key names one job.
 
-    async def away(run: Run) -> str:
-        nonlocal calls
-        calls += 1
-        raise ConnectionError("away")
+CONTENTS = {
+    "text": ("lamp", "desk"),
+    "data": ({"item": "lamp", "prices": [1, 2.5, None]}, {"item": "lamp", "prices": [1, 2.5]}),
+    "message": (Message.user("lamp"), Message.user("desk")),
+    "message with an id": (Message.user("lamp", id="m1"), Message.user("desk", id="m2")),
+}
 
-    async with opening(away, MailboxConfig(default_retry_delay_ms=600_000)) as mailbox:
-        soon = timedelta(milliseconds=1)
-        handle = await mailbox.enqueue("a", "go", attempts=7, retry_delay=soon, max_retry_delay=soon)
-        with pytest.raises(RunUnsuccessful, match="away"):
-            await handle.result(timeout=30)
-    assert calls == 7
+
+@both_engines
+async def test_the_same_content_under_a_key_is_the_same_run_and_another_is_refused_by_its_name(opening):
+    async with opening(echo) as mailbox:
+        for thread, (content, other) in CONTENTS.items():
+            first = await mailbox.enqueue(thread, content, key="order-7")
+            for _ in ("while it may be open", "when it is over"):
+                assert (await mailbox.enqueue(thread, content, key="order-7")).id == first.id
+                with pytest.raises(IdempotencyConflict, match="'order-7'") as refused:
+                    await mailbox.enqueue(thread, other, key="order-7")
+                assert refused.value.details == {"key": "order-7", "run_id": first.id}
+                assert first.id in refused.value.message
+                items = [Item(thread, "new", key="order-8"), Item(thread, other, key="order-7")]
+                with pytest.raises(IdempotencyConflict, match="item 1: the key 'order-7'"):
+                    await mailbox.enqueue_many(items)
+                [again] = await mailbox.enqueue_many([Item(thread, content, key="order-7")])
+                assert again.id == first.id
+                await first.result(timeout=30)
+            assert len(await texts(mailbox, thread)) == 2  # nothing of the refused calls was stored
+        elsewhere = await mailbox.enqueue("elsewhere", "lamp", key="order-7")
+        assert elsewhere.id != first.id
+
+
+async def test_two_items_with_a_key_and_two_contents_are_refused_before_anything_is_written(opening):
+    async with opening(None) as mailbox:
+        same, other = [Item("shop", {"item": item}, key="order-7") for item in ("lamp", "desk")]
+        with pytest.raises(IdempotencyConflict, match="item 2: the key 'order-7'"):
+            await mailbox.enqueue_many([Item("other", "work"), same, other])
+        assert await texts(mailbox, "other") == []
+        assert len({handle.id for handle in await mailbox.enqueue_many([same, same])}) == 1
+
+
+@both_engines
+async def test_of_two_contents_at_once_one_is_stored_and_the_other_is_refused(opening):
+    async with opening(echo) as mailbox:
+        calls = [mailbox.enqueue("shop", content, key="order-7") for content in ("lamp", "desk") * 4]
+        done = await asyncio.gather(*calls, return_exceptions=True)
+        stored = [one for one in done if not isinstance(one, IdempotencyConflict)]
+        assert (len({handle.id for handle in stored}), len(stored)) == (1, 4)
+
+
+@both_engines
+async def test_the_same_key_twice_at_once_is_one_run_that_is_not_in_its_own_way(opening):
+    async with opening(echo) as mailbox:
+        for policy in (BusyPolicy.QUEUE, BusyPolicy.INTERRUPT, BusyPolicy.ROLLBACK, BusyPolicy.REJECT):
+            calls = [mailbox.enqueue(policy, "hello", key="1", when_busy=policy) for _ in range(4)]
+            [one, *others] = await asyncio.gather(*calls)
+            assert {other.id for other in others} == {one.id}
+            assert await one.result(timeout=30) == "you said hello"
+
+
+@pytest.mark.parametrize("policy", [BusyPolicy.COLLECT, BusyPolicy.STEER])
+async def test_a_key_is_known_where_its_message_joined_a_run_and_names_one_content_there(opening, policy):
+    work = Gate()
+    async with opening(work) as mailbox:
+        for text in ("busy", "queued"):
+            await mailbox.enqueue("shop", text)
+        joined = await mailbox.enqueue("shop", "lamp", key="order-7", when_busy=policy)
+        for _ in ("while it waits", "when it is over"):
+            again = await mailbox.enqueue("shop", "lamp", key="order-7", when_busy=policy)
+            assert again.id == joined.id
+            with pytest.raises(IdempotencyConflict, match="'order-7'"):
+                await mailbox.enqueue("shop", "desk", key="order-7", when_busy=policy)
+            work.going.set()
+            await joined.result(timeout=30)
+
+
+# What a job does when its conversation is busy.
+
+
+async def test_collect_joins_only_a_run_that_is_due_and_has_the_same_options(opening):
+    work = Gate()
+    async with opening(work) as mailbox:
+        for options in (
+            {"priority": 0},
+            {"delay": HOUR},
+            {"deadline": datetime(2100, 1, 1, tzinfo=UTC)},
+            {"attempts": 7},
+            {"interruptions": 7},
+            {"retry_delay": timedelta(seconds=7)},
+            {"max_retry_delay": timedelta(seconds=7)},
+            {"tenant": "acme"},
+            {"limit_key": "acme"},
+            {"agent": "other"},
+        ):
+            [thread] = options
+            await mailbox.enqueue(thread, "active")
+            plain = await mailbox.enqueue(thread, "plain")
+            other = await mailbox.enqueue(thread, "other", when_busy="collect", **options)
+            again = await mailbox.enqueue(thread, "again", when_busy="collect", **options)
+            hello = await mailbox.enqueue(thread, "hello", when_busy="collect")
+            assert hello.id == plain.id != other.id, options
+            assert (again.id == other.id) == (thread != "delay")
+        work.going.set()
+        assert await hello.result(timeout=30) == "plain\nhello"
+
+
+async def test_what_is_collected_behind_a_run_that_has_begun_or_is_delayed_has_a_run_of_its_own(manual):
+    tries = []
+
+    async def work(run):
+        tries.append(run.text)
+        if len(tries) == 1:
+            raise ConnectionError("away")
+        if run.text == "sleep":
+            await run.sleep(HOUR)
+        return f"did {run.text}"
+
+    async with manual(work) as mailbox:
+        for first, options in (("fails", {"retry_delay": HOUR}), ("sleep", {}), ("later", {"delay": HOUR})):
+            handle = await mailbox.enqueue(first, first, **options)
+            await mailbox.run_until_idle()
+            second = await mailbox.enqueue(first, "two", when_busy=BusyPolicy.COLLECT)
+            for _ in range(2):
+                mailbox.clock.advance(2 * HOUR)
+                await mailbox.run_until_idle()
+            assert [await one.result() for one in (handle, second)] == [f"did {first}", "did two"]
+
+
+async def test_a_run_that_is_delayed_or_waits_for_its_next_attempt_lets_the_next_run_go_first(manual):
+    async def work(run):
+        if run.text == "fails":
+            raise ConnectionError("away")
+        return run.text
+
+    async with manual(work) as mailbox:
+        for text, options in (("delayed", {"delay": HOUR}), ("fails", {"retry_delay": 1_000 * HOUR})):
+            waiting = await mailbox.enqueue(text, text, max_retry_delay=1_000 * HOUR, **options)
+            await mailbox.run_until_idle()
+            following = await mailbox.enqueue(text, "next")
+            await mailbox.run_until_idle()
+            assert await following.result() == "next"
+            assert (await waiting.status()).state is State.QUEUED
+
+
+@pytest.mark.parametrize("policy", [BusyPolicy.INTERRUPT, BusyPolicy.ROLLBACK])
+async def test_an_interrupting_job_ends_what_is_active_what_asks_and_what_is_delayed(opening, policy):
+    begun = asyncio.Event()
+
+    async def work(run):
+        if run.text == "ask":
+            await run.ask("May I?")
+        if run.text == "stuck":
+            begun.set()
+            await asyncio.Event().wait()
+        return f"{run.text} after {[message.text() for message in await run.history()]}"
+
+    async with opening(work) as mailbox:
+        busy = await mailbox.enqueue("busy", "stuck")
+        delayed = await mailbox.enqueue("busy", "late", delay=HOUR)
+        asks = await asking(await mailbox.enqueue("asks", "ask"))
+        await asyncio.wait_for(begun.wait(), 30)
+        for thread, before in (("busy", "stuck"), ("asks", "ask")):
+            answer = await (await mailbox.enqueue(thread, "now", when_busy=policy)).result(timeout=30)
+            assert answer.startswith("now after")
+            assert (f"'{before}'" in answer) == (policy is BusyPolicy.INTERRUPT)
+        for handle in (busy, asks, delayed):
+            with failing("cancelled"):
+                await handle.result(timeout=30)
+        assert [one async for one in mailbox.questions] == []
+
+
+async def test_a_job_that_rejects_a_busy_conversation_is_refused_and_stores_nothing(opening):
+    async def work(run):
+        return (await run.ask("May I?")).text if run.text == "asks" else await stuck(run)
+
+    async with opening(work) as mailbox:
+        for text, state in (("asks", State.WAITING), ("works", State.RUNNING)):
+            first = await mailbox.enqueue(text, text)
+            await in_state(first, state)
+            with pytest.raises(SubmissionRejected):
+                await mailbox.enqueue(text, "second", when_busy=BusyPolicy.REJECT)
+            assert await texts(mailbox, text) == [text]
+            await first.cancel()
+
+
+class Listening(RunDispatchExecutor):
+    """Answers with what it was told, and with what it is told while it works, once it is let go."""
+
+    def __init__(self):
+        self.let_go = asyncio.Event()
+
+    async def run(self, activation, sink):
+        await sink.emit(TextDelta(delta="hm, "))
+        await self.let_go.wait()
+        steered = await activation.control.pending.freeze(Boundary.NEXT_STEP)
+        said = [message.text() for message in (*activation.messages, *steered)]
+        return AgentRunResult(run_id=activation.run_id, response=" and ".join(said))
+
+    def wake_pending_boundary(self, id):
+        return True
+
+
+async def test_what_waits_for_a_run_at_work_can_be_changed_until_it_reads_it(opening):
+    executor = Listening()
+    async with opening(executor) as mailbox:
+        handle = await mailbox.enqueue("chat", "one")
+        assert (
+            await anext(handle.events())
+        ).text == "hm, "  # an executor's texts are followed as a function's are
+
+        async def steer(text, **options):
+            return await mailbox.enqueue("chat", text, when_busy=BusyPolicy.STEER, **options)
+
+        assert {(await steer(text)).id for text in ("two", "three", "four")} == {handle.id}
+        pending = mailbox.pending
+        two, three, four = (one.message.id for one in await pending.list("chat"))
+        await pending.retract("chat", two)
+        await pending.edit("chat", four, "five")
+        await pending.reorder("chat", [four, three])
+        assert [one.message.text() for one in await pending.list("chat")] == ["five", "three"]
+        keyed = [await steer("six", key="6") for _ in "12"]
+        executor.let_go.set()
+        assert await handle.result(timeout=30) == "one and five and three and six"
+        keyed.append(await steer("six", key="6"))
+        assert {one.id for one in keyed} == {handle.id}
+        with pytest.raises(errors.AlreadyConsumed):
+            await pending.retract("chat", three)
+
+
+async def test_newer_arrivals_never_overtake_older_work_that_waits_for_a_slot(opening):
+    order = []
+
+    async def note(run):
+        order.append(run.thread_id)
+
+    async with opening(note, MailboxConfig(max_concurrent_runs=1)) as mailbox:
+        handles = [await mailbox.enqueue(f"t{number:02}", "hello", tenant="acme") for number in range(40)]
+        for one in handles:
+            await one.result(timeout=30)
+    assert order == sorted(order)
+
+
+# Cancels.
+
+
+async def test_a_cancelled_run_says_so_at_work_and_in_the_queue_and_an_ended_one_is_not_cancelled(opening):
+    work = Gate()
+    async with opening(work) as mailbox:
+        handle, queued = [await mailbox.enqueue("t", text) for text in ("go", "next")]
+        await work.begun.wait()
+        for one in (queued, handle):
+            assert await one.cancel()
+            with failing("was cancelled"):
+                await one.result(timeout=30)
+            assert (await one.status()).state is State.CANCELLED
+        work.going.set()
+        ended = await mailbox.enqueue("u", "done")
+        assert await ended.result(timeout=30) == "done"
+        assert not await ended.cancel()
+        assert (await ended.status()).state is State.DONE
 
 
 WORKER = """
 import asyncio, sys
-from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
-from postroom.contracts.messages import Boundary
-from postroom.dispatch.config import MailboxConfig
-from postroom.embedded.mailbox import Mailbox
+from postroom import Mailbox, MailboxConfig
 
 async def hang(run):
     print("at work", flush=True)
@@ -539,447 +732,11 @@ asyncio.run(main())
 """
 
 
-async def test_work_of_the_only_process_that_was_killed_goes_on_before_its_lease_ends(tmp_path: Path) -> None:
+async def test_work_of_the_only_process_that_was_killed_goes_on_before_its_lease_ends(tmp_path):
     url = f"sqlite:///{tmp_path}/runs.db"
-    killed = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", WORKER, url, stdout=asyncio.subprocess.PIPE
-    )
-    try:
-        assert killed.stdout is not None
-        assert await asyncio.wait_for(killed.stdout.readline(), 60) == b"at work\n"
-    finally:
+    with subprocess.Popen([sys.executable, "-c", WORKER, url], stdout=subprocess.PIPE) as killed:
+        assert await asyncio.to_thread(killed.stdout.readline) == b"at work\n"
         killed.kill()
-        await killed.wait()
     async with Mailbox.open(url, echo) as mailbox:
         handle = await mailbox.enqueue("chat-1", "hello", key="one")
         assert await handle.result(timeout=60) == "you said hello"
-
-
-async def test_what_was_given_up_is_tried_again_or_discarded(opening: Open) -> None:
-    tried: list[str] = []
-
-    async def fragile(run: Run) -> str:
-        tried.append(run.text)
-        if tried.count(run.text) == 1:
-            raise ValueError("not yet")
-        return "done"
-
-    async with opening(fragile) as mailbox:
-        failed = [await mailbox.enqueue(f"job-{name}", name, attempts=1) for name in "ab"]
-        for handle in failed:
-            with pytest.raises(RunUnsuccessful):
-                await handle.result(timeout=30)
-        given_up = [one async for one in mailbox.dead_letters]
-        assert sorted(one.run_id for one in given_up) == sorted(handle.id for handle in failed)
-        assert {(one.attempts, "not yet" in one.error) for one in given_up} == {(1, True)}
-        again = await mailbox.dead_letters.replay(failed[0].id)
-        assert await again.result(timeout=30) == "done"
-        await mailbox.dead_letters.discard(failed[1].id)
-        assert [one async for one in mailbox.dead_letters] == []
-        for refused, error, told in (
-            (failed[0].id, IllegalTransition, "not a dead letter"),
-            (failed[1].id, IllegalTransition, "not a dead letter"),
-            ("nobody", UnknownRun, "there is no run"),
-            (again.id, IllegalTransition, "not a dead letter"),
-        ):
-            for ask in (mailbox.dead_letters.replay, mailbox.dead_letters.discard):
-                with pytest.raises(error, match=told) as caught:
-                    await ask(refused)
-                assert repr(refused) in str(caught.value)
-                assert "postroom runs" not in str(caught.value.remedy)
-
-
-async def test_a_failure_that_no_retry_can_mend_is_an_attempt_that_failed(opening: Open) -> None:
-    async def failing(run: Run) -> str:
-        if run.text == "gives up":
-            raise GiveUp("no")
-        if run.text == "retried" and run.attempt == 1:
-            raise OSError("away")
-        return await run.step("", print)  # a step needs a name
-
-    async with opening(failing) as mailbox:
-        for text in ("gives up", "invalid", "retried"):
-            handle = await mailbox.enqueue(text, text, retry_delay=timedelta(0))
-            with pytest.raises(RunUnsuccessful):
-                await handle.result(timeout=30)
-        counts = {one.thread_id: one.attempts async for one in mailbox.dead_letters}
-        assert counts == {"gives up": 1, "invalid": 1, "retried": 2}
-
-
-class Listening(RunDispatchExecutor):
-    """Answers with what it was told, and with what it is told while it works, once it is let go."""
-
-    def __init__(self) -> None:
-        self.let_go = asyncio.Event()
-
-    async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        assert activation.control is not None
-        assert activation.control.pending is not None
-        await sink.emit(TextDelta(delta="hm, "))
-        await self.let_go.wait()
-        steered = await activation.control.pending.freeze(Boundary.NEXT_STEP)
-        said = [message.text() for message in (*activation.messages, *steered)]
-        return AgentRunResult(run_id=activation.run_id or "", response=" and ".join(said))
-
-    def wake_pending_boundary(self, id: str) -> bool:
-        return True
-
-
-async def test_what_waits_for_a_run_at_work_can_be_changed_until_it_reads_it(opening: Open) -> None:
-    executor = Listening()
-    async with opening(executor) as mailbox:
-        handle = await mailbox.enqueue("chat", "one")
-        told = handle.events()
-        assert (await anext(told)).text == "hm, "  # an executor's texts are followed as a function's are
-        for text in ("two", "three", "four"):
-            steered = await mailbox.enqueue("chat", text, when_busy=BusyPolicy.STEER)
-            assert steered.id == handle.id
-        two, three, four = (one.message.id or "" for one in await mailbox.pending.list("chat"))
-        await mailbox.pending.retract("chat", two)
-        await mailbox.pending.edit("chat", four, "five")
-        await mailbox.pending.reorder("chat", [four, three])
-        assert [one.message.text() for one in await mailbox.pending.list("chat")] == ["five", "three"]
-        keyed = [await mailbox.enqueue("chat", "six", key="6", when_busy=BusyPolicy.STEER) for _ in "12"]
-        executor.let_go.set()
-        assert await handle.result(timeout=30) == "one and five and three and six"
-        keyed.append(await mailbox.enqueue("chat", "six", key="6", when_busy=BusyPolicy.STEER))
-        assert {one.id for one in keyed} == {handle.id}
-        with pytest.raises(AlreadyConsumed):
-            await mailbox.pending.retract("chat", three)
-
-
-async def test_a_key_is_known_where_its_message_was_joined_to_another_run(opening: Open) -> None:
-    executor = Listening()
-    async with opening(executor) as mailbox:
-        await mailbox.enqueue("chat", "one")
-
-        async def said(text: str) -> RunHandle:
-            return await mailbox.enqueue("chat", text, key=text, when_busy=BusyPolicy.COLLECT)
-
-        together = [await said(text) for text in ("two", "three", "two", "three")]
-        executor.let_go.set()
-        assert await together[0].result(timeout=30) == "two and three"
-        assert {one.id for one in (*together, await said("two"), await said("three"))} == {together[0].id}
-
-
-@pytest.mark.parametrize("opening", ["postgres"], indirect=True)
-async def test_a_process_may_hand_over_work_that_another_one_does(opening: Open) -> None:
-    async with opening(None) as office:
-        first = await office.enqueue("chat", "0")
-        assert "no run executes in this process" in await why_not(office, first)
-        async with opening(echo):
-            for handle in (first, await office.enqueue("chat", "1")):
-                assert (await handle.result(timeout=30)).startswith("you said")
-
-
-@pytest.mark.parametrize("of", [{"tenant": "acme"}, {"limit_key": "model"}, {"agent": "ada"}])
-async def test_when_a_budget_is_used_up_one_asks_and_one_answer_has_all_go_on(
-    opening: Open, of: dict[str, str]
-) -> None:
-    scope = {"tenant": BudgetScope.TENANT, "limit_key": BudgetScope.KEY, "agent": BudgetScope.AGENT}
-    budget = Budget(per=scope[next(iter(of))], window=BudgetWindow.MONTH, runs=5)
-    config = MailboxConfig(budgets=(budget,), max_concurrent_runs=1)
-    async with opening(echo, config) as mailbox:
-        handles = [await mailbox.enqueue(f"t{number}", "hello", **of) for number in range(10)]
-        await in_state(handles[5], State.WAITING)
-        told = await handles[5].status()
-        assert told.question is not None
-        assert told.question.startswith(f"The budget of {next(iter(of.values()))} for this month is used up")
-        await answer_open_question(handles[5], approved=True, by="Ann")
-        assert {await one.result(timeout=30) for one in handles} == {"you said hello"}
-
-
-async def test_newer_arrivals_never_overtake_older_work_that_waits_for_a_slot(opening: Open) -> None:
-    order = list[str]()
-
-    async def note(run: Run) -> str:
-        order.append(run.thread_id)
-        return "noted"
-
-    budget = Budget(per=BudgetScope.TENANT, runs=1_000)
-    async with opening(note, MailboxConfig(budgets=(budget,), max_concurrent_runs=1)) as mailbox:
-        handles = [await mailbox.enqueue(f"t{number:02}", "hello", tenant="acme") for number in range(40)]
-        for one in handles:
-            await one.result(timeout=30)
-    assert order == sorted(order)
-
-
-async def test_what_was_told_before_a_failure_or_a_question_is_told_not_to_count(opening: Open) -> None:
-    tries: list[int] = []
-
-    async def tell(run: Run) -> str:
-        await run.stream("half ")
-        tries.append(run.attempt)
-        if len(tries) == 1:
-            raise ConnectionError("cut off")
-        await run.ask("whole?")
-        return "half whole"
-
-    async with opening(tell) as mailbox:
-        handle = await mailbox.enqueue("chat", "go")
-        told = []
-        async for event in handle.events():
-            told.append((event.type, event.text))
-            if event.type == "question":
-                await handle.answer("yes", question_id=event.question_id)
-    again = ("reset", "the run begins again")
-    assert told == [
-        ("text", "half "),
-        ("reset", "ConnectionError: cut off"),
-        ("text", "half "),
-        ("question", "whole?"),
-        again,
-        ("text", "half "),
-        ("end", "half whole"),
-    ]
-
-
-async def test_what_a_run_has_used_counts_for_its_budget(opening: Open) -> None:
-    async def think(run: Run) -> None:
-        run.used(input_tokens=900, output_tokens=100)
-        with pytest.raises(InvalidArgument, match="cost_micros"):
-            run.used(cost_micros=-1)
-
-    budget = Budget(per=BudgetScope.TENANT, tokens=1_000)
-    async with opening(think, MailboxConfig(budgets=(budget,))) as mailbox:
-        await (await mailbox.enqueue("one", "go", tenant="acme")).result(timeout=30)
-        second = await mailbox.enqueue("two", "go", tenant="acme")
-        await in_state(second, State.WAITING)
-
-
-async def test_what_is_collected_behind_a_run_that_has_begun_has_a_run_of_its_own(opening: Open) -> None:
-    tries: list[str] = []
-
-    async def once_failing(run: Run) -> str:
-        tries.append(run.text)
-        if len(tries) == 1:
-            raise ConnectionError("away")
-        if run.text == "sleep":
-            await run.sleep(timedelta(milliseconds=200))
-        return f"did {run.text}"
-
-    async with opening(once_failing, MailboxConfig(default_retry_delay_ms=200)) as mailbox:
-        for first in ("one", "sleep"):
-            handle = await mailbox.enqueue("chat", first)
-            while not tries or tries[-1] != first:
-                await asyncio.sleep(0)
-            second = await mailbox.enqueue("chat", "two", key=first, when_busy=BusyPolicy.COLLECT)
-            assert await handle.result(timeout=30) == f"did {first}"
-            assert await second.result(timeout=30) == "did two"
-
-
-@pytest.mark.parametrize("policy", [BusyPolicy.INTERRUPT, BusyPolicy.ROLLBACK, BusyPolicy.REJECT])
-async def test_the_same_key_twice_at_once_is_one_run_that_is_not_in_its_own_way(
-    opening: Open, policy: BusyPolicy
-) -> None:
-    async with opening(echo) as mailbox:
-        both = await asyncio.gather(
-            *(mailbox.enqueue("chat", "hello", key="1", when_busy=policy) for _ in range(4))
-        )
-        assert len({one.id for one in both}) == 1
-        assert await both[0].result(timeout=30) == "you said hello"
-
-
-@pytest.mark.parametrize("policy", [BusyPolicy.INTERRUPT, BusyPolicy.ROLLBACK, BusyPolicy.REJECT])
-async def test_a_conversation_with_an_open_question_is_busy(opening: Open, policy: BusyPolicy) -> None:
-    seen: list[list[str]] = []
-
-    async def asking(run: Run) -> str:
-        seen.append([message.text() for message in await run.history()])
-        return (await run.ask("may I?")).text if run.text == "ask" else f"did {run.text}"
-
-    async with opening(asking) as mailbox:
-        first = await mailbox.enqueue("chat", "ask")
-        while (await first.status()).state is not State.WAITING:
-            await asyncio.sleep(0)
-        if policy is BusyPolicy.REJECT:
-            with pytest.raises(SubmissionRejected):
-                await mailbox.enqueue("chat", "now", when_busy=policy)
-            await answer_open_question(first, "yes")
-            assert await first.result(timeout=30) == "yes"
-            return
-        second = await mailbox.enqueue("chat", "now", when_busy=policy)
-        assert await second.result(timeout=30) == "did now"
-        with pytest.raises(RunUnsuccessful, match="cancelled"):
-            await first.result(timeout=30)
-        assert [one async for one in mailbox.questions] == []
-        assert ("ask" in seen[-1]) is (policy is BusyPolicy.INTERRUPT)
-
-
-NAMING: dict[str, Callable[[Mailbox, Any], Awaitable[object]]] = {
-    "handle": lambda mailbox, id: mailbox.handle(id),
-    "cancel": lambda mailbox, id: mailbox.cancel(id),
-    "pause": lambda mailbox, id: mailbox.schedules.pause(id),
-    "resume": lambda mailbox, id: mailbox.schedules.resume(id),
-    "trigger": lambda mailbox, id: mailbox.schedules.trigger(id),
-    "remove": lambda mailbox, id: mailbox.schedules.remove(id),
-    "add": lambda mailbox, id: mailbox.schedules.add(id, "t", "go", every=timedelta(hours=1)),
-    "replay": lambda mailbox, id: mailbox.dead_letters.replay(id),
-    "discard": lambda mailbox, id: mailbox.dead_letters.discard(id),
-    "list": lambda mailbox, id: mailbox.pending.list(id),
-    "edit": lambda mailbox, id: mailbox.pending.edit("t", "m", id),
-    "retract": lambda mailbox, id: mailbox.pending.retract("t", id),
-    "reorder": lambda mailbox, id: mailbox.pending.reorder("t", [id]),
-}
-
-
-@pytest.mark.parametrize("call", NAMING)
-async def test_what_names_something_is_text_that_can_be_kept(opening: Open, call: str) -> None:
-    async with opening(echo) as mailbox:
-        for wrong in (None, 5, b"x", "\ud800"):
-            with pytest.raises(InvalidArgument, match=r"must be text, not|half of a character"):
-                await NAMING[call](mailbox, wrong)
-
-
-@dataclass
-class Wrapped:
-    value: object
-
-
-UNREADABLE = {
-    "two keys that are one as text": {1: "a", "1": "b"},
-    "such keys within": [Wrapped(value={"deep": {None: 1, "null": 2, 2: 3, "2": 4}})],
-    "half a character": {"a": ["\ud800"]},
-    "half a character as a key": {"\ud800": 1},
-}
-
-
-@pytest.mark.parametrize("case", [*UNREADABLE, "half a character as text"])
-async def test_what_would_read_back_otherwise_is_refused(opening: Open, case: str) -> None:
-    value = UNREADABLE.get(case, "half \ud800")
-    refused: list[InvalidArgument] = []
-
-    async def returning(run: Run) -> object:
-        try:
-            await run.step("it", lambda: value)
-        except InvalidArgument as error:
-            refused.append(error)
-        return value
-
-    async with opening(returning) as mailbox:
-        with pytest.raises((InvalidArgument, InvalidSubmission)):
-            await mailbox.enqueue("t", value)
-        handle = await mailbox.enqueue("t", "go", attempts=1)
-        with pytest.raises(RunUnsuccessful, match="what the run returned cannot be stored"):
-            await handle.result(timeout=30)
-        assert "step 'it' cannot be stored" in refused[0].message
-
-
-async def test_what_no_database_can_keep_is_refused_and_the_question_stays_open(opening: Open) -> None:
-    refused: list[str] = []
-
-    async def ask(run: Run) -> str:
-        for wrong in (
-            lambda: run.ask(None),  # type: ignore[arg-type]
-            lambda: run.ask(" "),
-            lambda: run.ask("half \ud800"),
-            lambda: run.ask("may I?", timeout=5),  # type: ignore[arg-type]
-            lambda: run.sleep(5),  # type: ignore[arg-type]
-            lambda: run.step(5, asyncio.sleep, 0),  # type: ignore[arg-type]
-        ):
-            with pytest.raises(InvalidArgument):
-                await wrong()
-        with pytest.raises(InvalidArgument, match="cost_micros"):
-            run.used(cost_micros=1.5)  # type: ignore[arg-type]
-        refused.append(run.id)
-        return (await run.ask("may I?")).text
-
-    async with opening(ask) as mailbox:
-        handle = await mailbox.enqueue("chat", "go")
-        await in_state(handle, State.WAITING)
-        asked = (await handle.status()).question_id
-        assert asked is not None
-        for wrong in ({"by": None}, {"text": 5}, {"approved": "yes"}, {"question_id": None}):
-            with pytest.raises(InvalidArgument):
-                await handle.answer(**{"question_id": asked} | wrong)  # type: ignore[arg-type]
-        with pytest.raises(StaleDecision):
-            await handle.answer("late", question_id="an earlier one")
-        await handle.answer("yes", question_id=asked)
-        assert await handle.result(timeout=30) == "yes"
-        with pytest.raises(InvalidArgument, match="when_busy"):
-            await mailbox.enqueue("chat", "go", when_busy="interupt")  # type: ignore[arg-type]
-
-
-async def test_questions_side_by_side_have_their_own_answers(opening: Open) -> None:
-    async def both(run: Run) -> dict[str, bool | None]:
-        async def looked() -> bool | None:
-            await run.step("look", asyncio.sleep, 0)
-            return (await run.ask("Refund?")).approved
-
-        async def greeted() -> bool | None:
-            return (await run.ask("Greet?")).approved
-
-        async with asyncio.TaskGroup() as group:
-            refund, greet = group.create_task(looked()), group.create_task(greeted())
-        return {"refund": refund.result(), "greet": greet.result()}
-
-    async with opening(both) as mailbox:
-        handle = await mailbox.enqueue("chat", "go")
-        async for event in handle.events():
-            if event.type == "question":
-                await handle.answer(approved=event.text == "Greet?", question_id=event.question_id)
-        assert await handle.result(type=dict) == {"refund": False, "greet": True}
-
-
-@pytest.mark.parametrize("work", [5, lambda run: "hello", "answer"])
-async def test_work_that_cannot_be_awaited_is_refused(work: Any) -> None:
-    with pytest.raises(ConfigError, match="coroutine function"):
-        async with Mailbox.open("memory", work):
-            pass
-
-
-async def test_nothing_begins_beside_a_step_that_cannot_be_stopped(opening: Open) -> None:
-    began, let_go, at_work = threading.Event(), threading.Event(), []
-
-    def blocking(text: str) -> None:
-        at_work.append(f"{text} begins")
-        began.set()
-        let_go.wait(30)
-        at_work.append(f"{text} ends")
-
-    async def work(run: Run) -> None:
-        await run.step("block", blocking, run.text)
-
-    async with opening(work) as mailbox:
-        first, second = await mailbox.enqueue("chat", "one"), await mailbox.enqueue("chat", "two")
-        await asyncio.to_thread(began.wait, 30)
-        assert await first.cancel()
-        let_go.set()
-        await second.result(timeout=30)
-    assert at_work == ["one begins", "one ends", "two begins", "two ends"]
-
-
-FAILING = """
-import asyncio
-from postroom import Mailbox
-
-class Odd(Exception):
-    def __str__(self): raise KeyError("x")
-
-async def work(run):
-    password = "hunter2"
-    raise Odd() if run.text == "odd" else RuntimeError("x" * 1_000_000)
-
-async def main():
-    async with Mailbox.open("memory", work) as mailbox:
-        for what in ("odd", "long"):
-            handle = await mailbox.enqueue(what, what, attempts=1)
-            try:
-                await handle.result(timeout=30)
-            except Exception as error:
-                print(str(error).partition(" failed: ")[2][:60])
-
-asyncio.run(main())
-"""
-
-
-def test_what_the_library_logs_goes_to_stderr_bounded_and_without_the_values_of_variables() -> None:
-    command = [sys.executable, "-c", FAILING]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.splitlines() == [
-        "Odd: its text cannot be told (KeyError)",
-        f"RuntimeError: {'x' * 46}",
-    ]
-    assert done.stderr.count("run.attempt_failed") == 2
-    assert "hunter2" not in done.stderr
-    assert len(done.stderr) < 100_000

@@ -7,11 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -19,7 +16,6 @@ import pytest
 from embedded_room import SOON
 from postroom import embedded, sync
 from postroom.contracts.errors import (
-    ConfigError,
     InvalidArgument,
     InvalidStep,
     MailboxClosed,
@@ -27,25 +23,22 @@ from postroom.contracts.errors import (
     StaleClaim,
     UnknownRun,
 )
-from postroom.dispatch.config import MailboxConfig
-from postroom.sync import Item, Mailbox, Run
+from postroom.sync import Item, Mailbox
+from table_rows import each_row
 
 LATER = timedelta(days=1)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/runs.db"
-    else:
-        yield request.getfixturevalue("postgres_dsn")
+@pytest.fixture
+def url(database):
+    return database.url
 
 
-def opened(url: str, work: Any, config: MailboxConfig = SOON) -> Any:
+def opened(url, work, config=SOON):
     return Mailbox.open(url, work, config=config, schema=f"sync_{uuid4().hex}")
 
 
-def echo(run: Run) -> str:
+def echo(run):
     return f"you said {run.text}"
 
 
@@ -56,13 +49,13 @@ TWINS = [
 ]
 
 
-@pytest.mark.parametrize(("ours", "theirs"), TWINS, ids=lambda one: one.__module__)
-def test_the_twins_have_the_same_methods_with_the_same_arguments(ours: type, theirs: type) -> None:
-    def methods(of: type) -> dict[str, object]:
+@each_row("ours, theirs", TWINS)
+def test_the_twins_have_the_same_methods_with_the_same_arguments(ours, theirs):
+    def methods(of):
         names = [name for name in dir(of) if not name.startswith("_") and callable(getattr(of, name))]
         return {name: getattr(of, name) for name in names}
 
-    def arguments(method: Any) -> object:
+    def arguments(method):
         parameters = inspect.signature(method).parameters.values()
         return [(one.name, one.kind, one.default) for one in parameters]
 
@@ -72,7 +65,7 @@ def test_the_twins_have_the_same_methods_with_the_same_arguments(ours: type, the
         assert not inspect.iscoroutinefunction(inspect.unwrap(method, stop=lambda _: True)), name
 
 
-def test_a_script_hands_work_over_and_waits_for_it(url: str) -> None:
+def test_a_script_hands_work_over_and_waits_for_it(url):
     with opened(url, echo) as mailbox:
         handle = mailbox.enqueue("chat-1", "hello")
         assert handle.result(timeout=60) == "you said hello"
@@ -84,19 +77,19 @@ def test_a_script_hands_work_over_and_waits_for_it(url: str) -> None:
             mailbox.handle("nobody's")
 
 
-async def answered_by_a_coroutine(run: embedded.Run) -> str:
+async def answered_by_a_coroutine(run):
     return await run.step("say", lambda: f"you said {run.text}")
 
 
-def test_work_may_be_a_coroutine_function(url: str) -> None:
+def test_work_may_be_a_coroutine_function(url):
     with opened(url, answered_by_a_coroutine) as mailbox:
         assert mailbox.enqueue("t", "hello").result(timeout=60) == "you said hello"
 
 
-def test_steps_are_called_on_the_thread_of_their_run_and_not_twice(url: str) -> None:
-    called: list[int] = []
+def test_steps_are_called_on_the_thread_of_their_run_and_not_twice(url):
+    called = []
 
-    def work(run: Run) -> object:
+    def work(run):
         here = threading.get_ident()
         number = run.step("one", lambda: called.append(threading.get_ident() - here) or 7)
         said = run.ask("go on?")
@@ -108,7 +101,7 @@ def test_steps_are_called_on_the_thread_of_their_run_and_not_twice(url: str) -> 
         return [number, said.text, len(called), [one.text() for one in run.history()]]
 
     with opened(url, work) as mailbox:
-        handle, told = mailbox.enqueue("t", "go"), list[str]()
+        handle, told = mailbox.enqueue("t", "go"), []
         for event in handle.events():
             told.append(event.type)
             if event.type == "question":
@@ -118,8 +111,8 @@ def test_steps_are_called_on_the_thread_of_their_run_and_not_twice(url: str) -> 
         assert sorted(told) == ["end", "log", "question", "step", "step", "text"]
 
 
-def test_what_work_raises_is_its_run_s_failure(url: str) -> None:
-    def broken(run: Run) -> None:
+def test_what_work_raises_is_its_run_s_failure(url):
+    def broken(run):
         raise StopIteration if run.text == "stop" else KeyError("no such order")
 
     with opened(url, broken) as mailbox:
@@ -128,8 +121,8 @@ def test_what_work_raises_is_its_run_s_failure(url: str) -> None:
                 mailbox.enqueue("t", text, attempts=1).result(timeout=60)
 
 
-def test_much_is_handed_over_with_progress_on_the_caller_s_thread(url: str) -> None:
-    told: list[tuple[int, int, bool]] = []
+def test_much_is_handed_over_with_progress_on_the_caller_s_thread(url):
+    told = []
     here = threading.get_ident()
     with opened(url, echo) as mailbox:
         handles = mailbox.enqueue_many(
@@ -142,17 +135,17 @@ def test_much_is_handed_over_with_progress_on_the_caller_s_thread(url: str) -> N
             mailbox.enqueue_many([Item("t", object())])
 
 
-def test_several_threads_use_one_mailbox(url: str) -> None:
+def test_several_threads_use_one_mailbox(url):
     with opened(url, echo) as mailbox, ThreadPoolExecutor(8) as pool:
         asked = range(24)
         said = pool.map(lambda n: mailbox.enqueue(f"t{n % 5}", str(n)).result(timeout=60), asked)
         assert list(said) == [f"you said {number}" for number in asked]
 
 
-def test_closing_lets_work_end_and_takes_no_more(url: str) -> None:
-    begun, going, ended = threading.Event(), threading.Event(), list[str]()
+def test_closing_lets_work_end_and_takes_no_more(url):
+    begun, going, ended = threading.Event(), threading.Event(), []
 
-    def slow(run: Run) -> None:
+    def slow(run):
         begun.set()
         assert going.wait(60)
         ended.append(run.step("last", lambda: "its end"))
@@ -167,10 +160,10 @@ def test_closing_lets_work_end_and_takes_no_more(url: str) -> None:
             call()
 
 
-def test_a_run_that_was_cancelled_makes_no_further_step(url: str) -> None:
+def test_a_run_that_was_cancelled_makes_no_further_step(url):
     begun, going, refused = threading.Event(), threading.Event(), threading.Event()
 
-    def stubborn(run: Run) -> None:
+    def stubborn(run):
         begun.set()
         assert going.wait(60)
         try:
@@ -188,19 +181,17 @@ def test_a_run_that_was_cancelled_makes_no_further_step(url: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["function", "step of a coroutine"])
-def test_a_cancelled_run_whose_function_fails_reports_no_lost_exception(
-    url: str, kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_cancelled_run_whose_function_fails_reports_no_lost_exception(url, kind, caplog):
     begun, going = threading.Event(), threading.Event()
 
-    def failing(run: Run | None = None) -> None:
+    def failing(run=None):
         begun.set()
         assert going.wait(60)
         if run is not None:
             run.step("after", print)
         raise OSError("away")
 
-    async def stepping(run: embedded.Run) -> None:
+    async def stepping(run):
         await run.step("fails", failing)
 
     with opened(url, failing if kind == "function" else stepping) as mailbox:
@@ -214,8 +205,8 @@ def test_a_cancelled_run_whose_function_fails_reports_no_lost_exception(
     assert "never retrieved" not in caplog.text
 
 
-def test_a_call_on_the_loop_itself_is_refused_and_does_not_hang(url: str) -> None:
-    async def calls_back(run: embedded.Run) -> str:
+def test_a_call_on_the_loop_itself_is_refused_and_does_not_hang(url):
+    async def calls_back(run):
         try:
             mailbox.enqueue("other", "from the loop")
         except RuntimeError as error:
@@ -224,11 +215,6 @@ def test_a_call_on_the_loop_itself_is_refused_and_does_not_hang(url: str) -> Non
 
     with opened(url, calls_back) as mailbox:
         assert "use postroom.embedded there" in mailbox.enqueue("t", "go").result(timeout=60)
-
-
-def test_an_address_that_is_none_is_refused_at_once() -> None:
-    with pytest.raises(ConfigError), Mailbox.open("runs.db", echo):
-        pass
 
 
 SCRIPT = """
@@ -248,7 +234,7 @@ with Mailbox.open(sys.argv[1], hang) as mailbox:
 """
 
 
-def test_ctrl_c_ends_a_script_that_waits_and_a_second_one_ends_the_draining(tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_script_that_waits_and_a_second_one_ends_the_draining(tmp_path):
     url = f"sqlite:///{tmp_path}/runs.db"
     with subprocess.Popen([sys.executable, "-c", SCRIPT, url], stdout=subprocess.PIPE, text=True) as script:
         assert script.stdout is not None
@@ -260,7 +246,7 @@ def test_ctrl_c_ends_a_script_that_waits_and_a_second_one_ends_the_draining(tmp_
         assert mailbox.enqueue("t", "go", key="one").result(timeout=60) == "you said go"
 
 
-def test_a_loop_of_the_caller_s_own_is_left_alone(url: str) -> None:
+def test_a_loop_of_the_caller_s_own_is_left_alone(url):
     async def within() -> str:
         def script() -> str:
             with opened(url, echo) as mailbox:
@@ -271,8 +257,8 @@ def test_a_loop_of_the_caller_s_own_is_left_alone(url: str) -> None:
     assert asyncio.run(within()) == "you said hello"
 
 
-def test_operators_of_a_script_have_what_those_of_a_program_have(url: str) -> None:
-    def ask(run: Run) -> str:
+def test_operators_of_a_script_have_what_those_of_a_program_have(url):
+    def ask(run):
         if run.text == "fail":
             raise ValueError("no")
         return run.ask("may I?").text
@@ -293,10 +279,3 @@ def test_operators_of_a_script_have_what_those_of_a_program_have(url: str) -> No
         assert mailbox.pending.list("a") == ()
         with pytest.raises(AttributeError):
             _ = mailbox.pending.nothing
-
-
-@pytest.mark.parametrize("url", ["postgres"], indirect=True)
-def test_a_script_may_hand_over_work_that_others_do(url: str) -> None:
-    schema = f"sync_{uuid4().hex}"
-    with Mailbox.open(url, None, schema=schema) as office, Mailbox.open(url, echo, schema=schema):
-        assert office.enqueue("chat-1", "hello").result(timeout=60) == "you said hello"

@@ -1,43 +1,21 @@
 """The kit for programs that run on the mailbox: time by hand, planned failures, and a check that can fail."""
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
-from typing import Any
-from uuid import uuid4
 
-import psycopg
 import pytest
 
-from postroom import testing
+from embedded_room import echo, on
+from postroom import MailboxConfig, State, testing
 from postroom.contracts.run_stores import RunQuery
-from postroom.dispatch.config import MailboxConfig
-from postroom.embedded import Run, State
-
-Open = Callable[..., AbstractAsyncContextManager[testing.ManualMailbox]]
+from table_rows import each_row
 
 
-@pytest.fixture(params=["memory", "postgres"])
-def opening(request: pytest.FixtureRequest) -> Any:
-    """Open a mailbox of the kit on a database of this test."""
-    schema = f"testing_{uuid4().hex}"
-    url = "memory" if request.param == "memory" else request.getfixturevalue("postgres_dsn")
-    yield lambda work, config=None: testing.mailbox(work, url, config=config, schema=schema)
-    if request.param == "postgres":
-        with psycopg.connect(url, autocommit=True) as session:
-            session.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
-
-
-async def echo(run: Run) -> str:
-    return f"you said {run.text}"
-
-
-async def test_what_is_due_later_waits_for_the_clock(opening: Open) -> None:
-    async def nap(run: Run) -> str:
+async def test_what_is_due_later_waits_for_the_clock(manual):
+    async def nap(run):
         await run.sleep(timedelta(hours=2))
         return "rested"
 
-    async with opening(nap) as mailbox:
+    async with manual(nap) as mailbox:
         handle = await mailbox.enqueue("t", "go", delay=timedelta(hours=1))
         seen = []
         for _ in range(4):
@@ -48,8 +26,8 @@ async def test_what_is_due_later_waits_for_the_clock(opening: Open) -> None:
         assert await testing.check(mailbox) == []
 
 
-async def test_work_that_fails_as_planned_is_tried_again_in_its_time(opening: Open) -> None:
-    async with opening(testing.fails(2, echo)) as mailbox:
+async def test_work_that_fails_as_planned_is_tried_again_in_its_time(manual):
+    async with manual(testing.fails(2, echo)) as mailbox:
         handle = await mailbox.enqueue("t", "go", retry_delay=timedelta(hours=1))
         await mailbox.run_until_idle()
         assert (await handle.status()).state is not State.DONE
@@ -59,9 +37,9 @@ async def test_work_that_fails_as_planned_is_tried_again_in_its_time(opening: Op
         assert await handle.result() == "you said go"
 
 
-async def test_work_that_hangs_is_named_and_ends_when_it_is_cancelled(opening: Open) -> None:
+async def test_work_that_hangs_is_named_and_ends_when_it_is_cancelled(manual):
     work = testing.Hanging()
-    async with opening(work, MailboxConfig(max_run_ms=3_600_000)) as mailbox:
+    async with manual(work, MailboxConfig(max_run_ms=3_600_000)) as mailbox:
         first, second = [await mailbox.enqueue(thread, "go") for thread in ("a", "b")]
         assert {(await work.begun()).id for _ in range(2)} == {first.id, second.id}
         with pytest.raises(TimeoutError, match=f"run {first.id} of thread a"):
@@ -73,15 +51,16 @@ async def test_work_that_hangs_is_named_and_ends_when_it_is_cancelled(opening: O
         assert work.cancelled == [first.id, second.id]
 
 
-async def test_a_process_that_dies_in_a_step_does_the_step_again_and_no_other(opening: Open) -> None:
-    done: list[str] = []
+@on("memory", "postgres")
+async def test_a_process_that_dies_in_a_step_does_the_step_again_and_no_other(manual):
+    done = []
 
-    async def sell(run: Run) -> str:
+    async def sell(run):
         await run.step("charge", done.append, "charge")
         await run.step("send", done.append, "send")
         return "sold"
 
-    async with opening(testing.crashes(sell, in_step="send")) as mailbox:
+    async with manual(testing.crashes(sell, in_step="send")) as mailbox:
         handle = await mailbox.enqueue("shop", "go")
         await mailbox.run_until_idle()
         mailbox.clock.advance(timedelta(minutes=1))  # on PostgreSQL others wait for the lease to end
@@ -91,13 +70,13 @@ async def test_a_process_that_dies_in_a_step_does_the_step_again_and_no_other(op
         assert await testing.check(mailbox, accepted={handle.id: "shop"}) == []
 
 
-def execution(run: str, began: int, ended: int, **more: Any) -> testing.Execution:
+def execution(run, began, ended, **more):
     facts = {"thread_id": "t", "owner": "process 1"} | more
     return testing.Execution(run_id=run, began=began, ended=ended, **facts)
 
 
 IN_TURN = (execution("a", 0, 5), execution("b", 5, 9), execution("c", 6, 8, thread_id="u"))
-BAD: dict[str, tuple[list[testing.Execution], str]] = {
+BAD = {
     "beside each other": (
         [execution("b", 4, 6, owner="process 2")],
         "thread t had two owners at once: run a by process 1 (attempt 1, 0 to 5), and run b by process 2 "
@@ -126,7 +105,7 @@ BAD: dict[str, tuple[list[testing.Execution], str]] = {
 }
 
 
-def test_a_history_in_which_all_is_well_has_no_findings() -> None:
+def test_a_history_in_which_all_is_well_has_no_findings():
     history = testing.History(
         executions=IN_TURN, accepted={"a": "t", "b": "t", "c": "u"}, ended=frozenset("abc")
     )
@@ -134,8 +113,8 @@ def test_a_history_in_which_all_is_well_has_no_findings() -> None:
     assert history.most_at_once == 2
 
 
-@pytest.mark.parametrize("what", BAD)
-def test_a_history_that_breaks_a_promise_is_found_out(what: str) -> None:
+@each_row("what", BAD)
+def test_a_history_that_breaks_a_promise_is_found_out(what):
     more, finding = BAD[what]
     accepted = dict.fromkeys("abc", "t")
     ended = frozenset("ac") if what == "lost" else frozenset("abc")
@@ -143,15 +122,15 @@ def test_a_history_that_breaks_a_promise_is_found_out(what: str) -> None:
     assert finding in history.findings(at_once=2)
 
 
-async def test_what_workers_write_is_read_as_the_history_of_all_of_them(opening: Open, tmp_path: Any) -> None:
-    async def work(run: Run) -> str:
+async def test_what_workers_write_is_read_as_the_history_of_all_of_them(manual, tmp_path):
+    async def work(run):
         if run.attempt == 1 and run.text == "fail":
             raise ConnectionError("away")
         await log.step(run)
         return "done"
 
     log = testing.ExecutionLog(tmp_path / "log")
-    async with opening(log.observed(work), MailboxConfig(default_retry_delay_ms=0)) as mailbox:
+    async with manual(log.observed(work), MailboxConfig(default_retry_delay_ms=0)) as mailbox:
         handles = [await mailbox.enqueue(thread, text) for thread, text in (("a", "go"), ("b", "fail"))]
         await mailbox.run_until_idle()
         accepted = {handle.id: handle.thread_id for handle in handles}
@@ -165,10 +144,10 @@ async def test_what_workers_write_is_read_as_the_history_of_all_of_them(opening:
         log.close()
 
 
-async def broken(mailbox: testing.ManualMailbox, statement: str) -> None:
+async def broken(mailbox, statement):
     """Do to the database what no change of ours does."""
 
-    def change(tx: Any) -> None:
+    def change(tx):
         connection = tx.sql.connection
         connection.execute(statement) if tx.sql.dialect == "sqlite" else connection.run_script(statement)
 
@@ -184,7 +163,7 @@ CLAIMS = (
     " VALUES (98, 1, 'chat', '<over>', 'y', 'a', 3, 5), (99, 1, 'chat', 'z', 'x', 'b', 1, 4)"
 )
 PLACE = "INSERT INTO event_scopes (scope, seq, event_id) VALUES ('run:<over>', 9, 'x');"
-BROKEN: dict[str, tuple[list[str], str]] = {
+BROKEN = {
     "lost": (
         ["DELETE FROM run_dispatches WHERE run_id = '<open>'"],
         "run <open> of thread late is created, and nothing will execute it: it is neither queued nor claimed",
@@ -236,16 +215,16 @@ BROKEN: dict[str, tuple[list[str], str]] = {
 }
 
 
-async def seen_after(opening: Open, statements: list[str]) -> tuple[list[str], dict[str, str]]:
+async def seen_after(manual, statements):
     """Return what is found in a database to which this was done, and which runs are which."""
 
-    async def work(run: Run) -> str:
+    async def work(run):
         if run.thread_id == "nap":
             await run.sleep(timedelta(hours=1))
         await run.step("once", lambda: 1)
         return "done"
 
-    async with opening(work) as mailbox:
+    async with manual(work) as mailbox:
         await testing.record(mailbox)
         over = await mailbox.enqueue("chat", "go")
         asleep = await mailbox.enqueue("nap", "go")
@@ -261,30 +240,29 @@ async def seen_after(opening: Open, statements: list[str]) -> tuple[list[str], d
         return await testing.check(mailbox, accepted=accepted, at_once=2), names
 
 
-def named(text: str, names: dict[str, str]) -> str:
+def named(text, names):
     for name, id in names.items():
         text = text.replace(name, id)
     return text
 
 
 @pytest.mark.parametrize("what", BROKEN)
-async def test_a_database_that_breaks_a_promise_is_found_out(what: str) -> None:
+async def test_a_database_that_breaks_a_promise_is_found_out(what):
     statements, finding = BROKEN[what]
     found, names = await seen_after(testing.mailbox, statements)
     assert named(finding, names) in found
 
 
-async def test_broken_promises_are_found_beside_each_other_on_every_engine(opening: Open) -> None:
+@on("memory", "postgres")
+async def test_broken_promises_are_found_beside_each_other_on_every_engine(manual):
     several = [BROKEN[what] for what in ("asleep", "message", "epoch", "afterwards", "recorded")]
-    found, names = await seen_after(opening, [each for statements, _ in several for each in statements])
+    found, names = await seen_after(manual, [each for statements, _ in several for each in statements])
     assert {named(finding, names) for _, finding in several} < set(found)
 
 
-async def test_too_many_owners_are_found_in_the_record_of_the_database_and_in_its_queue(
-    opening: Open,
-) -> None:
+async def test_too_many_owners_are_found_in_the_record_of_the_database_and_in_its_queue(manual):
     work = testing.Hanging()
-    async with opening(work) as mailbox:
+    async with manual(work) as mailbox:
         await testing.record(mailbox)
         handles = [await mailbox.enqueue(thread, "go") for thread in ("a", "b", "c")]
         runs = [await work.begun() for _ in handles]
@@ -296,8 +274,8 @@ async def test_too_many_owners_are_found_in_the_record_of_the_database_and_in_it
         assert all(f"{handle.id} of thread {handle.thread_id}" in by_record for handle in handles)
 
 
-async def test_schedules_go_by_the_clock_of_the_test_also_behind_a_crash() -> None:
-    async def work(run: Run) -> str:
+async def test_schedules_go_by_the_clock_of_the_test_also_behind_a_crash():
+    async def work(run):
         return run.text
 
     async with testing.mailbox(work) as mailbox:

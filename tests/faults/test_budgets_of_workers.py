@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 from dispatch_room import eventually
-from embedded.test_mailbox import answer_open_question
+from embedded_room import answer_open_question
 from faults.storm import Storm, Workers, enqueued
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from itertools import count
 from typing import Any, cast
 from zlib import crc32
 
@@ -44,6 +45,7 @@ from postroom.stores.room import LEAST
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.statements import Statement
 from postroom.stores.store import SqlStore
+from postroom.stores.transaction import Transaction
 from postroom.testing import ManualClock
 from store_kinds import POOLED, pooled, refuse_missing
 
@@ -284,6 +286,31 @@ async def test_changes_of_one_key_ask_once_each_behind_the_other(
     assert await as_one_group(store, *[looking(name) for name in "abc"], key="one") == [None] * 3
     names = [bound[0] for statement, bound in asked_for if statement == "threads.thread"]
     assert Counter(names) == {f"{name}{number}".encode(): 1 for name in "abc" for number in range(4)}
+
+
+async def test_a_change_that_waits_with_its_group_keeps_its_instant_and_so_its_answers(
+    store: SqlStore,
+) -> None:
+    """Each run read the clock anew, so each look by the instant was another look, and was asked again."""
+    instants, runs = count(1_000), Counter[str]()
+
+    class Moving:
+        def now(self) -> int:
+            return next(instants)
+
+    def looking(name: str) -> Change:
+        def change(sql: SqlTransaction) -> None:
+            runs[name] += 1
+            with Transaction(sql, Moving(), b"seed") as tx:
+                tx.lock(name)
+                for number in range(2):
+                    sql.one("threads.thread", {"thread_id": f"{name}/{number}/{tx.now()}"})
+            noting(name)(sql)
+
+        return change
+
+    await as_one_group(store, *[looking(name) for name in "abc"])
+    assert runs == dict.fromkeys("abc", 4), "for its lock, for each look, and to write"
 
 
 async def test_what_a_group_asks_together_is_dealt_out_as_each_asked_it(store: SqlStore) -> None:

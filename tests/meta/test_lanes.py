@@ -61,10 +61,9 @@ def test_a_listed_name_takes_all_its_cases_and_a_listed_beginning_those_that_hav
         ("conformance/test_mail_changes.py", "postgres", "long"),
         ("conformance/test_mail_changes.py", "pooled", "nightly"),
         ("faults/test_relay.py", "postgres", "long"),
-        ("embedded/test_keys.py", "postgres", "long"),
-        ("embedded/test_mailbox.py", "postgres", "nightly"),
-        ("dispatch/test_leases.py", "postgres", "nightly"),
+        ("dispatch/test_leases.py", "postgres", "long"),
         ("dispatch/test_leases.py", "sqlite", None),
+        ("waking/test_waking.py", "postgres", "nightly"),
     ],
 )
 def test_a_case_on_postgresql_is_in_ci_if_engines_differ_there(

@@ -8,7 +8,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 
 SLEEPS = {
-    "dispatch/test_dispatch_signals.py:wait": "the sleep of a manual clock, which the test moves",
+    "dispatch/test_lifecycle.py:wait": "the sleep of a manual clock, which the test moves",
     "faults/storm.py:weather": "a look at processes that wake nobody",
     "faults/storm.py:stand_still_again_and_again": "how long a process is stopped and cut off",
     "faults/storm_worker.py:work": "work in a process of its own that takes some milliseconds",

@@ -9,6 +9,7 @@ from postroom.app.agents_config import load_agents
 from postroom.app.config import load_settings
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.runners import Recipe
+from table_rows import each_row
 
 GOOD = """
 port = 8999
@@ -52,8 +53,8 @@ def test_without_a_file_or_without_agents_there_are_none(tmp_path: Path) -> None
     assert load_agents(environment(tmp_path, "port = 1\n")) == ()
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
+@each_row(
+    "text, words",
     [
         ("agents = 3", "no list of tables"),
         ("[[agents]]\nproject = '/a'", "number 1: name is missing"),

@@ -147,7 +147,7 @@ async def test_an_argument_whose_meaning_is_not_plain_is_refused(
         for value in ("none", "undefined", "null", [None], "[null]")
     ],
 )
-@pytest.mark.parametrize("selection", ["paths", "ids"])
+@each_row("selection", ["paths", "ids"])
 async def test_a_selection_of_nulls_neither_releases_nor_renews_all_reservations(
     client: Client[Any], edge: Edge, name: str, value: object, selection: str
 ) -> None:
@@ -160,7 +160,7 @@ async def test_a_selection_of_nulls_neither_releases_nor_renews_all_reservations
 
 
 @each_row("name", ["all", "everyone", "Everybody", "*", "@all", ["all"], ["Ben", "everyone"]])
-@pytest.mark.parametrize("field", ["to", "cc"])
+@each_row("field", ["to", "cc"])
 async def test_everybody_as_a_recipient_is_refused_with_the_argument_for_it(
     client: Client[Any], edge: Edge, field: str, name: object
 ) -> None:
@@ -199,8 +199,8 @@ async def test_a_wrong_importance_is_refused_with_the_choices(client: Client[Any
         ("README.md setup.py", ["README.md", "setup.py"]),
     ],
 )
-@pytest.mark.parametrize(
-    ("tool", "field"),
+@each_row(
+    "tool, field",
     [
         ("file_reservation_paths", "paths"),
         ("check_file_reservations", "paths"),

@@ -8,6 +8,7 @@ from postroom.app.budgets_config import load_budgets
 from postroom.app.config import load_settings
 from postroom.contracts.budgets import Budget, BudgetScope, BudgetWindow
 from postroom.contracts.errors import ConfigError
+from table_rows import each_row
 
 GOOD = """
 port = 8999
@@ -57,8 +58,8 @@ def test_without_a_file_or_without_budgets_nothing_is_limited(tmp_path: Path) ->
     assert load_budgets(environment(tmp_path, "port = 1\n")) == ()
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
+@each_row(
+    "text, words",
     [
         ("budgets = 3", "no list of tables"),
         ("[[budgets]]\nruns = 1", "number 1: per says neither"),

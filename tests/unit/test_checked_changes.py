@@ -19,6 +19,7 @@ from postroom.stores.store import SqlStore
 from postroom.stores.transaction import Transaction
 from postroom.testing import ManualClock
 from postroom.testing.changes import ChangeBreaksRules, CheckingEngine
+from table_rows import each_row
 
 ROW = {"kind": "run", "id": "r", "reason": "", "at": 1}
 
@@ -90,7 +91,7 @@ MISTAKES: dict[str, Callable[[], object]] = {
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@each_row("mistake", MISTAKES)
 async def test_a_change_that_does_more_than_ask_and_write_is_refused(
     engine: CheckingEngine, mistake: str
 ) -> None:

@@ -13,6 +13,7 @@ from postroom.app.config import Settings, explain, load_settings
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import ConfigError
 from postroom.executors.processes.child_environment import marks
+from table_rows import each_row
 
 
 @pytest.fixture
@@ -85,8 +86,8 @@ def test_the_older_names_work_and_give_way_to_ours(home: dict[str, str], tmp_pat
     assert (ours.port, ours.database) == (9001, Path.cwd() / "new.db")
 
 
-@pytest.mark.parametrize(
-    ("url", "expected"),
+@each_row(
+    "url, expected",
     [
         ("sqlite:////var/lib/post.db", Path("/var/lib/post.db")),
         ("sqlite:///post.db", Path.cwd() / "post.db"),
@@ -97,8 +98,8 @@ def test_a_sqlite_address_names_a_file(home: dict[str, str], url: str, expected:
     assert load_settings(environment=home | {"DATABASE_URL": url}).database == expected
 
 
-@pytest.mark.parametrize(
-    ("url", "scheme"),
+@each_row(
+    "url, scheme",
     [
         ("postgresql://user:hunter2@db/mail", "postgresql"),
         ("mysql+pymysql://user:hunter2@db/mail", "mysql+pymysql"),
@@ -125,8 +126,8 @@ def test_a_foreign_database_address_does_not_matter_when_ours_is_set(home: dict[
     assert load_settings(environment=both).database == Path("/srv/post.db")
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "reason"),
+@each_row(
+    "name, value, reason",
     [
         ("POSTROOM_PORT", "65536", "65535"),
         ("POSTROOM_PORT", "-1", "greater"),
@@ -187,8 +188,8 @@ def test_an_endpoint_with_a_password_is_refused_without_telling_it(home: dict[st
     assert "hunter2" not in json.dumps(error.as_dict())
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
+@each_row(
+    "text, expected",
     [
         ("7d", timedelta(days=7)),
         ("1h", timedelta(hours=1)),
@@ -227,8 +228,8 @@ def test_what_a_run_of_the_server_is_told_is_no_setting_and_no_mistake(home: dic
     assert load_settings(environment=home | told).port == 8765
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
+@each_row(
+    "text, reason",
     [
         ("port = [1", "not TOML"),
         ("port = true", "write a number"),
@@ -272,8 +273,8 @@ def test_limits_must_fit_together(home: dict[str, str]) -> None:
     assert "max_attachments_bytes" in error.message
 
 
-@pytest.mark.parametrize(
-    ("host", "identity", "verified"),
+@each_row(
+    "host, identity, verified",
     [
         ("127.0.0.1", "asserted", False),
         ("127.8.8.8", "asserted", False),
@@ -368,7 +369,7 @@ def test_the_note_of_a_server_is_private_and_goes_with_it(tmp_path: Path) -> Non
     assert places.read_server_note(folder) is None
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"url": 1, "pid": "x"}', "[" * 100_000, "\x00"])
+@each_row("text", ["", "[]", "{}", '{"url": 1, "pid": "x"}', "[" * 100_000, "\x00"])
 def test_a_broken_note_is_refused_and_not_guessed_at(tmp_path: Path, text: str) -> None:
     places.server_note(tmp_path).write_text(text)
     with pytest.raises(ConfigError) as caught:
@@ -377,7 +378,7 @@ def test_a_broken_note_is_refused_and_not_guessed_at(tmp_path: Path, text: str) 
     assert "Error" not in caught.value.message
 
 
-@pytest.mark.parametrize(("text", "expected"), [("0", timedelta(0)), ("1m", timedelta(minutes=1))])
+@each_row("text, expected", [("0", timedelta(0)), ("1m", timedelta(minutes=1))])
 def test_an_interval_may_be_never(home: dict[str, str], text: str, expected: timedelta) -> None:
     settings = load_settings(environment=home | {"POSTROOM_BACKUP_INTERVAL": text})
     assert settings.backup_interval == expected
@@ -394,7 +395,7 @@ def test_the_address_of_a_database_is_shown_without_user_password_and_options(ho
     assert line.value == "postgresql://db.example:5432/mail"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "url",
     [
         "hunter2",
@@ -415,8 +416,8 @@ def test_an_address_of_no_database_is_refused_and_nothing_of_it_is_shown(
     assert "hunter2" not in str(error.as_dict())
 
 
-@pytest.mark.parametrize(
-    ("url", "shown"),
+@each_row(
+    "url, shown",
     [
         ("postgresql:///mail", "postgresql:///mail"),
         ("postgres://ada:hunter2@/mail?host=/tmp&port=5433", "postgresql:///mail?host=/tmp&port=5433"),

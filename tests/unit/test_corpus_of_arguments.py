@@ -19,6 +19,7 @@ from postroom.contracts.project_log import EVENT_KINDS
 from postroom.mail.commands import Command, read_command
 from postroom.mail.operations import ALL_OPERATIONS, Operation
 from rest_room import Edge, arguments_of
+from table_rows import each_row
 
 CORPUS: Final = json.loads(Path(__file__).with_name("arguments_of_models.json").read_text())
 SPELLINGS: Final[dict[str, Callable[[str], str]]] = {
@@ -83,7 +84,7 @@ def test_the_corpus_has_two_hundred_rows_and_more() -> None:
     assert all(tools_with(row["field"]) for row in CORPUS["fields"])
 
 
-@pytest.mark.parametrize("operation", ALL_OPERATIONS, ids=lambda one: one.name)
+@each_row("operation", ALL_OPERATIONS)
 def test_each_argument_is_read_as_a_person_reads_it_or_refused(operation: Operation) -> None:
     good, wrong = arguments_of(operation.name), []
     for row in CORPUS["fields"]:
@@ -128,7 +129,7 @@ def is_optional_null(row: dict[str, Any], operation: Operation) -> bool:
     return row["given"] in (None, "") and row["field"] not in _required(operation)
 
 
-@pytest.mark.parametrize("operation", ALL_OPERATIONS, ids=lambda one: one.name)
+@each_row("operation", ALL_OPERATIONS)
 def test_each_shape_of_all_arguments_is_read_as_a_person_reads_it_or_refused(operation: Operation) -> None:
     good, wrong = arguments_of(operation.name), []
     if not good:
@@ -151,7 +152,7 @@ def test_one_argument_under_two_names_is_refused_if_the_values_differ() -> None:
         read(operation, {**good, "agentName": "Zoe"})
 
 
-@pytest.mark.parametrize("ids", [[12, 13], "[12, 13]", "12, 13", "(12, 13)"])
+@each_row("ids", [[12, 13], "[12, 13]", "12, 13", "(12, 13)"])
 def test_several_ids_under_the_name_for_one_are_refused_with_the_name_for_several(ids: object) -> None:
     operation = next(one for one in ALL_OPERATIONS if one.name == "acknowledge_message")
     with pytest.raises(InvalidArgument) as caught:
@@ -159,8 +160,8 @@ def test_several_ids_under_the_name_for_one_are_refused_with_the_name_for_severa
     assert caught.value.remedy == "give one id as message_id, or several as message_ids: [12, 13]"
 
 
-@pytest.mark.parametrize(
-    ("tool", "other", "ours"),
+@each_row(
+    "tool, other, ours",
     [
         ("send_message", "body", "body_md"),
         ("reply_message", "body", "body_md"),
@@ -180,7 +181,7 @@ def test_another_word_for_an_argument_is_read_unless_ours_is_given_too(
         read(operation, {**good, other: "something else"})
 
 
-@pytest.mark.parametrize("operation", ALL_OPERATIONS, ids=lambda one: one.name)
+@each_row("operation", ALL_OPERATIONS)
 def test_an_unknown_argument_is_refused_with_the_nearest_name(operation: Operation) -> None:
     for name in operation.command.__struct_fields__:
         with pytest.raises(InvalidArgument) as caught:

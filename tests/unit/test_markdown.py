@@ -112,7 +112,8 @@ def test_markdown_is_rendered(subtests: pytest.Subtests) -> None:
     for body, html in [
         ("*a* **b** ~~c~~ `d`", "<p><em>a</em> <strong>b</strong> <s>c</s> <code>d</code></p>\n"),
         ("# one\n### three", "<h3>one</h3>\n<h5>three</h5>\n"),
-        ("```py\na < b\n```", '<pre tabindex="0"><code>a &lt; b\n</code></pre>\n'),
+        ("```py\na < b\n```", '<pre data-language="py" tabindex="0"><code>a &lt; b\n</code></pre>\n'),
+        ("```<b>\n```", '<pre data-language="&lt;b&gt;" tabindex="0"><code></code></pre>\n'),
         (
             "[a](https://ok.example/?q=1&r=2)",
             f'<p><a href="https://ok.example/?q=1&amp;r=2" rel="{REL}">a</a></p>\n',

@@ -5,11 +5,10 @@ from datetime import timedelta
 
 import pytest
 
-from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
+from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.errors import (
     InvalidRecord,
 )
-from postroom.contracts.outbox import NackOutcome, OutboxDraft
 from postroom.contracts.registry import PinnedEntry
 from postroom.contracts.run_stores import Delivery, ThreadCommit
 from postroom.stores.changes import WORK, TopicListener
@@ -30,13 +29,6 @@ def asked(
     return RunDispatch.queued(dispatch_id, thread_id, run_id or f"run-{dispatch_id}", **details)
 
 
-def test_all_parts_name_one_place_and_each_instance_another() -> None:
-    first, second = MemoryRunStores(), MemoryRunStores()
-    parts = [first.dispatches, first.threads, first.events, first.outbox, first.coordinator]
-    assert {part.storage_identity for part in parts} == {first.storage_identity}
-    assert first.storage_identity != second.storage_identity
-
-
 async def test_others_run_while_a_call_is_being_made(stores: MemoryRunStores) -> None:
     order = []
 
@@ -51,38 +43,6 @@ async def test_others_run_while_a_call_is_being_made(stores: MemoryRunStores) ->
         group.create_task(enqueue())
         group.create_task(look_on())
     assert order == ["meanwhile", "enqueued"]
-
-
-async def test_superseded_rows_do_not_use_up_the_limit_of_a_reclaim(
-    stores: MemoryRunStores, clock: ManualClock
-) -> None:
-    for number in range(4):
-        await stores.dispatches.enqueue(asked(f"d{number}", f"t{number}"))
-        await stores.dispatches.claim(f"t{number}", "w", lease_ms=number)
-    await stores.dispatches.interrupt("t0")
-    await stores.dispatches.interrupt("t1")
-    taken = await stores.dispatches.reclaim_expired_leases(limit=1, now=clock.now() + 9)
-    assert [row.dispatch_id for row in taken] == ["d2"]
-    counts = await stores.dispatches.count_by_status()
-    assert counts[RunDispatchStatus.SUPERSEDED] == 2
-
-
-async def test_an_effect_is_claimed_once_even_for_no_time(
-    stores: MemoryRunStores, clock: ManualClock
-) -> None:
-    for number in range(3):
-        await stores.outbox.enqueue(OutboxDraft(kind="l", target="x", payload={"n": number}, max_attempts=2))
-    first = await stores.outbox.claim("l", "x", lease_ms=0, limit=2)
-    assert [one.payload["n"] for one in first] == [0, 1]
-    second = await stores.outbox.claim("l", "x", lease_ms=0, limit=2)
-    assert [(one.payload["n"], one.attempt_count) for one in second] == [(0, 2), (1, 2)]
-    third = await stores.outbox.claim("l", "x", lease_ms=0, limit=2)
-    assert [one.payload["n"] for one in third] == [2]
-    assert await stores.outbox.nack(first[0].outbox_id, "old", error="e") is NackOutcome.LOST_CLAIM
-    assert third[0].claim_token is not None
-    assert await stores.outbox.ack(third[0].outbox_id, third[0].claim_token)
-    clock.set(clock.now() - 1)
-    assert await stores.outbox.claim("l", "x", lease_ms=1, limit=9) == ()
 
 
 async def woken(news: TopicListener) -> bool:
@@ -113,15 +73,6 @@ async def test_whatever_may_let_something_be_claimed_is_a_hint(stores: MemoryRun
     assert not await woken(news)
     await stores.coordinator.commit(ThreadCommit(thread_id="t", delivery=Delivery(dispatch=asked("d2"))))
     assert await woken(news)
-
-
-async def test_everybody_who_waits_for_work_is_woken(stores: MemoryRunStores) -> None:
-    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-        for _ in range(3):
-            group.create_task(stores.wakeups.wait(60_000))
-        await asyncio.sleep(0)
-        await stores.dispatches.enqueue(asked("d"))
-    assert await stores.dispatches.count_queued("t", at_most=5) == 1
 
 
 async def test_a_publication_stays_as_it_was_published() -> None:

@@ -79,33 +79,36 @@ async def test_a_name_that_needs_quotes_is_a_schema_like_any_other(
 
 
 BROKEN = {
-    "two claimed of a thread": "UPDATE run_dispatches SET status = 'Claimed', claim_token = 'x', claimed_by = 'w', "
-    "lease_until = 1 WHERE dispatch_id = 'd2'",
-    "a claim without a token": "UPDATE run_dispatches SET claim_token = NULL WHERE dispatch_id = 'd1'",
-    "a queued row with a lease": "UPDATE run_dispatches SET lease_until = 1 WHERE dispatch_id = 'd2'",
-    "a queued row that was completed": "UPDATE run_dispatches SET completed_at = 1 WHERE dispatch_id = 'd2'",
-    "a queued row with a result": "UPDATE run_dispatches SET run_status = 'done' WHERE dispatch_id = 'd2'",
-    "an end without its instant": "UPDATE run_dispatches SET status = 'Cancelled' WHERE dispatch_id = 'd2'",
-    "a second open dispatch of a run": "UPDATE run_dispatches SET run_id = 'r-d1' WHERE dispatch_id = 'd2'",
-    "a dedupe key twice": "UPDATE run_dispatches SET dedupe_key = 'key' WHERE dispatch_id = 'd2'",
-    "too many attempts": "UPDATE run_dispatches SET attempt_count = 6 WHERE dispatch_id = 'd2'",
-    "a priority out of range": "UPDATE run_dispatches SET priority = 256 WHERE dispatch_id = 'd2'",
-    "a blank run": "UPDATE run_dispatches SET run_id = E'\\t ' WHERE dispatch_id = 'd2'",
-    "an unknown state": "UPDATE run_dispatches SET status = 'Lost' WHERE dispatch_id = 'd2'",
-    "a parent that is not there": "UPDATE run_threads SET parent_thread_id = 'nobody'",
-    "a thread that is its own parent": "UPDATE run_threads SET parent_thread_id = thread_id",
-}
+    f"UPDATE run_dispatches SET {change} WHERE dispatch_id = '{name}'"
+    for name, change in (
+        ("d1", "claim_token = NULL"),
+        ("d2", "status = 'Claimed', claim_token = 'x', claimed_by = 'w', lease_until = 1"),  # two of a thread
+        ("d2", "lease_until = 1"),
+        ("d2", "completed_at = 1"),
+        ("d2", "run_status = 'done'"),
+        ("d2", "status = 'Cancelled'"),  # without its instant
+        ("d2", "run_id = 'r-d1'"),
+        ("d2", "dedupe_key = 'key'"),
+        ("d2", "attempt_count = 6"),
+        ("d2", "priority = 256"),
+        ("d2", "run_id = E'\\t '"),
+        ("d2", "status = 'Lost'"),
+    )
+} | {f"UPDATE run_threads SET parent_thread_id = {parent}" for parent in ("'nobody'", "thread_id")}
 
 
-@pytest.mark.parametrize("change", BROKEN.values(), ids=BROKEN)
-async def test_the_schema_itself_refuses_what_no_record_can_be(
-    stores: OpenedRuns, session: Session, change: str
-) -> None:
+async def test_the_schema_itself_refuses_what_no_record_can_be(stores: OpenedRuns, session: Session) -> None:
     await given.claimed(stores, "d1", dedupe_key="key")
     await given.enqueued(stores, "d2")
     await given.a_thread(stores)
-    with pytest.raises(StoreError):
-        await session.rows(change)
+    taken = []
+    for change in BROKEN:
+        try:
+            await session.rows(change)
+        except StoreError:
+            continue
+        taken.append(change)
+    assert taken == []
 
 
 # The clock
@@ -187,11 +190,6 @@ async def test_a_refusal_shows_no_row(stores: OpenedRuns, session: Session) -> N
     with pytest.raises(StoreError) as raised:
         await session.rows("UPDATE run_dispatches SET claimed_by = ' '")
     assert str(owned.claim_token) not in str(raised.value)
-
-
-async def test_half_a_character_is_refused(stores: OpenedRuns) -> None:
-    with pytest.raises(InvalidRecord):
-        await given.said(stores, "\ud800")
 
 
 async def test_calls_after_the_end_are_refused(postgres_dsn: str, a_schema: str) -> None:

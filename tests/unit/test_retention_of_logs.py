@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from mail_room import HARBOR, SHORE, Room, a_room, room_in_memory
+from mail_room import SHORE, Room, room_in_memory
 from postroom.app.config import Settings
 from postroom.app.retention import INTERVAL, STEP, Retention
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import CursorExpired, StoreUnavailable
 from postroom.contracts.project_log import LogBounds
-from postroom.testing import ManualClock
 from postroom.testing.faults import LosingStore, RefusingStore, writes
 
 room = room_in_memory
@@ -109,20 +108,3 @@ async def test_it_goes_on_in_the_background_also_after_a_failure(room: Room, tmp
     await trimming.stop()
     assert store.failed == 1
     assert set(timer.slept) == {MINUTE}
-
-
-async def test_nothing_that_a_refused_or_lost_change_told_is_there_twice_or_in_part(
-    room: Room, clock: ManualClock
-) -> None:
-    await furnished(room, 0)
-    message = {"sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b", "idempotency_key": "k"}
-    for faulty in (RefusingStore, LosingStore):
-        unlucky = a_room(faulty(room.store, writes(1)), clock)
-        with pytest.raises(StoreUnavailable):
-            await unlucky.call("send_message", **{**message, "idempotency_key": faulty.__name__})
-        await unlucky.call("send_message", **{**message, "idempotency_key": faulty.__name__})
-    found = await room.call("fetch_events", project_key=HARBOR, after=4)
-    assert [(one["seq"], one["kind"]) for one in found["events"]] == [
-        (5, "message.sent"),
-        (6, "message.sent"),
-    ]

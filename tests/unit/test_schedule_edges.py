@@ -11,6 +11,7 @@ from fake_postroom import FakePostroom
 from postroom.cli.main import main
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
+from table_rows import each_row
 from waking_room import PROJECT
 from work_room import HTTP, SLUG, TOKEN, WorkRoom, hidden, post
 
@@ -186,7 +187,7 @@ def test_the_commands_send_what_was_said_and_print_what_came(fake: FakePostroom,
         assert (code, printed in out, err) == (0, True, ""), (words, out)
 
 
-@pytest.mark.parametrize("both", [(), ("--cron", "0 9 * * MON", "--every", "1h")])
+@each_row("both", [(), ("--cron", "0 9 * * MON", "--every", "1h")])
 def test_neither_or_both_of_line_and_interval_are_refused_in_words_of_the_command_line(
     fake: FakePostroom, run, both: tuple[str, ...]
 ):

@@ -38,21 +38,19 @@ from postroom.contracts.errors import (
     InvalidRecord,
     StaleClaim,
     StoreError,
-    StoreUnavailable,
     VersionConflict,
 )
 from postroom.contracts.events import EventScope
-from postroom.contracts.messages import DeliveryMode, Message
+from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, RunQuery, ThreadCommit
-from postroom.contracts.runs import RunStatus, TerminationReason, Thread
+from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.stores.events import EventTables
 from postroom.stores.migrations import shipped_migrations
 from postroom.stores.runs import dispatches, ports, rows
 from postroom.stores.runs.dispatches import Dispatches
 from postroom.stores.runs.ports import RunStores
-from postroom.stores.runs.rows import beyond as end_of_prefix
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.connection import add_functions
@@ -76,63 +74,27 @@ PUT_TOGETHER = {
 }
 """Headings that the code puts together."""
 MAY_BE_SCANNED = {
-    "json_each",
-    "found",
-    "due",
-    "walked",
-    "counted",
-    "one",
-    "(subquery",
-    "CONSTANT",
-    "unreadable_rows",
-    "run_commands",  # what is asked of runs at work: a few rows
-    "above",
-    "below",
-    "t",
+    *("json_each", "found", "due", "walked", "counted", "one", "(subquery", "CONSTANT", "unreadable_rows"),
+    *("run_commands", "above", "below", "t"),  # what is asked of runs at work: a few rows
 }
 SMALL = {
-    "runs_holding",
-    "run_dispatches_claimed",
-    "run_dispatches_queue",
-    "run_dispatches_urgent",
-    "run_dispatches_due",
-    "run_dispatches_unreconciled",
-    "run_dispatches_run",
-    "outbox_dead",
-    "run_spending_asked",
+    *(f"run_dispatches_{one}" for one in ("claimed", "queue", "urgent", "due", "unreconciled", "run")),
+    *("runs_holding", "outbox_dead", "run_spending_asked"),
 }
 """Indexes of what is open, which may be walked from end to end."""
-IN_ORDER = (
-    ("dispatches", "next_due"),
-    ("dispatches", "of_thread"),
-    ("dispatches", "queued_of_thread"),
-    ("dispatches", "ended_by_change"),
-    ("dispatches", "unreconciled"),
-    ("dispatches", "due_threads"),
-    ("dispatches", "next_due_at"),
-    ("dispatches", "queued_threads"),
-    ("dispatches", "purge"),
-    ("outbox", "dead_letters"),
-    ("threads", "threads"),
-    ("threads", "threads_of_parent"),
-    ("threads", "threads_without_parent"),
-    ("threads", "threads_of_resource"),
-    ("threads", "latest_runs"),
-    ("threads", "run_places"),
-    ("threads", "last_runs"),
-    ("threads", "runs"),
-    ("threads", "runs_of_thread"),
-    ("threads", "open_runs"),
-    ("threads", "open_runs_of_thread"),
-    ("threads", "messages"),
-    ("threads", "messages_newest"),
-    ("threads", "messages_of_run"),
-    ("threads", "messages_of_run_newest"),
-    ("threads", "pending"),
-    ("threads", "threads_with_pending"),
-    ("events", "events"),
-    ("outbox", "due"),
-)
+IN_ORDER = [
+    (file, name)
+    for file, names in (
+        ("dispatches", "next_due of_thread queued_of_thread ended_by_change unreconciled due_threads"),
+        ("dispatches", "next_due_at queued_threads purge"),
+        ("outbox", "dead_letters due"),
+        ("threads", "threads threads_of_parent threads_without_parent threads_of_resource latest_runs"),
+        ("threads", "run_places last_runs runs runs_of_thread open_runs open_runs_of_thread messages"),
+        ("threads", "messages_newest messages_of_run messages_of_run_newest pending threads_with_pending"),
+        ("events", "events"),
+    )
+    for name in names.split()
+]
 """Statements that stop at a limit and must not sort all there is before."""
 
 
@@ -272,8 +234,9 @@ def test_the_schema_refuses_what_the_record_refuses(
         assert by_schema == is_refused(record.__post_init__), (field, value)
 
 
-@pytest.mark.parametrize("status", RunDispatchStatus)
+@each_row("status", RunDispatchStatus)
 def test_a_move_is_refused_as_an_insert_is(undone: sqlite3.Connection, status: RunDispatchStatus) -> None:
+    undone.execute("SAVEPOINT row")
     insert(undone, OWNED)
     for other in RunDispatchStatus:
         mixed = changed(SHAPES[status], status=other)
@@ -281,6 +244,7 @@ def test_a_move_is_refused_as_an_insert_is(undone: sqlite3.Connection, status: R
         by_schema = is_refused(lambda mixed=mixed: rows_of(undone).put(mixed))  # type: ignore[misc]
         undone.execute("ROLLBACK TO one")
         assert by_schema == is_refused(mixed.__post_init__), other
+    undone.execute("ROLLBACK TO row")
 
 
 def test_the_columns_are_the_fields(undone: sqlite3.Connection) -> None:
@@ -406,11 +370,6 @@ async def test_a_stale_row_in_the_queue_is_superseded_by_the_next_claim(
     assert await stores.dispatches.claim_dispatch("old-4", "worker", lease_ms=LEASE) is None
 
 
-@each_row("prefix, beyond", [("a", "b"), ("a\U0010ffff", "b"), ("x\ud7ff", "x\ue000"), ("é", "ê")])
-def test_the_end_of_a_prefix_is_right_behind_it(prefix: str, beyond: str) -> None:
-    assert end_of_prefix(prefix) == beyond
-
-
 async def test_ids_are_found_by_any_prefix(stores: RunStores) -> None:
     names = ("x", "x\ud7ff", "x\ud7ff1", "x\ue000", "x\U0010ffff", "x\U0010ffffy", "y")
     for name in names:
@@ -443,15 +402,6 @@ async def test_a_waiter_that_gives_up_leaves_nothing(stores: RunStores, sqlite_s
         async with asyncio.timeout(0.02):
             await stores.events.wait(EventScope.thread("t"), after=0)
     assert EventScope.thread("t").key not in sqlite_store.store.changes._listeners
-
-
-async def test_a_closed_store_says_so(tmp_path: Path, clock: ManualClock) -> None:
-    store = await asyncio.to_thread(SqliteStore.open, tmp_path / "x.db", clock=clock, purpose="test")
-    await asyncio.to_thread(store.close)
-    with pytest.raises(StoreUnavailable):
-        await enqueued(store.runs)
-    with pytest.raises(StoreUnavailable):
-        await store.runs.dispatches.load_dispatch("d1")
 
 
 # Mail and runs together
@@ -538,20 +488,6 @@ async def test_a_refusal_that_is_caught_leaves_nothing_of_its_step(
     assert await stores.events.count(EventScope.thread("t")) == 0
 
 
-async def test_a_change_may_use_each_part_by_itself(stores: RunStores, sqlite_store: SqliteStore) -> None:
-    def change(tx: Transaction) -> None:
-        tx.runs.append_waiting("t", [Message.user("x", id="p1")], DeliveryMode())
-        tx.events.append((event("Noted"),))
-        tx.outbox.enqueue((OutboxDraft(kind=KIND, target=TARGET),))
-        tx.runs.dispatches.enqueue(asked(stores))
-        assert tx.runs.dispatches.interrupt("t").superseded_count == 1
-
-    await sqlite_store.store.write(change)
-    assert [one.pending_id for one in await stores.threads.pending_messages("t")] == ["p1"]
-    assert await stores.events.count(EventScope.thread("t")) == 1
-    assert await stores.dispatches.current_dispatch_epoch("t") == 1
-
-
 async def test_a_lost_claim_that_is_raised_undoes_the_message(
     stores: RunStores, sqlite_store: SqliteStore
 ) -> None:
@@ -568,15 +504,3 @@ async def test_a_lost_claim_that_is_raised_undoes_the_message(
     with pytest.raises(StaleClaim):
         await sqlite_store.store.write(change)
     assert await sqlite_store.read(lambda tx: tx.project_messages(here.project.id, limit=9)) == []
-
-
-async def test_a_thread_of_mail_and_a_thread_of_runs_are_two_things(
-    stores: RunStores, sqlite_store: SqliteStore
-) -> None:
-    here = await an_office(sqlite_store)
-    sent = await sqlite_store.write(lambda tx: put_message(tx, here.ada, [here.ben], subject="plums"))
-    await sqlite_store.settle()
-    await stores.threads.save_thread(Thread(id=sent.thread_id, title="another"))
-    await stores.threads.delete_thread(sent.thread_id)
-    found = await sqlite_store.read(lambda tx: tx.project_messages(here.project.id, limit=9))
-    assert [one.subject for one in found] == ["plums"]

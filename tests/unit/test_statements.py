@@ -26,66 +26,19 @@ STATEMENTS = {name: one.text for name, one in of_mail("sqlite").items()}
 PARAMETERS = {name: one.parameters for name, one in of_mail("sqlite").items()}
 EVERY = of_mail("sqlite") | of_mail("postgres")
 
-HOT = (
-    "project_by_path",
-    "project_by_slug",
-    "project_by_alias",
-    "agent_named",
-    "agents_named",
-    "agents_by_id",
-    "agent_by_token",
-    "touch_agent",
-    "touch_reservations",
-    "message",
-    "messages",
-    "recipients_named",
-    "recipients",
-    "inbox_newest",
-    "inbox_after",
-    "inbox_unread_newest",
-    "inbox_unread_after",
-    "inbox_events",
-    "unread_count",
-    "thread",
-    "thread_tail",
-    "thread_size",
-    "threads",
-    "newest_messages",
-    "sent_messages",
-    "newest_reservations",
-    "active_agents",
-    "mark_read",
-    "mark_acked",
-    "mark_recalled",
-    "unannounced",
-    "directed_unread",
-    "mark_announced",
-    "client_session",
-    "bind_client_session",
-    "end_client_session",
-    "nudges",
-    "set_nudges",
-    "drop_attachments",
-    "drop_orphan_blobs",
-    "attachments",
-    "live_reservations",
-    "live_reservations_near",
-    "reservations_held",
-    "expired_reservations",
-    "contacts",
-    "answer",
-    "with_runner",
-    "message_runs",
-    "answering_run",
-    "tells_last",
-    "waiting_runs",
-    "recipient_kind",
-    "read_mark",
-    "acked_mark",
-    "projects_concerned",
-    "projects_reached",
-    "messages_written",
-    "messages_received",
+HOT = re.findall(
+    r"\w+",
+    """
+    project_by_path project_by_slug project_by_alias agent_named agents_named agents_by_id agent_by_token
+    touch_agent touch_reservations message messages recipients_named recipients inbox_newest inbox_after
+    inbox_unread_newest inbox_unread_after inbox_events unread_count thread thread_tail thread_size threads
+    newest_messages sent_messages newest_reservations active_agents mark_read mark_acked mark_recalled
+    unannounced directed_unread mark_announced client_session bind_client_session end_client_session nudges
+    set_nudges drop_attachments drop_orphan_blobs attachments live_reservations live_reservations_near
+    reservations_held expired_reservations contacts answer with_runner message_runs answering_run tells_last
+    waiting_runs recipient_kind read_mark acked_mark projects_concerned projects_reached messages_written
+    messages_received
+""",
 )
 MAY_BE_SCANNED = {"json_each", "CONSTANT"}
 """Lists that the caller gave, and rows that stand in the statement."""
@@ -130,17 +83,12 @@ def test_participants_are_counted_in_what_was_found_of_a_thread(empty: sqlite3.C
     assert any("messages_thread" in step for step in steps)
 
 
-IN_ORDER = (
-    "inbox_newest",
-    "inbox_after",
-    "inbox_events",
-    "thread",
-    "thread_tail",
-    "threads",
-    "project_messages",
-    "newest_messages",
-    "sent_messages",
-    "newest_reservations",
+IN_ORDER = re.findall(
+    r"\w+",
+    """
+    inbox_newest inbox_after inbox_events thread thread_tail threads project_messages newest_messages
+    sent_messages newest_reservations
+""",
 )
 
 

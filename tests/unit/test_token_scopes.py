@@ -245,9 +245,16 @@ async def test_a_bound_token_works_in_its_own_project(operation: Operation) -> N
     assert answer.status_code == (200 if may else 403)
 
 
-@pytest.mark.parametrize("key", [SHORE, "projects-shore", f"{SHORE}/", "/projects/nowhere", "C:\\shore"])
-async def test_a_bound_token_reaches_no_project_by_another_name(edge: Edge, key: str) -> None:
-    headers = await edge.named_token("harbor", *WITHOUT_ADMIN, project=HARBOR)
+@pytest.fixture
+async def bound_to_harbor(edge: Edge) -> dict[str, str]:
+    return await edge.named_token("harbor", *WITHOUT_ADMIN, project=HARBOR)
+
+
+@each_row("key", [SHORE, "projects-shore", f"{SHORE}/", "/projects/nowhere", "C:\\shore"])
+async def test_a_bound_token_reaches_no_project_by_another_name(
+    edge: Edge, bound_to_harbor: dict[str, str], key: str
+) -> None:
+    headers = bound_to_harbor
     before = await everything(edge.store)
     for name, more in (
         ("show_project", {"project_key": key}),
@@ -340,41 +347,41 @@ async def _ask(edge: Edge, method: str, path: str, headers: dict[str, str], **mo
         return await client.request(method, path, headers=headers, **more)
 
 
-@pytest.mark.parametrize(
-    "path", ["/admin/status", "/watch", "/hooks/a/b", "/metrics", "/health/x", "/admin/odd"]
-)
-async def test_the_operators_addresses_need_admin(edge: Edge, path: str) -> None:
+async def test_the_operators_addresses_need_admin(edge: Edge) -> None:
     some, every = await edge.named_token("some", *WITHOUT_ADMIN), await edge.named_token("every", "admin")
-    refused = await _ask(edge, "GET", path, some)
-    assert (refused.status_code, refused.json()["details"]["missing"]) == (403, ["admin"])
-    assert 'scope="admin"' in refused.headers["www-authenticate"]
-    assert (await _ask(edge, "GET", path, every)).status_code == 200
+    for path in ("/admin/status", "/watch", "/hooks/a/b", "/metrics", "/health/x", "/admin/odd"):
+        refused = await _ask(edge, "GET", path, some)
+        assert (refused.status_code, refused.json()["details"]["missing"]) == (403, ["admin"]), path
+        assert 'scope="admin"' in refused.headers["www-authenticate"]
+        assert (await _ask(edge, "GET", path, every)).status_code == 200, path
 
 
-@pytest.mark.parametrize("path", ["/", "/p/x", "/static/../p/x"])
-async def test_no_named_token_opens_the_pages(edge: Edge, path: str) -> None:
+async def test_no_named_token_opens_the_pages(edge: Edge) -> None:
     headers = await edge.named_token("ci", *EVERY)
-    assert (await _ask(edge, "GET", path, headers)).status_code == 401
+    for path in ("/", "/p/x", "/static/../p/x"):
+        assert (await _ask(edge, "GET", path, headers)).status_code == 401, path
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("GET", "/admin/tokens"),
-        ("POST", "/admin/tokens"),
-        ("DELETE", "/admin/tokens"),
-        ("POST", "/admin/tokens/rotate"),
-    ],
-)
-async def test_tokens_are_the_operators_alone(edge: Edge, method: str, path: str) -> None:
-    for name, headers in (
-        ("a token", await edge.named_token("ci", *EVERY)),
-        ("an agent", {"Authorization": f"Bearer {await edge.token_of('Ada')}"}),
-        ("a person", edge.cookie),
-        ("nobody", {}),
+async def test_tokens_are_the_operators_alone(edge: Edge) -> None:
+    others = {
+        "a token": await edge.named_token("ci", *EVERY),
+        "an agent": {"Authorization": f"Bearer {await edge.token_of('Ada')}"},
+        "a person": edge.cookie,
+        "nobody": {},
+    }
+    for address in (
+        "GET /admin/tokens",
+        "POST /admin/tokens",
+        "DELETE /admin/tokens",
+        "POST /admin/tokens/rotate",
     ):
-        assert (await _ask(edge, method, path, headers, json={})).status_code in (401, 403), name
-    assert (await _ask(edge, method, path, OPERATOR, json={})).status_code in (200, 400)
+        method, path = address.split()
+        for name, headers in others.items():
+            assert (await _ask(edge, method, path, headers, json={})).status_code in (401, 403), (
+                name,
+                address,
+            )
+        assert (await _ask(edge, method, path, OPERATOR, json={})).status_code in (200, 400), address
     assert len(await edge.tokens.listed(ended=True)) == 1
 
 
@@ -419,14 +426,15 @@ async def test_over_mcp_a_scope_too_few_is_a_403_of_http(
     assert (await _ask(edge, "POST", "/mcp", enough, json=call)).json() == {"passed": True}
 
 
-@pytest.mark.parametrize("kind", RESOURCES, ids=lambda one: one.name)
+@each_row("kind", RESOURCES)
 async def test_a_resource_needs_what_its_operation_needs(edge: Edge, kind: Any) -> None:
     there = {"thread": "msg-1", "message": 1, "sha256": THE_PLAN}
     uri = kind.template.format(project="projects-harbor", agent="Ben", **there)
     elsewhere = kind.template.format(project="projects-shore", agent="Eve", **there)
     needs = OPERATIONS[kind.operation].needs
-    few, enough = await edge.named_token("few", *(EVERY - needs)), await edge.named_token("enough", *needs)
-    bound = await edge.named_token("bound", *needs, project=HARBOR)
+    few = await edge.named_token(f"few-{kind.name}", *(EVERY - needs))
+    enough = await edge.named_token(f"enough-{kind.name}", *needs)
+    bound = await edge.named_token(f"bound-{kind.name}", *needs, project=HARBOR)
     for method, params, theirs in (
         ("resources/read", {"uri": uri}, {"uri": elsewhere}),
         (

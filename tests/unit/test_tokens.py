@@ -18,6 +18,7 @@ from postroom.app.logs import configure_logs, log_failure
 from postroom.contracts.errors import ConfigError, StoreFull
 from postroom.log import binding, get_logger
 from postroom.mail.context import token_hash
+from table_rows import each_row
 
 SECRET = "prm_" + "s" * 43
 """Looks like a token; opens nothing."""
@@ -64,9 +65,9 @@ def test_a_full_disk_takes_no_token_and_says_so(tmp_path: Path, monkeypatch: pyt
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o602])
+@each_row("mode", [0o644, 0o640, 0o604, 0o660, 0o602])
 def test_a_token_that_others_can_use_is_refused(tmp_path: Path, mode: int) -> None:
-    path = tmp_path / "token"
+    path = tmp_path / f"token-{mode:o}"
     token = tokens.load_or_make_token(path)
     path.chmod(mode)
     with pytest.raises(ConfigError) as caught:
@@ -76,9 +77,7 @@ def test_a_token_that_others_can_use_is_refused(tmp_path: Path, mode: int) -> No
     assert token not in str(caught.value.as_dict())
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"\n", b"prm_short", b"secret", b"\xff" * 47, SECRET.encode() + b"x"]
-)
+@each_row("content", [b"", b"\n", b"prm_short", b"secret", b"\xff" * 47, SECRET.encode() + b"x"])
 def test_a_file_without_a_token_is_refused_and_kept(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "token"
     path.write_bytes(content)

@@ -258,21 +258,20 @@ def question_about(run: RunRecord, scope: str) -> RunWaitingTicket | None:
 def held_threads(
     tx: Transaction, *, budgets: Budgets, thread_ids: Sequence[str], starting: Counter[str] | None = None
 ) -> tuple[list[tuple[str, Held]], list[str]]:
-    """Return which of these threads are held by their first queued run, and which wait for others to end.
+    """Return which of these threads are held by their next due run, and which wait for others to end.
 
     `starting` counts the runs of each scope that may start by this look.
     """
     found, crowded = [], []
-    for thread_id in thread_ids:
-        rows = tx.runs.dispatches.of_thread(thread_id, (RunDispatchStatus.QUEUED,), limit=1, offset=0)
-        run = tx.runs.threads.load_run(rows[0].run_id) if rows else None
-        if run is None or rows[0].deadline_at is not None:
+    for dispatch in tx.runs.dispatches.first_due(thread_ids):
+        run = tx.runs.threads.load_run(dispatch.run_id)
+        if run is None or dispatch.deadline_at is not None:
             continue
-        held = budgets.look(tx, rows[0], run)
+        held = budgets.look(tx, dispatch, run)
         if isinstance(held, Held):
-            found.append((thread_id, held))
-        elif not held and starting is not None and budgets.crowded(tx, rows[0], run, starting):
-            crowded.append(thread_id)
+            found.append((dispatch.thread_id, held))
+        elif not held and starting is not None and budgets.crowded(tx, dispatch, run, starting):
+            crowded.append(dispatch.thread_id)
     return found, crowded
 
 

@@ -329,9 +329,11 @@ def claimed_within(
     What a budget keeps from it is held until that ends, and nobody has to try it before.
     """
     tx.lock(thread_lock(thread_id), LIMITS)
-    due = None if is_elsewhere(tx, thread_id, asks) else tx.runs.dispatches.due(thread_id)
-    held = None if due is None else held_back(tx, limits, due)
-    if due is None or held is not None:
+    due = tx.runs.dispatches.due(thread_id)
+    found = _next(tx, thread_id, asks, due)  # all looks at the thread come before those at limits
+    if due is None or found is None:
+        return None
+    if (held := held_back(tx, limits, due)) is not None:
         return held
     run = tx.runs.threads.load_run(due.run_id) if budgets else None
     asked = () if run is None or is_late(tx, due) else budgets.look(tx, due, run)
@@ -341,8 +343,10 @@ def claimed_within(
     if run is not None and not asked and (crowded := budgets.crowded(tx, due, run)) is not None:
         return crowded
     note_start(tx, limits, due)
-    claimed = claimed_next(tx, thread_id, replace(asks, begins=False) if asked else asks)
-    return claimed if run is None or claimed is None else budgeted(tx, claimed, run, asked, budgets)
+    if asked:
+        found = _next(tx, thread_id, replace(asks, begins=False), due) or found
+    claimed = found.begin(tx, asks)
+    return claimed if run is None else budgeted(tx, claimed, run, asked, budgets)
 
 
 def budgeted(

@@ -20,6 +20,8 @@ from postroom.stores.sql_transaction import Found, Look, Row, SqlTransaction, Ta
 _LINE: Final = ("kind", "target", "order_key")
 _WINDOW: Final = 64
 """Effects of a target that are looked at first, before the first of each order."""
+_FIRST_ORDERS: Final = 8
+"""Orders of a target of which a poll looks at the first effect."""
 _WAITS: Final = {
     "status": OutboxStatus.PENDING.value,
     "attempt_count": 0,
@@ -130,17 +132,19 @@ class OutboxTables(Tables):
     def due(self, kinds: Sequence[str]) -> list[tuple[str, str]]:
         """Return kind and target of whatever of these kinds may be claimed now."""
         now = self._now()
-        asks = [("outbox.targets", {"kind": kind, "now": now, "window": _WINDOW}) for kind in kinds]
+        asks = [("outbox.targets", {"kind": kind, "now": now, "orders": _FIRST_ORDERS}) for kind in kinds]
         targets: list[tuple[str, str]] = []
         for kind, rows in zip(kinds, self._sql.ask(*asks), strict=True):
-            for target, is_due, looked_at in rows:
-                if is_due or (looked_at == _WINDOW and self._far_behind(kind, target, now, limit=1)):
+            for target, is_due, orders in rows:
+                if is_due or (orders == _FIRST_ORDERS and self._due(kind, target, now, limit=1)):
                     targets.append((kind, target))
         return targets
 
-    def _far_behind(self, kind: str, target: str, now: int, *, limit: int) -> list[Row]:
+    def _due(self, kind: str, target: str, now: int, *, limit: int) -> list[Row]:
+        """Return due effects of a target: from its first effects, or from all if none of those is due."""
         asked = {"kind": kind, "target": target, "now": now, "limit": limit}
-        return self._sql.all("outbox.due_far_behind", asked)
+        among_first = self._sql.all("outbox.due", {**asked, "window": max(_WINDOW, 2 * limit)})
+        return among_first or self._sql.all("outbox.due_far_behind", asked)
 
     def claim(self, kind: str, target: str, *, lease_ms: int, limit: int) -> tuple[OutboxMessage, ...]:
         """Take what is due, oldest first, also what another took and whose lease ended (`<= now`).
@@ -150,13 +154,9 @@ class OutboxTables(Tables):
         holds `line_lock`.
         """
         now, token = self._now(), self._new_id()
-        asks = {"kind": kind, "target": target, "now": now, "window": max(_WINDOW, 2 * limit)}
         taken: list[OutboxMessage] = []
         while (left := limit - len(taken)) > 0:
-            rows = self._sql.all("outbox.due", {**asks, "limit": left})
-            if not rows:
-                rows = self._far_behind(kind, target, now, limit=left)
-            due = [_effect(row) for row in rows]
+            due = [_effect(row) for row in self._due(kind, target, now, limit=left)]
             fresh = [one for one in due if one.attempt_count < one.max_attempts]
             if used_up := [one.outbox_id for one in due if one.attempt_count >= one.max_attempts]:
                 self._sql.run("outbox.bury", {"ids": used_up})

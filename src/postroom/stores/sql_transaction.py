@@ -29,6 +29,12 @@ class SqlTransaction(Protocol):
     known: dict[tuple[Any, ...], list[Row]]
     """What looks gave, by statement and values, until something is written or locked; see `Tables`."""
 
+    instant: int | None
+    """The instant of the change, None until it is read.
+
+    A change that is run again on the same answers keeps it: with another instant it would have to ask again.
+    """
+
     @property
     def dialect(self) -> Dialect:
         """The engine, for the few who must know it."""

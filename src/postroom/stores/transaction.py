@@ -59,7 +59,6 @@ class Transaction:
         self._performer = performer
         self.topics: set[str] = set()
         self._clock = clock
-        self._now: int | None = None
         self._seed = seed
         self._ids = 0
 
@@ -113,10 +112,10 @@ class Transaction:
 
     def now(self) -> int:
         """Return the instant of this transaction, read once, after the locks that were asked for are held."""
-        if self._now is None:
+        if self.sql.instant is None:
             self.sql.wait_for_locks()
-            self._now = self._clock.now()
-        return self._now
+            self.sql.instant = self._clock.now()
+        return self.sql.instant
 
     def new_id(self) -> str:
         """Return 32 hexadecimal digits that nobody can guess; a change that is run again gets the same."""
@@ -128,7 +127,6 @@ class Transaction:
 
         It comes first and once in a change, with all its names.
         """
-        self._now = None  # an instant that was read before may lie before a change that was waited for
         self.sql.lock(*names)
 
     def tell(self, *topics: str) -> None:

@@ -250,6 +250,15 @@ class _WatchedTransaction(SqlTransaction):
             self._is_within = False
 
     @property
+    def instant(self) -> int | None:
+        """The instant of the change."""
+        return self.sql.instant
+
+    @instant.setter
+    def instant(self, instant: int | None) -> None:
+        self.sql.instant = instant
+
+    @property
     @override
     def dialect(self) -> Dialect:
         return self.sql.dialect

@@ -115,7 +115,7 @@ class ApiServerAdapter(HttpAdapter):
     platform: ClassVar = Platform.API_SERVER
     beats = True
     capabilities: ClassVar = ChannelCapabilities(
-        limit=NO_LIMIT, streams=True, min_edit_interval_ms=0, holds_requests=True
+        limit=NO_LIMIT, streams=True, min_edit_interval_ms=0, holds_requests=True, reasoning=True
     )
 
     def __init__(
@@ -393,7 +393,12 @@ class ApiServerAdapter(HttpAdapter):
         try:
             async with aclosing(wait.deltas()) as deltas:
                 async for delta in deltas:
-                    yield data_event(shape.piece({"content": delta})) if delta else SIGN_OF_LIFE
+                    if wait.thought:
+                        yield data_event(shape.piece({"reasoning_content": wait.thought}))
+                    if delta:
+                        yield data_event(shape.piece({"content": delta}))
+                    elif not wait.thought:
+                        yield SIGN_OF_LIFE
         except Refused as refusal:
             yield data_event(error_body(refusal))
             return

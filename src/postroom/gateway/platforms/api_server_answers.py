@@ -50,6 +50,8 @@ class Exchange:
         """Whether its caller hung up or cancelled it before there was an answer."""
         self.has_begun_again = False
         """Whether an answer that had begun broke off and another try wrote it anew."""
+        self.reasoning = ""
+        """The reasoning of the model as far as it came."""
         self.waits: set[Wait] = set()
         self._parts: list[tuple[str, str]] = []
 
@@ -61,12 +63,12 @@ class Exchange:
     @property
     def text(self) -> str:
         """The answer as far as it came."""
-        return _BETWEEN.join(text for _, text in self._parts)
+        return _BETWEEN.join(text for _, text in self._parts if text)
 
     @property
     def size(self) -> int:
         """The characters that it holds."""
-        return sum(len(text) for _, text in self._parts)
+        return len(self.reasoning) + sum(len(text) for _, text in self._parts)
 
     @property
     def sure(self) -> str:
@@ -101,8 +103,9 @@ class Exchange:
                 wait.wake()
 
     def _told(self, final: bool, details: Mapping[str, Any]) -> None:
+        self.reasoning = details.get("reasoning") or self.reasoning
         if final:
-            self.answer = Answer.of(self.text, details)
+            self.answer = Answer.of(self.text, {**details, "reasoning": self.reasoning})
         for wait in self.waits:
             wait.wake()
 
@@ -112,6 +115,8 @@ class Wait:
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
+        self.thought = ""
+        """The reasoning that came with the newest delta."""
         self._ended: Refused | None = None
         self._beats = False
         self._news = asyncio.Event()
@@ -165,12 +170,12 @@ class Wait:
         return answer
 
     async def deltas(self) -> AsyncGenerator[str]:
-        """Yield the answer piece by piece as it grows, and nothing from time to time as a sign of life.
+        """Yield the answer piece by piece as it grows, and an empty text for reasoning and as a sign of life.
 
         Raises:
             Refused: it was not waited for any longer, or there is none.
         """
-        told = ""
+        told = reasoned = ""
         while True:
             final, sure = self.exchange.is_final, self.exchange.sure
             if final and self.exchange.has_begun_again and not _goes_on(told, sure):
@@ -180,9 +185,12 @@ class Wait:
             new = sure[len(told) :] if sure.startswith(told) else ""
             if final and not _goes_on(told, sure):
                 new = f"{_BETWEEN}{sure}"  # what was shown is no beginning of it, nor ends with it
-            if new:
-                told = sure
+            reasoning = self.exchange.reasoning
+            self.thought = reasoning[len(reasoned) :] if reasoning.startswith(reasoned) else ""
+            if new or self.thought:
+                told, reasoned = sure if new else told, reasoned + self.thought
                 yield new
+                self.thought = ""
             if final:
                 return
             await self._next()

@@ -77,6 +77,8 @@ class Answer:
     """Whether its caller cancelled it; its text is what there was by then."""
     failure: Refused | None = None
     """Why there is none."""
+    reasoning: str = ""
+    """The reasoning of the model, which is no part of the text."""
 
     @property
     def is_partial(self) -> bool:
@@ -95,6 +97,7 @@ class Answer:
             calls=calls,
             usage=(read, written),
             failure=None if error is None else failure_of(error, details.get("code")),
+            reasoning=details.get("reasoning", ""),
         )
 
 
@@ -114,6 +117,8 @@ class ChatShape:
         """Return the whole answer."""
         content = answer.text if answer.text or not answer.calls else None
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if answer.reasoning:
+            message["reasoning_content"] = answer.reasoning
         if answer.calls:
             message["tool_calls"] = self._calls(answer.calls)
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(answer)}

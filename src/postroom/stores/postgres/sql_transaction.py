@@ -1,13 +1,15 @@
 """The statements of one open transaction over a connection to PostgreSQL."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from hashlib import blake2b
+from itertools import takewhile
 from typing import Final
 
 from typing_extensions import override
 
 from postroom.contracts.errors import PostroomError
+from postroom.contracts.limits import LIMITS
 from postroom.stores.postgres.connection import Answer, Connection
 from postroom.stores.postgres.errors import ConnectionLost, Contended
 from postroom.stores.postgres.values import Bound, encoded
@@ -27,6 +29,26 @@ OF_ONE_THREAD: Final = frozenset(
     )
 )
 """Writes of one row each, which belongs to a thread: whoever writes it has the thread's lock."""
+_LOOKS_OF_ONE_THREAD: Final = frozenset(
+    (
+        "dispatches.commands",
+        "dispatches.dispatch",
+        "dispatches.next_due",
+        "dispatches.place",
+        "dispatches.queue_of_thread",
+        "dispatches.stale_queue",
+        "events.first_of_key",
+        "events.newest",
+        "threads.committed",
+        "threads.named_messages",
+        "threads.run",
+        "threads.thread",
+    )
+)
+"""Looks at rows that belong to a thread, if a change asks them before it looks at limits or budgets.
+
+Whoever has the lock of the thread finds the same rows whatever other threads do.
+"""
 _LOCK: Final = Statement(
     name="lock",
     text="SELECT pg_advisory_xact_lock(key) FROM unnest($1::bigint[]) AS key",
@@ -75,12 +97,15 @@ class PostgresTransaction(SqlTransaction):
         self._written_to: int | None = None
         """The place of what this run wrote last, in what the connection is to write."""
         self.known = {}
+        self.instant = None
         self.failure: Exception | None = None
         self.may_defer = False
         self.runs = 0
         """How often the change was run in its group."""
         self.seen = 0
         """How many changes of its group were done when it was run last."""
+        self.shares_limits = False
+        """Whether another change of the group has locked the limits, too."""
         self.locked: set[str] = set()
         """The names that it has asked to lock."""
         self._statements = statements("postgres")
@@ -94,8 +119,11 @@ class PostgresTransaction(SqlTransaction):
         self._place = 0
         """How many looks this run has asked."""
 
-    def begin(self, *, may_defer: bool, is_stale: bool) -> None:
-        """Begin a run of the change; where it is stale, what was asked before may have another answer by now.
+    def begin(self, *, may_defer: bool, stale: Set[str]) -> None:
+        """Begin a run of the change; changes that are done have locked the `stale` names since its last run.
+
+        What it asked before may have another answer by now. If those changes share nothing with it but the
+        limits, what it asked of its thread has not.
 
         Raises:
             LockHeld: another transaction has what it was to lock.
@@ -103,8 +131,11 @@ class PostgresTransaction(SqlTransaction):
         self._place = 0
         self._written_to = None
         self.known.clear()
-        if is_stale:
+        if stale - {LIMITS}:
             self._forget()
+            self.instant = None  # it may lie before the change that was waited for
+        elif stale:
+            self._asked = list(takewhile(lambda one: one[0][0] in _LOOKS_OF_ONE_THREAD, self._asked))
         self.may_defer = may_defer
         self.connection.has_written = False
         if not self._are_held():
@@ -142,7 +173,7 @@ class PostgresTransaction(SqlTransaction):
         found = self._statements[statement]
         self._prepare_write()
         if self._written_to is None:
-            follows = not self.locked or not self._others.keys().isdisjoint(self.locked)
+            follows = not self.locked or not self._others.keys().isdisjoint(self.locked - {LIMITS})
             self._written_to = self.connection.last_write if follows else -1
         self._written_to = self.connection.write(found, _bound(found, values), self._written_to)
 
@@ -162,6 +193,7 @@ class PostgresTransaction(SqlTransaction):
     def lock(self, *names: str) -> None:
         if self.locked.issuperset(names):
             return
+        self.instant = None  # it may lie before a change that is waited for
         self.known.clear()  # it was looked at before others were kept out
         self._forget()
         self.refuse_failed()
@@ -214,6 +246,9 @@ class PostgresTransaction(SqlTransaction):
             self._place += 1
             answers.append(answer)
         if not is_known:
+            # Whoever decides on limits waits for the answer alone, and writes before the next one asks.
+            is_of_thread = all(statement.name in _LOOKS_OF_ONE_THREAD for statement, _ in looks)
+            self.may_defer &= is_of_thread or not self.shares_limits
             self.wait()
         return [answer.rows for answer in answers]
 

@@ -32,6 +32,7 @@ from postroom.contracts.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
+from postroom.contracts.limits import LIMITS
 from postroom.log import get_logger
 from postroom.stores.pending_changes import PendingChange, PendingChanges, answer, fail, no_stop_iteration
 from postroom.stores.postgres.connection import Connection
@@ -257,18 +258,20 @@ class _Work:
         """Run what is not done yet, and say whether some of it waits for answers.
 
         Changes that have locked the same name have to see each other's writes: from their second run on, they
-        run one after another, and each one waits for its own answers.
+        run one after another, and each one waits for its own answers. Those that share only the limits still
+        wait together for what they ask of their threads.
         """
         waiting, self._waiting = self._waiting, []
         lockers = Counter(name for _, transaction in waiting for name in transaction.locked)
         for change, transaction in waiting:
-            is_shared = any(lockers[name] > 1 for name in transaction.locked)
+            shared = {name for name in transaction.locked if lockers[name] > 1}
             if change.key in {one.key for one in self.left}:
                 self.left.append(change)
             elif change.key in {one.key for one, _ in self._waiting}:  # changes of one key keep their order
                 self._waiting.append((change, transaction))
             else:
-                self._run(change, transaction, may_defer=not is_shared)
+                transaction.shares_limits = LIMITS in shared
+                self._run(change, transaction, may_defer=shared <= {LIMITS})
                 transaction.connection.pass_on()  # the server works while we go on with the next
         return bool(self._waiting)
 
@@ -279,12 +282,12 @@ class _Work:
             _OneByOne: it is to be undone, and with it all the others.
         """
         change.value = change.error = None
-        is_stale = any(self._locked.get(name, 0) > transaction.seen for name in transaction.locked)
+        stale = {name for name in transaction.locked if self._locked.get(name, 0) > transaction.seen}
         transaction.seen = len(self.done)
         transaction.runs += 1
         may_defer &= bool(change.key) and not self._is_alone and transaction.runs < RUNS
         try:
-            transaction.begin(may_defer=may_defer, is_stale=is_stale)
+            transaction.begin(may_defer=may_defer, stale=stale)
             change.value = change.run(transaction)
             if not self._is_alone:
                 transaction.wait_for_locks()

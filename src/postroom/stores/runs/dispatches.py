@@ -110,6 +110,14 @@ class Dispatches(Tables):
             self.put(rows.dispatch(row).superseded(reason=STALE_EPOCH, now=now))
         return rows.dispatch(due[0]) if due else None
 
+    def first_due(self, thread_ids: Sequence[str]) -> list[RunDispatch]:
+        """Return the next due dispatch of each of these threads that has one and no claimed one."""
+        found = self._asked(due_look(thread_id, self._now()) for thread_id in thread_ids)
+        due = [row for rows_of_thread in found.values() for row in rows_of_thread]
+        for *_, run_id, body in due:
+            self._sql.known["threads.run", run_id] = [] if body is None else [(run_id, body)]
+        return [rows.dispatch(row) for row in due]
+
     def claim(self, thread_id: str, asks: ClaimRequest) -> RunDispatch | None:
         """Own the thread's next due dispatch; see `DispatchStore.claim`."""
         due = self.due(thread_id)
@@ -340,7 +348,8 @@ class Dispatches(Tables):
 
     def begun_by_limit(self) -> tuple[tuple[str, str, int], ...]:
         """Count by tenant and key the runs that execute or are retried within 10 s; a pair may come twice."""
-        found = self._sql.all("dispatches.begun_by_limit", {"soon": self._now() + _SOON_MS})
+        look = ("dispatches.begun_by_limit", {"soon": self._now() + _SOON_MS})
+        [found] = self._asked([look]).values()
         return tuple((row[0], row[1], row[2]) for row in found)
 
     def begun_of_agent(self, agent_id: str) -> int:

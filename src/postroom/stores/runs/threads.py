@@ -257,7 +257,8 @@ class Threads(Tables):
 
     def spending(self, scopes: Sequence[str]) -> dict[str, Spending]:
         """Return what each scope has spent so far."""
-        found = {row[0]: _spending(row) for row in self._sql.all("threads.spending", {"scopes": scopes})}
+        looks = [("threads.spending", {"scopes": (scope,)}) for scope in scopes]  # each scope is asked once
+        found = {row[0]: _spending(row) for rows in self._asked(looks).values() for row in rows}
         return {scope: found.get(scope) or Spending(scope=scope) for scope in scopes}
 
     def spend(self, spends: Sequence[Spending]) -> None:

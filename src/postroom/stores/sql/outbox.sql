@@ -28,33 +28,45 @@ SELECT count(*), min(created_at),
   FROM outbox WHERE kind = :kind AND status IN ('pending', 'claimed');
 
 -- targets
--- Of each target: whether one of its first effects is due, and how many of them were looked at.
+-- Of each target: whether an effect is due that has no order, or is the first of one of the first orders, and how many
+-- orders were looked at. So many are enough to find most due effects, whatever waits behind them.
 WITH RECURSIVE targets (target) AS (
   SELECT min(target) FROM outbox WHERE kind = :kind AND status IN ('pending', 'claimed')
    UNION ALL
   SELECT (SELECT min(o.target) FROM outbox o
            WHERE o.kind = :kind AND o.target > t.target AND o.status IN ('pending', 'claimed'))
-    FROM targets t WHERE t.target IS NOT NULL)
-SELECT target,
-       CASE WHEN EXISTS (
-           SELECT 1 FROM outbox o
-            WHERE o.kind = :kind AND o.target = t.target AND o.status IN ('pending', 'claimed')
-              AND o.place <= (SELECT max(found.place)
-                                FROM (SELECT w.place FROM outbox w
-                                       WHERE w.kind = :kind AND w.target = t.target AND w.status IN ('pending', 'claimed')
-                                       ORDER BY w.place LIMIT CAST(:window AS bigint)) AS found)
-              AND coalesce(o.lease_until, o.available_at) <= :now
-              AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'effect' AND id = o.outbox_id)
-              AND (o.order_key IS NULL OR NOT EXISTS (
-                  SELECT 1 FROM outbox e
-                   WHERE e.kind = :kind AND e.target = t.target AND e.order_key = o.order_key
-                     AND e.place < o.place AND e.status IN ('pending', 'claimed')
-                     AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'effect' AND id = e.outbox_id))))
-            THEN 1 ELSE 0 END,
-       (SELECT count(*) FROM (SELECT 1 FROM outbox w
-                               WHERE w.kind = :kind AND w.target = t.target AND w.status IN ('pending', 'claimed')
-                               LIMIT CAST(:window AS bigint)) AS found)
-  FROM targets t WHERE t.target IS NOT NULL;
+    FROM targets t WHERE t.target IS NOT NULL),
+orders (target, order_key, number) AS (
+  SELECT t.target, (SELECT min(o.order_key) FROM outbox o
+                     WHERE o.kind = :kind AND o.target = t.target AND o.order_key IS NOT NULL
+                       AND o.status IN ('pending', 'claimed')), 1
+    FROM targets t WHERE t.target IS NOT NULL
+   UNION ALL
+  SELECT n.target, (SELECT min(o.order_key) FROM outbox o
+                     WHERE o.kind = :kind AND o.target = n.target AND o.order_key IS NOT NULL
+                       AND o.order_key > n.order_key AND o.status IN ('pending', 'claimed')), n.number + 1
+    FROM orders n WHERE n.order_key IS NOT NULL AND n.number < CAST(:orders AS bigint))
+SELECT found.target, max(found.is_due), max(found.number)
+  FROM (SELECT n.target,
+               CASE WHEN (SELECT coalesce(e.lease_until, e.available_at) FROM outbox e
+                           WHERE e.kind = :kind AND e.target = n.target AND e.order_key = n.order_key
+                             AND e.status IN ('pending', 'claimed')
+                             AND NOT EXISTS (SELECT 1 FROM unreadable_rows
+                                              WHERE release = {release} AND kind = 'effect' AND id = e.outbox_id)
+                           ORDER BY e.order_key, e.place LIMIT 1) <= :now THEN 1 ELSE 0 END AS is_due,
+               n.number
+          FROM orders n WHERE n.order_key IS NOT NULL
+         UNION ALL
+        SELECT t.target,
+               CASE WHEN EXISTS (SELECT 1 FROM outbox u
+                                  WHERE u.kind = :kind AND u.target = t.target AND u.order_key IS NULL
+                                    AND u.status IN ('pending', 'claimed')
+                                    AND coalesce(u.lease_until, u.available_at) <= :now
+                                    AND NOT EXISTS (SELECT 1 FROM unreadable_rows
+                                                     WHERE release = {release} AND kind = 'effect' AND id = u.outbox_id))
+                    THEN 1 ELSE 0 END, 0
+          FROM targets t WHERE t.target IS NOT NULL) AS found
+ GROUP BY found.target ORDER BY found.target;
 
 -- due
 -- Of the first effects of a target those that are due and behind no other of their order.
