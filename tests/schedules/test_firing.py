@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from conformance import run_backends
 from dispatch import conftest as rooms
 from dispatch_room import Counting, Deaf, done
 from postroom.contracts.errors import (
@@ -27,8 +26,8 @@ from postroom.schedules.ticks import MOST_MISSED
 from postroom.testing import ManualClock
 
 room = rooms.room
-run_place, prepared_stores = run_backends.run_place, run_backends.prepared_stores
-run_stores = run_backends.run_stores
+run_place, prepared_stores = rooms.run_place, rooms.prepared_stores
+run_stores, both_engines = rooms.run_stores, rooms.both_engines
 HOUR = timedelta(hours=1)
 NO_WORK = MailboxConfig(max_concurrent_runs=0)
 
@@ -62,6 +61,7 @@ class Worker:
             pass
 
 
+@both_engines
 async def test_a_tick_is_submitted_when_it_is_due_and_once(room):
     worker = Worker(room)
     made = await worker.add(content="hello")
@@ -77,6 +77,7 @@ async def test_a_tick_is_submitted_when_it_is_due_and_once(room):
     assert (await room.stores.threads.load_run(found.last_id)).thread_id == "t"
 
 
+@both_engines
 async def test_two_workers_at_once_submit_each_tick_once(room):
     workers = [Worker(room, name=name) for name in ("one", "two", "three")]
     for number in range(AT_ONCE + 3):
@@ -108,6 +109,7 @@ class Lossy:
         return written
 
 
+@both_engines
 @pytest.mark.parametrize("lost", ["before", "after"])
 async def test_a_crash_in_the_middle_loses_and_doubles_nothing(room, lost):
     worker, heir = Worker(room), Worker(room, name="two")

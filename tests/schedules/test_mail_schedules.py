@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from conformance import run_backends
+from dispatch import conftest as rooms
 from postroom.contracts.errors import (
     InvalidRecipients,
     InvalidSchedule,
@@ -23,7 +23,7 @@ from postroom.testing import ManualClock
 from waking.test_people import FakeChatOutbox
 from waking_room import PROJECT, Room
 
-run_place, prepared_stores = run_backends.run_place, run_backends.prepared_stores
+run_place, prepared_stores, both_engines = rooms.run_place, rooms.prepared_stores, rooms.both_engines
 HOUR = timedelta(hours=1)
 SLUG = "projects-shop"
 
@@ -64,6 +64,7 @@ async def room(prepared_stores: Any, clock: ManualClock) -> AsyncIterator[Schedu
     await made.close()
 
 
+@both_engines
 async def test_a_message_is_sent_at_each_tick_and_wakes_its_reader(room):
     added = await room.add()
     assert (added["project"], added["from"], added["to"], added["state"]) == (SLUG, "Ana", ["Bo"], "active")
@@ -77,6 +78,7 @@ async def test_a_message_is_sent_at_each_tick_and_wakes_its_reader(room):
     assert (shown["sent"], shown["last_message"]) == (2, (await room.inbox("Bo"))[-1]["id"])
 
 
+@both_engines
 async def test_two_servers_send_one_message_a_tick(room):
     await room.add("a")
     await room.add("b", to=["Cy"])

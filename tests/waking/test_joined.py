@@ -28,10 +28,15 @@ ADA, BO = (agent_thread("projects-shop", name) for name in ("Ada", "Bo"))
 OPERATOR = Caller(operator=True)
 
 
-@pytest.fixture(params=KINDS)
+both_engines = pytest.mark.parametrize("stores", KINDS, indirect=True)
+"""For a test whose outcome locks, isolation or types decide; the others run on SQLite."""
+
+
+@pytest.fixture
 def stores(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock):
-    refuse_missing(request.param)
-    with opened(request.param, tmp_path, lambda: request.getfixturevalue("postgres_dsn"), clock) as store:
+    kind = getattr(request, "param", "sqlite")
+    refuse_missing(kind)
+    with opened(kind, tmp_path, lambda: request.getfixturevalue("postgres_dsn"), clock) as store:
         yield MailStore(store), RunStores(store)
 
 
@@ -59,6 +64,7 @@ async def heir_of(room: Room) -> None:
     await room.turn()
 
 
+@both_engines
 async def test_the_message_its_run_and_its_claim_are_there_when_the_send_has_returned(room):
     await room.people("Ada", "Bo", runners=("Bo",))
     dies_before_the_run(room)
@@ -73,6 +79,7 @@ async def test_the_message_its_run_and_its_claim_are_there_when_the_send_has_ret
     assert await room.texts("Ada") == [("Bo", "Bo did it")]
 
 
+@both_engines
 async def test_a_send_that_locks_its_readers_thread_is_no_error(room):
     await room.people("Ada", "Bo", runners=("Bo",))
     await room.send("Ada", "Bo", body="paint it")
@@ -81,6 +88,7 @@ async def test_a_send_that_locks_its_readers_thread_is_no_error(room):
     assert commits == {"again": 1, "error": 0}
 
 
+@both_engines
 async def test_the_next_message_to_the_same_readers_runs_its_change_once(room):
     await room.people("Ada", "Bo", "Cy", runners=("Bo", "Cy"))
     again = partial(
@@ -102,6 +110,7 @@ async def test_the_next_message_to_the_same_readers_runs_its_change_once(room):
     assert (await room.handled(number(sent), "Cy")).failure == ""
 
 
+@both_engines
 async def test_a_change_that_wakes_readers_of_one_message_and_then_of_another_locks_the_threads_of_both(room):
     await room.people("Ada", "Bo", "Cy", runners=("Bo", "Cy"))
     runs = []
@@ -117,6 +126,7 @@ async def test_a_change_that_wakes_readers_of_one_message_and_then_of_another_lo
     assert await room.waker.write(change, key=PROJECT)
 
 
+@both_engines
 async def test_a_send_that_is_undone_leaves_neither_a_message_nor_a_run(room, monkeypatch):
     await room.people("Ada", "Bo", "Cy", runners=("Bo", "Cy"))
     whole = room.mailbox.accepting
@@ -140,6 +150,7 @@ async def test_a_send_that_is_undone_leaves_neither_a_message_nor_a_run(room, mo
     assert len(room.agents.prompts) == 2
 
 
+@both_engines
 async def test_a_send_that_is_repeated_under_its_key_wakes_once(room):
     await room.people("Ada", "Bo", runners=("Bo",))
     first = await room.send("Ada", "Bo", idempotency_key="k")
@@ -176,6 +187,7 @@ async def test_the_end_of_a_run_is_in_the_log_when_it_has_ended_and_not_before(r
     assert (await told_of_runs(room))[2:] == again
 
 
+@both_engines
 async def test_the_log_is_in_order_of_time_however_long_a_change_takes(room, monkeypatch):
     instants = count(room.clock.now())
     monkeypatch.setattr(room.clock, "now", lambda: next(instants))  # each look at the clock is later
@@ -236,6 +248,7 @@ async def test_executions_and_their_time_are_counted_whether_they_fail_or_not(ro
     assert (await room.runs.threads.load_run(row.run_id)).usage.wall_ms == 1_000
 
 
+@both_engines
 async def test_an_answer_its_run_and_its_claim_are_there_when_the_run_has_ended(room):
     await room.people("Ada", "Bo", runners=("Ada", "Bo"))
 
@@ -392,6 +405,7 @@ async def test_a_message_to_very_many_agents_wakes_all_of_them(room):
     assert len(room.agents.prompts) == len(names)
 
 
+@both_engines
 async def test_readers_who_were_given_runners_meanwhile_are_locked_and_woken_as_well(room, monkeypatch):
     """The change learns whom it wakes, and is run again with their threads locked, until it knows them all."""
     await room.people("Ada", "Bo", "Cy", runners=("Bo",))

@@ -33,11 +33,15 @@ from postroom.testing import ManualClock
 from store_kinds import KINDS, opened, refuse_missing
 from waking_room import PROJECT, Room, number
 
+both_engines = pytest.mark.parametrize("stores", KINDS, indirect=True)
+"""For a test whose outcome locks, isolation or types decide; the others run on SQLite."""
 
-@pytest.fixture(params=KINDS)
+
+@pytest.fixture
 def stores(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock):
-    refuse_missing(request.param)
-    with opened(request.param, tmp_path, lambda: request.getfixturevalue("postgres_dsn"), clock) as store:
+    kind = getattr(request, "param", "sqlite")
+    refuse_missing(kind)
+    with opened(kind, tmp_path, lambda: request.getfixturevalue("postgres_dsn"), clock) as store:
         yield MailStore(store), RunStores(store)
 
 
@@ -96,6 +100,7 @@ async def events(room: Room, *kinds: str) -> list[tuple[str, str | None]]:
     ]
 
 
+@both_engines
 async def test_a_question_stays_open_whoever_writes_meanwhile_and_each_has_its_own_answer(room):
     await room.send("Ada", "Bo", subject="first")
     await room.turn()
@@ -117,6 +122,7 @@ async def test_a_question_stays_open_whoever_writes_meanwhile_and_each_has_its_o
     assert all(one["read_at"] for one in await room.inbox("Bo"))
 
 
+@both_engines
 async def test_a_round_and_a_new_server_leave_the_question_and_what_waits_as_they_are(room):
     await room.send("Ada", "Bo", subject="first")
     await room.turn()
@@ -272,6 +278,7 @@ async def test_a_late_reply_to_an_earlier_question_does_not_answer_the_present_o
     assert len({run.run_id for run in await room.runs.threads.list_runs(RunQuery())}) == 2
 
 
+@both_engines
 async def test_a_second_reply_to_a_question_that_its_run_goes_on_from_does_not_answer_the_next(room):
     ask = asks_twice(room)
 

@@ -1,4 +1,4 @@
-"""Messages that a program is told while it works, and that its model comes upon itself: each has one answer, on both engines."""
+"""Messages that a program is told while it works, and that its model comes upon itself: each has one answer."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,16 +12,15 @@ from postroom.contracts.messages import Boundary
 from postroom.stores.mail.store import MailStore
 from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
-from store_kinds import KINDS, opened, refuse_missing
+from store_kinds import opened
 from waking_room import PROJECT, Room, number
 
 BO = {"project_key": PROJECT, "agent_name": "Bo"}
 
 
-@pytest.fixture(params=KINDS)
-def stores(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock):
-    refuse_missing(request.param)
-    with opened(request.param, tmp_path, lambda: request.getfixturevalue("postgres_dsn"), clock) as store:
+@pytest.fixture
+def stores(tmp_path: Path, clock: ManualClock):
+    with opened("sqlite", tmp_path, str, clock) as store:
         yield MailStore(store), RunStores(store)
 
 
