@@ -23,6 +23,7 @@ from postroom.contracts.run_stores import RunQuery, ThreadCommit
 from postroom.services.runners import RunnerService
 from postroom.services.work import WorkService
 from postroom.testing import ManualClock
+from table_rows import each_row
 
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
@@ -201,8 +202,8 @@ def program(folder: Path, name: str, *, mode: int = 0o755) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("runner", "state", "said"),
+@each_row(
+    "runner, state, said",
     [
         ({"argv": ["tool", "--key", "x"], "env": {"PATH": "{bin}"}}, "ok", "{bin}/tool"),
         ({"argv": ["tool"], "env": {"PATH": "bin"}}, "ok", "{bin}/tool"),
@@ -265,8 +266,8 @@ def test_descriptors_are_told_against_their_limit(subtests: pytest.Subtests) -> 
             assert (told.state, bool(told.remedy)) == (state, state != "ok")
 
 
-@pytest.mark.parametrize(
-    ("size", "free", "state"),
+@each_row(
+    "size, free, state",
     [
         (5, LEAST_FREE, "ok"),
         (5, LEAST_FREE - 1, "failed"),

@@ -19,6 +19,7 @@ from postroom.mail.service import Mail
 from postroom.services.following import Following
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
+from table_rows import each_row
 
 room = room_in_memory
 PATIENCE = 5
@@ -86,8 +87,8 @@ async def test_messages_that_were_shown_are_announced(room: Room) -> None:
     assert states == {first: ("announced", "watch"), second: ("stored", None)}
 
 
-@pytest.mark.parametrize(
-    ("body", "kind"),
+@each_row(
+    "body, kind",
     [
         ({"after": 1}, CursorAhead),
         ({"agent_name": "Nobody"}, UnknownAgent),

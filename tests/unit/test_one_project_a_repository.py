@@ -164,17 +164,6 @@ async def test_a_folder_that_is_gone_gives_way_to_one_of_its_repository_and_runn
         assert (started["project"]["id"], started["project"]["human_key"]) == (made["id"], str(clone))
 
 
-async def test_a_run_moves_no_project(room: Room, main: Path) -> None:
-    made = await ensured(room, main)
-    agent = await room.call("register_agent", project_key=str(main), program="p", model="m", name="Ada")
-    git(main.parent, "clone", "-q", str(main), str(main.parent / "clone"))
-    git(main.parent / "clone", "remote", "set-url", "origin", "git@example.org:team/app.git")
-    shutil.rmtree(main)
-    run = Caller(agent_id=agent["id"], run_id="r")
-    found = await ensured(room, main.parent / "clone", caller=run)
-    assert (found["id"], found["human_key"]) == (made["id"], str(main))
-
-
 async def test_a_clone_is_of_the_project_of_its_remote_beside_one_that_shares_the_first_commit(
     room: Room, tmp_path: Path
 ) -> None:
@@ -225,14 +214,6 @@ async def test_projects_of_before_are_recognised_when_another_folder_comes(room:
     )
     git(main.parent, "clone", "-q", str(main), str(main.parent / "clone"))
     assert (await ensured(room, main.parent / "clone"))["id"] == made.id
-
-
-async def test_a_remote_that_was_added_later_changes_nothing(room: Room, tmp_path: Path) -> None:
-    main = a_repository(tmp_path / "main")
-    git(tmp_path, "clone", "-q", str(main), str(tmp_path / "clone"))
-    made = await ensured(room, main)
-    git(main, "remote", "add", "origin", "git@example.org:team/app.git")
-    assert (await ensured(room, tmp_path / "clone"))["id"] == made["id"]
 
 
 async def test_folders_stay_apart_where_the_setting_or_the_caller_says_so(room: Room, main: Path) -> None:

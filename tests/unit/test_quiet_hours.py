@@ -7,6 +7,7 @@ import pytest
 
 from postroom.contracts.errors import ConfigError
 from postroom.gateway.quiet import QuietHours
+from table_rows import each_row
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -36,7 +37,7 @@ def test_in_the_zone_of_the_server_they_need_no_name() -> None:
     assert QuietHours.parse("22:00-23:30").left_ms(int(now.timestamp() * 1_000)) == 1_800_000
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     ["", "22-7", "24:00-07:00", "22:60-07:00", "07:00-07:00", "22:00-07:00 Mars/Base", "22:00-07:00 ../etc"],
 )
