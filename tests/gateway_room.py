@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from dispatch_room import Deaf, done
 from postroom.concurrency import Tasks
 from postroom.contracts.agent_events import TextDelta
@@ -29,6 +31,10 @@ from postroom.relay import Relay
 from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 from postroom.testing.channel import FakeChannel, settled
+from store_kinds import KINDS
+
+both_engines = pytest.mark.parametrize("prepared_stores", KINDS, indirect=True)
+"""Marks a test of tests/chats that PostgreSQL could fail where SQLite does not: locks, isolation, its search."""
 
 CONFIG = GatewayConfig(
     platforms={
@@ -147,6 +153,13 @@ class Room:
         self.opened.append((gateway, mailbox))
         return gateway, channel
 
+    async def with_agent(self, *, held: bool = False, **how: Any) -> tuple[Agent, Gateway, FakeChannel]:
+        """Start a gateway with an agent, who answers once `agent.free` is set if it is `held`."""
+        agent = Agent()
+        if held:
+            agent.free.clear()
+        return agent, *await self.open(agent, **how)
+
     async def close(self) -> None:
         """Stop what is open."""
         while self.opened:
@@ -197,6 +210,12 @@ async def all_answered(room, gateway, messages: int) -> None:
     async with asyncio.timeout(90):  # a disk may keep a commit for half a minute
         while not (time_passes() and await counted()):
             await asyncio.sleep(0)
+
+
+async def at_work(agent, channel, text: str) -> None:
+    """Say something, and return when the agent has read it."""
+    await channel.say(text)
+    await settled(agent.began(1))
 
 
 async def tried(room, agent, times: int) -> None:

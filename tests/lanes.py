@@ -24,10 +24,10 @@ WHERE_ENGINES_DIFFER = (
 
 IN_CI = {
     "chats/test_storms.py": (
-        "test_each_of_twenty_is_answered_or_refused_once_with_its_own_files[sqlite-discord-queue",
-        "test_each_of_twenty_is_answered_or_refused_once_with_its_own_files[sqlite-slack-interrupt",
-        "test_each_of_twenty_is_answered_or_refused_once_with_its_own_files[sqlite-telegram",
-        "test_each_of_twenty_is_answered_or_refused_once_with_its_own_files[sqlite-web-steer",
+        "test_each_of_twenty_is_answered_or_refused_once_with_its_own_files[discord-queue",
+        "test_each_of_twenty_is_answered_or_refused_once_with_its_own_files[slack-interrupt",
+        "test_each_of_twenty_is_answered_or_refused_once_with_its_own_files[telegram",
+        "test_each_of_twenty_is_answered_or_refused_once_with_its_own_files[web-steer",
     ),
     "e2e/test_acp_runners.py": (
         "test_a_message_is_answered_and_a_permission_is_given_by_a_person_through_a_restart",

@@ -88,6 +88,8 @@ class Driver(ABC):
     secrets: ClassVar[tuple[str, ...]] = ()
     unstorable: ClassVar[str] = "\ud800 \x00"
     """Characters that the platform passes on, and no store holds."""
+    libraries: ClassVar[Mapping[str, str]] = {}
+    """The libraries of its extra, each with the module that imports it."""
     unknown: ClassVar[str] = ""
     """How the part of a message is named that nobody knows."""
     wait_s: ClassVar[int] = 120
@@ -162,6 +164,10 @@ class Driver(ABC):
     async def malformed(self) -> None:
         """Deliver an update that cannot be read."""
 
+    def looks(self) -> int:
+        """Return how often the adapter asked for what has come, or for a connection that brings it."""
+        raise NotImplementedError
+
     def tries(self) -> int:
         """Return how often something new was to be said, refused tries included."""
         raise NotImplementedError
@@ -195,6 +201,7 @@ class Driver(ABC):
 
 class TelegramDriver(Driver):
     platform, kind = Platform.TELEGRAM, TelegramAdapter
+    libraries: ClassVar = {"httpx2": "telegram_api"}
     people: ClassVar = {ANN: "77", BEN: "78", EVE: "79"}
     lacks: ClassVar = {"deletes": "the Bot API does not tell a bot which messages were deleted"}
     secrets = (fake_telegram.TOKEN,)
@@ -303,6 +310,9 @@ class TelegramDriver(Driver):
         self.number += 1
         self.fake.feed({"update_id": self.number, "message": {"message_id": "sevenfold"}})
 
+    def looks(self) -> int:
+        return len(self.fake.sent("getUpdates"))
+
     def tries(self) -> int:
         return len(self.fake.sent("sendMessage"))
 
@@ -330,6 +340,7 @@ class TelegramDriver(Driver):
 
 class SlackDriver(Driver):
     platform, kind = Platform.SLACK, SlackAdapter
+    libraries: ClassVar = {"httpx2": "slack_api", "websockets": "slack_socket"}
     people: ClassVar = {ANN: fake_slack.ANN, BEN: fake_slack.BEN, EVE: "U0EVE"}
     lacks: ClassVar = {"replies": "in Slack a message answers in a thread and quotes no other message"}
     secrets = (fake_slack.BOT_TOKEN, fake_slack.APP_TOKEN, fake_slack.TICKET)
@@ -481,6 +492,9 @@ class SlackDriver(Driver):
     async def malformed(self) -> None:
         await self._event(ts="sevenfold", user=self.people[ANN], text="hello")
 
+    def looks(self) -> int:
+        return len(self.fake.called("apps.connections.open"))
+
     def tries(self) -> int:
         return len(self.fake.called("chat.postMessage"))
 
@@ -508,6 +522,7 @@ class SlackDriver(Driver):
 
 class DiscordDriver(Driver):
     platform, kind = Platform.DISCORD, DiscordAdapter
+    libraries: ClassVar = {"discord": "discord_library"}
     people: ClassVar = {ANN: fake_discord.ALICE, BEN: fake_discord.BOB, EVE: fake_discord.CAROL}
     lacks: ClassVar = {
         "acknowledgements": "Discord takes none: the adapter holds each message until postroom has stored it",
@@ -546,10 +561,7 @@ class DiscordDriver(Driver):
         if extra.reply:
             author, words = extra.reply
             more["message_reference"] = {"message_id": "1", "channel_id": more["channel"]}
-            more["referenced_message"] = {
-                "author": {"id": "2009", "username": author},
-                "content": words,
-            }
+            more["referenced_message"] = {"author": {"id": "2009", "username": author}, "content": words}
         if extra.file:
             name, content = extra.file
             self.fake.files[f"/attachments/{name}"] = content
@@ -591,6 +603,9 @@ class DiscordDriver(Driver):
     def _path(self) -> str:
         return f"/channels/{self.chat}/messages"
 
+    def looks(self) -> int:
+        return len(self.fake.identified) + len(self.fake.resumed)
+
     def tries(self) -> int:
         return len(self.fake.calls("POST", self._path()))
 
@@ -619,6 +634,7 @@ class DiscordDriver(Driver):
 
 class MatrixDriver(Driver):
     platform, kind = Platform.MATRIX, MatrixAdapter
+    libraries: ClassVar = {"httpx2": "matrix_http"}
     people: ClassVar = {ANN: "@ann:fake", BEN: "@ben:fake", EVE: "@eve:fake"}
     lacks: ClassVar = {
         "forwards": "Matrix does not mark forwarded words, which look like the sender's own words",
@@ -709,6 +725,9 @@ class MatrixDriver(Driver):
             self.chat, {"type": "m.room.message", "event_id": 7, "content": {"body": "sevenfold"}}
         )
 
+    def looks(self) -> int:
+        return len(self.fake.requests("/sync"))
+
     def tries(self) -> int:
         return len(self.fake.requests("/send/m.room.message"))
 
@@ -796,6 +815,9 @@ class EmailDriver(Driver):
 
     async def malformed(self) -> None:
         self.fake.imap.put(b"From: ann@example.com\r\nFrom: eve@example.com\r\n\r\nsevenfold\r\n")
+
+    def looks(self) -> int:
+        return len(self.fake.imap.asked("UID SEARCH"))
 
     def tries(self) -> int:
         return len(self.fake.smtp.got) + self.fake.smtp.refused

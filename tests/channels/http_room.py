@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 import httpx2
 import uvicorn
@@ -13,7 +14,7 @@ from starlette.types import ASGIApp
 
 from postroom.contracts.errors import StoreUnavailable
 from postroom.gateway.events import ButtonPress, MessageEvent
-from postroom.gateway.platforms.base import KnownMessage
+from postroom.gateway.platforms.base import BasePlatformAdapter, KnownMessage
 from postroom.gateway.platforms.http_adapter import HttpAdapter
 from postroom.gateway.session import SessionSource
 
@@ -148,3 +149,29 @@ def listening() -> Iterator[socket.socket]:
         yield listener
     finally:
         listener.close()
+
+
+async def status_of(
+    adapter: BasePlatformAdapter, path: str, messages: Iterator[dict[str, Any]], **headers: str
+) -> int:
+    """Post a request that comes in these pieces, of which only those are taken that are asked for."""
+
+    async def receive() -> dict[str, Any]:
+        return next(messages)
+
+    async def send(told: Any) -> None:
+        statuses.append(told.get("status"))
+
+    statuses: list[int] = []
+    named = [(name.replace("_", "-").lower().encode(), one.encode()) for name, one in headers.items()]
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": named}
+    async with asyncio.timeout(60):
+        await Starlette(routes=list(adapter.routes()))(scope, receive, send)
+    return statuses[0]
+
+
+def endless(pieces: list[int]) -> Iterator[dict[str, Any]]:
+    """A body without an end; `pieces` tells how many pieces of it were taken."""
+    while True:
+        pieces.append(len(pieces))
+        yield {"type": "http.request", "body": b" " * 65_536, "more_body": True}

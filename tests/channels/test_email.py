@@ -13,17 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.chat_listener import Listener, eventually
 from channels.fake_mail_servers import ADDRESS, PASSWORD, FakeImap, FakeMail, FakeSmtp, mail
 from channels.fetching import fetched, sending
-from postroom.contracts.errors import (
-    ConfigError,
-    ServerUnavailable,
-    TooLarge,
-)
+from postroom.contracts.errors import ConfigError, ServerUnavailable, TooLarge
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Attachment, Button, Card, MessageEvent, MessageType, SendErrorKind
 from postroom.gateway.platforms import email_wire as wire
@@ -107,7 +103,6 @@ async def test_a_mail_is_a_message_and_is_read_afterwards(fake, adapter, listene
     inbound = listener.inbound[0]
     assert inbound.text == "A question\n\nWhat time is it?"
     assert (inbound.message_id, inbound.timestamp) == ("<1@example.com>", 1_700_000_000_000)
-    assert inbound.source is not None
     assert (inbound.source.platform, inbound.source.chat_type) == (Platform.EMAIL, "dm")
     assert (inbound.source.chat_id, inbound.source.user_id, inbound.source.user_name) == (ANN, ANN, "Ann")
     assert (inbound.source.thread_id, inbound.source.account) == ("<1@example.com>", ADDRESS)
@@ -115,13 +110,6 @@ async def test_a_mail_is_a_message_and_is_read_afterwards(fake, adapter, listene
     assert adapter.liveness.state is AdapterState.CONNECTED
     assert adapter.liveness.inbound_at is not None
     assert adapter.liveness.outbound_at is None
-
-
-async def test_mails_are_handed_over_in_order_whatever_their_number(fake, adapter, listener, clock) -> None:
-    for number in range(120):
-        fake.imap.put(mail(f"message {number}", Subject="", Message_ID=f"<{number}@example.com>"))
-    await passing(clock, lambda: not fake.imap.unread())
-    assert listener.texts == [f"message {number}" for number in range(120)]
 
 
 async def test_a_mail_whose_mark_was_lost_comes_again(fake, adapter, listener, clock) -> None:
@@ -152,7 +140,7 @@ async def test_old_unread_mail_is_left_alone(fake, adapter, listener, clock) -> 
         {"Content-Type": "multipart/report; boundary=x"},
     ],
 )
-def test_a_mail_of_a_machine_or_a_list_is_marked_as_such(headers: dict[str, str]) -> None:
+def test_a_mail_of_a_machine_or_a_list_is_marked_as_such(headers) -> None:
     message = mail()
     for name, value in headers.items():
         del message[name]
@@ -164,7 +152,7 @@ def test_a_mail_of_a_machine_or_a_list_is_marked_as_such(headers: dict[str, str]
 
 
 @each_row("headers", [{"List-Unsubscribe": "<mailto:x@y.z>"}, {"X-Auto-Response-Suppress": "OOF"}])
-def test_headers_that_programs_put_on_mails_of_people_too_are_told_apart(headers: dict[str, str]) -> None:
+def test_headers_that_programs_put_on_mails_of_people_too_are_told_apart(headers) -> None:
     message = mail()
     for name, value in headers.items():
         message[name] = value
@@ -186,7 +174,7 @@ DEEP = b"".join(
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     "raw",
     [
         HEAD + b"\r\nno sender",
@@ -200,25 +188,23 @@ DEEP = b"".join(
         b"",
         b"\xff\xfe\x00\r\n\r\n",
     ],
-    ids=lambda raw: repr(raw[:40]),
 )
 async def test_a_malformed_mail_is_counted_and_does_not_block(fake, adapter, listener, clock, raw) -> None:
+    refused, known = adapter.liveness.refused, len(listener.texts)
     fake.imap.put(raw)
     fake.imap.put(mail("after", Subject=""))
     await passing(clock, lambda: not fake.imap.unread())
-    assert listener.texts == ["after"]
-    assert adapter.liveness.refused == 1
+    assert listener.texts[known:] == ["after"]
+    assert adapter.liveness.refused == refused + 1
 
 
 def test_the_sender_is_the_address_and_never_the_name() -> None:
     inbound = inbound_of(mail(sender='"boss@example.org" <Eve@Evil.example>'))
-    assert inbound.source is not None
     assert (inbound.source.user_id, inbound.source.user_name) == ("eve@evil.example", "boss@example.org")
     encoded = (
         b"From: =?utf-8?q?boss=40x=2Eorg_=3Cboss=40x=2Eorg=3E?= <eve@evil.example>\r\n" + HEAD + b"\r\n."
     )
     inbound = inbound_of(encoded)
-    assert inbound.source is not None
     assert inbound.source.user_id == "eve@evil.example"
 
 
@@ -243,7 +229,7 @@ def test_the_sender_is_the_address_and_never_the_name() -> None:
         ([], False),
     ],
 )
-def test_a_sender_is_verified_by_the_trusted_server_alone(results: list[str], verified: bool) -> None:
+def test_a_sender_is_verified_by_the_trusted_server_alone(results, verified) -> None:
     message = (
         b"".join(b"Authentication-Results: %s\r\n" % one.encode() for one in results) + mail().as_bytes()
     )
@@ -253,16 +239,14 @@ def test_a_sender_is_verified_by_the_trusted_server_alone(results: list[str], ve
 
 def test_a_thread_is_known_by_its_root() -> None:
     inbound = inbound_of(mail("yes", References="<root@x.org> <2@x.org>", In_Reply_To="<2@x.org>"))
-    assert inbound.source is not None
     assert (inbound.source.thread_id, inbound.reply_to_message_id) == ("<root@x.org>", "<2@x.org>")
     assert (inbound.text, inbound.source.chat_topic) == ("yes", "A question")
     inbound = inbound_of(mail("yes", In_Reply_To="<only@x.org>"))
-    assert inbound.source is not None
     assert (inbound.source.thread_id, inbound.reply_to_message_id) == ("<only@x.org>", "<only@x.org>")
 
 
 @each_row("message_id", ["", "<a b@x>", '<"@x>', "<é@x>", "plain", "<" + "x" * 300 + "@y>"])
-def test_a_mail_without_a_proper_id_has_that_of_its_place(message_id: str) -> None:
+def test_a_mail_without_a_proper_id_has_that_of_its_place(message_id) -> None:
     raw = b"From: ann@example.com\r\nMessage-ID: " + message_id.encode() + b"\r\n\r\nhello"
     assert inbound_of(raw).message_id == "7-3"
 
@@ -325,7 +309,7 @@ def test_a_picture_alone_is_a_picture() -> None:
         (b"multipart/mixed; boundary=x", b"abc", "abc"),
     ],
 )
-def test_bodies_are_read_whatever_they_claim_to_be(head: bytes, body: bytes, expected: str) -> None:
+def test_bodies_are_read_whatever_they_claim_to_be(head, body, expected) -> None:
     raw = (
         b"From: ann@example.com\r\nContent-Type: "
         + head
@@ -341,7 +325,6 @@ def test_hostile_headers_stay_on_their_line() -> None:
         b"Content-Disposition: attachment; filename*=utf-8''a%0D%0Ab; filename=\"c\"\r\n\r\nx"
     )
     inbound = inbound_of(raw)
-    assert inbound.source is not None
     assert "\n" not in f"{inbound.source.user_name}{inbound.source.chat_topic}{inbound.media[0].name}"
 
 
@@ -362,7 +345,7 @@ def test_hostile_headers_stay_on_their_line() -> None:
         ("", ""),
     ],
 )
-def test_pages_become_words(html: str, text: str) -> None:
+def test_pages_become_words(html, text) -> None:
     assert text_of_html(html) == text
 
 
@@ -387,7 +370,7 @@ def test_pages_become_words(html: str, text: str) -> None:
         ("", ""),
     ],
 )
-def test_history_and_signatures_are_cut_off(text: str, own: str) -> None:
+def test_history_and_signatures_are_cut_off(text, own) -> None:
     assert own_words(text) == own
 
 
@@ -396,7 +379,7 @@ def test_flowed_lines_are_joined_and_quotations_are_not() -> None:
 
 
 @each_row("piece", ["<!--", "<a ", "<div>", "</", "<script>", "&#", "<blockquote>", "<![", "<? "])
-def test_pages_that_are_made_to_take_long_do_not(piece: str) -> None:
+def test_pages_that_are_made_to_take_long_do_not(piece) -> None:
     assert len(text_of_html((piece * 40_000)[:100_000] + ">")) <= 100_001
 
 
@@ -409,7 +392,7 @@ def test_pages_that_are_made_to_take_long_do_not(piece: str) -> None:
         b"From: a@x.org\r\n" + b"X: y\r\n" * 100_000 + b"\r\nx",
     ],
 )
-def test_mails_that_are_made_to_take_long_are_refused(raw: bytes) -> None:
+def test_mails_that_are_made_to_take_long_are_refused(raw) -> None:
     with pytest.raises(wire.Malformed):
         wire.parsed(raw)
 
@@ -442,8 +425,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(st.one_of(PIECES, st.binary(max_size=8)), max_size=40).map(b"".join))
-@settings(max_examples=200)
-def test_no_mail_breaks_the_reader(raw: bytes) -> None:
+def test_no_mail_breaks_the_reader(raw) -> None:
     try:
         event = heard(b"From: a@x.org\r\n" + raw)
     except wire.Malformed:
@@ -573,7 +555,7 @@ async def test_a_stop_does_not_wait_for_a_server_that_says_nothing(fake, adapter
         await adapter.disconnect()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "extra",
     [
         {"address": None},
@@ -589,22 +571,21 @@ async def test_a_stop_does_not_wait_for_a_server_that_says_nothing(fake, adapter
         {"ca_file": 7},
         {"imap_hsot": "x"},
     ],
-    ids=str,
 )
-def test_wrong_settings_are_named(fake: FakeMail, extra: dict[str, Any]) -> None:
+def test_wrong_settings_are_named(fake, extra) -> None:
     with pytest.raises(ConfigError) as caught:
         EmailAdapter(configured(fake, **extra))
     assert caught.value.remedy
     assert PASSWORD not in str(caught.value.as_dict())
 
 
-def test_a_password_of_one_line_is_needed(fake: FakeMail) -> None:
+def test_a_password_of_one_line_is_needed(fake) -> None:
     for token in (None, "", "a\r\nb LOGOUT", "pässword"):
         with pytest.raises(ConfigError):
             EmailAdapter(configured(fake, token))
 
 
-def test_the_lock_is_on_the_mailbox(fake: FakeMail) -> None:
+def test_the_lock_is_on_the_mailbox(fake) -> None:
     adapter = EmailAdapter(configured(fake))
     assert adapter.lock_identity() == f"imap {ADDRESS} 127.0.0.1:{fake.imap.port} INBOX"
     assert adapter.account == ADDRESS
@@ -686,7 +667,6 @@ async def test_an_answer_belongs_to_its_thread(fake, adapter, listener, clock) -
     fake.imap.put(mail("hm", Subject="Grüße", References="<root@x.org> <2@x.org>"))
     await passing(clock, lambda: listener.inbound)
     inbound = listener.inbound[0]
-    assert inbound.source is not None
     result = await adapter.send(
         inbound.source.chat_id, "**Hello** <b>", inbound.message_id, {"thread_id": inbound.source.thread_id}
     )
@@ -741,8 +721,8 @@ async def test_the_same_key_gives_the_same_id(fake, adapter) -> None:
     assert all(one.endswith(".postroom@example.org>") for one in ids)
 
 
-@pytest.mark.parametrize(
-    ("to", "reply_to", "metadata"),
+@each_row(
+    "to, reply_to, metadata",
     [
         ("a@x.org\r\nBcc: b@x.org", None, {}),
         ("a@x.org, b@x.org", None, {}),
@@ -774,15 +754,8 @@ async def test_a_hostile_subject_of_theirs_stays_on_its_line(fake, adapter, list
     assert fake.smtp.got[0]["Subject"] == "Re: a Bcc: b@x.org"
 
 
-async def test_a_lost_answer_leaves_it_open_whether_a_mail_went_out(fake, adapter) -> None:
-    fake.smtp.loses_answers = 1
-    result = await adapter.send(ANN, "x", None, {"dedupe_key": "k"})
-    assert result.error_kind is SendErrorKind.UNKNOWN
-    assert len(fake.smtp.got) == 1
-
-
-@pytest.mark.parametrize(
-    ("word", "said", "kind"),
+@each_row(
+    "word, said, kind",
     [
         ("RCPT", "550 5.1.1 no such user", SendErrorKind.NOT_FOUND),
         ("RCPT", "550 5.7.1 blocked", SendErrorKind.FORBIDDEN),
@@ -800,9 +773,13 @@ async def test_a_lost_answer_leaves_it_open_whether_a_mail_went_out(fake, adapte
         ("RCPT", "cut", SendErrorKind.TRANSIENT),
     ],
 )
-async def test_refusals_are_told_apart(fake, adapter, word, said, kind) -> None:
+async def test_refusals_are_told_apart(fake, clock, word, said, kind) -> None:
+    fake.smtp.refusals = {}
+    adapter = EmailAdapter(configured(fake), clock=clock, timer=clock)
+    await adapter.connect()
     fake.smtp.refusals = {word: said}
     result = await adapter.send(ANN, "x")
+    await adapter.disconnect()
     assert (result.success, result.error_kind) == (False, kind)
     assert (result.retry_after_ms is not None) is (kind is SendErrorKind.RATE_LIMITED)
     assert fake.smtp.got == []
@@ -835,18 +812,3 @@ async def test_a_card_says_what_to_answer_and_nothing_is_edited(fake, adapter) -
     assert (await adapter.edit_message(ANN, "<1@x>", "x")).error_kind is SendErrorKind.BAD_FORMAT
     assert not adapter.capabilities.edits
     await adapter.send_typing(ANN)
-
-
-async def test_a_server_that_stood_still_looks_for_no_mail_while_another_has_the_mailbox(
-    fake, adapter, listener, clock
-) -> None:
-    await eventually(lambda: clock.sleeping)
-    adapter.is_ours = lambda: False
-    looks = len(fake.imap.asked("UID SEARCH"))
-    fake.imap.put(mail("for the other"))
-    for _ in range(5):
-        clock.advance(timedelta(minutes=1))
-        await eventually(lambda: clock.sleeping)
-    assert len(fake.imap.asked("UID SEARCH")) == looks
-    adapter.is_ours = lambda: True
-    await passing(clock, lambda: listener.inbound)

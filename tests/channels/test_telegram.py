@@ -1,14 +1,11 @@
 """Telegram's adapter against a fake Bot API on real sockets."""
 
 import asyncio
-import builtins
 import json
 import logging
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
 from typing import Any
@@ -17,6 +14,7 @@ import httpx2
 import pytest
 from starlette.applications import Starlette
 
+from channels.chat_listener import Listener, eventually
 from channels.fake_telegram import (
     BOT_ID,
     CUT,
@@ -35,10 +33,10 @@ from channels.fake_telegram import (
     update,
 )
 from channels.fetching import fetched, sending
+from channels.http_room import endless, status_of
 from postroom.contracts.errors import (
     ConfigError,
     InvalidRecord,
-    MissingExtra,
     ServerUnavailable,
     StoreUnavailable,
     TooLarge,
@@ -47,9 +45,7 @@ from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
     Attachment,
     Button,
-    ButtonPress,
     Card,
-    MessageEvent,
     MessageType,
     SendErrorKind,
 )
@@ -63,7 +59,7 @@ from postroom.gateway.platforms.telegram import (
     TelegramAdapter,
 )
 from postroom.gateway.platforms.telegram_markdown import markdown_v2
-from postroom.gateway.session import Platform, SessionSource
+from postroom.gateway.session import Platform
 from postroom.testing import ManualClock
 from table_rows import each_row
 
@@ -72,60 +68,9 @@ HOOK = "https://chat.example.org/channels/telegram"
 CHAT = "77"
 
 
-@dataclass
-class Kept:
-    """Stands where the gateway stands; `failures` are raised one a call, None lets one call pass."""
-
-    inbound: list[MessageEvent] = field(default_factory=list)
-    edits: list[MessageEvent] = field(default_factory=list)
-    presses: list[ButtonPress] = field(default_factory=list)
-    moves: list[tuple[str, str]] = field(default_factory=list)
-    failures: list[Exception | None] = field(default_factory=list)
-    asked: int = 0
-    hold: asyncio.Event | None = None
-    note: str = "noted"
-
-    @property
-    def texts(self) -> list[str]:
-        return [one.text for one in self.inbound]
-
-    async def accept(self, event: MessageEvent) -> None:
-        await self._perhaps_fail()
-        self.inbound.append(event)
-
-    async def edited(self, event: MessageEvent) -> None:
-        await self._perhaps_fail()
-        self.edits.append(event)
-
-    async def deleted(self, source: SessionSource, message_id: str) -> None:
-        raise AssertionError("Telegram tells nothing of deleted messages")
-
-    async def moved(self, source: SessionSource, chat_id: str) -> None:
-        await self._perhaps_fail()
-        self.moves.append((source.chat_id, chat_id))
-
-    async def pressed(self, press: ButtonPress) -> str:
-        await self._perhaps_fail()
-        self.presses.append(press)
-        return self.note
-
-    async def _perhaps_fail(self) -> None:
-        self.asked += 1
-        if self.hold is not None:
-            await self.hold.wait()
-        if self.failures and (failure := self.failures.pop(0)) is not None:
-            raise failure
-
-
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():
-            await asyncio.sleep(0)
-
-
 async def pause_over(clock: ManualClock) -> None:
     """Wait until somebody pauses, and let that pause pass."""
-    await until(lambda: clock.sleeping)
+    await eventually(lambda: clock.sleeping)
     clock.advance(timedelta(seconds=60))
 
 
@@ -136,8 +81,8 @@ async def fake() -> AsyncIterator[FakeTelegram]:
 
 
 @pytest.fixture
-def kept() -> Kept:
-    return Kept()
+def kept() -> Listener:
+    return Listener()
 
 
 def made(
@@ -153,7 +98,7 @@ def made(
 
 
 @asynccontextmanager
-async def connected(adapter: TelegramAdapter, kept: Kept) -> AsyncIterator[TelegramAdapter]:
+async def connected(adapter: TelegramAdapter, kept: Listener) -> AsyncIterator[TelegramAdapter]:
     adapter.set_message_handler(kept)
     async with asyncio.timeout(60):
         await adapter.connect()
@@ -164,7 +109,7 @@ async def connected(adapter: TelegramAdapter, kept: Kept) -> AsyncIterator[Teleg
 
 
 @pytest.fixture
-async def adapter(fake: FakeTelegram, kept: Kept, clock: ManualClock) -> AsyncIterator[TelegramAdapter]:
+async def adapter(fake: FakeTelegram, kept: Listener, clock: ManualClock) -> AsyncIterator[TelegramAdapter]:
     async with connected(made(fake, clock), kept) as one:
         yield one
 
@@ -172,22 +117,20 @@ async def adapter(fake: FakeTelegram, kept: Kept, clock: ManualClock) -> AsyncIt
 # Its life.
 
 
-async def test_connecting_tells_who_the_bot_is(fake: FakeTelegram, adapter: TelegramAdapter) -> None:
+async def test_connecting_tells_who_the_bot_is(fake, adapter) -> None:
     assert adapter.account == str(BOT_ID)
     assert adapter.liveness.state is AdapterState.CONNECTED
     assert adapter.platform is Platform.TELEGRAM
     assert adapter.lock_identity() == TOKEN
     assert adapter.routes() == ()
-    await until(lambda: fake.sent("getUpdates"))
+    await eventually(lambda: fake.sent("getUpdates"))
     asked = fake.sent("getUpdates")[0]
     assert set(asked["allowed_updates"]) >= {"message", "edited_message", "callback_query"}
     assert "offset" not in asked
 
 
-@pytest.mark.parametrize("token", [None, "", "nonsense", "1:a/../b", "12:abc\n"])
-async def test_without_a_token_that_is_one_it_does_not_connect(
-    fake: FakeTelegram, clock: ManualClock, token: str | None
-) -> None:
+@each_row("token", [None, "", "nonsense", "1:a/../b", "12:abc\n"])
+async def test_without_a_token_that_is_one_it_does_not_connect(fake, clock, token) -> None:
     with pytest.raises(ConfigError, match="telegram") as caught:
         await made(fake, clock, token=token).connect()
     assert "BotFather" in caught.value.remedy
@@ -195,10 +138,8 @@ async def test_without_a_token_that_is_one_it_does_not_connect(
     assert fake.paths == []
 
 
-@pytest.mark.parametrize("status", [401, 404])
-async def test_a_token_that_is_refused_is_a_fault_of_the_configuration(
-    fake: FakeTelegram, clock: ManualClock, status: int
-) -> None:
+@each_row("status", [401, 404])
+async def test_a_token_that_is_refused_is_a_fault_of_the_configuration(fake, clock, status) -> None:
     fake.faults["getMe"].append(Refusal(status, "Unauthorized"))
     adapter = made(fake, clock)
     with pytest.raises(ConfigError, match="token is not valid: Unauthorized"):
@@ -208,7 +149,7 @@ async def test_a_token_that_is_refused_is_a_fault_of_the_configuration(
 
 
 async def test_a_webhook_of_somebody_else_is_named_and_taken_away_only_when_that_is_wanted(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock
+    fake, kept, clock
 ) -> None:
     fake.webhook = {"url": "https://other.example.org"}
     with pytest.raises(ConfigError, match="has a webhook") as caught:
@@ -219,26 +160,22 @@ async def test_a_webhook_of_somebody_else_is_named_and_taken_away_only_when_that
         assert fake.sent("deleteWebhook") == [{"drop_pending_updates": False}]
 
 
-@pytest.mark.parametrize(
-    "fault", [CUT, LOST, TORN, Raw(502, b"Bad Gateway"), Raw(200, b"<html>"), Raw(404, b"no")]
-)
-async def test_a_server_that_cannot_be_asked_is_to_be_tried_again(
-    fake: FakeTelegram, clock: ManualClock, fault: object
-) -> None:
+@each_row("fault", [CUT, LOST, TORN, Raw(502, b"Bad Gateway"), Raw(200, b"<html>"), Raw(404, b"no")])
+async def test_a_server_that_cannot_be_asked_is_to_be_tried_again(fake, clock, fault) -> None:
     fake.faults["getMe"].append(fault)
     with pytest.raises(ServerUnavailable) as caught:
         await made(fake, clock).connect()
     assert TOKEN not in str(caught.value.as_dict())
 
 
-async def test_nobody_at_the_address_is_to_be_tried_again(fake: FakeTelegram, clock: ManualClock) -> None:
+async def test_nobody_at_the_address_is_to_be_tried_again(fake, clock) -> None:
     fake.url = "http://127.0.0.1:9"
     with pytest.raises(ServerUnavailable, match="cannot be reached: connect error"):
         await made(fake, clock).connect()
 
 
 async def test_a_proxy_that_the_environment_names_is_not_given_the_token(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    fake, kept, clock, monkeypatch
 ) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
@@ -246,7 +183,7 @@ async def test_a_proxy_that_the_environment_names_is_not_given_the_token(
         assert (await adapter.send(CHAT, "hello")).success
 
 
-async def test_what_is_no_bot_api_is_named(fake: FakeTelegram, clock: ManualClock) -> None:
+async def test_what_is_no_bot_api_is_named(fake, clock) -> None:
     fake.faults["getMe"].append(Raw(200, b'{"ok": true, "result": {"id": "x"}}'))
     with pytest.raises(ConfigError, match="no Bot API"):
         await made(fake, clock).connect()
@@ -266,94 +203,43 @@ async def test_what_is_no_bot_api_is_named(fake: FakeTelegram, clock: ManualCloc
         {"webhook_url": "chat.example.org"},
     ],
 )
-def test_a_wrong_setting_is_named_when_it_is_made(extra: dict[str, Any]) -> None:
+def test_a_wrong_setting_is_named_when_it_is_made(extra) -> None:
     with pytest.raises(ConfigError, match=next(iter(extra))) as caught:
         TelegramAdapter(PlatformConfig(token=TOKEN, extra=extra))
     assert caught.value.remedy
 
 
 @each_row("secret", [None, "", "two words", "x" * 257, "naïve"])
-def test_a_webhook_without_a_secret_is_refused(secret: str | None) -> None:
+def test_a_webhook_without_a_secret_is_refused(secret) -> None:
     with pytest.raises(ConfigError, match="secret") as caught:
         TelegramAdapter(PlatformConfig(token=TOKEN, api_key=secret, extra={"webhook_url": HOOK}))
     assert "webhook_secret_env" in caught.value.remedy
 
 
-async def test_without_the_library_the_extra_is_named(
-    fake: FakeTelegram, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name == "httpx2":
-            raise ImportError("no", name=name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.delitem(sys.modules, "postroom.gateway.platforms.telegram_api", raising=False)
-    monkeypatch.setattr(builtins, "__import__", without)
-    adapter = made(fake, clock)
-    with pytest.raises(MissingExtra, match="httpx2") as caught:
-        await adapter.connect()
-    assert caught.value.remedy == "pip install 'postroom[telegram]' (in a clone: make dev)"
-    assert adapter.liveness.state is AdapterState.STOPPED
-
-
 async def test_disconnecting_while_a_message_is_being_kept_ends_within_a_bound_and_acknowledges_nothing(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock
+    fake, kept, clock
 ) -> None:
-    kept.hold = asyncio.Event()
+    kept.gate = asyncio.Event()
     async with connected(made(fake, clock), kept) as adapter:
         fake.feed(update(1))
-        await until(lambda: kept.asked)
+        await eventually(lambda: kept.asked)
         await adapter.disconnect()
         assert fake.acknowledged == []
         assert len(adapter._tasks) == 0
-        kept.hold = None
+        kept.gate = None
         await adapter.connect()
-        await until(lambda: fake.acknowledged == [1])
+        await eventually(lambda: fake.acknowledged == [1])
         assert kept.texts == ["message 1"]
-
-
-async def test_it_can_be_connected_again_and_goes_on_where_it_was(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock
-) -> None:
-    async with connected(made(fake, clock), kept) as adapter:
-        fake.feed(update(1))
-        await until(lambda: fake.acknowledged == [1])
-        await adapter.connect(is_reconnect=True)
-        fake.feed(update(2))
-        await until(lambda: fake.acknowledged == [1, 2])
-        assert kept.texts == ["message 1", "message 2"]
 
 
 # What comes in, by polls.
 
 
-async def test_a_failure_that_nobody_foresaw_is_logged_and_nothing_is_acknowledged(
-    fake: FakeTelegram,
-    kept: Kept,
-    clock: ManualClock,
-    adapter: TelegramAdapter,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    kept.failures = [RuntimeError("a bug")]
-    fake.feed(update(1))
-    await until(lambda: clock.sleeping)
-    assert fake.acknowledged == []
-    assert "channel.update_failed" in caplog.text
-    assert adapter.liveness.error_code == "receive_failed"
-    await pause_over(clock)
-    await until(lambda: fake.acknowledged == [1])
-    assert kept.texts == ["message 1"]
-
-
-async def test_the_menu_of_the_bot_shows_the_commands(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock
-) -> None:
+async def test_the_menu_of_the_bot_shows_the_commands(fake, kept, clock) -> None:
     adapter = made(fake, clock)
     adapter.commands = [("start", "say hello"), ("help", "list the commands")]
     async with connected(adapter, kept):
-        await until(lambda: fake.sent("setMyCommands"))
+        await eventually(lambda: fake.sent("setMyCommands"))
     [told] = fake.sent("setMyCommands")
     assert told["commands"] == [
         {"command": "start", "description": "say hello"},
@@ -361,41 +247,35 @@ async def test_the_menu_of_the_bot_shows_the_commands(
     ]
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        {"text": 7},
-        {"text": None, "caption": ["hello"]},
-        {"entities": {"0": {}}},
-        {"from": "Ann"},
-        {"sender_chat": 7},
-        {"forward_origin": "Eve"},
-        {"reply_to_message": 51},
-        {"date": "today"},
-        {"chat": [2]},
-    ],
-    ids=lambda odd: next(iter(odd)),
+ODD = (
+    {"text": 7},
+    {"text": None, "caption": ["hello"]},
+    {"entities": {"0": {}}},
+    {"from": "Ann"},
+    {"sender_chat": 7},
+    {"forward_origin": "Eve"},
+    {"reply_to_message": 51},
+    {"date": "today"},
+    {"chat": [2]},
 )
-async def test_a_field_of_another_type_makes_the_update_a_dead_letter(
-    fake: FakeTelegram, kept: Kept, adapter: TelegramAdapter, odd: dict[str, Any]
-) -> None:
+
+
+async def test_a_field_of_another_type_makes_the_update_a_dead_letter(fake, kept, adapter) -> None:
     dead: list[tuple[str, ...]] = []
 
     async def keep_dead(*told: str) -> None:
         dead.append(told)
 
     adapter.keep_dead = keep_dead
-    fake.feed(update(1, message={**message(1, "hush-hush"), **odd}), update(2))
-    await until(lambda: fake.acknowledged == [1, 2])
-    assert [one.text for one in kept.inbound] == ["message 2"]
-    [(_, _, raw, why)] = dead
-    assert json.loads(raw)["update_id"] == 1
-    assert why.startswith("an update cannot be used: ")
+    fake.feed(*(update(n, message={**message(n, "hush-hush"), **odd}) for n, odd in enumerate(ODD)))
+    fake.feed(update(len(ODD)))
+    await eventually(lambda: fake.acknowledged == [*range(len(ODD) + 1)])
+    assert kept.texts == [f"message {len(ODD)}"]
+    assert [json.loads(raw)["update_id"] for _, _, raw, _ in dead] == [*range(len(ODD))]
+    assert all(why.startswith("an update cannot be used: ") for *_, why in dead)
 
 
-async def test_malformed_updates_are_counted_passed_over_and_never_shown(
-    fake: FakeTelegram, kept: Kept, adapter: TelegramAdapter, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_malformed_updates_are_counted_passed_over_and_never_shown(fake, kept, adapter, caplog) -> None:
     caplog.set_level(logging.DEBUG)
     fake.feed(
         update(1, message="hush-hush"),
@@ -406,37 +286,35 @@ async def test_malformed_updates_are_counted_passed_over_and_never_shown(
         update(5, message=message(5, photo=[{"file_id": ["hush-hush"]}])),
         update(6),
     )
-    await until(lambda: fake.acknowledged == [1, 2, 3, 4, 5, 6])
+    await eventually(lambda: fake.acknowledged == [1, 2, 3, 4, 5, 6])
     assert [(one.text, one.unread) for one in kept.inbound] == [("", ("a photo",)), ("message 6", ())]
     assert adapter.liveness.refused == 5
     assert "hush-hush" not in caplog.text
 
 
 async def test_updates_without_numbers_do_not_make_it_poll_without_a_pause(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock, adapter: TelegramAdapter
+    fake, kept, clock, adapter
 ) -> None:
     fake.feed("nonsense")
-    await until(lambda: clock.sleeping)
+    await eventually(lambda: clock.sleeping)
     polls = len(fake.sent("getUpdates"))
     fake.updates = [update(1)]
     await pause_over(clock)
-    await until(lambda: fake.acknowledged == [1])
+    await eventually(lambda: fake.acknowledged == [1])
     assert polls <= 2
     assert kept.texts == ["message 1"]
 
 
-async def test_a_poll_that_does_not_wait_is_not_repeated_without_a_pause(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock
-) -> None:
+async def test_a_poll_that_does_not_wait_is_not_repeated_without_a_pause(fake, kept, clock) -> None:
     fake.faults["getUpdates"].extend([Raw(200, b'{"ok": true, "result": []}')] * 2)
     async with connected(made(fake, clock), kept) as adapter:
         for polls in (1, 2):
-            await until(lambda: clock.sleeping)
+            await eventually(lambda: clock.sleeping)
             assert len(fake.sent("getUpdates")) == polls
             assert adapter.liveness.state is AdapterState.CONNECTED
             await pause_over(clock)
         fake.feed(update(1))
-        await until(lambda: fake.acknowledged == [1])
+        await eventually(lambda: fake.acknowledged == [1])
 
 
 def pressed(update_id: int, **more: Any) -> dict[str, Any]:
@@ -445,89 +323,67 @@ def pressed(update_id: int, **more: Any) -> dict[str, Any]:
     return update(update_id, callback_query=query)
 
 
-async def test_a_pressed_button_is_handed_over_and_its_note_is_shown(
-    fake: FakeTelegram, kept: Kept, adapter: TelegramAdapter
-) -> None:
+async def test_a_pressed_button_is_handed_over_and_its_note_is_shown(fake, kept, adapter) -> None:
     kept.note = "😀" * 150
     fake.feed(pressed(1))
-    await until(lambda: fake.sent("answerCallbackQuery"))
+    await eventually(lambda: fake.sent("answerCallbackQuery"))
     assert fake.sent("answerCallbackQuery") == [{"callback_query_id": "p-1", "text": "😀" * 100}]
-    await until(lambda: fake.acknowledged == [1])
+    await eventually(lambda: fake.acknowledged == [1])
     (press,) = kept.presses
     assert (press.value, press.message_id, press.press_id) == ("approve:7", "9", "p-1")
     assert (press.source.user_id, press.source.chat_id, press.source.account) == ("77", "77", str(BOT_ID))
 
 
-async def test_a_note_that_is_refused_harms_nothing(
-    fake: FakeTelegram, kept: Kept, adapter: TelegramAdapter
-) -> None:
+async def test_a_note_that_is_refused_harms_nothing(fake, kept, adapter) -> None:
     fake.faults["answerCallbackQuery"].append(Refusal(400, "Bad Request: query is too old"))
     fake.feed(pressed(1), update(2))
-    await until(lambda: fake.acknowledged == [1, 2])
+    await eventually(lambda: fake.acknowledged == [1, 2])
     assert kept.texts == ["message 2"]
     assert adapter.liveness.state is AdapterState.CONNECTED
 
 
-@pytest.mark.parametrize(
-    "fault", [CUT, LOST, TORN, Raw(502, b"Bad Gateway"), Raw(200, b"[[["), Raw(200, b'{"ok":true}')]
-)
+@each_row("fault", [CUT, LOST, TORN, Raw(502, b"Bad Gateway"), Raw(200, b"[[["), Raw(200, b'{"ok":true}')])
 async def test_a_poll_that_fails_is_repeated_after_a_pause_and_loses_nothing(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock, fault: object
+    fake, kept, clock, fault
 ) -> None:
-    fake.feed(update(1))
+    number = len(fake.acknowledged) + 1
+    fake.feed(update(number))
     fake.faults["getUpdates"].append(fault)
     async with connected(made(fake, clock), kept) as adapter:
-        await until(lambda: clock.sleeping)
+        await eventually(lambda: clock.sleeping)
         assert adapter.liveness.state is AdapterState.RECONNECTING
         assert adapter.liveness.error_code == "unreachable"
         await pause_over(clock)
-        await until(lambda: fake.acknowledged == [1])
-        assert kept.texts == ["message 1"]
+        await eventually(lambda: number in fake.acknowledged)
+        assert kept.texts == [f"message {one}" for one in range(1, number + 1)]
         assert adapter.liveness.state is AdapterState.CONNECTED
         assert adapter.liveness.error is None
 
 
-async def test_after_a_cut_in_an_open_poll_it_polls_again(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock, adapter: TelegramAdapter
-) -> None:
-    await until(lambda: fake.sent("getUpdates"))
-    fake.hang_up()
-    await pause_over(clock)
-    fake.feed(update(1))
-    await until(lambda: fake.acknowledged == [1])
-    assert kept.texts == ["message 1"]
-
-
-async def test_pauses_grow_to_a_minute_and_not_further(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock, adapter: TelegramAdapter
-) -> None:
+async def test_pauses_grow_to_a_minute_and_not_further(fake, kept, clock, adapter) -> None:
     pauses = [adapter._pause_ms(failures) for failures in range(1, 40)]
     for failures, pause in enumerate(pauses):
         assert min(60_000, 1_000 * 2**failures) / 2 <= pause <= min(60_000, 1_000 * 2**failures)
     assert len(set(pauses)) > 30
 
 
-async def test_the_pause_that_telegram_asks_for_is_kept(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock
-) -> None:
+async def test_the_pause_that_telegram_asks_for_is_kept(fake, kept, clock) -> None:
     fake.feed(update(1))
     fake.faults["getUpdates"].append(Refusal(429, "Too Many Requests: retry after 90", {"retry_after": 90}))
     async with connected(made(fake, clock), kept):
-        await until(lambda: clock.sleeping)
+        await eventually(lambda: clock.sleeping)
         clock.advance(timedelta(seconds=89))
         assert clock.sleeping == 1
         clock.advance(timedelta(seconds=1))
-        await until(lambda: fake.acknowledged == [1])
+        await eventually(lambda: fake.acknowledged == [1])
         assert kept.texts == ["message 1"]
 
 
-async def test_another_that_polls_for_a_moment_is_told_of_and_waited_out(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock, adapter: TelegramAdapter
-) -> None:
-    await until(lambda: fake._poll is not None)
+async def test_another_that_polls_for_a_moment_is_told_of_and_waited_out(fake, kept, clock, adapter) -> None:
+    await eventually(lambda: fake._poll is not None)
     async with httpx2.AsyncClient(trust_env=False) as other:
         task = asyncio.ensure_future(other.post(f"{fake.url}/bot{TOKEN}/getUpdates", json={}))
-        await until(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
+        await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
         fake.feed(update(1))
         await task
     assert adapter.liveness.error_code == "conflict"
@@ -535,45 +391,43 @@ async def test_another_that_polls_for_a_moment_is_told_of_and_waited_out(
     assert adapter.liveness.since == clock.now()
     assert kept.inbound == []
     await pause_over(clock)
-    await until(lambda: kept.inbound)
+    await eventually(lambda: kept.inbound)
     assert adapter.liveness.state is AdapterState.CONNECTED
     assert adapter.liveness.error is None
     assert adapter.liveness.since == clock.now()
 
 
-async def test_a_group_that_became_a_supergroup_is_followed(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock, adapter: TelegramAdapter
-) -> None:
+async def test_a_group_that_became_a_supergroup_is_followed(fake, kept, clock, adapter) -> None:
     old, new = {"id": -500, "type": "group", "title": "Team"}, {"id": -100500, "type": "supergroup"}
     kept.failures = [StoreUnavailable("not now")]
     fake.feed(
         update(1, message=message(1, chat=old, migrate_to_chat_id=-100500)),
         update(2, message=message(1, chat=new, migrate_from_chat_id=-500)),
     )
-    await until(lambda: kept.asked == 1)
+    await eventually(lambda: kept.asked == 1)
     assert fake.acknowledged == []
     assert (await adapter.send("-500", "hello")).success
     assert fake.sent("sendMessage")[-1]["chat_id"] == -100500
     await pause_over(clock)
-    await until(lambda: fake.acknowledged == [1, 2])
+    await eventually(lambda: fake.acknowledged == [1, 2])
     assert kept.moves == [("-500", "-100500")] * 2
     assert kept.inbound == []
 
 
 async def test_what_is_sent_to_a_group_that_moved_while_nobody_listened_follows_it(
-    fake: FakeTelegram, kept: Kept, adapter: TelegramAdapter
+    fake, kept, adapter
 ) -> None:
     words = "Bad Request: group chat was upgraded to a supergroup chat"
     fake.faults["sendMessage"].append(Refusal(400, words, {"migrate_to_chat_id": -100500}))
     assert (await adapter.send("-500", "hello")).success
     assert [one["chat_id"] for one in fake.sent("sendMessage")] == [-500, -100500]
-    await until(lambda: kept.moves == [("-500", "-100500")])
+    await eventually(lambda: kept.moves == [("-500", "-100500")])
 
 
-async def test_a_token_that_is_taken_away_ends_it(fake: FakeTelegram, kept: Kept, clock: ManualClock) -> None:
+async def test_a_token_that_is_taken_away_ends_it(fake, kept, clock) -> None:
     fake.faults["getUpdates"].append(Refusal(401, "Unauthorized"))
     async with connected(made(fake, clock), kept) as adapter:
-        await until(lambda: adapter.liveness.state is AdapterState.FAILED)
+        await eventually(lambda: adapter.liveness.state is AdapterState.FAILED)
         assert adapter.liveness.error_code == "unauthorized"
         assert "BotFather" in (adapter.liveness.error or "")
         assert not adapter.liveness.retryable
@@ -581,9 +435,7 @@ async def test_a_token_that_is_taken_away_ends_it(fake: FakeTelegram, kept: Kept
         assert adapter.liveness.state is AdapterState.FAILED
 
 
-async def test_receiving_and_sending_are_measured_apart(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock, adapter: TelegramAdapter
-) -> None:
+async def test_receiving_and_sending_are_measured_apart(fake, kept, clock, adapter) -> None:
     began = clock.now()
     assert (adapter.liveness.inbound_at, adapter.liveness.outbound_at) == (began, None)
     clock.advance(timedelta(seconds=5))
@@ -591,7 +443,7 @@ async def test_receiving_and_sending_are_measured_apart(
     assert (adapter.liveness.inbound_at, adapter.liveness.outbound_at) == (began, began + 5_000)
     clock.advance(timedelta(seconds=5))
     fake.feed(update(1))
-    await until(lambda: kept.inbound)
+    await eventually(lambda: kept.inbound)
     assert (adapter.liveness.inbound_at, adapter.liveness.outbound_at) == (began + 10_000, began + 5_000)
 
 
@@ -600,7 +452,7 @@ async def test_receiving_and_sending_are_measured_apart(
 
 @asynccontextmanager
 async def hooked(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock
+    fake: FakeTelegram, kept: Listener, clock: ManualClock
 ) -> AsyncIterator[tuple[TelegramAdapter, Callable[..., Any]]]:
     async with connected(made(fake, clock, webhook_url=HOOK), kept) as adapter:
         app = Starlette(routes=list(adapter.routes()))
@@ -615,7 +467,7 @@ async def hooked(
             yield adapter, deliver
 
 
-async def test_the_webhook_is_set_with_its_secret(fake: FakeTelegram, kept: Kept, clock: ManualClock) -> None:
+async def test_the_webhook_is_set_with_its_secret(fake, kept, clock) -> None:
     async with hooked(fake, kept, clock) as (adapter, _):
         assert fake.webhook["url"] == HOOK
         assert fake.webhook["secret_token"] == SECRET
@@ -625,9 +477,7 @@ async def test_the_webhook_is_set_with_its_secret(fake: FakeTelegram, kept: Kept
     assert fake.webhook["url"] == HOOK
 
 
-async def test_a_webhook_answers_200_only_when_the_message_is_kept(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock
-) -> None:
+async def test_a_webhook_answers_200_only_when_the_message_is_kept(fake, kept, clock) -> None:
     async with hooked(fake, kept, clock) as (adapter, deliver):
         kept.failures = [StoreUnavailable("away"), RuntimeError("a bug")]
         assert await deliver(update(1)) == 503
@@ -641,13 +491,9 @@ async def test_a_webhook_answers_200_only_when_the_message_is_kept(
         assert adapter.liveness.refused == 0
 
 
-@pytest.mark.parametrize("secret", [None, "", "wrong", SECRET + "x", "ünïcode"])
+@each_row("secret", [None, "", "wrong", SECRET + "x", "ünïcode"])
 async def test_a_webhook_without_the_secret_is_refused_counted_and_not_read(
-    fake: FakeTelegram,
-    kept: Kept,
-    clock: ManualClock,
-    secret: str | None,
-    caplog: pytest.LogCaptureFixture,
+    fake, kept, clock, secret, caplog
 ) -> None:
     async with hooked(fake, kept, clock) as (adapter, deliver):
         heard = adapter.liveness.inbound_at
@@ -661,7 +507,7 @@ async def test_a_webhook_without_the_secret_is_refused_counted_and_not_read(
 
 
 async def test_a_refused_or_malformed_update_of_a_webhook_is_acknowledged_and_counted(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock
+    fake, kept, clock
 ) -> None:
     async with hooked(fake, kept, clock) as (adapter, deliver):
         kept.failures = [InvalidRecord("no")]
@@ -671,118 +517,74 @@ async def test_a_refused_or_malformed_update_of_a_webhook_is_acknowledged_and_co
         assert kept.inbound == []
 
 
-async def test_a_body_that_is_too_large_is_refused_without_reading_more(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock
-) -> None:
+async def test_a_body_that_is_too_large_is_refused_without_reading_more(fake, kept, clock) -> None:
+    pieces: list[int] = []
     async with hooked(fake, kept, clock) as (adapter, deliver):
         assert await deliver(b" " * (LARGEST_UPDATE + 1)) == 413
-        asked, answered = 0, []
-
-        async def receive() -> dict[str, Any]:
-            nonlocal asked
-            asked += 1
-            return {"type": "http.request", "body": b" " * 65_536, "more_body": True}
-
-        async def send(told: dict[str, Any]) -> None:
-            answered.append(told.get("status"))
-
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": WEBHOOK_PATH,
-            "query_string": b"",
-            "headers": [(SECRET_HEADER.lower().encode(), SECRET.encode())],
-        }
-        await Starlette(routes=list(adapter.routes()))(scope, receive, send)
-        assert answered[0] == 413
-        assert asked == LARGEST_UPDATE // 65_536 + 1
+        assert await status_of(adapter, WEBHOOK_PATH, endless(pieces), **{SECRET_HEADER: SECRET}) == 413
+        assert len(pieces) == LARGEST_UPDATE // 65_536 + 1
         assert adapter.liveness.refused == 2
         assert kept.inbound == []
 
 
 async def test_a_sender_that_leaves_in_the_middle_is_told_nothing_and_nothing_is_kept(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock
+    fake, kept, clock
 ) -> None:
+    told = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
     async with hooked(fake, kept, clock) as (adapter, _):
-        told = [
-            {"type": "http.request", "body": b"{", "more_body": True},
-            {"type": "http.disconnect"},
-        ]
-        answered: list[Any] = []
-
-        async def receive() -> dict[str, Any]:
-            return told.pop(0)
-
-        async def send(one: dict[str, Any]) -> None:
-            answered.append(one.get("status"))
-
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": WEBHOOK_PATH,
-            "query_string": b"",
-            "headers": [(SECRET_HEADER.lower().encode(), SECRET.encode())],
-        }
-        await Starlette(routes=list(adapter.routes()))(scope, receive, send)
-        assert answered[0] == 408
+        assert await status_of(adapter, WEBHOOK_PATH, iter(told), **{SECRET_HEADER: SECRET}) == 408
         assert kept.inbound == []
 
 
-async def test_a_webhook_that_is_not_connected_takes_nothing(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock
-) -> None:
+async def test_a_webhook_that_is_not_connected_takes_nothing(fake, kept, clock) -> None:
     async with hooked(fake, kept, clock) as (adapter, deliver):
-        kept.hold = asyncio.Event()
+        kept.gate = asyncio.Event()
         waiting = asyncio.ensure_future(deliver(update(1)))
-        await until(lambda: kept.asked)
+        await eventually(lambda: kept.asked)
         await adapter.disconnect()
         assert await waiting == 503
         assert await deliver(update(1)) == 503
         assert kept.inbound == []
 
 
-async def test_edits_and_presses_come_by_the_webhook_too(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock
-) -> None:
+async def test_edits_and_presses_come_by_the_webhook_too(fake, kept, clock) -> None:
     async with hooked(fake, kept, clock) as (_, deliver):
         assert await deliver(update(1)) == 200
         assert await deliver(update(2, edited_message=message(1, "changed"))) == 200
         assert await deliver(pressed(3)) == 200
-        await until(lambda: fake.sent("answerCallbackQuery"))
+        await eventually(lambda: fake.sent("answerCallbackQuery"))
         assert (kept.texts, [one.text for one in kept.edits]) == (["message 1"], ["changed"])
         assert [one.value for one in kept.presses] == ["approve:7"]
 
 
-async def test_a_webhook_that_telegram_refuses_is_a_fault_of_the_configuration(
-    fake: FakeTelegram, clock: ManualClock
-) -> None:
+async def test_a_webhook_that_telegram_refuses_is_a_fault_of_the_configuration(fake, clock) -> None:
     fake.faults["setWebhook"].append(Refusal(400, "Bad Request: bad webhook: HTTPS url must be provided"))
     with pytest.raises(ConfigError, match="HTTPS url must be provided"):
         await made(fake, clock, webhook_url="http://plain.example.org").connect()
 
 
-async def test_a_webhook_is_looked_after(fake: FakeTelegram, kept: Kept, clock: ManualClock) -> None:
+async def test_a_webhook_is_looked_after(fake, kept, clock) -> None:
     look = timedelta(milliseconds=LOOK_EVERY_MS)
     async with hooked(fake, kept, clock) as (adapter, _):
         fake.faults["getWebhookInfo"].append(CUT)
-        await until(lambda: clock.sleeping)
+        await eventually(lambda: clock.sleeping)
         clock.advance(look)
-        await until(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
-        await until(lambda: clock.sleeping)
+        await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
+        await eventually(lambda: clock.sleeping)
         clock.advance(look)
-        await until(lambda: adapter.liveness.state is AdapterState.CONNECTED)
+        await eventually(lambda: adapter.liveness.state is AdapterState.CONNECTED)
         assert adapter.liveness.inbound_at == clock.now()
         fake.webhook["url"] = "https://other.example.org"
-        await until(lambda: clock.sleeping)
+        await eventually(lambda: clock.sleeping)
         clock.advance(look)
-        await until(lambda: adapter.liveness.state is AdapterState.FAILED)
+        await eventually(lambda: adapter.liveness.state is AdapterState.FAILED)
         assert adapter.liveness.error_code == "conflict"
 
 
 # What goes out.
 
 
-async def test_markdown_goes_out_in_telegrams_dialect(fake: FakeTelegram, adapter: TelegramAdapter) -> None:
+async def test_markdown_goes_out_in_telegrams_dialect(fake, adapter) -> None:
     result = await adapter.send(CHAT, "**bold** 1.5 `a_b`", reply_to="12")
     assert result.success
     (shown,) = fake.messages.values()
@@ -795,20 +597,16 @@ async def test_markdown_goes_out_in_telegrams_dialect(fake: FakeTelegram, adapte
     }
 
 
-@pytest.mark.parametrize(
-    ("metadata", "topic"),
+@each_row(
+    "metadata, topic",
     [(None, None), ({"thread_id": "42"}, 42), ({"thread_id": "1"}, None), ({"thread_id": "x"}, None)],
 )
-async def test_an_answer_goes_into_its_topic(
-    fake: FakeTelegram, adapter: TelegramAdapter, metadata: dict[str, Any] | None, topic: int | None
-) -> None:
+async def test_an_answer_goes_into_its_topic(fake, adapter, metadata, topic) -> None:
     assert (await adapter.send("-100200", "hi", metadata=metadata)).success
-    assert fake.sent("sendMessage")[0].get("message_thread_id") == topic
+    assert fake.sent("sendMessage")[-1].get("message_thread_id") == topic
 
 
-async def test_where_marks_are_refused_the_same_goes_out_plain(
-    fake: FakeTelegram, adapter: TelegramAdapter
-) -> None:
+async def test_where_marks_are_refused_the_same_goes_out_plain(fake, adapter) -> None:
     fake.faults["sendMessage"].append(
         Refusal(400, "Bad Request: can't parse entities: no end at byte offset 3")
     )
@@ -818,25 +616,21 @@ async def test_where_marks_are_refused_the_same_goes_out_plain(
     assert shown == {"chat_id": 77, "text": "**bold**"}
 
 
-async def test_long_text_is_counted_in_utf16(fake: FakeTelegram, adapter: TelegramAdapter) -> None:
+async def test_long_text_is_counted_in_utf16(fake, adapter) -> None:
     assert (await adapter.send(CHAT, "😀" * 2_048)).success
     result = await adapter.send(CHAT, "😀" * 2_048 + ".")
     assert result.error_kind is SendErrorKind.TOO_LONG
     assert len(fake.calls) == len([one for one in fake.calls if one.method != "sendMessage"]) + 1
 
 
-async def test_a_text_that_formatting_makes_too_long_goes_out_plain(
-    fake: FakeTelegram, adapter: TelegramAdapter
-) -> None:
+async def test_a_text_that_formatting_makes_too_long_goes_out_plain(fake, adapter) -> None:
     text = "- a\n" + "b\n" * 2_046
     assert len(text) == 4_096
     assert (await adapter.send(CHAT, text)).success
     assert [one.get("parse_mode") for one in fake.sent("sendMessage")] == ["MarkdownV2", None]
 
 
-async def test_a_long_text_is_formatted_off_the_event_loop(
-    adapter: TelegramAdapter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_long_text_is_formatted_off_the_event_loop(adapter, monkeypatch) -> None:
     threads: list[int] = []
 
     def noted(text: str) -> str | None:
@@ -867,12 +661,11 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-async def test_hostile_text_is_said_at_the_first_attempt(
-    fake: FakeTelegram, adapter: TelegramAdapter, text: str
-) -> None:
+@each_row("text", HOSTILE)
+async def test_hostile_text_is_said_at_the_first_attempt(fake, adapter, text) -> None:
+    before = len(fake.sent("sendMessage"))
     assert (await adapter.send(CHAT, text)).success
-    assert len(fake.sent("sendMessage")) == 1
+    assert len(fake.sent("sendMessage")) == before + 1
 
 
 REFUSALS = [
@@ -901,38 +694,31 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize(("fault", "kind", "wait"), REFUSALS, ids=range(len(REFUSALS)))
+@each_row("fault, kind, wait", REFUSALS)
 async def test_each_refusal_is_told_by_its_kind_after_one_attempt(
-    fake: FakeTelegram, adapter: TelegramAdapter, fault: object, kind: SendErrorKind, wait: int | None
+    fake, kept, clock, fault, kind, wait
 ) -> None:
-    fake.faults["sendMessage"].append(fault)
-    result = await adapter.send(CHAT, "hello")
-    assert (result.success, result.error_kind, result.retry_after_ms) == (False, kind, wait)
-    assert result.error
-    assert TOKEN not in repr(result)
-    assert len(fake.sent("sendMessage")) == 1
-    assert adapter.liveness.outbound_at is None
+    before = len(fake.sent("sendMessage"))
+    async with connected(made(fake, clock), kept) as adapter:
+        fake.faults["sendMessage"].append(fault)
+        result = await adapter.send(CHAT, "hello")
+        assert (result.success, result.error_kind, result.retry_after_ms) == (False, kind, wait)
+        assert result.error
+        assert TOKEN not in repr(result)
+        assert len(fake.sent("sendMessage")) == before + 1
+        assert adapter.liveness.outbound_at is None
 
 
-@pytest.mark.parametrize(
-    ("description", "kind"),
+@each_row(
+    "description, kind",
     [("message is too long", SendErrorKind.TOO_LONG), ("BUTTON_DATA_INVALID", SendErrorKind.BAD_FORMAT)],
 )
-async def test_what_is_refused_plain_too_is_told_by_its_kind(
-    fake: FakeTelegram, adapter: TelegramAdapter, description: str, kind: SendErrorKind
-) -> None:
+async def test_what_is_refused_plain_too_is_told_by_its_kind(fake, adapter, description, kind) -> None:
     fake.faults["sendMessage"].extend([Refusal(400, f"Bad Request: {description}")] * 2)
     assert (await adapter.send(CHAT, "hello")).error_kind is kind
 
 
-async def test_an_empty_text_is_refused(fake: FakeTelegram, adapter: TelegramAdapter) -> None:
-    assert (await adapter.send(CHAT, "  ")).error_kind is SendErrorKind.BAD_FORMAT
-    assert fake.messages == {}
-
-
-async def test_silence_after_a_request_leaves_its_end_unknown(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock
-) -> None:
+async def test_silence_after_a_request_leaves_its_end_unknown(fake, kept, clock) -> None:
     async with connected(made(fake, clock, timeout_ms=300), kept) as adapter:
         fake.faults["sendMessage"].append(SILENCE)
         result = await adapter.send(CHAT, "hello")
@@ -940,18 +726,14 @@ async def test_silence_after_a_request_leaves_its_end_unknown(
         assert result.error == "Telegram's answer was lost: read timeout"
 
 
-async def test_a_connection_that_is_refused_may_be_tried_again(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock
-) -> None:
+async def test_a_connection_that_is_refused_may_be_tried_again(fake, kept, clock) -> None:
     async with connected(made(fake, clock), kept) as adapter:
         assert adapter._api is not None
         adapter._api._base = "http://127.0.0.1:9"
         assert (await adapter.send(CHAT, "hello")).error_kind is SendErrorKind.TRANSIENT
 
 
-async def test_edits_replace_and_one_that_changes_nothing_is_a_success(
-    fake: FakeTelegram, adapter: TelegramAdapter
-) -> None:
+async def test_edits_replace_and_one_that_changes_nothing_is_a_success(fake, adapter) -> None:
     first = await adapter.send(CHAT, "one")
     assert first.message_id is not None
     for _ in range(2):
@@ -964,7 +746,7 @@ async def test_edits_replace_and_one_that_changes_nothing_is_a_success(
     assert (await adapter.edit_message(CHAT, "1", "x" * 4_097)).error_kind is SendErrorKind.TOO_LONG
 
 
-async def test_what_was_said_is_taken_back(fake: FakeTelegram, adapter: TelegramAdapter) -> None:
+async def test_what_was_said_is_taken_back(fake, adapter) -> None:
     first = await adapter.send(CHAT, "one")
     assert first.message_id is not None
     assert (await adapter.delete_message(CHAT, first.message_id)).success
@@ -973,9 +755,7 @@ async def test_what_was_said_is_taken_back(fake: FakeTelegram, adapter: Telegram
     assert (await adapter.delete_message(CHAT, "abc")).error_kind is SendErrorKind.BAD_FORMAT
 
 
-async def test_typing_is_shown_and_rests_when_telegram_asks_for_it(
-    fake: FakeTelegram, clock: ManualClock, adapter: TelegramAdapter
-) -> None:
+async def test_typing_is_shown_and_rests_when_telegram_asks_for_it(fake, clock, adapter) -> None:
     fake.faults["sendChatAction"].extend([CUT, Refusal(429, "Too Many Requests", {"retry_after": 5})])
     for _ in range(4):
         await adapter.send_typing(CHAT, {"thread_id": "4"})
@@ -986,9 +766,7 @@ async def test_typing_is_shown_and_rests_when_telegram_asks_for_it(
     assert len(fake.sent("sendChatAction")) == 3
 
 
-async def test_a_message_is_marked_as_seen_until_the_mark_is_taken_back(
-    fake: FakeTelegram, adapter: TelegramAdapter
-) -> None:
+async def test_a_message_is_marked_as_seen_until_the_mark_is_taken_back(fake, adapter) -> None:
     group = "-100200"
     marked = await adapter.react(group, "5", {"thread_id": "4"})
     assert marked.success
@@ -1002,9 +780,7 @@ async def test_a_message_is_marked_as_seen_until_the_mark_is_taken_back(
     assert (await adapter.react(group, "6")).error_kind is SendErrorKind.BAD_FORMAT
 
 
-async def test_a_reaction_that_telegram_refuses_for_its_rate_holds_up_no_answer(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock
-) -> None:
+async def test_a_reaction_that_telegram_refuses_for_its_rate_holds_up_no_answer(fake, kept, clock) -> None:
     fake.faults["setMessageReaction"].append(Refusal(429, "Too Many Requests", {"retry_after": 60}))
     paced = TelegramAdapter(made(fake, clock).config, clock=clock, timer=clock)
     async with connected(paced, kept) as adapter:
@@ -1014,7 +790,7 @@ async def test_a_reaction_that_telegram_refuses_for_its_rate_holds_up_no_answer(
         assert (await adapter.send(CHAT, "the answer")).success
 
 
-async def test_reactions_give_way_to_answers(fake: FakeTelegram, kept: Kept, clock: ManualClock) -> None:
+async def test_reactions_give_way_to_answers(fake, kept, clock) -> None:
     paced = TelegramAdapter(made(fake, clock).config, clock=clock, timer=clock)
     async with connected(paced, kept) as adapter:
         marks = [await adapter.react(CHAT, str(number)) for number in range(1, 11)]
@@ -1024,9 +800,7 @@ async def test_reactions_give_way_to_answers(fake: FakeTelegram, kept: Kept, clo
         assert (await adapter.send(CHAT, "the answer")).success
 
 
-async def test_a_card_has_buttons_and_loses_them_when_it_has_its_answer(
-    fake: FakeTelegram, adapter: TelegramAdapter
-) -> None:
+async def test_a_card_has_buttons_and_loses_them_when_it_has_its_answer(fake, adapter) -> None:
     card = Card(text="Go on?", buttons=(Button(label="Yes", value="yes:1"), Button(label="No", value="no:1")))
     sent = await adapter.send_card(CHAT, card, {"thread_id": "3"})
     assert sent.message_id is not None
@@ -1042,18 +816,16 @@ async def test_a_card_has_buttons_and_loses_them_when_it_has_its_answer(
     assert shown["text"] == "Go on?\n\nAda: yes"
 
 
-@pytest.mark.parametrize("value", ["", "x" * 65, "é" * 33])
-async def test_a_button_that_cannot_be_carried_is_refused(
-    fake: FakeTelegram, adapter: TelegramAdapter, value: str
-) -> None:
+@each_row("value", ["", "x" * 65, "é" * 33])
+async def test_a_button_that_cannot_be_carried_is_refused(fake, adapter, value) -> None:
     card = Card(text="Go on?", buttons=(Button(label="Yes", value=value),))
     assert (await adapter.send_card(CHAT, card)).error_kind is SendErrorKind.BAD_FORMAT
     assert (await adapter.update_card(CHAT, "1", card)).error_kind is SendErrorKind.BAD_FORMAT
     assert fake.messages == {}
 
 
-@pytest.mark.parametrize(
-    ("kind", "method", "name"),
+@each_row(
+    "kind, method, name",
     [
         (MessageType.PHOTO, "sendPhoto", "photo"),
         (MessageType.VOICE, "sendVoice", "voice"),
@@ -1063,20 +835,16 @@ async def test_a_button_that_cannot_be_carried_is_refused(
         (MessageType.DOCUMENT, "sendDocument", "document"),
     ],
 )
-async def test_files_are_sent_by_their_kind(
-    fake: FakeTelegram, adapter: TelegramAdapter, kind: MessageType, method: str, name: str
-) -> None:
+async def test_files_are_sent_by_their_kind(fake, adapter, kind, method, name) -> None:
     file = Attachment(kind=kind, ref="", mime="image/png", name="a b.png")
     assert (await adapter.send_media(CHAT, file, sending(b"\x00\xff"), metadata={"thread_id": "5"})).success
-    call = fake.calls[-1] if fake.calls[-1].files else next(one for one in fake.calls if one.files)
+    call = [one for one in fake.calls if one.files][-1]
     assert call.method == method
     assert call.files == {name: ("a b.png", "image/png", b"\x00\xff")}
     assert call.fields == {"chat_id": 77, "message_thread_id": 5}
 
 
-async def test_a_caption_is_formatted_and_bounded_and_falls_back(
-    fake: FakeTelegram, adapter: TelegramAdapter
-) -> None:
+async def test_a_caption_is_formatted_and_bounded_and_falls_back(fake, adapter) -> None:
     file = Attachment(kind=MessageType.STICKER, ref="")
     fake.faults["sendDocument"].append(Refusal(400, "Bad Request: can't parse entities"))
     assert (await adapter.send_media(CHAT, file, sending(b"x"), "**look**")).success
@@ -1085,7 +853,7 @@ async def test_a_caption_is_formatted_and_bounded_and_falls_back(
     assert result.error_kind is SendErrorKind.TOO_LONG
 
 
-async def test_a_hostile_name_or_type_of_a_file_is_data(fake: FakeTelegram, adapter: TelegramAdapter) -> None:
+async def test_a_hostile_name_or_type_of_a_file_is_data(fake, adapter) -> None:
     name = '../../etc/"passwd\r\nX-Evil: 1\0.txt'
     file = Attachment(kind=MessageType.DOCUMENT, ref="", mime="text/html\r\nX-Evil: 1", name=name)
     assert (await adapter.send_media(CHAT, file, sending(b"x"))).success
@@ -1096,9 +864,7 @@ async def test_a_hostile_name_or_type_of_a_file_is_data(fake: FakeTelegram, adap
     assert "\n" not in shown
 
 
-async def test_a_file_that_is_too_large_for_telegram_is_told_so(
-    fake: FakeTelegram, adapter: TelegramAdapter
-) -> None:
+async def test_a_file_that_is_too_large_for_telegram_is_told_so(fake, adapter) -> None:
     fake.faults["sendDocument"].append(Raw(413, b"<html>Request Entity Too Large"))
     file = Attachment(kind=MessageType.DOCUMENT, ref="")
     assert (await adapter.send_media(CHAT, file, sending(b"x"))).error_kind is SendErrorKind.TOO_LONG
@@ -1111,13 +877,13 @@ def of(ref: str, size: int | None = None) -> Attachment:
     return Attachment(kind=MessageType.DOCUMENT, ref=ref, size=size)
 
 
-async def test_a_file_is_fetched_by_its_id(fake: FakeTelegram, adapter: TelegramAdapter) -> None:
+async def test_a_file_is_fetched_by_its_id(fake, adapter) -> None:
     fake.files["f1"] = {"file_id": "f1", "file_size": 4, "file_path": "documents/file 1.txt"}
     fake.contents["documents/file%201.txt"] = b"text"
     assert await fetched(adapter, of("f1"), max_bytes=4) == b"text"
 
 
-async def test_a_file_over_the_bound_is_not_read(fake: FakeTelegram, adapter: TelegramAdapter) -> None:
+async def test_a_file_over_the_bound_is_not_read(fake, adapter) -> None:
     fake.files["f1"] = {"file_id": "f1", "file_path": "documents/f"}
     fake.contents["documents/f"] = b"x" * 100_000
     fake.faults["getFile"].extend([None, Refusal(400, "Bad Request: file is too big")])
@@ -1131,7 +897,7 @@ async def test_a_file_over_the_bound_is_not_read(fake: FakeTelegram, adapter: Te
     assert await fetched(adapter, of("f1"), max_bytes=100_000) == b"x" * 100_000
 
 
-@pytest.mark.parametrize(
+@each_row(
     "path",
     [
         "../../bot1:x/getMe",
@@ -1145,18 +911,14 @@ async def test_a_file_over_the_bound_is_not_read(fake: FakeTelegram, adapter: Te
         None,
     ],
 )
-async def test_a_path_that_leads_elsewhere_is_not_followed(
-    fake: FakeTelegram, adapter: TelegramAdapter, path: Any
-) -> None:
+async def test_a_path_that_leads_elsewhere_is_not_followed(fake, adapter, path) -> None:
     fake.files["f1"] = {"file_id": "f1", "file_path": path}
     with pytest.raises(ServerUnavailable):
         await fetched(adapter, of("f1"), max_bytes=10)
     assert [one for one in fake.paths if one.startswith("/file/")] == []
 
 
-async def test_a_file_that_cannot_be_had_is_told_and_no_other_host_is_asked(
-    fake: FakeTelegram, adapter: TelegramAdapter
-) -> None:
+async def test_a_file_that_cannot_be_had_is_told_and_no_other_host_is_asked(fake, adapter) -> None:
     fake.files["moved"] = {"file_id": "moved", "file_path": "moved/f"}
     fake.contents["moved/f"] = "elsewhere"  # type: ignore[assignment]
     fake.files["gone"] = {"file_id": "gone", "file_path": "gone/f"}
@@ -1172,37 +934,8 @@ async def test_a_file_that_cannot_be_had_is_told_and_no_other_host_is_asked(
 # Secrets.
 
 
-async def test_the_token_is_in_no_log_no_failure_and_no_picture(
-    fake: FakeTelegram, kept: Kept, clock: ManualClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    fake.faults["getUpdates"].extend([CUT, Raw(500, b"<html>"), Refusal(400, "odd"), Raw(200, b"[[[")])
-    fake.faults["sendMessage"].extend([LOST, TORN, CUT])
-    fake.files["f1"] = {"file_id": "f1", "file_path": "gone/f"}
-    said: list[str] = []
-    async with connected(made(fake, clock), kept) as adapter:
-        for _ in range(4):
-            await pause_over(clock)
-            said.append(repr(adapter.liveness))
-        said += [repr(await adapter.send(CHAT, "hush-hush")) for _ in range(4)]
-        with pytest.raises(ServerUnavailable) as caught:
-            await fetched(adapter, of("f1"), max_bytes=10)
-        said += [repr(adapter), repr(adapter._api), repr(adapter.config), repr(caught.value.as_dict())]
-        fake.feed(update(1, message=message(1, "hush-hush")))
-        await until(lambda: kept.inbound)
-    told = "\n".join([caplog.text, *said])
-    assert "HTTP Request: POST" in caplog.text
-    assert "receive_response_headers" in caplog.text
-    assert TOKEN not in told
-    assert TOKEN.partition(":")[2] not in told
-    assert SECRET not in told
-    assert "hush-hush" not in caplog.text
-
-
-async def test_messages_of_several_chats_keep_their_order(
-    fake: FakeTelegram, kept: Kept, adapter: TelegramAdapter
-) -> None:
+async def test_messages_of_several_chats_keep_their_order(fake, kept, adapter) -> None:
     chats = [PRIVATE, GROUP]
     fake.feed(*(update(n, message=message(n, str(n), chat=chats[n % 2])) for n in range(1, 251)))
-    await until(lambda: len(fake.acknowledged) == 250)
+    await eventually(lambda: len(fake.acknowledged) == 250)
     assert kept.texts == [str(n) for n in range(1, 251)]

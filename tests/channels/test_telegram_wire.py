@@ -24,14 +24,7 @@ from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import ButtonPress, MessageEvent, MessageType, SendErrorKind
 from postroom.gateway.platforms.telegram import TelegramOptions
 from postroom.gateway.platforms.telegram_markdown import markdown_v2
-from postroom.gateway.platforms.telegram_wire import (
-    Me,
-    Posted,
-    mended,
-    place,
-    read_answer,
-    read_update,
-)
+from postroom.gateway.platforms.telegram_wire import Me, Posted, mended, place, read_answer, read_update
 from postroom.gateway.session import build_session_key
 from table_rows import each_row
 
@@ -60,7 +53,6 @@ def test_a_direct_message_is_read_whole() -> None:
     assert event.timestamp == 1_700_000_000_000
     assert event.addressed
     source = event.source
-    assert source is not None
     assert source.to_dict() == {
         "platform": "telegram",
         "chat_id": "77",
@@ -102,9 +94,7 @@ def test_a_direct_message_is_read_whole() -> None:
         ("/etc/passwd", [], "/etc/passwd", False),
     ],
 )
-def test_who_a_message_of_a_group_is_meant_for(
-    text: str, entities: list[Any], reads: str, addressed: bool
-) -> None:
+def test_who_a_message_of_a_group_is_meant_for(text, entities, reads, addressed) -> None:
     event = inbound(text=text, entities=entities)
     assert (event.text, event.addressed) == (reads, addressed)
     assert event.message_type is (MessageType.COMMAND if event.is_command() else MessageType.TEXT)
@@ -133,7 +123,7 @@ def test_an_answer_to_us_is_meant_for_us() -> None:
         ({"forward_date": 1}, None),
         ({}, "Ada"),
     ])  # fmt: skip
-def test_an_answer_to_a_forward_names_the_author_of_the_words(origin: Any, author: str | None) -> None:
+def test_an_answer_to_a_forward_names_the_author_of_the_words(origin, author) -> None:
     ada = {"id": 7, "is_bot": False, "first_name": "Ada"}
     answered = {**message(3, "stranger words", chat=GROUP), "from": ada, **origin}
     event = inbound(text="do so", reply_to_message=answered)
@@ -145,7 +135,6 @@ def test_a_topic_is_a_thread_and_its_beginning_is_not_answered() -> None:
     event = inbound(
         text="hi", message_thread_id=4, is_topic_message=True, reply_to_message={**root, "from": OURSELVES}
     )
-    assert event.source is not None
     assert (event.source.thread_id, event.source.chat_topic, event.source.chat_type) == (
         "4",
         "Plans",
@@ -160,7 +149,6 @@ def test_a_topic_is_a_thread_and_its_beginning_is_not_answered() -> None:
 
 def test_a_chain_of_answers_is_no_topic() -> None:
     event = inbound(text="hi", message_thread_id=4, reply_to_message=message(4, "before", chat=GROUP))
-    assert event.source is not None
     assert event.source.thread_id is None
     assert event.reply_to_message_id == "4"
 
@@ -168,7 +156,6 @@ def test_a_chain_of_answers_is_no_topic() -> None:
 def test_who_speaks_for_a_chat_has_the_chats_id() -> None:
     anonymous = {"id": 1_087_968_824, "is_bot": True, "first_name": "Group", "username": "GroupAnonymousBot"}
     event = inbound(text="hi", sender_chat=GROUP, **{"from": anonymous})
-    assert event.source is not None
     assert (event.source.user_id, event.source.user_name, event.source.is_bot) == ("-100200", "Team", False)
 
 
@@ -180,7 +167,6 @@ def test_a_channel_is_a_channel() -> None:
     }
     found = read_update(update(1, channel_post=post), ME)
     assert isinstance(found, Posted)
-    assert found.event.source is not None
     assert (found.event.source.chat_type, found.event.source.user_id) == ("channel", "-100300")
     assert (found.event.addressed, found.edited) == (False, False)
     edited = read_update(update(1, edited_channel_post=post), ME)
@@ -190,7 +176,6 @@ def test_a_channel_is_a_channel() -> None:
 
 def test_other_bots_are_marked_as_bots() -> None:
     event = inbound(text="hi", **{"from": BOT})
-    assert event.source is not None
     assert event.source.is_bot
 
 
@@ -206,7 +191,7 @@ def test_other_bots_are_marked_as_bots() -> None:
         {"callback_query": {"id": "1", "from": ADA, "message": message(1), "game_short_name": "y"}},
     ],
 )
-def test_what_nobody_said_to_us_is_passed_over(told: dict[str, Any]) -> None:
+def test_what_nobody_said_to_us_is_passed_over(told) -> None:
     assert read_update(update(1, **told), ME) is None
 
 
@@ -232,9 +217,7 @@ SIZES = [
         ({"sticker": {**FILE, "is_video": True}}, MessageType.STICKER, "F", "video/webm"),
     ],
 )
-def test_files_are_read_by_their_kind(
-    told: dict[str, Any], kind: MessageType, ref: str, mime: str | None
-) -> None:
+def test_files_are_read_by_their_kind(told, kind, ref, mime) -> None:
     event = inbound(chat=PRIVATE, **told)
     (file,) = event.media
     assert (event.message_type, file.kind, file.ref, file.mime) == (kind, kind, ref, mime)
@@ -277,7 +260,7 @@ def test_each_item_of_an_album_is_a_message_of_its_own() -> None:
         ({"paid_media": {}}, MessageType.TEXT, ""),
     ],
 )
-def test_what_is_no_text_is_told_as_text(told: dict[str, Any], kind: MessageType, text: str) -> None:
+def test_what_is_no_text_is_told_as_text(told, kind, text) -> None:
     event = inbound(chat=PRIVATE, **told)
     assert (event.message_type, event.text) == (kind, text)
 
@@ -300,7 +283,7 @@ def test_what_is_no_text_is_told_as_text(told: dict[str, Any], kind: MessageType
         update(1, callback_query="x"),
     ],
 )
-def test_what_cannot_be_read_is_refused(told: Any) -> None:
+def test_what_cannot_be_read_is_refused(told) -> None:
     with pytest.raises(InvalidArgument):
         read_update(told, ME)
 
@@ -318,7 +301,7 @@ def test_what_cannot_be_read_is_refused(told: Any) -> None:
         ("venue", {"title": "x"}),
     ],
 )
-def test_a_part_in_an_unknown_form_is_named_and_the_words_are_read(name: str, part: Any) -> None:
+def test_a_part_in_an_unknown_form_is_named_and_the_words_are_read(name, part) -> None:
     event = inbound(chat=PRIVATE, caption="see", **{name: part})
     assert (event.text, event.media, event.unread) == ("see", (), (f"a {name}",))
     answering = inbound(chat=PRIVATE, text="why?", reply_to_message=message(3, None, **{name: part}))
@@ -337,7 +320,7 @@ PARTS = st.recursive(
 
 
 @given(told=PARTS, name=st.sampled_from(["message", "edited_message", "callback_query"]), extra=PARTS)
-def test_anything_is_read_passed_over_or_refused(told: Any, name: str, extra: Any) -> None:
+def test_anything_is_read_passed_over_or_refused(told, name, extra) -> None:
     for part in (
         told,
         {**message(1, "x"), **(told if isinstance(told, dict) else {"text": told, "quote": extra})},
@@ -353,7 +336,7 @@ def test_anything_is_read_passed_over_or_refused(told: Any, name: str, extra: An
 
 
 @given(text=st.text(st.characters(exclude_categories=[])))
-def test_mended_text_can_be_kept_everywhere_and_counts_the_same(text: str) -> None:
+def test_mended_text_can_be_kept_everywhere_and_counts_the_same(text) -> None:
     whole = mended(text)
     assert "\0" not in whole
     assert len(whole.encode("utf-16-le")) == len(text.encode("utf-16-le", "surrogatepass"))
@@ -379,12 +362,12 @@ def test_mended_text_can_be_kept_everywhere_and_counts_the_same(text: str) -> No
         (420, {"ok": False, "description": "Flood"}, SendErrorKind.BAD_FORMAT),
     ],
 )
-def test_answers_are_read(status: int, body: Any, kind: SendErrorKind | None) -> None:
+def test_answers_are_read(status, body, kind) -> None:
     assert read_answer(status, json.dumps(body).encode()).kind is kind
 
 
 @each_row("wait", ["7", True, -1, 10**9, None, [], float("nan")])
-def test_a_pause_that_is_none_is_not_kept(wait: Any) -> None:
+def test_a_pause_that_is_none_is_not_kept(wait) -> None:
     body = json.dumps({"ok": False, "parameters": {"retry_after": wait}}).encode()
     answer = read_answer(429, body)
     assert (answer.kind, answer.retry_after_ms) == (SendErrorKind.RATE_LIMITED, None)
@@ -450,13 +433,13 @@ def test_an_address_that_holds_a_password_is_refused_without_showing_it() -> Non
         ("[a][1]\n\n[1]: http://x", r"\[a\]\[1\]" + "\n\n" + r"\[1\]: http://x"),
     ],
 )
-def test_markdown_is_written_in_telegrams_dialect(markdown: str, marked: str) -> None:
+def test_markdown_is_written_in_telegrams_dialect(markdown, marked) -> None:
     assert markdown_v2(markdown) == marked
     shown_text(marked)
 
 
 @each_row("text", ["", " \n", "```\n```", "> " * 100 + "x", "> \n> "])
-def test_what_would_show_nothing_or_lose_something_is_left_as_it_is(text: str) -> None:
+def test_what_would_show_nothing_or_lose_something_is_left_as_it_is(text) -> None:
     assert markdown_v2(text) is None
 
 
@@ -470,7 +453,7 @@ PIECES = st.lists(
 
 
 @given(text=PIECES)
-def test_telegram_can_read_whatever_is_written_and_no_word_is_lost(text: str) -> None:
+def test_telegram_can_read_whatever_is_written_and_no_word_is_lost(text) -> None:
     marked = markdown_v2(text)
     if marked is not None:
         shown = shown_text(marked)

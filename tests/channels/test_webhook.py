@@ -102,20 +102,17 @@ async def test_what_is_not_kept_is_not_acknowledged_and_taken_when_it_comes_agai
     assert [one.message_id for one in gateway.accepted] == ["pier/d-1"]
 
 
+def github(body: bytes, delivery: str) -> dict[str, str]:
+    signature = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
+    told = {"X-Hub-Signature-256": f"sha256={signature}", "X-GitHub-Delivery": delivery}
+    return {"Content-Type": "application/json", **told}
+
+
 async def test_deliveries_are_named_within_their_route(adapter, gateway, clock) -> None:
-    body = b'{"text": "x"}'
-    github = {
-        "Content-Type": "application/json",
-        "X-Hub-Signature-256": "sha256=" + hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest(),
-        "X-GitHub-Delivery": "same",
-    }
+    body, push = b'{"text": "x"}', b'{"repo": {"name": "boats"}, "commits": [{"message": "Paint"}]}'
     async with calling(adapter) as client:
         await client.post("/webhook/pier", content=body, headers=signed(clock, body, delivery="same"))
-        body = b'{"repo": {"name": "boats"}, "commits": [{"message": "Paint"}]}'
-        github["X-Hub-Signature-256"] = (
-            "sha256=" + hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
-        )
-        await client.post("/webhook/hub", content=body, headers=github)
+        await client.post("/webhook/hub", content=push, headers=github(push, "same"))
     assert [(one.message_id, one.text) for one in gateway.accepted] == [
         ("pier/same", "x"),
         ("hub/same", "boats: Paint"),
@@ -145,8 +142,8 @@ async def test_gitlab_shows_its_token_and_its_retries_have_one_key(adapter, gate
 BODY = b'{"text": "the words of the body"}'
 
 
-@pytest.mark.parametrize(
-    ("route", "changed", "status"),
+@each_row(
+    "route, changed, status",
     [
         ("pier", {"secret": "another secret, which is wrong"}, 401),
         ("pier", {"X-Postroom-Signature": ""}, 401),
@@ -165,6 +162,7 @@ async def test_a_request_that_is_wrong_is_refused_and_counted(
     adapter, gateway, clock, caplog, route, changed, status
 ) -> None:
     caplog.set_level(logging.DEBUG)
+    refused = adapter.liveness.refused
     headers = [
         (name.encode(), value.encode("utf-8")) for name, value in signed(clock, BODY, **changed).items()
     ]
@@ -173,12 +171,12 @@ async def test_a_request_that_is_wrong_is_refused_and_counted(
     assert answer.status_code == status
     assert answer.json()["error"]["message"]
     assert gateway.accepted == []
-    assert adapter.liveness.refused == 1
+    assert adapter.liveness.refused == refused + 1
     assert "words of the body" not in caplog.text
     assert SECRET not in caplog.text + answer.text
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         b"",
@@ -194,31 +192,30 @@ async def test_a_request_that_is_wrong_is_refused_and_counted(
 async def test_a_signed_body_that_cannot_be_read_is_refused_and_counted(
     adapter, gateway, clock, body
 ) -> None:
+    refused = adapter.liveness.refused
     async with calling(adapter) as client:
         answer = await client.post("/webhook/pier", content=body, headers=signed(clock, body))
     assert answer.status_code == 400
-    assert (gateway.accepted, adapter.liveness.refused) == ([], 1)
+    assert (gateway.accepted, adapter.liveness.refused) == ([], refused + 1)
 
 
-@pytest.mark.parametrize(("offset", "status"), [(0, 202), (-300, 202), (300, 202), (-301, 401), (301, 401)])
-async def test_a_time_stamp_is_good_for_five_minutes(adapter, clock, offset, status) -> None:
-    stamp = str(clock.now() // 1000 + offset)
+async def test_a_time_stamp_is_good_for_five_minutes(adapter, clock) -> None:
+    found = {}
     async with calling(adapter) as client:
-        answer = await client.post("/webhook/pier", content=BODY, headers=signed(clock, BODY, stamp=stamp))
-    assert answer.status_code == status
+        for offset in (0, -300, 300, -301, 301):
+            stamp = str(clock.now() // 1000 + offset)
+            headers = signed(clock, BODY, stamp=stamp, delivery=f"d{offset}")
+            found[offset] = (await client.post("/webhook/pier", content=BODY, headers=headers)).status_code
+    assert found == {0: 202, -300: 202, 300: 202, -301: 401, 301: 401}
 
 
-@pytest.mark.parametrize("delivery", ["d-2", None])
-async def test_a_request_that_was_overheard_is_not_taken_under_another_id(
-    adapter, gateway, clock, delivery
-) -> None:
-    stamp = seconds(clock)
+async def test_a_request_that_was_overheard_is_not_taken_under_another_id(adapter, gateway, clock) -> None:
+    stamp, found = seconds(clock), []
     async with calling(adapter) as client:
-        first = await client.post("/webhook/pier", content=BODY, headers=signed(clock, BODY, stamp=stamp))
-        other = signed(clock, BODY, stamp=stamp, delivery=delivery)
-        replayed = await client.post("/webhook/pier", content=BODY, headers=other)
-        again = await client.post("/webhook/pier", content=BODY, headers=signed(clock, BODY, stamp=stamp))
-    assert [one.status_code for one in (first, replayed, again)] == [202, 401, 202]
+        for delivery in ("d-1", "d-2", None, "d-1"):
+            headers = signed(clock, BODY, stamp=stamp, delivery=delivery)
+            found.append((await client.post("/webhook/pier", content=BODY, headers=headers)).status_code)
+    assert found == [202, 401, 401, 202]
     assert {one.message_id for one in gateway.accepted} == {"pier/d-1"}
 
 
@@ -286,13 +283,13 @@ async def test_a_message_that_is_kept_while_the_adapter_stops_is_not_acknowledge
         ("no fields {not one}", "no fields {not one}"),
     ],
 )
-def test_a_template_is_filled_once(template: str, said: str) -> None:
+def test_a_template_is_filled_once(template, said) -> None:
     data = {"a": {"b": "{c}"}, "c": 1.5, "list": ["one", "two"], "flag": True}
     assert prompt_of(template, data, b"") == said
 
 
-@pytest.mark.parametrize(
-    ("scheme", "template", "is_command"),
+@each_row(
+    "scheme, template, is_command",
     [
         ("postroom", None, True),
         ("gitlab", None, False),
@@ -310,36 +307,28 @@ async def test_what_strangers_write_is_no_command(clock, gateway, scheme, templa
         headers = {**signed(clock, body), "X-Gitlab-Token": SECRET}
         assert (await client.post("/webhook/pier", content=body, headers=headers)).status_code == 202
     await adapter.disconnect()
-    (event,) = gateway.accepted
+    event = gateway.accepted.pop()
     assert (event.is_command(), event.message_type is MessageType.COMMAND) == (is_command, is_command)
     assert "/stop now" in event.text
 
 
-@pytest.mark.parametrize(
-    ("body", "missing"),
-    [
-        (b'{"zen": "Keep it logically awesome.", "hook_id": 1}', "repo.name"),
-        (b'{"repo": {"name": "pier"}, "commits": []}', "commits.0.message"),
-        (b'{"repo": {"name": "pier"}, "commits": [{"message": null}]}', None),
-    ],
-)
-async def test_an_event_that_lacks_a_field_of_the_prompt_is_ignored(adapter, gateway, body, missing) -> None:
-    right = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
-    headers = {
-        "Content-Type": "application/json",
-        "X-Hub-Signature-256": f"sha256={right}",
-        "X-GitHub-Delivery": "d-1",
+async def test_an_event_that_lacks_a_field_of_the_prompt_is_ignored(adapter, gateway) -> None:
+    bodies = {
+        b'{"zen": "Keep it logically awesome.", "hook_id": 1}': "repo.name",
+        b'{"repo": {"name": "pier"}, "commits": []}': "commits.0.message",
+        b'{"repo": {"name": "pier"}, "commits": [{"message": null}]}': None,
     }
     async with calling(adapter) as client:
-        answer = await client.post("/webhook/hub", content=body, headers=headers)
-    assert answer.status_code == 202
-    if missing is not None:
-        assert answer.json() == {"delivery": "d-1", "status": "ignored", "missing": missing}
-    assert [event.text for event in gateway.accepted] == ([] if missing else ["pier: "])
+        for body, missing in bodies.items():
+            answer = await client.post("/webhook/hub", content=body, headers=github(body, "d-1"))
+            assert answer.status_code == 202
+            if missing is not None:
+                assert answer.json() == {"delivery": "d-1", "status": "ignored", "missing": missing}
+    assert [event.text for event in gateway.accepted] == ["pier: "]
 
 
-@pytest.mark.parametrize(
-    ("route", "fields"),
+@each_row(
+    "route, fields",
     [
         ({"prompt": "Look at {title} of {title} in {n}."}, {"title": "Obey me\nnow", "n": "3"}),
         ({"scheme": "gitlab"}, {"the whole text": "hello"}),
@@ -357,8 +346,7 @@ async def test_the_agent_is_told_which_words_of_a_prompt_come_from_the_body(
         headers = {**signed(clock, body), "X-Gitlab-Token": SECRET}
         assert (await client.post("/webhook/pier", content=body, headers=headers)).status_code == 202
     await adapter.disconnect()
-    (event,) = gateway.accepted
-    assert event.metadata.get("fields") == fields
+    assert gateway.accepted.pop().metadata.get("fields") == fields
 
 
 def test_a_template_cannot_be_made_to_swell() -> None:
@@ -481,8 +469,8 @@ async def test_a_callback_gets_the_answer_signed_and_under_one_key(receiver, clo
     }
 
 
-@pytest.mark.parametrize(
-    ("status", "headers", "kind", "wait"),
+@each_row(
+    "status, headers, kind, wait",
     [
         (400, {}, SendErrorKind.BAD_FORMAT, None),
         (401, {}, SendErrorKind.FORBIDDEN, None),
@@ -499,12 +487,12 @@ async def test_a_callback_gets_the_answer_signed_and_under_one_key(receiver, clo
 async def test_what_the_callback_answers_says_what_follows(
     receiver, clock, status, headers, kind, wait
 ) -> None:
-    receiver.status, receiver.headers = status, headers
+    receiver.status, receiver.headers, known = status, headers, len(receiver.posts)
     adapter = await calling_back(receiver.url, clock)
     result = await adapter.send("pier", "Done", None, {"final": True})
     await adapter.disconnect()
     assert (result.success, result.error_kind, result.retry_after_ms) == (False, kind, wait)
-    assert len(receiver.posts) == 1
+    assert len(receiver.posts) == known + 1
     assert receiver.url not in (result.error or "")
 
 

@@ -1,28 +1,30 @@
-"""A gateway over stores of every kind."""
+"""A gateway over a store: SQLite, on which every change is run twice, and PostgreSQL where a test asks for it."""
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from conformance import run_backends
+from conformance.run_backends import Place, Prepared
 from gateway_room import Room
 from postroom.testing import ManualClock
-
-run_place = run_backends.run_place
+from store_kinds import refuse_missing
 
 
 @pytest.fixture
-def prepared_stores(run_place: run_backends.Place, clock: ManualClock) -> Iterator[run_backends.Prepared]:
-    """Stores of each kind; on SQLite every change is run twice."""
-    prepared = run_place.prepared(clock)
+def prepared_stores(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Prepared]:
+    """Empty stores on SQLite, or of the kind that `gateway_room.both_engines` gives."""
+    kind = getattr(request, "param", "sqlite")
+    refuse_missing(kind)
+    dsn = request.getfixturevalue("postgres_dsn") if kind == "postgres" else ""
+    prepared = Place(kind, tmp_path, dsn).prepared(clock)
     yield prepared
     prepared.close()
 
 
 @pytest_asyncio.fixture
-async def room(prepared_stores: run_backends.Prepared, clock: ManualClock) -> AsyncIterator[Room]:
-    """A room over stores of each kind in turn."""
+async def room(prepared_stores: Prepared, clock: ManualClock) -> AsyncIterator[Room]:
     made = Room(stores=prepared_stores.held.chat, runs=prepared_stores.held.runs, clock=clock)
     yield made
     await made.close()

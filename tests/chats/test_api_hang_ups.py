@@ -65,9 +65,7 @@ RESPONSE = {"input": "Begin"}
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("path", "body"), [("/v1/chat/completions", CHAT), ("/v1/responses", RESPONSE)])
-async def test_a_socket_that_is_closed_closes_the_call_of_the_model(
-    room: Room, path: str, body: dict[str, Any], stream: bool
-) -> None:
+async def test_a_socket_that_is_closed_closes_the_call_of_the_model(room, path, body, stream) -> None:
     async with endless(room, ENDLESS) as (it, endpoint):
         address = urlsplit(str(it.sdk.base_url))
         reader, writer = await asyncio.open_connection(address.hostname, address.port)
@@ -81,7 +79,7 @@ async def test_a_socket_that_is_closed_closes_the_call_of_the_model(
         await until(lambda: it.adapter._exchanges.waiting == 0)
 
 
-async def test_the_stop_of_a_client_of_the_sdk_closes_the_call_of_the_model(room: Room) -> None:
+async def test_the_stop_of_a_client_of_the_sdk_closes_the_call_of_the_model(room) -> None:
     async with endless(room, ENDLESS, SHORT) as (it, endpoint):
         stream = await it.chat("Begin", stream=True, extra_body=ADA)
         async for piece in stream:
@@ -96,7 +94,7 @@ async def test_the_stop_of_a_client_of_the_sdk_closes_the_call_of_the_model(room
         assert "It begins" in str(told[1])
 
 
-async def test_a_client_whose_own_time_is_up_has_its_run_cancelled_and_its_retry_answered(room: Room) -> None:
+async def test_a_client_whose_own_time_is_up_has_its_run_cancelled_and_its_retry_answered(room) -> None:
     async with endless(room, ENDLESS, SHORT) as (it, endpoint):
         impatient = it.sdk.with_options(timeout=0.5, max_retries=0)
         told: dict[str, Any] = {"model": "postroom", "messages": CHAT["messages"]}
@@ -109,7 +107,7 @@ async def test_a_client_whose_own_time_is_up_has_its_run_cancelled_and_its_retry
         assert sorted(await ended(room, 2)) == ["cancelled", "natural_end"]
 
 
-async def test_a_message_that_waits_is_taken_back_when_its_caller_hangs_up(room: Room) -> None:
+async def test_a_message_that_waits_is_taken_back_when_its_caller_hangs_up(room) -> None:
     async with endless(room, ENDLESS) as (it, endpoint):
         first = asyncio.create_task(it.chat("one", extra_body=ADA))
         await endpoint.asked(1)
@@ -127,7 +125,7 @@ async def test_a_message_that_waits_is_taken_back_when_its_caller_hangs_up(room:
         assert len(endpoint.bodies) == 1
 
 
-async def test_a_run_that_reads_two_requests_ends_when_both_callers_have_hung_up(room: Room) -> None:
+async def test_a_run_that_reads_two_requests_ends_when_both_callers_have_hung_up(room) -> None:
     config = replace(CONFIG, busy=BusyConfig(mode=BusyPolicy.COLLECT))
     async with endless(room, ENDLESS, ENDLESS, config=config) as (it, endpoint):
         head = asyncio.create_task(it.chat("zero", extra_body=ADA))
@@ -155,9 +153,7 @@ async def handed_over(room: Room, messages: int) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_background_response_is_answered_at_once_and_goes_on_until_it_is_cancelled(
-    room: Room,
-) -> None:
+async def test_a_background_response_is_answered_at_once_and_goes_on_until_it_is_cancelled(room) -> None:
     async with endless(room, ENDLESS, SHORT) as (it, endpoint):
         asked: dict[str, Any] = {"model": "postroom", "input": "Begin", "background": True}
         begun = await it.sdk.responses.create(**asked)
@@ -184,7 +180,7 @@ async def test_a_background_response_is_answered_at_once_and_goes_on_until_it_is
         assert (await it.sdk.responses.retrieve(other.id)).output_text == "All of it."
 
 
-async def test_a_background_stream_is_resumed_where_its_reader_hung_up(room: Room) -> None:
+async def test_a_background_stream_is_resumed_where_its_reader_hung_up(room) -> None:
     go_on = asyncio.Event()
     pieces = [
         chunk(content="One two, which is enough to be shown, "),
@@ -223,7 +219,7 @@ async def test_a_background_stream_is_resumed_where_its_reader_hung_up(room: Roo
 
 
 async def test_a_caller_gets_a_plain_reason_and_the_operator_gets_the_words_of_the_provider(
-    room: Room, caplog: pytest.LogCaptureFixture
+    room, caplog
 ) -> None:
     words = "organisation org-Acme has no access"
     denied = refusal(403, {"error": {"message": words}})

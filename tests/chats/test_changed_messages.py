@@ -1,25 +1,15 @@
 """What people change after they said it, what they answer to, and groups that move."""
 
-from gateway_room import Agent, Room, all_answered, settled
+from gateway_room import Agent, all_answered, at_work, settled
 from postroom.contracts.chat import ChatSession, InboundStatus
 from postroom.contracts.records import replace
 from postroom.gateway import wording
 
 
-async def test_the_message_that_one_replies_to_is_read_by_the_agent(room: Room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
-    await channel.say("do that", reply_to_message_id="m0", reply_to_text="paint it red\nor blue")
-    await all_answered(room, gateway, 1)
-    assert agent.read == [["In reply to:\n> paint it red\n> or blue\n\ndo that"]]
-
-
 async def test_who_changes_a_message_too_late_is_told_of_each_change_once_and_only_of_other_words(
-    room: Room,
+    room,
 ) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
-    agent.free.clear()
+    agent, gateway, channel = await room.with_agent(held=True)
     said = await channel.say("paint it red")
     await settled(agent.began(1))
     changed = channel.message("paint it red", id=said.message_id)
@@ -35,12 +25,9 @@ async def test_who_changes_a_message_too_late_is_told_of_each_change_once_and_on
     assert channel.texts().count(wording.EDITED_TOO_LATE) == 2
 
 
-async def test_what_is_changed_back_from_a_command_is_not_read_and_its_sender_is_told(room: Room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
-    agent.free.clear()
-    await channel.say("paint it red")
-    await settled(agent.began(1))
+async def test_what_is_changed_back_from_a_command_is_not_read_and_its_sender_is_told(room) -> None:
+    agent, gateway, channel = await room.with_agent(held=True)
+    await at_work(agent, channel, "paint it red")
     for number, words in enumerate(("and blue", "and blue after all"), start=2):  # as it was, and otherwise
         said = await channel.say("and blue")
         await settled(lambda: not gateway.intake.tasks)
@@ -57,12 +44,9 @@ async def test_what_is_changed_back_from_a_command_is_not_read_and_its_sender_is
     assert channel.texts().count(wording.EDITED_UNREAD) == 2
 
 
-async def test_a_message_that_is_changed_to_nothing_stays_as_it_was(room: Room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
-    agent.free.clear()
-    await channel.say("hello")
-    await settled(agent.began(1))
+async def test_a_message_that_is_changed_to_nothing_stays_as_it_was(room) -> None:
+    agent, gateway, channel = await room.with_agent(held=True)
+    await at_work(agent, channel, "hello")
     for words in ("paint it red", "/queue paint it blue"):
         said = await channel.say(words)
         await settled(lambda: not gateway.intake.tasks)
@@ -73,7 +57,7 @@ async def test_a_message_that_is_changed_to_nothing_stays_as_it_was(room: Room) 
     assert agent.read == [["hello"], ["paint it red"], ["paint it blue"]]
 
 
-async def test_a_message_that_was_never_kept_is_changed_without_a_word(room: Room) -> None:
+async def test_a_message_that_was_never_kept_is_changed_without_a_word(room) -> None:
     gateway, channel = await room.open(Agent())
     await gateway.intake.edited(channel.message("never seen"))
     await channel.say("hello")
@@ -81,9 +65,8 @@ async def test_a_message_that_was_never_kept_is_changed_without_a_word(room: Roo
     assert channel.texts() == ["re: hello"]
 
 
-async def test_a_group_that_has_another_id_goes_on_with_its_conversations(room: Room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+async def test_a_group_that_has_another_id_goes_on_with_its_conversations(room) -> None:
+    agent, gateway, channel = await room.with_agent()
     for user in ("u1", "u2"):
         await channel.say("hello", chat="-5", chat_type="group", user=user)
     await all_answered(room, gateway, 2)
@@ -93,7 +76,6 @@ async def test_a_group_that_has_another_id_goes_on_with_its_conversations(room: 
     await channel.say("a moment", chat="-5", chat_type="group", user="u1")
     await settled(agent.began(3))
     source = channel.message("", chat="-5", chat_type="group").source
-    assert source is not None
     await gateway.intake.moved(replace(source, user_id=None), "-1005")
     await gateway.intake.moved(replace(source, user_id=None), "-1005")  # told in the old one and in the new
     agent.free.set()
@@ -116,10 +98,8 @@ async def test_a_group_that_has_another_id_goes_on_with_its_conversations(room: 
     ]
 
 
-async def test_a_message_that_is_changed_into_a_command_is_taken_back_and_never_read(room: Room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
-    agent.free.clear()
+async def test_a_message_that_is_changed_into_a_command_is_taken_back_and_never_read(room) -> None:
+    agent, gateway, channel = await room.with_agent(held=True)
     at_work = await channel.say("paint it red")
     await settled(agent.began(1))
     for number, words in enumerate(("/new", "/stop", "/no_such_command"), start=2):
@@ -142,12 +122,9 @@ async def test_a_message_that_is_changed_into_a_command_is_taken_back_and_never_
     assert all(channel.texts().count(one) == 1 for one in told)
 
 
-async def test_what_a_command_gave_the_agent_is_changed_without_the_command(room: Room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
-    agent.free.clear()
-    await channel.say("hello")
-    await settled(agent.began(1))
+async def test_what_a_command_gave_the_agent_is_changed_without_the_command(room) -> None:
+    agent, gateway, channel = await room.with_agent(held=True)
+    await at_work(agent, channel, "hello")
     said = await channel.say("/queue paint it red")
     await settled(lambda: not gateway.intake.tasks)
     await gateway.intake.edited(channel.message("/queue paint it blue", id=said.message_id))

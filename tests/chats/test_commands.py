@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from gateway_room import CONFIG, Agent, all_answered, settled
+from gateway_room import CONFIG, Agent, all_answered, at_work, both_engines, settled
 from postroom.contracts.chat import InboundDraft, InboundStatus
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.conversation import Summary, SummaryDraft
@@ -27,9 +27,8 @@ async def said(room, gateway, channel, number: int) -> list[str]:
     return channel.texts()
 
 
-async def test_help_lists_what_one_may_use(room):
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+async def test_help_lists_what_one_may_use(room) -> None:
+    agent, gateway, channel = await room.with_agent()
     await channel.say("/help", user="u2")
     [text] = await said(room, gateway, channel, 1)
     assert "/status" in text
@@ -39,17 +38,8 @@ async def test_help_lists_what_one_may_use(room):
     await all_answered(room, gateway, 1)
 
 
-async def test_start_greets_and_is_never_read(room):
-    agent = Agent()
-    gateway, channel = await room.open(agent)
-    await channel.say("/start from-a-link")
-    await settled(lambda: channel.texts() == [wording.GREETING], room.hurry(gateway))
-    assert agent.read == []
-
-
-async def test_an_unknown_command_is_named_and_never_read(room):
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+async def test_an_unknown_command_is_named_and_never_read(room) -> None:
+    agent, gateway, channel = await room.with_agent()
     await channel.say("/frobnicate now")
     assert await said(room, gateway, channel, 1) == [
         "There is no command /frobnicate. /help lists those there are."
@@ -59,13 +49,13 @@ async def test_an_unknown_command_is_named_and_never_read(room):
     assert agent.read == [["/etc/passwd is a path"]]
 
 
-async def test_who_may_not_use_a_command_is_told_so(room):
+async def test_who_may_not_use_a_command_is_told_so(room) -> None:
     gateway, channel = await room.open(Agent())
     await channel.say("/sethome", user="u2")
     assert await said(room, gateway, channel, 1) == ["You may not do that here."]
 
 
-async def test_a_viewer_looks_and_is_told_that_writing_is_not_for_viewers(room):
+async def test_a_viewer_looks_and_is_told_that_writing_is_not_for_viewers(room) -> None:
     agent, telegram = Agent(), CONFIG.platforms[Platform.TELEGRAM]
     people = {**telegram.allow, "u9": PersonRole.VIEWER}
     config = replace(CONFIG, platforms={Platform.TELEGRAM: replace(telegram, allow=people)})
@@ -82,7 +72,7 @@ async def test_a_viewer_looks_and_is_told_that_writing_is_not_for_viewers(room):
     assert agent.read == []
 
 
-async def test_a_stop_that_comes_with_the_message_itself_obeys_the_role_of_the_command(room):
+async def test_a_stop_that_comes_with_the_message_itself_obeys_the_role_of_the_command(room) -> None:
     agent = Agent()
     config = replace(CONFIG, command_roles={"stop": PersonRole.OWNER})
     gateway, channel = await room.open(agent, config=config)
@@ -93,12 +83,9 @@ async def test_a_stop_that_comes_with_the_message_itself_obeys_the_role_of_the_c
     assert not gateway.runner.guard.stop_wishes
 
 
-async def test_stop_ends_the_run_and_keeps_what_waits(room):
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent)
-    await channel.say("one")
-    await settled(agent.began(1))
+async def test_stop_ends_the_run_and_keeps_what_waits(room) -> None:
+    agent, gateway, channel = await room.with_agent(held=True)
+    await at_work(agent, channel, "one")
     await channel.say("two")
     await settled(lambda: not gateway.intake.tasks)
     await channel.say("/stop")
@@ -111,7 +98,7 @@ async def test_stop_ends_the_run_and_keeps_what_waits(room):
     assert any(text.startswith("Stopping.\n1 waiting") for text in texts)
 
 
-async def test_stop_ends_a_run_that_waits_for_its_next_attempt(room):
+async def test_stop_ends_a_run_that_waits_for_its_next_attempt(room) -> None:
     agent = Agent()
 
     async def busy(activation, sink):
@@ -120,8 +107,7 @@ async def test_stop_ends_a_run_that_waits_for_its_next_attempt(room):
     agent.act = busy
     gateway, channel = await room.open(agent)
     [(_, mailbox)] = room.opened
-    await channel.say("one")
-    await settled(agent.began(1))
+    await at_work(agent, channel, "one")
     await mailbox.settled()
     await channel.say("/stop")
     await settled(lambda: not gateway.intake.tasks)
@@ -132,10 +118,8 @@ async def test_stop_ends_a_run_that_waits_for_its_next_attempt(room):
     assert len(agent.read) == 1
 
 
-async def test_stop_all_drops_what_waits_and_lists_it(room):
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent)
+async def test_stop_all_drops_what_waits_and_lists_it(room) -> None:
+    agent, gateway, channel = await room.with_agent(held=True)
     for word in ("one", "two", "three"):
         await channel.say(word)
     await settled(agent.began(1), lambda: not gateway.intake.tasks)
@@ -147,10 +131,8 @@ async def test_stop_all_drops_what_waits_and_lists_it(room):
     assert (await room.statuses())[InboundStatus.RETRACTED] == 2
 
 
-async def test_status_says_what_is_at_work_and_what_waits(room):
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent)
+async def test_status_says_what_is_at_work_and_what_waits(room) -> None:
+    agent, gateway, channel = await room.with_agent(held=True)
     await channel.say("/status")
     [idle] = await said(room, gateway, channel, 1)
     assert "At work: no\nWaiting: 0\nWhile busy: queue" in idle
@@ -163,9 +145,8 @@ async def test_status_says_what_is_at_work_and_what_waits(room):
     )
 
 
-async def test_new_begins_a_conversation_and_resume_takes_up_the_old_one(room):
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+async def test_new_begins_a_conversation_and_resume_takes_up_the_old_one(room) -> None:
+    agent, gateway, channel = await room.with_agent()
     await channel.say("in the first")
     await all_answered(room, gateway, 1)
     await channel.say("/title First")
@@ -184,9 +165,8 @@ async def test_new_begins_a_conversation_and_resume_takes_up_the_old_one(room):
     assert agent.activations[-1].thread_id == first
 
 
-async def test_a_message_right_behind_a_command_is_about_what_the_command_made(room):
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+async def test_a_message_right_behind_a_command_is_about_what_the_command_made(room) -> None:
+    agent, gateway, channel = await room.with_agent()
     await channel.say("in the first")
     await all_answered(room, gateway, 1)
     await channel.say("/new")
@@ -200,9 +180,8 @@ async def test_a_message_right_behind_a_command_is_about_what_the_command_made(r
     assert "Dropped" not in " ".join(channel.texts())
 
 
-async def test_messages_behind_a_command_keep_their_order_whatever_becomes_of_it(room):
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+async def test_messages_behind_a_command_keep_their_order_whatever_becomes_of_it(room) -> None:
+    agent, gateway, channel = await room.with_agent()
     commands = gateway.runner.services.commands
     may_go_on = asyncio.Event()
 
@@ -220,9 +199,8 @@ async def test_messages_behind_a_command_keep_their_order_whatever_becomes_of_it
     await settled(lambda: agent.read == [["one"], ["two"], ["three"]], room.hurry(gateway))
 
 
-async def test_a_command_that_hangs_holds_up_neither_the_start_nor_another_chat(room, monkeypatch):
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+async def test_a_command_that_hangs_holds_up_neither_the_start_nor_another_chat(room, monkeypatch) -> None:
+    agent, gateway, channel = await room.with_agent()
     for chat, text in (
         ("a", "/title Stuck"),
         ("a", "/new"),
@@ -262,7 +240,8 @@ async def test_a_command_that_hangs_holds_up_neither_the_start_nor_another_chat(
     assert (titled.title, titled.thread_id != agent.activations[-1].thread_id) == ("Stuck", True)
 
 
-async def test_search_finds_what_was_said_in_any_of_the_conversations(room):
+@both_engines
+async def test_search_finds_what_was_said_in_any_of_the_conversations(room) -> None:
     gateway, channel = await room.open(Agent())
     await channel.say("the green pier needs paint")
     await all_answered(room, gateway, 1)
@@ -282,9 +261,9 @@ async def test_search_finds_what_was_said_in_any_of_the_conversations(room):
     await settled(lambda: channel.texts()[-1] == "Nothing was found.", room.hurry(gateway))
 
 
-async def test_search_finds_the_messages_that_a_summary_stands_for(room):
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+@both_engines
+async def test_search_finds_the_messages_that_a_summary_stands_for(room) -> None:
+    agent, gateway, channel = await room.with_agent()
     await channel.say("the green pier needs paint")
     await all_answered(room, gateway, 1)
     thread_id = agent.activations[-1].thread_id
@@ -305,7 +284,8 @@ async def test_search_finds_the_messages_that_a_summary_stands_for(room):
     )
 
 
-async def test_search_finds_messages_by_the_names_of_their_files(room):
+@both_engines
+async def test_search_finds_messages_by_the_names_of_their_files(room) -> None:
     gateway, channel = await room.open(Agent())
     channel.kept_files["../Plan of the pier.pdf"] = b"%PDF-1"
     await channel.say("", files=["../Plan of the pier.pdf"])
@@ -314,9 +294,8 @@ async def test_search_finds_messages_by_the_names_of_their_files(room):
     await settled(lambda: channel.texts()[-1] == "untitled: [Plan of the pier.pdf]", room.hurry(gateway))
 
 
-async def test_commands_of_a_session_are_done_in_the_order_in_which_they_came(room):
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+async def test_commands_of_a_session_are_done_in_the_order_in_which_they_came(room) -> None:
+    gateway, channel = await room.open(Agent())
     await channel.say("in the first")
     await all_answered(room, gateway, 1)
     commands = gateway.runner.services.commands
@@ -339,7 +318,7 @@ async def test_commands_of_a_session_are_done_in_the_order_in_which_they_came(ro
     assert (await said(room, gateway, channel, 5))[-1].startswith("1. First")
 
 
-async def test_undo_hides_the_last_exchange_and_retry_asks_again(room):
+async def test_undo_hides_the_last_exchange_and_retry_asks_again(room) -> None:
     agent = Agent()
     seen = []
 
@@ -367,22 +346,19 @@ async def test_undo_hides_the_last_exchange_and_retry_asks_again(room):
     assert channel.texts()[-1] == "re: three"
 
 
-@pytest.mark.parametrize("command", ["/undo", "/retry"])
-async def test_undo_and_retry_say_that_the_agent_is_at_work_and_what_to_do(room, command):
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent)
-    await channel.say("one")
-    await settled(agent.began(1))
-    await channel.say(command)
+async def test_undo_and_retry_say_that_the_agent_is_at_work_and_what_to_do(room) -> None:
+    agent, gateway, channel = await room.with_agent(held=True)
+    await at_work(agent, channel, "one")
     told = "Not done: the agent is at work. Send this command again after its answer, or send /stop first."
-    await settled(lambda: told in channel.texts(), room.hurry(gateway))
+    for number, command in enumerate(("/undo", "/retry"), 1):
+        await channel.say(command)
+        await settled(lambda number=number: channel.texts() == [told] * number, room.hurry(gateway))
     agent.free.set()
-    await all_answered(room, gateway, 2)
-    assert sorted(channel.texts()) == [told, "re: one"]
+    await all_answered(room, gateway, 3)
+    assert channel.texts() == [told, told, "re: one"]
 
 
-async def test_a_run_that_was_given_up_and_is_retried_in_the_chat_is_no_dead_letter_any_more(room):
+async def test_a_run_that_was_given_up_and_is_retried_in_the_chat_is_no_dead_letter_any_more(room) -> None:
     agent = Agent()
 
     async def fail(activation, sink):
@@ -405,14 +381,11 @@ async def test_a_run_that_was_given_up_and_is_retried_in_the_chat_is_no_dead_let
         await mailbox.replay_dead_letter(dead.dispatch_id)
 
 
-async def test_a_way_that_was_chosen_for_the_session_holds(room):
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent)
+async def test_a_way_that_was_chosen_for_the_session_holds(room) -> None:
+    agent, gateway, channel = await room.with_agent(held=True)
     await channel.say("/busy reject")
     await said(room, gateway, channel, 1)
-    await channel.say("one")
-    await settled(agent.began(1))
+    await at_work(agent, channel, "one")
     await channel.say("two")
     await settled(lambda: any(text.startswith("Not taken") for text in channel.texts()), room.hurry(gateway))
     await channel.say("/queue three")
@@ -422,12 +395,9 @@ async def test_a_way_that_was_chosen_for_the_session_holds(room):
     assert agent.read == [["one"], ["three"]]
 
 
-async def test_background_work_is_done_beside_the_conversation(room):
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent)
-    await channel.say("one")
-    await settled(agent.began(1))
+async def test_background_work_is_done_beside_the_conversation(room) -> None:
+    agent, gateway, channel = await room.with_agent(held=True)
+    await at_work(agent, channel, "one")
     await channel.say("/background two")
     await settled(agent.began(2))
     agent.free.set()
@@ -455,20 +425,7 @@ def asking(agent: Agent) -> None:
     agent.act = act
 
 
-async def test_a_stop_takes_the_buttons_off_the_question_of_the_run(room):
-    agent = Agent()
-    asking(agent)
-    gateway, channel = await room.open(agent)
-    await channel.say("delete a")
-    await settled(lambda: any(one.card for one in channel.said), room.hurry(gateway))
-    [card] = [one for one in channel.said if one.card]
-    asked = card.text
-    await channel.say("/stop")
-    await settled(lambda: card.text == f"{asked}\n\n{wording.NO_LONGER_ASKED}", room.hurry(gateway))
-    assert not card.card.buttons
-
-
-async def test_a_question_is_answered_by_a_button_once_and_its_card_shows_that(room):
+async def test_a_question_is_answered_by_a_button_once_and_its_card_shows_that(room) -> None:
     agent = Agent()
     asking(agent)
     gateway, channel = await room.open(agent)
@@ -492,20 +449,17 @@ async def test_a_question_is_answered_by_a_button_once_and_its_card_shows_that(r
 WITH_BO = replace(CONFIG, routes=(Route(agent="Bo@harbour", mention=("bo",)),))
 
 
-async def test_status_knows_the_run_of_another_agent_of_the_chat(room):
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent, config=WITH_BO)
-    await channel.say("@bo go")
-    await settled(agent.began(1))
+async def test_status_knows_the_run_of_another_agent_of_the_chat(room) -> None:
+    agent, gateway, channel = await room.with_agent(held=True, config=WITH_BO)
+    await at_work(agent, channel, "@bo go")
     await channel.say("/status")
-    at_work = "At work: yes, another agent of this chat\nWaiting: 0"
-    await settled(lambda: any(at_work in one for one in channel.texts()), room.hurry(gateway))
+    busy = "At work: yes, another agent of this chat\nWaiting: 0"
+    await settled(lambda: any(busy in one for one in channel.texts()), room.hurry(gateway))
     agent.free.set()
     await all_answered(room, gateway, 2)
 
 
-async def test_status_and_approve_know_the_question_of_another_agent_of_the_chat(room):
+async def test_status_and_approve_know_the_question_of_another_agent_of_the_chat(room) -> None:
     agent = Agent()
     asking(agent)
     gateway, channel = await room.open(agent, config=WITH_BO)
@@ -524,7 +478,7 @@ async def test_status_and_approve_know_the_question_of_another_agent_of_the_chat
     await settled(lambda: any(one.startswith(told) for one in channel.texts()), room.hurry(gateway))
 
 
-async def test_one_run_is_not_counted_as_several(room):
+async def test_one_run_is_not_counted_as_several(room) -> None:
     gateway, channel = await room.open(Agent())
     await channel.say("hello")
     await all_answered(room, gateway, 1)
@@ -532,7 +486,7 @@ async def test_one_run_is_not_counted_as_several(room):
     await settled(lambda: any(one.startswith("1 run: ") for one in channel.texts()), room.hurry(gateway))
 
 
-async def test_a_question_outlives_the_process_and_is_answered_by_a_command(room):
+async def test_a_question_outlives_the_process_and_is_answered_by_a_command(room) -> None:
     agent = Agent()
     asking(agent)
     gateway, channel = await room.open(agent)
@@ -549,7 +503,7 @@ async def test_a_question_outlives_the_process_and_is_answered_by_a_command(room
     await all_answered(room, gateway, 3)
 
 
-async def test_stop_ends_a_run_that_asks_and_its_question_has_no_answer_any_more(room):
+async def test_stop_ends_a_run_that_asks_and_its_question_has_no_answer_any_more(room) -> None:
     agent = Agent()
     asking(agent)
     gateway, channel = await room.open(agent)
@@ -567,10 +521,8 @@ async def test_stop_ends_a_run_that_asks_and_its_question_has_no_answer_any_more
     await all_answered(room, gateway, 2)
 
 
-async def test_a_command_in_one_session_does_nothing_to_another(room):
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent)
+async def test_a_command_in_one_session_does_nothing_to_another(room) -> None:
+    agent, gateway, channel = await room.with_agent(held=True)
     await channel.say("one", chat="a")
     await settled(agent.began(1))
     await channel.say("/stop", chat="b")

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatch_room import done
-from gateway_room import Agent, Room, all_answered, settled
+from gateway_room import Agent, Room, all_answered, both_engines, settled
 from postroom.contracts.messages import Message, Role
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
@@ -69,9 +68,9 @@ async def told(gateway: Any, channel: FakeChannel, text: str) -> str | None:
     return await commands.obey(resolve_command(event.get_command()), event, event.source, key)
 
 
-async def test_a_search_reads_2000_messages_and_goes_on_from_there(room: Room, read: Counter[str]) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+@both_engines
+async def test_a_search_reads_2000_messages_and_goes_on_from_there(room, read) -> None:
+    agent, gateway, channel = await room.with_agent()
     await long_chat(room, gateway, channel, agent, messages=5_000, runs=0)
     read.clear()
     said = await told(gateway, channel, "/search nowhere")
@@ -86,10 +85,9 @@ async def test_a_search_reads_2000_messages_and_goes_on_from_there(room: Room, r
     assert await told(gateway, channel, "/search @7:1 newest") == "Nothing was found."
 
 
+@both_engines
 @pytest.mark.parametrize("command", ["/usage", "/undo", "/retry"])
-async def test_a_command_reads_no_more_in_a_conversation_of_twice_the_length(
-    room: Room, read: Counter[str], command: str
-) -> None:
+async def test_a_command_reads_no_more_in_a_conversation_of_twice_the_length(room, read, command) -> None:
     agent, counts = Agent(), []
     gateway, channel = await room.open(agent)
     await long_chat(room, gateway, channel, agent, messages=1_000, runs=PAGE + 10)
@@ -119,12 +117,9 @@ async def test_a_command_reads_no_more_in_a_conversation_of_twice_the_length(
     agent.free.set()
 
 
-async def test_what_is_forgotten_is_kept_apart_from_the_session_and_has_an_end(
-    room: Room, monkeypatch
-) -> None:
+async def test_what_is_forgotten_is_kept_apart_from_the_session_and_has_an_end(room, monkeypatch) -> None:
     monkeypatch.setattr(sessions, "MOST_HIDDEN", 2)
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+    agent, gateway, channel = await room.with_agent()
     for number in range(1, 4):
         await channel.say(f"number {number}")
         await all_answered(room, gateway, number)
@@ -137,30 +132,6 @@ async def test_what_is_forgotten_is_kept_apart_from_the_session_and_has_an_end(
     assert await told(gateway, channel, "/undo") == wording.too_much_forgotten(200)
     assert await gateway.runner.services.sessions.hidden(agent.activations[-1].thread_id) == before
     assert len(before) == 2
-
-
-async def test_what_an_earlier_version_has_undone_stays_undone(room: Room) -> None:
-    agent = Agent()
-    gateway, channel = await room.open(agent)
-    await channel.say("one")
-    await all_answered(room, gateway, 1)
-    thread_id = agent.activations[-1].thread_id
-    [run] = await room.runs.threads.latest_runs(thread_id)
-    kept = gateway.runner.services.sessions
-    key = gateway.runner.config.session_key(channel.message("x").source)
-    await kept.changed(key, lambda one: replace(one, settings={"hidden": {thread_id: [run.run_id]}}))
-    assert await told(gateway, channel, "/undo") == "There is nothing to undo."
-    seen = []
-
-    async def look(activation, sink):
-        thread = await activation.control.threads.load_messages(activation.thread_id)
-        seen.extend(message.text() for message in thread if activation.control.shows(message))
-        return done(activation, "seen")
-
-    agent.act = look
-    await channel.say("two")
-    await all_answered(room, gateway, 2)
-    assert seen == ["two"]
 
 
 class Slow:
@@ -181,7 +152,7 @@ class Slow:
         return "Ada"
 
 
-async def test_a_slow_command_holds_up_no_other_chat_and_keeps_the_order_of_its_own(room: Room) -> None:
+async def test_a_slow_command_holds_up_no_other_chat_and_keeps_the_order_of_its_own(room) -> None:
     """A channel hands over one message after another, and waits for each, as polling does."""
     agent, mail = Agent(), Slow()
     gateway, channel = await room.open(agent, mail=mail)

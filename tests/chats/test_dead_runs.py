@@ -33,7 +33,7 @@ async def failed(room, agent, error):
 
 
 @pytest.mark.parametrize("error", [Unauthorized("the key is not known"), RequestRefused("no")])
-async def test_a_failed_run_of_a_chat_is_tried_again_and_the_chat_has_its_answer(room, error):
+async def test_a_failed_run_of_a_chat_is_tried_again_and_the_chat_has_its_answer(room, error) -> None:
     agent = Agent()
     gateway, channel, dead = await failed(room, agent, error)
     operator, runs = operator_of(room)
@@ -51,7 +51,7 @@ async def test_a_failed_run_of_a_chat_is_tried_again_and_the_chat_has_its_answer
         await operator.replay(work.run_id)
 
 
-async def test_a_failed_run_of_a_chat_is_discarded_once_and_keeps_its_error(room):
+async def test_a_failed_run_of_a_chat_is_discarded_once_and_keeps_its_error(room) -> None:
     _, channel, dead = await failed(room, Agent(), Unauthorized("the key is not known"))
     said = channel.texts()
     operator, _ = operator_of(room)

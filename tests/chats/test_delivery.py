@@ -4,7 +4,7 @@ import asyncio
 from datetime import timedelta
 
 from dispatch_room import done
-from gateway_room import Agent, all_answered, delivery, settled, tried
+from gateway_room import Agent, all_answered, at_work, both_engines, delivery, settled, tried
 from postroom.contracts.agent_events import StreamReset, TextDelta
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import Overloaded, StoreUnavailable, Unauthorized
@@ -27,7 +27,7 @@ def failed(kind: SendErrorKind, **more) -> SendResult:
     return SendResult.failed(kind, "the platform says no", **more)
 
 
-async def test_what_may_pass_is_tried_again_and_said_once(room):
+async def test_what_may_pass_is_tried_again_and_said_once(room) -> None:
     gateway, channel = await room.open(Agent(), capabilities=FINAL)
     channel.refusals += [
         failed(SendErrorKind.TRANSIENT),
@@ -39,30 +39,9 @@ async def test_what_may_pass_is_tried_again_and_said_once(room):
     assert await room.statuses() == {InboundStatus.DONE: 1}
 
 
-async def test_a_platform_is_left_alone_as_long_as_it_asks(room):
-    gateway, channel = await room.open(Agent(), capabilities=FINAL)
-    channel.refusals.append(failed(SendErrorKind.RATE_LIMITED, retry_after_ms=6_000))
-    await channel.say("hello")
-    await settled(lambda: not channel.refusals)
-    before = room.clock.now()
-    await all_answered(room, gateway, 1)
-    assert room.clock.now() - before >= 6_000
-
-
-async def test_an_answer_whose_acknowledgement_was_lost_is_marked_when_it_is_said_again(room):
-    gateway, channel = await room.open(Agent(), capabilities=FINAL)
-    channel.refusals.append(failed(SendErrorKind.UNKNOWN))
-    await channel.say("hello")
-    await all_answered(room, gateway, 1)
-    assert channel.texts() == ["re: hello", f"{wording.POSSIBLE_DUPLICATE}\nre: hello"]
-
-
-async def test_an_answer_that_a_crash_cut_off_is_marked_when_it_is_said_again(room):
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent, capabilities=FINAL)
-    await channel.say("hello")
-    await settled(agent.began(1))
+async def test_an_answer_that_a_crash_cut_off_is_marked_when_it_is_said_again(room) -> None:
+    agent, gateway, channel = await room.with_agent(held=True, capabilities=FINAL)
+    await at_work(agent, channel, "hello")
     channel.refusals.append(asyncio.CancelledError())  # the process dies here
     agent.free.set()
     await settled(lambda: not channel.refusals, room.hurry(gateway))
@@ -73,7 +52,7 @@ async def test_an_answer_that_a_crash_cut_off_is_marked_when_it_is_said_again(ro
     assert channel.texts() == [f"{wording.POSSIBLE_DUPLICATE}\nre: hello"]
 
 
-async def test_an_adapter_that_breaks_its_promise_does_not_hold_up_its_conversation(room):
+async def test_an_adapter_that_breaks_its_promise_does_not_hold_up_its_conversation(room) -> None:
     gateway, channel = await room.open(Agent(), config=delivery(max_attempts=2), capabilities=FINAL)
     channel.refusals += [KeyError("ok"), KeyError("ok")]
     await channel.say("hello")
@@ -85,7 +64,7 @@ async def test_an_adapter_that_breaks_its_promise_does_not_hold_up_its_conversat
     assert channel.texts() == ["re: and now?"]
 
 
-async def test_a_platform_that_asks_for_patience_is_asked_again_later_however_often_it_does(room):
+async def test_a_platform_that_asks_for_patience_is_asked_again_later_however_often_it_does(room) -> None:
     rules = delivery(max_attempts=2, max_age=timedelta(seconds=10))
     gateway, channel = await room.open(Agent(), config=rules, capabilities=FINAL)
     later = SendResult.failed(SendErrorKind.RATE_LIMITED, "too many requests", retry_after_ms=3_000)
@@ -98,18 +77,7 @@ async def test_a_platform_that_asks_for_patience_is_asked_again_later_however_of
     assert await room.runs.outbox.dead_letters(kind="chat") == ()
 
 
-async def test_what_will_not_pass_is_a_dead_letter_and_its_message_says_why(room):
-    gateway, channel = await room.open(Agent(), capabilities=FINAL)
-    channel.refusals.append(failed(SendErrorKind.FORBIDDEN))
-    await channel.say("hello")
-    await all_answered(room, gateway, 1)
-    assert await room.statuses() == {InboundStatus.FAILED: 1}
-    [dead] = await room.runs.outbox.dead_letters(kind="chat")
-    assert "forbidden" in dead.last_error
-    assert dead.payload["text"] == "re: hello"
-
-
-async def test_what_lies_in_the_dead_letter_queue_can_be_sent_after_all(room):
+async def test_what_lies_in_the_dead_letter_queue_can_be_sent_after_all(room) -> None:
     gateway, channel = await room.open(Agent(), capabilities=FINAL)
     channel.refusals.append(failed(SendErrorKind.FORBIDDEN))
     await channel.say("hello")
@@ -120,9 +88,9 @@ async def test_what_lies_in_the_dead_letter_queue_can_be_sent_after_all(room):
     await settled(lambda: channel.texts() == ["re: hello"], room.hurry(gateway))
 
 
-async def test_an_answer_that_was_given_before_its_acknowledgement_is_not_given_again(room):
-    agent = Agent()
-    gateway, channel = await room.open(agent, capabilities=FINAL)
+@both_engines
+async def test_an_answer_that_was_given_before_its_acknowledgement_is_not_given_again(room) -> None:
+    gateway, channel = await room.open(Agent(), capabilities=FINAL)
     write, lost = room.runs.store.write, [True]
 
     async def lossy(change, *, key=""):
@@ -141,7 +109,7 @@ async def test_an_answer_that_was_given_before_its_acknowledgement_is_not_given_
     assert channel.texts() == ["re: hello", "re: again"]
 
 
-async def test_what_was_tried_too_often_goes_to_the_dead_letter_queue(room):
+async def test_what_was_tried_too_often_goes_to_the_dead_letter_queue(room) -> None:
     gateway, channel = await room.open(Agent(), capabilities=FINAL, config=delivery(max_attempts=3))
     channel.refusals += [failed(SendErrorKind.TRANSIENT)] * 3
     await channel.say("hello")
@@ -150,7 +118,7 @@ async def test_what_was_tried_too_often_goes_to_the_dead_letter_queue(room):
     assert await room.statuses() == {InboundStatus.FAILED: 1}
 
 
-async def test_an_answer_that_is_too_old_is_not_sent(room):
+async def test_an_answer_that_is_too_old_is_not_sent(room) -> None:
     gateway, channel = await room.open(
         Agent(), capabilities=FINAL, config=delivery(max_age=timedelta(seconds=2))
     )
@@ -161,12 +129,9 @@ async def test_an_answer_that_is_too_old_is_not_sent(room):
     assert await room.statuses() == {InboundStatus.FAILED: 1}
 
 
-async def test_a_later_answer_does_not_overtake_one_that_has_to_wait(room):
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent, capabilities=FINAL)
-    await channel.say("one")
-    await settled(agent.began(1))
+async def test_a_later_answer_does_not_overtake_one_that_has_to_wait(room) -> None:
+    agent, gateway, channel = await room.with_agent(held=True, capabilities=FINAL)
+    await at_work(agent, channel, "one")
     channel.refusals += [failed(SendErrorKind.TRANSIENT)] * 2
     await channel.say("two")
     await channel.say("three", chat="other")
@@ -177,9 +142,8 @@ async def test_a_later_answer_does_not_overtake_one_that_has_to_wait(room):
     assert channel.texts("other") == ["re: three"]
 
 
-async def test_a_long_answer_comes_in_parts_that_fit_and_none_twice(room):
-    agent = Agent()
-    gateway, channel = await room.open(agent, capabilities=FINAL)
+async def test_a_long_answer_comes_in_parts_that_fit_and_none_twice(room) -> None:
+    agent, gateway, channel = await room.with_agent(capabilities=FINAL)
     await channel.say(" ".join(f"word{number}" for number in range(100)))
     await settled(agent.began(1))
     await all_answered(room, gateway, 1)
@@ -190,7 +154,7 @@ async def test_a_long_answer_comes_in_parts_that_fit_and_none_twice(room):
     assert [one.metadata["final"] for one in channel.said] == [False] * (len(texts) - 1) + [True]
 
 
-async def test_what_is_said_in_part_goes_on_where_it_stopped(room):
+async def test_what_is_said_in_part_goes_on_where_it_stopped(room) -> None:
     gateway, channel = await room.open(Agent(), capabilities=FINAL)
     text = " ".join(f"word{number}" for number in range(100))
     first = channel._answered
@@ -206,7 +170,7 @@ async def test_what_is_said_in_part_goes_on_where_it_stopped(room):
     assert " ".join(channel.texts()) == f"re: {text}"
 
 
-async def test_an_answer_is_shown_while_it_is_written_and_then_stands_there_once(room):
+async def test_an_answer_is_shown_while_it_is_written_and_then_stands_there_once(room) -> None:
     agent = Agent()
     agent.stream = ["I think that ", "this is the answer to it, ", "and nothing else will do."]
     gateway, channel = await room.open(agent, capabilities=EDITS)
@@ -223,20 +187,7 @@ async def test_an_answer_is_shown_while_it_is_written_and_then_stands_there_once
     assert channel.said[0].edits >= 1
 
 
-async def test_a_draft_that_cannot_be_edited_any_more_gives_way_to_the_answer(room):
-    agent = Agent()
-    agent.stream = ["I think that this is a rather good beginning "]
-    gateway, channel = await room.open(agent, capabilities=EDITS)
-    agent.free.clear()
-    await channel.say("hello")
-    await settled(lambda: bool(channel.said), room.hurry(gateway))
-    channel.refusals.append(failed(SendErrorKind.NOT_FOUND))
-    agent.free.set()
-    await all_answered(room, gateway, 1)
-    assert channel.texts()[-1] == "re: hello"
-
-
-async def test_a_cut_stream_leaves_no_draft_beside_the_answer(room):
+async def test_a_cut_stream_leaves_no_draft_beside_the_answer(room) -> None:
     agent, beginning = Agent(), "I think that this is a rather good beginning "
 
     async def broken_twice(activation, sink):
@@ -256,34 +207,7 @@ async def test_a_cut_stream_leaves_no_draft_beside_the_answer(room):
     assert channel.texts() == ["the whole answer"]
 
 
-async def test_the_draft_of_a_process_that_died_becomes_the_answer(room):
-    agent = Agent()
-    agent.stream = ["I think that this is a rather good beginning "]
-    agent.free.clear()
-    gateway, channel = await room.open(agent, capabilities=EDITS)
-    await channel.say("hello")
-    await settled(lambda: bool(channel.said), room.hurry(gateway))
-
-    async def is_kept() -> bool:
-        [session] = await room.stores.sessions.sessions(after="")
-        return "draft" in session.settings
-
-    async with asyncio.timeout(90):
-        while not await is_kept():
-            room.hurry(gateway)()
-            await asyncio.sleep(0)
-    await room.close()
-    agent.stream = []
-    agent.free.set()
-    gateway, channel = await room.open(agent, channel=channel)
-    room.clock.advance(timedelta(minutes=3))
-    [(_, mailbox)] = room.opened
-    await mailbox.poll()
-    await all_answered(room, gateway, 1)
-    assert channel.texts() == ["re: hello"]
-
-
-async def test_a_stop_keeps_the_answer_that_was_shown(room):
+async def test_a_stop_keeps_the_answer_that_was_shown(room) -> None:
     agent, stopped = Agent(), asyncio.Event()
 
     async def until_stopped(activation, sink):
@@ -308,7 +232,7 @@ async def test_a_stop_keeps_the_answer_that_was_shown(room):
     assert [one.text() for one in said] == ["hello", "I think that this is a rather good beginning"]
 
 
-async def test_a_run_that_fails_says_so_and_the_next_one_is_answered(room):
+async def test_a_run_that_fails_says_so_and_the_next_one_is_answered(room) -> None:
     agent = Agent()
     outcomes = [Unauthorized("the key is wrong"), None]
 
@@ -331,30 +255,19 @@ async def test_a_run_that_fails_says_so_and_the_next_one_is_answered(room):
     assert await room.statuses() == {InboundStatus.FAILED: 1, InboundStatus.DONE: 1}
 
 
-async def test_typing_is_shown_from_the_moment_a_message_is_taken(room):
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent)
+async def test_typing_is_shown_from_the_moment_a_message_is_taken(room) -> None:
+    agent, gateway, channel = await room.with_agent(held=True)
     await channel.say("one")
     await settled(agent.began(1), lambda: not gateway.intake.tasks, lambda: channel.typed >= 2)
     before = channel.typed
     await channel.say("two")
     await settled(lambda: channel.typed == before + 1)
+    await settled(lambda: channel.typed > before + 2, room.hurry(gateway))  # also while it is at work
     agent.free.set()
     await all_answered(room, gateway, 2)
 
 
-async def test_typing_is_shown_while_an_agent_is_at_work(room):
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent)
-    await channel.say("hello")
-    await settled(lambda: channel.typed >= 3, room.hurry(gateway))
-    agent.free.set()
-    await all_answered(room, gateway, 1)
-
-
-async def test_rows_that_cannot_be_read_go_to_the_dead_letter_queue_and_keep_nobody_waiting(room):
+async def test_rows_that_cannot_be_read_go_to_the_dead_letter_queue_and_keep_nobody_waiting(room) -> None:
     from postroom.contracts.outbox import OutboxDraft
 
     await room.runs.outbox.enqueue(OutboxDraft(kind="chat", target=TARGET, payload={"kind": "nonsense"}))
@@ -368,7 +281,7 @@ async def test_rows_that_cannot_be_read_go_to_the_dead_letter_queue_and_keep_nob
     assert len(await room.runs.outbox.dead_letters(kind="chat")) == 1
 
 
-async def test_who_wrote_during_an_outage_is_told_once_and_answered_when_it_is_over(room):
+async def test_who_wrote_during_an_outage_is_told_once_and_answered_when_it_is_over(room) -> None:
     agent, tries = Agent(), list[int]()
 
     async def down(activation, sink):
@@ -389,7 +302,7 @@ async def test_who_wrote_during_an_outage_is_told_once_and_answered_when_it_is_o
     assert tries == [1, 2, 3, 4, 5, 6]
 
 
-async def test_who_wrote_is_told_that_there_is_no_answer_yet_after_the_attempts_that_are_set(room):
+async def test_who_wrote_is_told_that_there_is_no_answer_yet_after_the_attempts_that_are_set(room) -> None:
     agent, tries = Agent(), list[int]()
 
     async def down(activation, sink):
@@ -406,7 +319,7 @@ async def test_who_wrote_is_told_that_there_is_no_answer_yet_after_the_attempts_
     assert tries == [1, 2, 3]
 
 
-async def test_who_holds_a_request_open_is_told_of_a_failure_after_the_usual_attempts(room):
+async def test_who_holds_a_request_open_is_told_of_a_failure_after_the_usual_attempts(room) -> None:
     agent, tries = Agent(), []
 
     async def down(activation, sink):
@@ -424,7 +337,7 @@ async def test_who_holds_a_request_open_is_told_of_a_failure_after_the_usual_att
 
 async def test_an_answer_says_itself_where_it_goes_and_is_looked_up_only_where_it_may_have_arrived(
     room, monkeypatch
-):
+) -> None:
     gateway, channel = await room.open(Agent(), capabilities=FINAL)
     looked, answered = [], room.stores.answered
 

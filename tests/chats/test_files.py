@@ -1,7 +1,6 @@
 """Files of chats: fetched when the message is durable, checked, stored once, handed out and sent back."""
 
 import hashlib
-from pathlib import Path
 
 import pytest
 
@@ -47,32 +46,22 @@ def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-async def test_a_photo_alone_is_a_turn_and_reaches_the_agent(room):
-    agent = Reader()
-    gateway, channel = await room.open(agent)
-    channel.kept_files["a.png"] = PNG
-    await channel.say("", files=["a.png"])
-    await all_answered(room, gateway, 1)
-    [[file]] = agent.got
-    assert (file.name, file.media_type, file.size, file.sha256) == ("a.png", "image/png", 72, _hash(PNG))
-    assert agent.seen == [(_hash(PNG),)]
-    assert channel.texts() == ["read"]
-
-
-async def test_a_file_is_fetched_once_and_the_same_bytes_are_stored_once(room):
+async def test_a_file_is_fetched_once_and_the_same_bytes_are_stored_once(room) -> None:
     agent = Reader()
     gateway, channel = await room.open(agent)
     channel.kept_files |= {"a.png": PNG, "b.png": PNG}
-    await channel.say("one", files=["a.png", "b.png"])
+    await channel.say("", files=["a.png", "b.png"])  # a turn without words
     await all_answered(room, gateway, 1)
     channel.kept_files.clear()
     [[first, second]] = agent.got
+    assert (first.name, first.media_type, first.size) == ("a.png", "image/png", 72)
+    assert (agent.seen, channel.texts()) == ([(_hash(PNG),) * 2], ["read"])
     assert first.sha256 == second.sha256 == _hash(PNG)
     known = await room.stores.files.files(first.thread_id, [first.message_id])
     assert known == (first, second)
 
 
-async def test_a_file_over_the_limit_keeps_its_caption_and_its_sender_is_told(room):
+async def test_a_file_over_the_limit_keeps_its_caption_and_its_sender_is_told(room) -> None:
     agent = Reader()
     gateway, channel = await room.open(agent, config=replace(CONFIG, max_media_bytes=50))
     channel.kept_files["a.png"] = PNG
@@ -92,26 +81,27 @@ async def test_a_file_over_the_limit_keeps_its_caption_and_its_sender_is_told(ro
     assert await room.statuses() == {InboundStatus.DONE: 2}
 
 
-@pytest.mark.parametrize(
-    ("failure", "why"),
-    [
-        (TooLarge("larger than the platform gives"), "larger than the platform gives"),
-        (InvalidArgument("not with us"), "not with us"),
-        (RuntimeError("broken"), "it could not be fetched: RuntimeError"),
-    ],
-)
-async def test_a_file_that_cannot_be_had_loses_no_message(room, failure, why):
+async def test_a_file_that_cannot_be_had_loses_no_message(room) -> None:
     agent = Reader()
     gateway, channel = await room.open(agent)
-    channel.kept_files["a.png"] = failure
-    await channel.say("look", files=["a.png"])
-    await all_answered(room, gateway, 1)
-    assert agent.got[-1][0].missing == why
-    await settled(lambda: len(channel.texts()) == 2, room.hurry(gateway))
-    assert sorted(channel.texts())[0].startswith(f"I could not take a.png: {why}")
+    failures = {
+        "a.txt": (b"", "it is empty"),
+        "b.png": (TooLarge("larger than the platform gives"), "larger than the platform gives"),
+        "c.png": (InvalidArgument("not with us"), "not with us"),
+        "d.png": (RuntimeError("broken"), "it could not be fetched: RuntimeError"),
+    }
+    for number, (name, (failure, why)) in enumerate(failures.items(), 1):
+        channel.kept_files[name] = failure
+        await channel.say("look", files=[name])
+        await all_answered(room, gateway, number)
+        assert agent.got[-1][0].missing == why
+        told = f"I could not take {name}: {why}"
+        await settled(
+            lambda told=told: any(one.startswith(told) for one in channel.texts()), room.hurry(gateway)
+        )
 
 
-async def test_a_file_that_cannot_be_had_now_is_tried_again_with_its_run(room):
+async def test_a_file_that_cannot_be_had_now_is_tried_again_with_its_run(room) -> None:
     agent = Reader()
     gateway, channel = await room.open(agent)
     channel.kept_files["a.png"] = ServerUnavailable("not now")
@@ -126,7 +116,7 @@ async def test_a_file_that_cannot_be_had_now_is_tried_again_with_its_run(room):
     assert channel.texts() == ["read"]
 
 
-async def test_a_file_that_never_can_be_had_is_given_up_after_some_tries(room):
+async def test_a_file_that_never_can_be_had_is_given_up_after_some_tries(room) -> None:
     agent = Reader()
     gateway, channel = await room.open(agent)
     await channel.say("look", files=["a.png"])
@@ -136,7 +126,7 @@ async def test_a_file_that_never_can_be_had_is_given_up_after_some_tries(room):
     assert agent.got[-1][0].missing == "it could not be fetched: there is no such file"
 
 
-async def test_while_its_channel_is_not_connected_a_file_uses_up_no_tries(room):
+async def test_while_its_channel_is_not_connected_a_file_uses_up_no_tries(room) -> None:
     agent = Reader()
     gateway, channel = await room.open(agent)
     channel.kept_files["a.png"] = ServerUnavailable("not connected")
@@ -151,23 +141,24 @@ async def test_while_its_channel_is_not_connected_a_file_uses_up_no_tries(room):
     assert channel.texts()[-1] == "read"
 
 
-@pytest.mark.parametrize("state", [AdapterState.STOPPED, AdapterState.CONNECTING, AdapterState.FAILED])
-async def test_a_run_that_begins_before_its_channel_is_connected_waits_for_it(room, state):
+async def test_a_run_that_begins_before_its_channel_is_connected_waits_for_it(room) -> None:
     agent = Reader()
     gateway, channel = await room.open(agent)
-    channel.kept_files["a.png"] = ServerUnavailable("not connected")
-    channel.liveness.state = state
-    await channel.say("look", files=["a.png"])
-    await settled(agent.began(1))
-    for _ in range(20):  # in which it would be fetched in vain
-        await room.stores.files.files("chat", ["m1"])
-    channel.kept_files["a.png"] = PNG
-    channel.liveness.state = AdapterState.CONNECTED
-    await all_answered(room, gateway, 1)
-    assert (len(agent.read), agent.seen) == (1, [(_hash(PNG),)])
+    states = (AdapterState.STOPPED, AdapterState.CONNECTING, AdapterState.FAILED)
+    for number, state in enumerate(states, 1):
+        channel.kept_files["a.png"] = ServerUnavailable("not connected")
+        channel.liveness.state = state
+        await channel.say("look", files=["a.png"])
+        await settled(agent.began(number))
+        for _ in range(20):  # in which it would be fetched in vain
+            await room.stores.files.files("chat", ["m1"])
+        channel.kept_files["a.png"] = PNG
+        channel.liveness.state = AdapterState.CONNECTED
+        await all_answered(room, gateway, number)
+        assert (len(agent.read), agent.seen) == (number, [(_hash(PNG),)] * number)
 
 
-async def test_a_channel_that_does_not_come_back_costs_a_message_its_file_and_not_its_answer(room):
+async def test_a_channel_that_does_not_come_back_costs_a_message_its_file_and_not_its_answer(room) -> None:
     agent = Reader()
     gateway, channel = await room.open(agent)
     await channel.say("look", files=["a.png"])
@@ -201,33 +192,21 @@ HOSTILE = [
 ]
 
 
-async def test_a_file_of_nothing_is_no_file_and_its_sender_is_told(room):
+async def test_names_are_made_safe_and_types_are_read_off_the_bytes(room) -> None:
     agent = Reader()
     gateway, channel = await room.open(agent)
-    channel.kept_files["a.txt"] = b""
-    await channel.say("read this", files=["a.txt"])
-    await all_answered(room, gateway, 1)
-    assert [file.missing for [file] in agent.got] == ["it is empty"]
-    await settled(lambda: len(channel.texts()) == 2, room.hurry(gateway))
-    assert sorted(channel.texts())[0].startswith("I could not take a.txt: it is empty.")
+    for number, (name, content, kept, media_type) in enumerate(HOSTILE, 1):
+        channel.kept_files[name] = content
+        event = channel.message("look", files=[name])
+        event.media = (replace(event.media[0], mime="image/png"),)
+        await channel.handle_message(event)
+        await all_answered(room, gateway, number)
+        [file] = agent.got[-1]
+        assert (file.name, agent.seen[-1]) == (kept, (_hash(content),))
+        assert media_type is None or file.media_type == media_type
 
 
-@pytest.mark.parametrize(("name", "content", "kept", "media_type"), HOSTILE)
-async def test_names_are_made_safe_and_types_are_read_off_the_bytes(room, name, content, kept, media_type):
-    agent = Reader()
-    gateway, channel = await room.open(agent)
-    channel.kept_files[name] = content
-    event = channel.message("look", files=[name])
-    event.media = (replace(event.media[0], mime="image/png"),)
-    await channel.handle_message(event)
-    await all_answered(room, gateway, 1)
-    [[file]] = agent.got
-    assert file.name == kept
-    assert media_type is None or file.media_type == media_type
-    assert agent.seen == [(_hash(content),)]
-
-
-async def test_a_kind_of_files_may_be_refused_whatever_its_sender_says_it_is(room):
+async def test_a_kind_of_files_may_be_refused_whatever_its_sender_says_it_is(room) -> None:
     agent = Reader()
     config = replace(CONFIG, max_media_bytes_by_kind={"application": 0})
     gateway, channel = await room.open(agent, config=config)
@@ -246,7 +225,7 @@ async def test_a_kind_of_files_may_be_refused_whatever_its_sender_says_it_is(roo
         (("/nowhere/scanner",), "it could not be scanned"),
     ],
 )
-async def test_a_scanner_is_given_each_file_and_fails_closed(room, command, missing):
+async def test_a_scanner_is_given_each_file_and_fails_closed(room, command, missing) -> None:
     agent = Reader()
     gateway, channel = await room.open(agent, config=replace(CONFIG, scan_command=command))
     channel.kept_files["a.txt"] = b"harmless\n"
@@ -256,8 +235,8 @@ async def test_a_scanner_is_given_each_file_and_fails_closed(room, command, miss
 
 
 async def test_a_scanner_is_given_what_a_run_leaves_and_the_chat_is_told_what_it_refuses(
-    room, tmp_path: Path
-):
+    room, tmp_path
+) -> None:
     agent = Agent()
     for name, content in {"good.txt": b"harmless", "bad.txt": b"EVIL"}.items():
         (tmp_path / name).write_bytes(content)
@@ -284,7 +263,7 @@ async def test_a_scanner_is_given_what_a_run_leaves_and_the_chat_is_told_what_it
     assert channel.texts() == ["here they are", *refusals]
 
 
-async def test_what_a_run_leaves_is_sent_behind_its_answer(room, tmp_path: Path):
+async def test_what_a_run_leaves_is_sent_behind_its_answer(room, tmp_path) -> None:
     agent = Agent()
     left = tmp_path / "drawn.png"
     left.write_bytes(PNG)
@@ -312,7 +291,7 @@ def _part(channel, name: str, text: str = "", **more):
     return channel.message(text, files=[name], metadata={"media_group_id": "g1"}, **more)
 
 
-async def test_an_album_of_three_is_one_turn_with_three_files(room):
+async def test_an_album_of_three_is_one_turn_with_three_files(room) -> None:
     agent = Reader()
     gateway, channel = await room.open(agent)
     channel.kept_files |= {f"{name}.png": PNG + name.encode() for name in "abc"}
@@ -332,7 +311,7 @@ def _in_group(channel, album: str, name: str, text: str = "", *, user: str = "u1
     return channel.message(text, files=[name], metadata={"media_group_id": album}, **more)
 
 
-async def test_albums_that_come_one_behind_another_keep_all_their_files(room):
+async def test_albums_that_come_one_behind_another_keep_all_their_files(room) -> None:
     """Only the first picture of an album has words, and says that it is for us."""
     agent = Reader()
     gateway, channel = await room.open(agent, config=replace(CONFIG, group_sessions_per_user=False))
@@ -347,7 +326,7 @@ async def test_albums_that_come_one_behind_another_keep_all_their_files(room):
     assert [[file.name for file in files] for files in agent.got] == [["a.png", "d.png"], ["b.png", "c.png"]]
 
 
-async def test_a_picture_that_comes_long_after_its_album_is_a_turn_of_its_own(room):
+async def test_a_picture_that_comes_long_after_its_album_is_a_turn_of_its_own(room) -> None:
     agent = Reader()
     gateway, channel = await room.open(agent)
     channel.kept_files |= {"a.png": PNG, "b.png": PNG}
@@ -358,7 +337,7 @@ async def test_a_picture_that_comes_long_after_its_album_is_a_turn_of_its_own(ro
     assert [[file.name for file in files] for files in agent.got] == [["a.png"], ["b.png"]]
 
 
-async def test_what_is_said_while_an_album_is_put_together_stays_behind_what_was_said_before(room):
+async def test_what_is_said_while_an_album_is_put_together_stays_behind_what_was_said_before(room) -> None:
     agent = Reader()
     gateway, channel = await room.open(agent)
     channel.kept_files |= {"a.png": PNG, "b.png": PNG}
@@ -376,7 +355,7 @@ async def test_what_is_said_while_an_album_is_put_together_stays_behind_what_was
     assert agent.read == [["the album"], ["second"], ["third"]]
 
 
-async def test_an_album_of_one_picture_three_times_has_three_files_after_a_crash_too(room):
+async def test_an_album_of_one_picture_three_times_has_three_files_after_a_crash_too(room) -> None:
     agent = Reader()
     gateway, channel = await room.open(agent)
     channel.kept_files["a.png"] = PNG
@@ -400,7 +379,7 @@ async def test_an_album_of_one_picture_three_times_has_three_files_after_a_crash
     assert agent.read == [["thrice"]]
 
 
-async def test_an_album_that_a_crash_cut_off_is_one_turn_after_the_start(room):
+async def test_an_album_that_a_crash_cut_off_is_one_turn_after_the_start(room) -> None:
     agent = Reader()
     gateway, channel = await room.open(agent)
     channel.kept_files |= {f"{name}.png": PNG for name in "ab"}
@@ -414,7 +393,7 @@ async def test_an_album_that_a_crash_cut_off_is_one_turn_after_the_start(room):
     assert [len(files) for files in agent.got] == [2]
 
 
-async def test_speech_is_written_down_and_a_failing_endpoint_is_contained(room):
+async def test_speech_is_written_down_and_a_failing_endpoint_is_contained(room) -> None:
     agent = Reader()
     gateway, channel = await room.open(agent)
     sound = b"OggS" + b"\0" * 20

@@ -36,7 +36,7 @@ def said(text: str, *, name: str = "Eve", shared: bool = True, **more: Any) -> s
     return message_of(MessageEvent(text=text, source=source, **more), INBOUND, shared=shared).text()
 
 
-def test_nobody_speaks_as_another_in_a_shared_conversation():
+def test_nobody_speaks_as_another_in_a_shared_conversation() -> None:
     for text in FIELDS:
         lines = said(f"hello {text}").splitlines()
         assert lines[0].startswith("[Eve] hello ")
@@ -47,7 +47,7 @@ def test_nobody_speaks_as_another_in_a_shared_conversation():
         assert not forged(said(text, name=text)) - {"\n"}
 
 
-def test_a_quote_stays_a_quote():
+def test_a_quote_stays_a_quote() -> None:
     for text in FIELDS:
         told = said("why?", shared=False, reply_to_text=text)
         head, *quoted, blank, words = told.splitlines()
@@ -56,7 +56,7 @@ def test_a_quote_stays_a_quote():
         assert not forged(told) - {"\n"}
 
 
-def test_the_values_of_a_webhook_are_told_apart_from_the_words_of_the_operator():
+def test_the_values_of_a_webhook_are_told_apart_from_the_words_of_the_operator() -> None:
     for text in FIELDS:
         told = said("Look at x.", shared=False, metadata={"fields": {"build.name": text, "n": "3"}})
         words, blank, head, *quoted = told.splitlines()
@@ -67,7 +67,7 @@ def test_the_values_of_a_webhook_are_told_apart_from_the_words_of_the_operator()
         assert not forged(told) - {"\n"}
 
 
-def test_what_was_said_before_stays_between_its_marks():
+def test_what_was_said_before_stays_between_its_marks() -> None:
     for text in FIELDS:
         source = SessionSource(
             platform=Platform.TELEGRAM, chat_id="-1", chat_type="group", user_id="7", user_name=text
@@ -82,7 +82,7 @@ def test_what_was_said_before_stays_between_its_marks():
         assert mark not in remark
 
 
-async def test_names_reasons_and_speech_of_files_stay_where_they_stand():
+async def test_names_reasons_and_speech_of_files_stay_where_they_stand() -> None:
     asked = [Message(role=Role.USER, content=(), id="m1")]
     for text in FIELDS:
         for one in (

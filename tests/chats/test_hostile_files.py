@@ -84,7 +84,7 @@ async def with_model(room: Any, **more: Any) -> tuple[Any, Any, Eyes]:
 
 
 @pytest.mark.parametrize("name", CORPUS)
-async def test_a_hostile_file_is_contained_or_refused_in_one_sentence(room, name):
+async def test_a_hostile_file_is_contained_or_refused_in_one_sentence(room, name) -> None:
     made, kept = CORPUS[name]
     content = await asyncio.to_thread(made)
     gateway, channel, eyes = await with_model(room)
@@ -112,7 +112,7 @@ async def test_a_hostile_file_is_contained_or_refused_in_one_sentence(room, name
         assert "/etc" not in words.partition("```")[0]
 
 
-async def test_a_picture_that_the_model_refuses_takes_no_other_with_it(room):
+async def test_a_picture_that_the_model_refuses_takes_no_other_with_it(room) -> None:
     gateway, channel, eyes = await with_model(room)
     channel.kept_files |= {"good.png": GOOD, "huge.png": HUGE}
     for number, name in enumerate(("good.png", "huge.png", None), 1):
@@ -125,7 +125,7 @@ async def test_a_picture_that_the_model_refuses_takes_no_other_with_it(room):
     assert told == "The agent cannot read huge.png: the model refuses it: the picture has too many pixels."
 
 
-async def test_a_transcription_that_never_ends_is_given_up(room, monkeypatch):
+async def test_a_transcription_that_never_ends_is_given_up(room, monkeypatch) -> None:
     monkeypatch.setattr(chat_files, "_TRANSCRIBE_SECONDS", 0.01)
     gateway, channel, eyes = await with_model(room)
     channel.kept_files["a.ogg"] = b"OggS" + b"\0" * 20

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from dispatch_room import done
-from gateway_room import Agent, all_answered, busy, settled
+from gateway_room import Agent, all_answered, at_work, both_engines, busy, settled
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import StoreUnavailable
 from postroom.contracts.records import replace
@@ -15,9 +15,8 @@ from postroom.gateway import wording
 from postroom.gateway.config import BusyPolicy
 
 
-async def test_a_message_is_answered_where_it_was_said(room):
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+async def test_a_message_is_answered_where_it_was_said(room) -> None:
+    agent, gateway, channel = await room.with_agent()
     event = await channel.say("hello")
     await settled(lambda: channel.texts() == ["re: hello"])
     await all_answered(room, gateway, 1)
@@ -32,7 +31,9 @@ async def test_a_message_is_answered_where_it_was_said(room):
     assert (await gateway.counts()).adds_up
 
 
-async def test_a_message_is_three_changes_also_in_a_session_that_was_silent_for_long(room, monkeypatch):
+async def test_a_message_is_three_changes_also_in_a_session_that_was_silent_for_long(
+    room, monkeypatch
+) -> None:
     gateway, channel = await room.open(Agent())
     await channel.say("hello")
     await all_answered(room, gateway, 1)
@@ -54,22 +55,10 @@ async def test_a_message_is_three_changes_also_in_a_session_that_was_silent_for_
     assert (session.active_at, thread.active_at) == (said_at, said_at)
 
 
-async def test_the_platform_may_send_a_message_as_often_as_it_likes(room):
-    agent = Agent()
-    gateway, channel = await room.open(agent)
-    event = channel.message("once")
-    for _ in range(5):
-        await channel.handle_message(channel.message("once", id=event.message_id))
-    await all_answered(room, gateway, 1)
-    await channel.handle_message(channel.message("once", id=event.message_id))
-    assert agent.read == [["once"]]
-    assert channel.texts() == ["re: once"]
-
-
+@both_engines
 @pytest.mark.parametrize("mode", [BusyPolicy.QUEUE, BusyPolicy.INTERRUPT])
-async def test_twenty_at_once_have_one_agent_and_are_read_in_order(room, mode):
-    agent = Agent()
-    gateway, channel = await room.open(agent, config=busy(mode))
+async def test_twenty_at_once_have_one_agent_and_are_read_in_order(room, mode) -> None:
+    agent, gateway, channel = await room.with_agent(config=busy(mode))
     words = [f"w{number}" for number in range(20)]
     for word in words:
         await channel.say(word, files=["f.png"] if word.endswith("3") else ())
@@ -90,7 +79,9 @@ async def test_twenty_at_once_have_one_agent_and_are_read_in_order(room, mode):
         assert sum(len(one) for one in agent.files) == 2
 
 
-async def test_a_message_that_interrupts_a_run_which_has_ended_meanwhile_does_not_interrupt_its_own(room):
+async def test_a_message_that_interrupts_a_run_which_has_ended_meanwhile_does_not_interrupt_its_own(
+    room,
+) -> None:
     agent, ends = Agent(), [asyncio.Event(), asyncio.Event()]
 
     async def answered(activation, sink):
@@ -99,8 +90,7 @@ async def test_a_message_that_interrupts_a_run_which_has_ended_meanwhile_does_no
 
     agent.act = answered
     gateway, channel = await room.open(agent, config=busy(BusyPolicy.INTERRUPT))
-    await channel.say("first")
-    await settled(agent.began(1))
+    await at_work(agent, channel, "first")
     run_queue = room.opened[-1][1]
     accepting = run_queue.accepting
 
@@ -118,12 +108,9 @@ async def test_a_message_that_interrupts_a_run_which_has_ended_meanwhile_does_no
     assert [text for text in channel.texts() if not text.startswith("Queued")] == ["re: first", "re: second"]
 
 
-async def test_a_message_that_interrupts_ends_the_run_at_work_and_is_answered_next(room):
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent, config=busy(BusyPolicy.INTERRUPT))
-    await channel.say("first")
-    await settled(agent.began(1))
+async def test_a_message_that_interrupts_ends_the_run_at_work_and_is_answered_next(room) -> None:
+    agent, gateway, channel = await room.with_agent(held=True, config=busy(BusyPolicy.INTERRUPT))
+    await at_work(agent, channel, "first")
     await channel.say("second")
     await settled(agent.began(2))
     agent.free.set()
@@ -131,7 +118,7 @@ async def test_a_message_that_interrupts_ends_the_run_at_work_and_is_answered_ne
     assert [text for text in channel.texts() if not text.startswith("Queued")] == ["Stopped.", "re: second"]
 
 
-async def test_collected_messages_are_read_together_by_sender(room):
+async def test_collected_messages_are_read_together_by_sender(room) -> None:
     agent = Agent()
     agent.free.clear()
     config = replace(busy(BusyPolicy.COLLECT), group_sessions_per_user=False)
@@ -143,21 +130,13 @@ async def test_collected_messages_are_read_together_by_sender(room):
     await settled(lambda: not gateway.intake.tasks)
     agent.free.set()
     await all_answered(room, gateway, 6)
-    assert agent.read == [
-        ["[U1] first"],
-        ["[U1] a1", "[U1] a2"],
-        ["[U2] b1", "[U2] b2"],
-        ["[U1] a3"],
-    ]
+    assert agent.read == [["[U1] first"], ["[U1] a1", "[U1] a2"], ["[U2] b1", "[U2] b2"], ["[U1] a3"]]
     assert agent.senders == [["u1"], ["u1", "u1"], ["u2", "u2"], ["u1"]]
 
 
-async def test_a_message_for_a_busy_session_is_refused_where_that_is_the_rule(room):
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent, config=busy(BusyPolicy.REJECT))
-    await channel.say("first")
-    await settled(agent.began(1))
+async def test_a_message_for_a_busy_session_is_refused_where_that_is_the_rule(room) -> None:
+    agent, gateway, channel = await room.with_agent(held=True, config=busy(BusyPolicy.REJECT))
+    await at_work(agent, channel, "first")
     for text in ("second", "third", "fourth"):
         await channel.say(text)
     await settled(lambda: not gateway.intake.tasks)
@@ -169,12 +148,9 @@ async def test_a_message_for_a_busy_session_is_refused_where_that_is_the_rule(ro
     assert await room.statuses() == {InboundStatus.DONE: 1, InboundStatus.REJECTED: 3}
 
 
-async def test_a_full_queue_refuses_and_says_so(room):
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent, config=busy(BusyPolicy.QUEUE, max_waiting=2))
-    await channel.say("w0")
-    await settled(agent.began(1))
+async def test_a_full_queue_refuses_and_says_so(room) -> None:
+    agent, gateway, channel = await room.with_agent(held=True, config=busy(BusyPolicy.QUEUE, max_waiting=2))
+    await at_work(agent, channel, "w0")
     for number in range(1, 5):
         await channel.say(f"w{number}")
     await settled(lambda: not gateway.intake.tasks)
@@ -185,10 +161,8 @@ async def test_a_full_queue_refuses_and_says_so(room):
     assert channel.texts().count(refusal) == 2
 
 
-async def test_sessions_do_not_wait_for_one_another(room):
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent)
+async def test_sessions_do_not_wait_for_one_another(room) -> None:
+    agent, gateway, channel = await room.with_agent(held=True)
     for number in range(8):
         await channel.say("hi", chat=f"c{number}")
     await settled(agent.began(8))
@@ -197,9 +171,8 @@ async def test_sessions_do_not_wait_for_one_another(room):
     await all_answered(room, gateway, 8)
 
 
-async def test_a_message_that_cannot_be_kept_is_not_acknowledged_and_comes_again(room, monkeypatch):
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+async def test_a_message_that_cannot_be_kept_is_not_acknowledged_and_comes_again(room, monkeypatch) -> None:
+    agent, gateway, channel = await room.with_agent()
 
     async def failing(*given, **more):
         raise StoreUnavailable("full")
@@ -215,9 +188,8 @@ async def test_a_message_that_cannot_be_kept_is_not_acknowledged_and_comes_again
     assert agent.read == [["one"], ["two"]]
 
 
-async def test_messages_are_not_overtaken_while_the_store_is_out_of_order(room, monkeypatch):
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+async def test_messages_are_not_overtaken_while_the_store_is_out_of_order(room, monkeypatch) -> None:
+    agent, gateway, channel = await room.with_agent()
     run_queue, failures = room.opened[-1][1], [StoreUnavailable("full")] * 3
     accepting = run_queue.accepting
 
@@ -234,19 +206,17 @@ async def test_messages_are_not_overtaken_while_the_store_is_out_of_order(room, 
     assert failures == []
 
 
-async def test_a_gateway_that_ends_takes_no_message_and_does_not_acknowledge_it(room):
-    agent = Agent()
-    _, channel = await room.open(agent)
+async def test_a_gateway_that_ends_takes_no_message_and_does_not_acknowledge_it(room) -> None:
+    _agent, _, channel = await room.with_agent()
     await room.close()
     await channel.say("too late")
     assert [event.text for event in channel.unacknowledged] == ["too late"]
     assert await room.statuses() == {}
 
 
-async def test_what_was_left_waiting_is_answered_first_and_in_order_at_the_next_start(room):
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent)
+@both_engines
+async def test_what_was_left_waiting_is_answered_first_and_in_order_at_the_next_start(room) -> None:
+    agent, gateway, channel = await room.with_agent(held=True)
     for number in range(33):
         await channel.say(f"w{number}")
     await settled(agent.began(1), lambda: not gateway.intake.tasks)
@@ -262,9 +232,8 @@ async def test_what_was_left_waiting_is_answered_first_and_in_order_at_the_next_
     assert answers == [f"re: w{number}" for number in range(33)]
 
 
-async def test_a_message_that_was_left_too_long_is_not_answered_and_its_sender_is_told(room):
-    agent = Agent()
-    _, channel = await room.open(agent)
+async def test_a_message_that_was_left_too_long_is_not_answered_and_its_sender_is_told(room) -> None:
+    agent, _, channel = await room.with_agent()
     draft = channel.message("old")
     await room.close()
     from postroom.contracts.chat import InboundDraft, InboundKey
@@ -281,24 +250,6 @@ async def test_a_message_that_was_left_too_long_is_not_answered_and_its_sender_i
     await settled(lambda: bool(channel.said), room.hurry(gateway))
     assert agent.read == []
     assert "60 minutes" in channel.texts()[0]
-
-
-async def test_an_edit_before_it_is_read_is_what_is_read_and_a_deletion_takes_it_back(room):
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent)
-    await channel.say("first")
-    await settled(agent.began(1))
-    second, third = await channel.say("secnod"), await channel.say("third")
-    await settled(lambda: not gateway.intake.tasks)
-    await channel.edit(second, "second")
-    await channel.take_back(third)
-    agent.free.set()
-    await all_answered(room, gateway, 3)
-    assert agent.read == [["first"], ["second"]]
-    await channel.edit(second, "too late")
-    await channel.take_back(second)
-    assert await room.statuses() == {InboundStatus.DONE: 2, InboundStatus.RETRACTED: 1}
 
 
 @contextlib.asynccontextmanager
@@ -320,40 +271,23 @@ async def on_its_way(room, gateway, channel, text):
     await settled(lambda: not gateway.intake.tasks)
 
 
-async def test_a_message_that_is_edited_on_its_way_is_read_with_its_new_words(room):
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent)
-    await channel.say("first")
-    await settled(agent.began(1))
+async def test_a_message_that_is_edited_or_deleted_on_its_way_is_read_so(room) -> None:
+    agent, gateway, channel = await room.with_agent(held=True)
+    await at_work(agent, channel, "first")
     async with on_its_way(room, gateway, channel, "secnod") as event:
         await channel.edit(event, "second")
-    agent.free.set()
-    await all_answered(room, gateway, 2)
-    assert agent.read == [["first"], ["second"]]
-
-
-async def test_a_message_that_is_deleted_on_its_way_is_not_read(room):
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent)
-    await channel.say("first")
-    await settled(agent.began(1))
     async with on_its_way(room, gateway, channel, "oh no") as event:
         await channel.take_back(event)
     agent.free.set()
-    await all_answered(room, gateway, 2)
-    assert agent.read == [["first"]]
-    assert await room.statuses() == {InboundStatus.DONE: 1, InboundStatus.RETRACTED: 1}
+    await all_answered(room, gateway, 3)
+    assert agent.read == [["first"], ["second"]]
+    assert await room.statuses() == {InboundStatus.DONE: 2, InboundStatus.RETRACTED: 1}
     assert (await gateway.counts()).adds_up
 
 
-async def test_a_message_that_another_process_handed_over_too_stays_handed_over(room):
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent)
-    await channel.say("first")
-    await settled(agent.began(1))
+async def test_a_message_that_another_process_handed_over_too_stays_handed_over(room) -> None:
+    agent, gateway, channel = await room.with_agent(held=True)
+    await at_work(agent, channel, "first")
     async with on_its_way(room, gateway, channel, "second"):
         other, _ = await room.open(agent)
         await settled(lambda: not other.intake.tasks)
@@ -363,9 +297,8 @@ async def test_a_message_that_another_process_handed_over_too_stays_handed_over(
     assert agent.read == [["first"], ["second"]]
 
 
-async def test_strangers_get_a_code_in_private_and_nothing_elsewhere(room):
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+async def test_strangers_get_a_code_in_private_and_nothing_elsewhere(room) -> None:
+    agent, gateway, channel = await room.with_agent()
     await channel.say("let me in", user="stranger", chat="s")
     await channel.say("me too", user="stranger", chat="g", chat_type="group")
     await all_answered(room, gateway, 2)

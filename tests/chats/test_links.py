@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from chats.test_mail_in_chats import FakeMail
-from gateway_room import CONFIG, Agent, all_answered, busy, settled
+from gateway_room import CONFIG, Agent, all_answered, both_engines, busy, settled
 from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.chat_people import PersonRole
@@ -60,7 +60,7 @@ async def link(talk, telegram, slack):
     return await talk(slack, f"/link {(await code_of(talk, telegram)).lower()}", **SLACK)
 
 
-async def test_linked_chats_are_one_conversation_answered_where_something_was_said(room):
+async def test_linked_chats_are_one_conversation_answered_where_something_was_said(room) -> None:
     agent = Agent()
     gateway, telegram, slack = await opened(room, agent)
     talk = Talk(room, gateway)
@@ -84,7 +84,7 @@ async def test_linked_chats_are_one_conversation_answered_where_something_was_sa
     assert (await talk(slack, "/link", **SLACK)).startswith("Send /link")
 
 
-async def test_a_linked_conversation_goes_on_after_a_restart(room):
+async def test_a_linked_conversation_goes_on_after_a_restart(room) -> None:
     agent = Agent()
     gateway, telegram, slack = await opened(room, agent)
     talk = Talk(room, gateway)
@@ -97,8 +97,9 @@ async def test_a_linked_conversation_goes_on_after_a_restart(room):
     assert len({one.thread_id for one in agent.activations}) == 1
 
 
+@both_engines
 @pytest.mark.parametrize("policy", [BusyPolicy.QUEUE, BusyPolicy.COLLECT, BusyPolicy.STEER])
-async def test_linked_chats_have_one_run_at_a_time_and_each_its_own_answers(room, policy):
+async def test_linked_chats_have_one_run_at_a_time_and_each_its_own_answers(room, policy) -> None:
     agent = Agent()
     gateway, telegram, slack = await opened(room, agent, config=busy(policy))
     talk = Talk(room, gateway)
@@ -121,7 +122,7 @@ async def test_linked_chats_have_one_run_at_a_time_and_each_its_own_answers(room
     assert not re.search(r"\bs\d", " ".join(telegram.texts()))
 
 
-async def test_a_draft_is_shown_in_the_chat_that_gets_the_answer(room):
+async def test_a_draft_is_shown_in_the_chat_that_gets_the_answer(room) -> None:
     agent = Agent()
     gateway, telegram, slack = await opened(room, agent)
     talk = Talk(room, gateway)
@@ -138,7 +139,7 @@ async def test_a_draft_is_shown_in_the_chat_that_gets_the_answer(room):
     assert [text for text in telegram.texts() if text.startswith("re: ")] == ["re: t"]
 
 
-async def test_codes_that_do_not_link_are_refused_in_one_sentence(room):
+async def test_codes_that_do_not_link_are_refused_in_one_sentence(room) -> None:
     gateway, telegram, slack = await opened(room)
     talk = Talk(room, gateway)
     why = wording.NOT_LINKED_BECAUSE
@@ -158,7 +159,7 @@ async def test_codes_that_do_not_link_are_refused_in_one_sentence(room):
     assert await talk(slack, f"/link {late}", chat="D9", user="U2") == why["unknown"]
 
 
-async def test_guessed_codes_lock_the_chat_in_which_they_are_entered(room):
+async def test_guessed_codes_lock_the_chat_in_which_they_are_entered(room) -> None:
     gateway, telegram, slack = await opened(room)
     talk = Talk(room, gateway)
     code = await code_of(talk, telegram)
@@ -168,7 +169,7 @@ async def test_guessed_codes_lock_the_chat_in_which_they_are_entered(room):
     assert await talk(slack, f"/link {code}", chat="D2", user="U2") == wording.linked("telegram/12345")
 
 
-async def test_a_link_gives_nobody_access(room):
+async def test_a_link_gives_nobody_access(room) -> None:
     gateway, telegram, slack = await opened(room)
     talk = Talk(room, gateway)
     code = await code_of(talk, telegram)
@@ -178,7 +179,7 @@ async def test_a_link_gives_nobody_access(room):
     assert await room.stores.links.find(ChatAddress(platform="slack", chat_id="D7")) is None
 
 
-async def test_each_agent_has_one_conversation_with_a_person(room):
+async def test_each_agent_has_one_conversation_with_a_person(room) -> None:
     agent = Agent()
     routes = (Route(agent="poet", mention=("poet",)),)
     gateway, telegram, slack = await opened(room, agent, config=replace(CONFIG, routes=routes))
@@ -192,7 +193,7 @@ async def test_each_agent_has_one_conversation_with_a_person(room):
     assert threads["@poet one"] == threads["@poet three"] != threads["two"] == threads["four"]
 
 
-async def test_an_answer_for_a_channel_that_is_gone_becomes_a_dead_letter_and_others_go_on(room):
+async def test_an_answer_for_a_channel_that_is_gone_becomes_a_dead_letter_and_others_go_on(room) -> None:
     agent = Agent()
     gateway, telegram, slack = await opened(room, agent)
     talk = Talk(room, gateway)
@@ -213,7 +214,7 @@ async def test_an_answer_for_a_channel_that_is_gone_becomes_a_dead_letter_and_ot
     assert (await room.statuses())[InboundStatus.FAILED] == 1
 
 
-async def test_a_conversation_that_began_in_a_channel_that_is_gone_begins_anew(room):
+async def test_a_conversation_that_began_in_a_channel_that_is_gone_begins_anew(room) -> None:
     agent = Agent()
     gateway, telegram, slack = await opened(room, agent)
     talk = Talk(room, gateway)
@@ -227,7 +228,7 @@ async def test_a_conversation_that_began_in_a_channel_that_is_gone_begins_anew(r
     assert wording.BEGAN_ANEW in telegram.texts()
 
 
-async def test_what_agents_write_comes_to_the_chat_in_which_here_was_said(room):
+async def test_what_agents_write_comes_to_the_chat_in_which_here_was_said(room) -> None:
     mail = FakeMail()
     gateway, telegram, slack = await opened(room, mail=mail)
     talk = Talk(room, gateway)

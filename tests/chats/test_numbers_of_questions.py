@@ -2,13 +2,7 @@
 
 from typing import Any, cast
 
-from postroom.contracts.runs import (
-    RunRecord,
-    RunStatus,
-    RunWaitingState,
-    RunWaitingTicket,
-    WaitingReason,
-)
+from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingState, RunWaitingTicket, WaitingReason
 from postroom.gateway.questions import Questions
 from postroom.gateway.session import Platform, SessionSource
 from postroom.stores.memory import MemoryRunStores

@@ -38,7 +38,7 @@ async def until_listed(service):
     return found
 
 
-async def test_a_poisoned_update_is_listed_whole_without_its_secrets_and_others_are_answered(room):
+async def test_a_poisoned_update_is_listed_whole_without_its_secrets_and_others_are_answered(room) -> None:
     gateway, channel, _, [letter] = await poisoned(room)
     degraded_at = room.clock.now()
     assert (letter["kind"], letter["error"]) == ("update", "an update met a defect: TypeError")
@@ -51,7 +51,7 @@ async def test_a_poisoned_update_is_listed_whole_without_its_secrets_and_others_
     assert told["since"] == degraded_at
 
 
-async def test_a_poisoned_update_can_be_discarded_and_is_not_tried_again(room):
+async def test_a_poisoned_update_can_be_discarded_and_is_not_tried_again(room) -> None:
     _, _, service, [letter] = await poisoned(room)
     with pytest.raises(InvalidArgument, match="raw update"):
         await service.revive(letter["outbox_id"])
@@ -59,7 +59,7 @@ async def test_a_poisoned_update_can_be_discarded_and_is_not_tried_again(room):
     assert (await service.dead())["undelivered"] == []
 
 
-async def test_an_unreadable_update_is_one_dead_letter_however_often_it_comes(room):
+async def test_an_unreadable_update_is_one_dead_letter_however_often_it_comes(room) -> None:
     gateway, channel = await room.open(Agent())
     told = b'{"token": "a-secret", "text": "half a mess'
 

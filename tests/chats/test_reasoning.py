@@ -93,9 +93,7 @@ WAYS: list[tuple[str, Any]] = [
 
 
 @each_row("way, thinks", WAYS)
-async def test_reasoning_is_shown_while_it_comes_and_kept_apart_from_the_answer(
-    way: str, thinks: Any
-) -> None:
+async def test_reasoning_is_shown_while_it_comes_and_kept_apart_from_the_answer(way, thinks) -> None:
     stores, held, ends = MemoryRunStores(), asyncio.Event(), asyncio.Event()
     thought = "The north light is broken, " * 4 + "so the south one."
     async with FakeEndpoint().serving() as endpoint:

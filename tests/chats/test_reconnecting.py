@@ -3,10 +3,9 @@
 import asyncio
 import json
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
-from gateway_room import CONFIG, Agent, Room, all_answered, settled
+from gateway_room import CONFIG, Agent, all_answered, settled
 from postroom.contracts.errors import ConfigError, CredentialRefused, PostroomError, ServerUnavailable
 from postroom.contracts.records import replace
 from postroom.gateway import status
@@ -29,7 +28,7 @@ class Fragile(FakeChannel):
         await super().connect(is_reconnect=is_reconnect)
 
 
-async def test_whatever_a_channel_failed_of_it_is_connected_again(room: Room) -> None:
+async def test_whatever_a_channel_failed_of_it_is_connected_again(room) -> None:
     channel = Fragile(clock=room.clock)
     gateway, _ = await room.open(Agent(), channel=channel)
     room.clock.advance(timedelta(seconds=7))
@@ -50,7 +49,7 @@ async def test_whatever_a_channel_failed_of_it_is_connected_again(room: Room) ->
     assert told["since"] > down_at
 
 
-async def test_a_refused_credential_is_not_offered_again_but_by_hand(room: Room) -> None:
+async def test_a_refused_credential_is_not_offered_again_but_by_hand(room) -> None:
     channel = Fragile(clock=room.clock)
     gateway, _ = await room.open(Agent(), channel=channel)
     channel.failures = [CredentialRefused("the token was taken back")]
@@ -64,16 +63,14 @@ async def test_a_refused_credential_is_not_offered_again_but_by_hand(room: Room)
     assert channel.liveness.state is AdapterState.CONNECTED
 
 
-async def test_channels_that_come_back_at_one_moment_leave_a_whole_status_file(
-    room: Room, tmp_path: Path
-) -> None:
+async def test_channels_that_come_back_at_one_moment_leave_a_whole_status_file(room, tmp_path) -> None:
     gateway, channel = await room.open(Agent(), config=replace(CONFIG, state_dir=tmp_path))
     await asyncio.gather(*(gateway.reconnect(channel) for _ in range(20)))
     told = json.loads((tmp_path / status.STATUS_FILE).read_text())
     assert told["platforms"]["telegram"]["state"] == "connected"
 
 
-async def test_a_status_file_that_cannot_be_written_ends_nothing(room: Room, tmp_path: Path) -> None:
+async def test_a_status_file_that_cannot_be_written_ends_nothing(room, tmp_path) -> None:
     gateway, channel = await room.open(Agent(), config=replace(CONFIG, state_dir=tmp_path))
     (tmp_path / status.STATUS_FILE).unlink()
     (tmp_path / status.STATUS_FILE).mkdir()

@@ -3,8 +3,6 @@
 import re
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from gateway_room import CONFIG, Agent, all_answered, settled
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.records import replace
@@ -19,9 +17,8 @@ async def later(room, gateway, span: timedelta) -> int:
     return await gateway._reminders.kept.submit_due()
 
 
-async def test_a_reminder_comes_once_over_a_restart(room):
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+async def test_a_reminder_comes_once_over_a_restart(room) -> None:
+    agent, gateway, channel = await room.with_agent()
     await channel.say("/remind 10m Lock   the door.")
     await all_answered(room, gateway, 1)
     await room.close()
@@ -38,7 +35,7 @@ async def test_a_reminder_comes_once_over_a_restart(room):
     assert agent.read == []
 
 
-async def test_reminders_that_were_due_while_no_server_ran_come_in_order(room):
+async def test_reminders_that_were_due_while_no_server_ran_come_in_order(room) -> None:
     gateway, channel = await room.open(Agent())
     spans = range(20, 0, -1)
     for number, minutes in enumerate(spans, start=1):
@@ -56,9 +53,8 @@ async def test_reminders_that_were_due_while_no_server_ran_come_in_order(room):
     assert reminded() == wanted
 
 
-async def test_words_come_to_the_agent_again_and_again_until_they_are_removed(room):
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+async def test_words_come_to_the_agent_again_and_again_until_they_are_removed(room) -> None:
+    agent, gateway, channel = await room.with_agent()
     await channel.say("hello")
     await all_answered(room, gateway, 1)
     await channel.say("/every 1d Say what is new.")
@@ -80,10 +76,9 @@ def at(year: int, month: int, day: int, hour: int) -> int:
     return int(datetime(year, month, day, hour, tzinfo=UTC).timestamp() * 1_000)
 
 
-async def test_words_come_at_a_time_of_day_in_a_zone_also_when_the_clocks_change(room):
+async def test_words_come_at_a_time_of_day_in_a_zone_also_when_the_clocks_change(room) -> None:
     """The room begins on Tuesday, 14 November 2023; clocks in New York are set ahead on 10 March 2024."""
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+    gateway, channel = await room.open(Agent())
     await channel.say("/every day at 9:00 America/New_York Say what is new.")
     await all_answered(room, gateway, 1)
     kept = "Kept: every day at 9:00 America/New_York; next Wed 2023-11-15 09:00 EST."
@@ -103,35 +98,38 @@ async def test_words_come_at_a_time_of_day_in_a_zone_also_when_the_clocks_change
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "next_times"),
-    [
-        ("mon,wed at 18:30", ["Wed 2023-11-15 18:30 UTC", "Mon 2023-11-20 18:30 UTC"]),
-        ("weekdays at 6pm", ["Wed 2023-11-15 18:00 UTC", "Thu 2023-11-16 18:00 UTC"]),
-        ("weekend at 0:05", ["Sat 2023-11-18 00:05 UTC", "Sun 2023-11-19 00:05 UTC"]),
-        ("Friday-Monday AT 12am", ["Fri 2023-11-17 00:00 UTC", "Sat 2023-11-18 00:00 UTC"]),
-        ("sun at 8.15 asia/tokyo", ["Sun 2023-11-19 08:15 JST", "Sun 2023-11-26 08:15 JST"]),
-        ("day at 9:00 utc", ["Wed 2023-11-15 09:00 UTC", "Thu 2023-11-16 09:00 UTC"]),
-        ("day at 9:00 AMERICA/NEW_YORK", ["Wed 2023-11-15 09:00 EST", "Thu 2023-11-16 09:00 EST"]),
-        ("1d", ["Wed 2023-11-15 22:13 UTC", "Thu 2023-11-16 22:13 UTC"]),
-        ("sun at 8.15 Asia/Tokyo", ["Sun 2023-11-19 08:15 JST", "Sun 2023-11-26 08:15 JST"]),
-    ],
+NEXT_TIMES = (
+    ("mon,wed at 18:30", ["Wed 2023-11-15 18:30 UTC", "Mon 2023-11-20 18:30 UTC"]),
+    ("weekdays at 6pm", ["Wed 2023-11-15 18:00 UTC", "Thu 2023-11-16 18:00 UTC"]),
+    ("weekend at 0:05", ["Sat 2023-11-18 00:05 UTC", "Sun 2023-11-19 00:05 UTC"]),
+    ("Friday-Monday AT 12am", ["Fri 2023-11-17 00:00 UTC", "Sat 2023-11-18 00:00 UTC"]),
+    ("sun at 8.15 asia/tokyo", ["Sun 2023-11-19 08:15 JST", "Sun 2023-11-26 08:15 JST"]),
+    ("day at 9:00 utc", ["Wed 2023-11-15 09:00 UTC", "Thu 2023-11-16 09:00 UTC"]),
+    ("day at 9:00 AMERICA/NEW_YORK", ["Wed 2023-11-15 09:00 EST", "Thu 2023-11-16 09:00 EST"]),
+    ("1d", ["Wed 2023-11-15 22:13 UTC", "Thu 2023-11-16 22:13 UTC"]),
+    ("sun at 8.15 Asia/Tokyo", ["Sun 2023-11-19 08:15 JST", "Sun 2023-11-26 08:15 JST"]),
 )
-async def test_days_are_named_as_people_name_them(room, words, next_times):
+
+
+async def test_days_are_named_as_people_name_them(room) -> None:
     gateway, channel = await room.open(Agent())
-    await channel.say(f"/every {words} Look.")
-    await all_answered(room, gateway, 1)
-    await settled(lambda: len(channel.texts()) == 1, room.hurry(gateway))
-    assert channel.texts()[0].endswith(f"; next {next_times[0]}.")
-    [kept] = await gateway._reminders.kept.listed(CHAT)
-    moment = datetime.fromtimestamp(kept.next_at / 1_000, UTC)
-    await later(room, gateway, moment - datetime.fromtimestamp(room.clock.now() / 1_000, UTC))
-    [kept] = await gateway._reminders.kept.listed(CHAT)
-    assert next_time(kept) == next_times[1]
-    assert kept.payload["text"] == "Look."
+    for number, (words, (first, _)) in enumerate(NEXT_TIMES, 1):
+        await channel.say(f"/every {words} Look at {number}.")
+        await all_answered(room, gateway, number)
+        await settled(lambda number=number: len(channel.texts()) == number, room.hurry(gateway))
+        assert channel.texts()[-1].endswith(f"; next {first}."), words
+    kept_now = await gateway._reminders.kept.listed(CHAT)
+    for kept in sorted(kept_now, key=lambda one: one.next_at):
+        [said] = [
+            pair for number, pair in enumerate(NEXT_TIMES, 1) if kept.payload["text"] == f"Look at {number}."
+        ]
+        room.clock.set(max(room.clock.now(), kept.next_at))
+        await gateway._reminders.kept.submit_due()
+        [again] = [one for one in await gateway._reminders.kept.listed(CHAT) if one.payload == kept.payload]
+        assert next_time(again) == said[1][1], said
 
 
-async def test_words_with_a_slash_are_no_zone(room):
+async def test_words_with_a_slash_are_no_zone(room) -> None:
     gateway, channel = await room.open(Agent())
     await channel.say("/every day at 9:00 tea/coffee for all")
     await all_answered(room, gateway, 1)
@@ -139,7 +137,7 @@ async def test_words_with_a_slash_are_no_zone(room):
     assert (kept.zone, kept.payload["text"]) == ("UTC", "tea/coffee for all")
 
 
-async def test_a_time_without_a_zone_is_in_the_zone_of_the_quiet_hours_of_the_chat(room):
+async def test_a_time_without_a_zone_is_in_the_zone_of_the_quiet_hours_of_the_chat(room) -> None:
     gateway, channel = await room.open(Agent())
     await channel.say("/set quiet 22:00-07:00 Asia/Tokyo")
     await channel.say("/every day at 9:00 Look.")
@@ -149,37 +147,41 @@ async def test_a_time_without_a_zone_is_in_the_zone_of_the_quiet_hours_of_the_ch
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ("day at 25:00 x", "25:00 is no time of day: write 9:00, 18:30 or 6pm."),
-        ("day at 9 x", "9 is no time of day: write 9:00, 18:30 or 6pm."),
-        ("day at 13pm x", "13pm is no time of day: write 9:00, 18:30 or 6pm."),
-        ("someday at 9:00 x", wording.no_day("someday")),
-        ("mon,monkey at 9:00 x", wording.no_day("monkey")),
-        (
-            "day at 9:00 Europe/Atlantis x",
-            "'Europe/Atlantis' is no time zone: give a name such as Europe/Berlin, America/New_York or UTC.",
-        ),
-        (
-            "day at 9:00 europe/atlantis x",
-            "'europe/atlantis' is no time zone: give a name such as Europe/Berlin, America/New_York or UTC.",
-        ),
-        ("day at 9:00", wording.WHEN_AND_WHAT),
-        ("day 9:00 x", wording.WHEN_AND_WHAT),
-    ],
+NO_TIMES = (
+    ("day at 25:00 x", "25:00 is no time of day: write 9:00, 18:30 or 6pm."),
+    ("day at 9 x", "9 is no time of day: write 9:00, 18:30 or 6pm."),
+    ("day at 13pm x", "13pm is no time of day: write 9:00, 18:30 or 6pm."),
+    ("someday at 9:00 x", wording.no_day("someday")),
+    ("mon,monkey at 9:00 x", wording.no_day("monkey")),
+    (
+        "day at 9:00 Europe/Atlantis x",
+        "'Europe/Atlantis' is no time zone: give a name such as Europe/Berlin, America/New_York or UTC.",
+    ),
+    (
+        "day at 9:00 europe/atlantis x",
+        "'europe/atlantis' is no time zone: give a name such as Europe/Berlin, America/New_York or UTC.",
+    ),
+    ("day at 9:00", wording.WHEN_AND_WHAT),
+    ("day 9:00 x", wording.WHEN_AND_WHAT),
+    ("10s x", wording.WHEN_AND_WHAT),
 )
-async def test_a_time_of_day_that_is_none_is_refused_by_name(room, words, told):
+
+
+async def test_a_time_or_a_span_that_is_none_is_refused_in_one_sentence(room) -> None:
     gateway, channel = await room.open(Agent())
-    await channel.say(f"/every {words}")
-    await all_answered(room, gateway, 1)
-    await settled(lambda: channel.texts() == [told], room.hurry(gateway))
+    reminders = ("", " soon x", " 10m", " 0m x", " 367d x", " 99999999d x")
+    rows = [(f"/every {words}", told) for words, told in NO_TIMES]
+    rows += [(f"/remind{words}", wording.WHEN_AND_WHAT) for words in reminders]
+    for number, (words, told) in enumerate(rows, 1):
+        await channel.say(words)
+        await all_answered(room, gateway, number)
+        await settled(lambda number=number: len(channel.texts()) == number, room.hurry(gateway))
+        assert channel.texts()[-1] == told, words
     assert await gateway._reminders.kept.listed(CHAT) == []
 
 
-async def test_words_for_the_agent_bring_what_the_chat_asks_of_it_as_messages_do(room):
-    agent = Agent()
-    gateway, channel = await room.open(agent)
+async def test_words_for_the_agent_bring_what_the_chat_asks_of_it_as_messages_do(room) -> None:
+    agent, gateway, channel = await room.with_agent()
     for number, words in enumerate(
         ("/every 1d Say what is new.", "/set model small", "/set instructions Rhyme.", "hello"), start=1
     ):
@@ -192,7 +194,7 @@ async def test_words_for_the_agent_bring_what_the_chat_asks_of_it_as_messages_do
     assert by_schedule["instructions"] == "Rhyme."
 
 
-async def test_who_may_not_write_any_more_is_not_served(room):
+async def test_who_may_not_write_any_more_is_not_served(room) -> None:
     agent, telegram = Agent(), CONFIG.platforms[Platform.TELEGRAM]
     gateway, channel = await room.open(agent)
     await channel.say("/every 1h delete everything", user="u2")
@@ -207,27 +209,7 @@ async def test_who_may_not_write_any_more_is_not_served(room):
     assert not [text for text in channel.texts("b") if text.startswith("Reminder")]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "/remind",
-        "/remind soon x",
-        "/remind 10m",
-        "/remind 0m x",
-        "/every 10s x",
-        "/remind 367d x",
-        "/remind 99999999d x",
-    ],
-)
-async def test_a_span_or_words_that_are_none_are_refused_in_one_sentence(room, words):
-    gateway, channel = await room.open(Agent())
-    await channel.say(words)
-    await all_answered(room, gateway, 1)
-    await settled(lambda: channel.texts() == [wording.WHEN_AND_WHAT], room.hurry(gateway))
-    assert await gateway._reminders.kept.listed(CHAT) == []
-
-
-async def test_no_more_than_so_many_stand_in_one_session_and_others_have_their_own(room):
+async def test_no_more_than_so_many_stand_in_one_session_and_others_have_their_own(room) -> None:
     gateway, channel = await room.open(Agent())
     for number in range(MOST_SCHEDULES + 1):
         await channel.say(f"/remind 1h {number}")

@@ -21,10 +21,8 @@ def failed(kind: SendErrorKind, why: str = "the platform says no", **more) -> Se
     return SendResult.failed(kind, why, **more)
 
 
-async def test_a_message_in_a_group_is_marked_until_it_is_answered(room):
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent, capabilities=REACTS)
+async def test_a_message_in_a_group_is_marked_until_it_is_answered(room) -> None:
+    agent, gateway, channel = await room.with_agent(held=True, capabilities=REACTS)
     event = await channel.say("hello", **GROUP)
     await settled(agent.began(1), lambda: channel.marks == [(event.message_id, True)])
     agent.free.set()
@@ -33,7 +31,7 @@ async def test_a_message_in_a_group_is_marked_until_it_is_answered(room):
     assert channel.texts("-100") == ["re: hello"]
 
 
-async def test_a_mark_goes_away_with_a_refusal_too(room):
+async def test_a_mark_goes_away_with_a_refusal_too(room) -> None:
     agent = Agent()
 
     async def act(activation, sink):
@@ -46,7 +44,7 @@ async def test_a_mark_goes_away_with_a_refusal_too(room):
     await settled(lambda: channel.marks == [(event.message_id, True), (event.message_id, False)])
 
 
-async def test_a_mark_goes_away_when_the_answer_cannot_be_delivered(room):
+async def test_a_mark_goes_away_when_the_answer_cannot_be_delivered(room) -> None:
     gateway, channel = await room.open(Agent(), capabilities=REACTS, config=delivery(max_attempts=1))
     channel.refusals.append(failed(SendErrorKind.FORBIDDEN))
     event = await channel.say("hello", **GROUP)
@@ -54,10 +52,8 @@ async def test_a_mark_goes_away_when_the_answer_cannot_be_delivered(room):
     await settled(lambda: channel.marks == [(event.message_id, True), (event.message_id, False)])
 
 
-async def test_messages_that_a_command_drops_lose_their_marks(room):
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent, capabilities=REACTS)
+async def test_messages_that_a_command_drops_lose_their_marks(room) -> None:
+    agent, gateway, channel = await room.with_agent(held=True, capabilities=REACTS)
     first = await channel.say("one", **GROUP)
     await settled(agent.began(1))
     second = await channel.say("two", **GROUP)
@@ -69,10 +65,10 @@ async def test_messages_that_a_command_drops_lose_their_marks(room):
     assert (first.message_id, True) in channel.marks
 
 
-async def test_a_message_that_is_refused_at_once_is_never_marked(room):
-    agent = Agent()
-    agent.free.clear()
-    gateway, channel = await room.open(agent, capabilities=REACTS, config=busy(BusyPolicy.REJECT))
+async def test_a_message_that_is_refused_at_once_is_never_marked(room) -> None:
+    agent, gateway, channel = await room.with_agent(
+        held=True, capabilities=REACTS, config=busy(BusyPolicy.REJECT)
+    )
     first = await channel.say("one", **GROUP)
     await settled(agent.began(1), lambda: not gateway.intake.tasks)
     await channel.say("two", **GROUP)
@@ -83,7 +79,7 @@ async def test_a_message_that_is_refused_at_once_is_never_marked(room):
     assert {message_id for message_id, _ in channel.marks} == {first.message_id}
 
 
-async def test_the_setting_decides_and_without_it_only_groups_have_marks(room):
+async def test_the_setting_decides_and_without_it_only_groups_have_marks(room) -> None:
     agent, cases = Agent(), []
     for setting, capabilities in ((None, REACTS), (True, REACTS), (False, REACTS), (True, ALL)):
         channel = FakeChannel(
@@ -100,7 +96,7 @@ async def test_the_setting_decides_and_without_it_only_groups_have_marks(room):
 
 
 @pytest.mark.parametrize("refusal", [failed(SendErrorKind.BAD_FORMAT, "REACTION_INVALID"), OSError("broken")])
-async def test_a_platform_that_refuses_marks_holds_up_no_answer(room, refusal):
+async def test_a_platform_that_refuses_marks_holds_up_no_answer(room, refusal) -> None:
     gateway, channel = await room.open(Agent(), capabilities=REACTS)
     channel.mark_refusal = refusal
     for number, text in enumerate(("one", "two", "three"), start=1):
@@ -111,7 +107,7 @@ async def test_a_platform_that_refuses_marks_holds_up_no_answer(room, refusal):
     assert len(channel.marks) == tried
 
 
-async def test_a_platform_that_never_answers_to_a_mark_holds_up_no_answer(room):
+async def test_a_platform_that_never_answers_to_a_mark_holds_up_no_answer(room) -> None:
     gateway, channel = await room.open(Agent(), capabilities=REACTS)
     channel.marks_hang = asyncio.Event()
     event = await channel.say("hello", **GROUP)
@@ -122,9 +118,10 @@ async def test_a_platform_that_never_answers_to_a_mark_holds_up_no_answer(room):
     await settled(lambda: channel.marks[1:] == [(event.message_id, False)])
 
 
-async def test_a_mark_that_has_no_turn_is_not_tried_again_and_one_to_take_away_waits_for_its_turn(room):
-    agent = Agent()
-    gateway, channel = await room.open(agent, capabilities=REACTS)
+async def test_a_mark_that_has_no_turn_is_not_tried_again_and_one_to_take_away_waits_for_its_turn(
+    room,
+) -> None:
+    agent, gateway, channel = await room.with_agent(capabilities=REACTS)
     channel.mark_refusal = failed(SendErrorKind.RATE_LIMITED, TOO_OFTEN, retry_after_ms=500)
     await channel.say("one", **GROUP)
     await all_answered(room, gateway, 1)
@@ -143,7 +140,7 @@ async def test_a_mark_that_has_no_turn_is_not_tried_again_and_one_to_take_away_w
     assert not any(shows for _, shows in channel.marks[2:])
 
 
-async def test_a_chat_that_refuses_marks_is_said_once_in_the_log(room):
+async def test_a_chat_that_refuses_marks_is_said_once_in_the_log(room) -> None:
     gateway, channel = await room.open(Agent(), capabilities=REACTS)
     channel.mark_refusal = failed(SendErrorKind.FORBIDDEN, "missing_scope")
     with capture_logs() as lines:

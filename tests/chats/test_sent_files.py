@@ -73,7 +73,7 @@ class Dies(ExecutorAround):
         return await self._within.run(replace(activation, control=control), sink)
 
 
-async def test_a_file_that_a_model_writes_comes_behind_its_answer(room):
+async def test_a_file_that_a_model_writes_comes_behind_its_answer(room) -> None:
     agent, model = an_agent(
         room.clock,
         calls(sends("a/table.csv", "a,b\n1,2\n", "c1"), sends("notes.md", "first", "c2")),
@@ -92,7 +92,7 @@ async def test_a_file_that_a_model_writes_comes_behind_its_answer(room):
     assert answers(model)[0] == 'The file "table.csv" (text/csv, 8 bytes) is sent behind your answer.'
 
 
-async def test_a_process_that_dies_between_the_call_and_the_end_sends_the_file_once(room):
+async def test_a_process_that_dies_between_the_call_and_the_end_sends_the_file_once(room) -> None:
     before_answers, before_end = (0, 4), (1, 2)
     for at, made in (before_answers, before_end):
         runtime, _ = an_agent(
@@ -112,7 +112,7 @@ async def test_a_process_that_dies_between_the_call_and_the_end_sends_the_file_o
         await room.close()
 
 
-async def test_what_cannot_be_sent_is_refused_in_a_sentence_that_the_model_reads(room):
+async def test_what_cannot_be_sent_is_refused_in_a_sentence_that_the_model_reads(room) -> None:
     agent, model = an_agent(
         room.clock,
         calls(
@@ -139,7 +139,7 @@ async def test_what_cannot_be_sent_is_refused_in_a_sentence_that_the_model_reads
     assert all("error" not in one for one in (told[6], told[7]))
 
 
-async def test_a_chat_that_takes_no_files_has_no_tool_to_send_them(room):
+async def test_a_chat_that_takes_no_files_has_no_tool_to_send_them(room) -> None:
     agent, model = an_agent(room.clock, calls(sends("notes.txt", "words")))
     gateway, channel = await room.open(agent)
     await channel.say("go")

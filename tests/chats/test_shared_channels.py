@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from gateway_room import Agent, Room, all_answered, settled
+from gateway_room import Agent, Room, all_answered, both_engines, settled
 from postroom.contracts.errors import StoreUnavailable
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.base import AdapterState
@@ -38,7 +38,8 @@ async def two(room: Room) -> tuple[Server, Server]:
     return await Server(room, "one").open(), await Server(room, "two").open()
 
 
-async def test_one_server_has_the_channel_and_the_other_says_so(room: Room) -> None:
+@both_engines
+async def test_one_server_has_the_channel_and_the_other_says_so(room) -> None:
     one, other = await two(room)
     assert (one.state, other.state) == (AdapterState.CONNECTED, AdapterState.ELSEWHERE)
     with pytest.raises(StoreUnavailable, match="another server"):
@@ -49,9 +50,8 @@ async def test_one_server_has_the_channel_and_the_other_says_so(room: Room) -> N
     assert not other.channel.said
 
 
-async def test_the_other_takes_it_over_when_the_first_stands_still_and_the_first_then_lets_go(
-    room: Room,
-) -> None:
+@both_engines
+async def test_the_other_takes_it_over_when_the_first_stands_still_and_the_first_then_lets_go(room) -> None:
     one, other = await two(room)
     room.clock.advance(LENGTH)
     await other.leases.renew()
@@ -65,7 +65,8 @@ async def test_the_other_takes_it_over_when_the_first_stands_still_and_the_first
     assert not one.channel.said
 
 
-async def test_a_server_that_cannot_renew_lets_go_before_another_may_take_it(room: Room) -> None:
+@both_engines
+async def test_a_server_that_cannot_renew_lets_go_before_another_may_take_it(room) -> None:
     one, other = await two(room)
     room.clock.advance(LENGTH * 5 / 6)
     await one.becomes(AdapterState.ELSEWHERE)
@@ -73,7 +74,8 @@ async def test_a_server_that_cannot_renew_lets_go_before_another_may_take_it(roo
     assert other.state is AdapterState.ELSEWHERE
 
 
-async def test_a_server_that_ends_hands_the_channel_over_at_once(room: Room) -> None:
+@both_engines
+async def test_a_server_that_ends_hands_the_channel_over_at_once(room) -> None:
     one, other = await two(room)
     before = room.clock.now()
     await one.gateway.stop()
@@ -82,7 +84,8 @@ async def test_a_server_that_ends_hands_the_channel_over_at_once(room: Room) -> 
     assert room.clock.now() - before < LENGTH / timedelta(milliseconds=1)
 
 
-async def test_what_was_to_be_said_by_the_one_that_stands_still_is_said_by_the_other(room: Room) -> None:
+@both_engines
+async def test_what_was_to_be_said_by_the_one_that_stands_still_is_said_by_the_other(room) -> None:
     one, other = await two(room)
     one.agent.free.clear()
     await one.channel.say("hello")

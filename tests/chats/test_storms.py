@@ -108,7 +108,7 @@ async def _transcribed(path: Any, file: Any) -> str:
 
 @pytest.mark.parametrize("mode", list(BusyPolicy))
 @pytest.mark.parametrize("platform", [Platform.TELEGRAM, Platform.SLACK, Platform.DISCORD, Platform.WEB])
-async def test_each_of_twenty_is_answered_or_refused_once_with_its_own_files(room, platform, mode):
+async def test_each_of_twenty_is_answered_or_refused_once_with_its_own_files(room, platform, mode) -> None:
     messages = [said(number) for number in range(1, COUNT + 1)]
     async with opened(platform, room.clock) as place:
         config = replace(

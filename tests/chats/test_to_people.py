@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from chats.test_delivery import FINAL
-from gateway_room import CONFIG, Agent, all_answered, settled
+from gateway_room import CONFIG, Agent, all_answered, both_engines, settled
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import StoreUnavailable
 from postroom.contracts.people import ChatAddress
@@ -67,7 +67,9 @@ async def opened(room, prepared_stores, *, config=TO_ANA, chat=None, fault=None,
     return Office(room, agent, gateway, channel, mail)
 
 
-async def test_what_is_said_is_mail_to_the_person_in_order_and_their_answer_comes_back(room, prepared_stores):
+async def test_what_is_said_is_mail_to_the_person_in_order_and_their_answer_comes_back(
+    room, prepared_stores
+) -> None:
     office = await opened(room, prepared_stores)
     for number in range(5):
         await office.channel.say(f"number {number}")
@@ -87,7 +89,9 @@ async def test_what_is_said_is_mail_to_the_person_in_order_and_their_answer_come
     assert (await office.inbox())[-1]["thread_id"] == inbox[0]["thread_id"]
 
 
-async def test_the_person_has_it_in_the_chat_that_they_prefer_and_answers_with_reply(room, prepared_stores):
+async def test_the_person_has_it_in_the_chat_that_they_prefer_and_answers_with_reply(
+    room, prepared_stores
+) -> None:
     office = await opened(room, prepared_stores, chat=ANA)
     await office.channel.say("are the lights on?")
     await office.until(lambda: office.channel.texts("999"))
@@ -102,7 +106,7 @@ async def test_the_person_has_it_in_the_chat_that_they_prefer_and_answers_with_r
 
 async def test_quiet_hours_of_the_person_hold_what_is_said_and_those_of_the_chat_no_answer(
     room, prepared_stores
-):
+) -> None:
     chats = {(Platform.TELEGRAM, "999"): QUIET, (Platform.TELEGRAM, "12345"): QUIET}
     office = await opened(room, prepared_stores, config=replace(TO_ANA, chats=chats), chat=ANA)
     await office.channel.say("are the lights on?")
@@ -117,7 +121,8 @@ async def test_quiet_hours_of_the_person_hold_what_is_said_and_those_of_the_chat
     assert [(one["state"], one["waits"]) for one in told["recipients"]] == [("stored", wording.QUIET)]
 
 
-async def test_a_reply_of_the_store_that_is_lost_writes_nothing_twice(room, prepared_stores):
+@both_engines
+async def test_a_reply_of_the_store_that_is_lost_writes_nothing_twice(room, prepared_stores) -> None:
     lost = [True, True]
 
     def losing(pass_on):
@@ -139,7 +144,7 @@ async def test_a_reply_of_the_store_that_is_lost_writes_nothing_twice(room, prep
 
 async def test_what_was_kept_when_the_process_died_reaches_the_person_at_the_next_start(
     room, prepared_stores
-):
+) -> None:
     def dying(_):
         async def passed_on(said):
             raise StoreUnavailable("the process dies here", retryable=False)
@@ -157,7 +162,7 @@ async def test_what_was_kept_when_the_process_died_reaches_the_person_at_the_nex
     assert [one["body_md"] for one in await office.inbox()] == ["one", "two"]
 
 
-async def test_a_group_is_told_who_speaks_and_files_stay_in_the_chat(room, prepared_stores):
+async def test_a_group_is_told_who_speaks_and_files_stay_in_the_chat(room, prepared_stores) -> None:
     office = await opened(room, prepared_stores)
     group = {"chat": "-100", "chat_type": "group"}
     await office.channel.say("hello", **group)
@@ -169,7 +174,7 @@ async def test_a_group_is_told_who_speaks_and_files_stay_in_the_chat(room, prepa
     await office.until(lambda: told in office.channel.texts("-100"))
 
 
-async def test_what_the_mail_room_refuses_is_told_and_the_next_message_passes(room, prepared_stores):
+async def test_what_the_mail_room_refuses_is_told_and_the_next_message_passes(room, prepared_stores) -> None:
     office = await opened(room, prepared_stores, rules=Rules(max_body_bytes=100))
     await office.channel.say("x" * 101)
     await office.channel.say("short")
@@ -180,7 +185,7 @@ async def test_what_the_mail_room_refuses_is_told_and_the_next_message_passes(ro
     assert [one["body_md"] for one in await office.inbox()] == ["short"]
 
 
-async def test_a_person_who_was_removed_is_known_no_more(room, prepared_stores):
+async def test_a_person_who_was_removed_is_known_no_more(room, prepared_stores) -> None:
     office = await opened(room, prepared_stores)
     await office.mail.call(
         "retire_agent",
@@ -193,7 +198,7 @@ async def test_a_person_who_was_removed_is_known_no_more(room, prepared_stores):
     assert office.channel.texts() == ["Not passed on to Ana: nobody is known as human:Ana any more."]
 
 
-async def test_nobody_writes_to_themselves(room, prepared_stores):
+async def test_nobody_writes_to_themselves(room, prepared_stores) -> None:
     here = ChatAddress(platform="telegram", chat_id="12345")
     office = await opened(room, prepared_stores, chat=here)
     await office.channel.say("hello me")
@@ -204,7 +209,7 @@ async def test_nobody_writes_to_themselves(room, prepared_stores):
 
 
 @pytest.mark.parametrize("words", ["/queue now", "/every 5m again", "/background think", "/compact"])
-async def test_a_command_for_agents_says_that_a_person_answers(room, prepared_stores, words):
+async def test_a_command_for_agents_says_that_a_person_answers(room, prepared_stores, words) -> None:
     office = await opened(room, prepared_stores)
     await office.channel.say(words)
     await office.until(lambda: office.channel.texts())
@@ -212,7 +217,7 @@ async def test_a_command_for_agents_says_that_a_person_answers(room, prepared_st
     assert office.agent.activations == []
 
 
-async def test_a_person_is_chosen_for_a_chat_and_given_back(room, prepared_stores):
+async def test_a_person_is_chosen_for_a_chat_and_given_back(room, prepared_stores) -> None:
     routes = (Route(agent="human:Ana", mention=("ana",)),)
     office = await opened(room, prepared_stores, config=replace(CONFIG, routes=routes))
     for number, words in enumerate(("/agent ana", "hello", "/agent default", "bye"), start=1):

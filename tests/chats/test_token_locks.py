@@ -18,9 +18,7 @@ def taken(folder: Path, store_id: str = "", server: str = "") -> ScopedLocks:
 
 @pytest.mark.parametrize("first", [("", ""), ("a" * 32, "/one")])
 @pytest.mark.parametrize("second", [("", "/two"), ("b" * 32, "/two")])
-def test_a_token_is_not_taken_by_a_server_of_another_store(
-    tmp_path: Path, first: tuple[str, str], second: tuple[str, str]
-) -> None:
+def test_a_token_is_not_taken_by_a_server_of_another_store(tmp_path, first, second) -> None:
     one = taken(tmp_path, *first)
     with pytest.raises(ConfigError, match="another process receives with the same telegram token"):
         taken(tmp_path, *second)
@@ -31,7 +29,7 @@ def test_a_token_is_not_taken_by_a_server_of_another_store(
     other.release_all()
 
 
-def test_servers_of_one_database_share_a_token_and_hold_it_until_the_last_is_gone(tmp_path: Path) -> None:
+def test_servers_of_one_database_share_a_token_and_hold_it_until_the_last_is_gone(tmp_path) -> None:
     one, two = taken(tmp_path, "a" * 32, "/one"), taken(tmp_path, "a" * 32, "/two")
     one.release_all()
     with pytest.raises(ConfigError):

@@ -178,18 +178,14 @@ class Sessions:
         """Return the threads that a session is or was bound to, the last active first."""
         return await self._store.threads(key)
 
-    async def hidden(self, thread_id: str) -> Mapping[str, Sequence[str] | None]:
-        """Return the runs of a thread that were undone, each with the messages that it has read.
-
-        Of a run that an earlier version has undone the messages are not known: None.
-        """
+    async def hidden(self, thread_id: str) -> Mapping[str, Sequence[str]]:
+        """Return the runs of a thread that were undone, each with the messages that it has read."""
         address = await self.address(thread_id)
         session = None if address is None else await self.load(address[0])
-        if session is None:
+        if session is None or not session.settings.get(_HIDES):
             return {}
-        listed = dict.fromkeys(session.settings.get(_HIDDEN, {}).get(thread_id, ()))
-        row = await self.load(_hidden_key(thread_id)) if session.settings.get(_HIDES) else None
-        return listed if row is None else {**listed, **row.settings.get(_HIDDEN, {})}
+        row = await self.load(_hidden_key(thread_id))
+        return {} if row is None else row.settings.get(_HIDDEN, {})
 
     async def hide(self, session: ChatSession, runs: Mapping[str, Sequence[str]]) -> bool:
         """Take runs of a session's thread out of the sight of later runs there; return False if it is full.

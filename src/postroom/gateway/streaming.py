@@ -470,12 +470,7 @@ class ChatExecutor(ExecutorAround):
         control = activation.control
         if not hidden or not isinstance(control, RunControl):
             return activation
-        asked: set[str] = set()
-        for run_id, read in hidden.items():
-            if read is None:
-                run = await control.threads.load_run(run_id)
-                read = run.input.trigger_message_ids if run is not None and run.input else ()
-            asked.update(read)
+        asked = {message_id for read in hidden.values() for message_id in read}
         control = replace(
             control,
             hidden_runs=control.hidden_runs | hidden.keys(),
