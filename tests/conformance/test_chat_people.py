@@ -56,6 +56,7 @@ async def test_a_person_is_shut_out(chats: ChatStores, clock: ManualClock) -> No
     assert (await chats.people.let_in(person())).added_at == clock.now()
 
 
+@on_both
 async def test_people_come_by_platform_and_id(chats: ChatStores) -> None:
     named = [(platform, user) for platform in ("b", "a", "B") for user in ("2", "10", "é", "Z")]
     stored = {who: await chats.people.let_in(person(who[1], platform=who[0])) for who in named}

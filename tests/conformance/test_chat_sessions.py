@@ -115,6 +115,7 @@ async def test_a_session_with_half_a_character_is_refused(chats: ChatStores) -> 
     assert await chats.sessions.sessions() == ()
 
 
+@on_both
 async def test_a_title_may_hold_every_character(chats: ChatStores) -> None:
     for number, title in enumerate(("\0", "\x1a0", "'\"", " ", "")):
         stored = await chats.sessions.open(session(f"s{number}", title=title, source={"\0": title}))
@@ -123,6 +124,7 @@ async def test_a_title_may_hold_every_character(chats: ChatStores) -> None:
         assert found.title == title
 
 
+@on_both
 async def test_a_thread_of_another_session_is_refused(chats: ChatStores) -> None:
     first = await chats.sessions.open(session("first", "chat/1"))
     first = await _on(chats, first, "chat/2")
@@ -251,6 +253,7 @@ async def test_a_title_is_that_of_the_present_conversation(chats: ChatStores) ->
         assert {one.thread_id: one.title for one in found} == {"chat/1": "one", "chat/2": title}
 
 
+@on_both
 async def test_a_title_is_used_once_in_a_session(chats: ChatStores) -> None:
     stored = await chats.sessions.open(session("s", "chat/1", title="one"))
     second = await _on(chats, stored, "chat/2", "two")
@@ -305,6 +308,7 @@ async def test_what_is_unknown_is_none(chats: ChatStores) -> None:
     assert await chats.sessions.thread("s") is None
 
 
+@on_both
 async def test_sessions_come_by_key(chats: ChatStores) -> None:
     keys = ["a", "B", "é", "a b", "😀", "\uffee"]
     stored = {name: await chats.sessions.open(session(name)) for name in keys}

@@ -1,26 +1,53 @@
-"""Promises of an outbox store: effects wait, are handed out at least once, and a key counts once."""
+"""Effects wait, are handed out at least once, a key counts once; dead letters are revived, old effects purged."""
 
 import asyncio
-from collections.abc import Callable, Sequence
 from datetime import timedelta
 
+import pytest
+
 from conformance.boxes import on_both
-from conformance.promises.given import refused
 from conformance.promises.run_given import KIND, LEASE, SECOND, TARGET, TOGETHER
-from conformance.promises.run_outbox_given import claim_effects, claim_one, effect, numbers
+from conformance.promises.run_outbox_given import claim_effects, claim_one, effect, numbers, outbox_ids
 from postroom.contracts.errors import IdempotencyConflict
 from postroom.contracts.outbox import NackOutcome, OutboxMessage, OutboxStatus
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
-from postroom.stores.runs.ports import RunStores
-from postroom.stores.transaction import Transaction
+from postroom.stores.runs.ports import OutboxStore, RunStores
 from postroom.testing import ManualClock
+
+LOST, REQUEUED, DEAD_LETTERED = NackOutcome.LOST_CLAIM, NackOutcome.REQUEUED, NackOutcome.DEAD_LETTERED
+
+
+@pytest.fixture
+def outbox(stores: RunStores) -> OutboxStore:
+    return stores.outbox
+
+
+async def dead(stores: RunStores, number: int = 0, **details) -> OutboxMessage:
+    """Store an effect and give it up; nothing else may be due where it is."""
+    stored = await stores.outbox.enqueue(effect(number, **details))
+    (found,) = await claim_effects(stores, kind=stored.kind, target=stored.target)
+    outcome = await stores.outbox.nack(found.outbox_id, found.claim_token, error="gone", final=True)
+    assert (found.outbox_id, outcome) == (stored.outbox_id, DEAD_LETTERED)
+    return stored
+
+
+async def delivered(stores: RunStores, number: int = 0, **details) -> OutboxMessage:
+    """Store an effect and perform it; nothing else may be due."""
+    stored = await stores.outbox.enqueue(effect(number, **details))
+    found, token = await claim_one(stores)
+    assert found.outbox_id == stored.outbox_id
+    assert await stores.outbox.ack(found.outbox_id, token)
+    return stored
 
 
 @on_both
-async def test_an_effect_is_stored_claimed_and_delivered(stores: RunStores, clock: ManualClock) -> None:
+async def test_an_effect_is_stored_claimed_and_delivered(
+    stores: RunStores, outbox: OutboxStore, clock: ManualClock
+) -> None:
     draft = effect(payload={"a": [1, None, {"ü": 2.5}]}, dedupe_key="k: 'ü'", max_attempts=3)
-    stored = await stores.outbox.enqueue(draft)
-    assert stored == OutboxMessage(
+    stored = await outbox.enqueue(draft)
+    expected = OutboxMessage(
         outbox_id=stored.outbox_id,
         kind=KIND,
         target=TARGET,
@@ -31,202 +58,364 @@ async def test_an_effect_is_stored_claimed_and_delivered(stores: RunStores, cloc
         dedupe_key=draft.dedupe_key,
         max_attempts=3,
     )
+    assert stored == expected
+    await stores.store.write(lambda tx: tx.outbox.note_steps(stored.outbox_id, 2))
+    await stores.store.write(lambda tx: tx.outbox.note_steps(stored.outbox_id, 1))  # they are never fewer
     found, token = await claim_one(stores)
-    assert (found.outbox_id, found.payload, found.dedupe_key) == (
-        stored.outbox_id,
-        draft.payload,
-        draft.dedupe_key,
+    assert found == replace(
+        expected,
+        status=OutboxStatus.CLAIMED,
+        attempt_count=1,
+        claim_token=token,
+        lease_until=clock.now() + LEASE,
+        steps_done=2,
     )
-    assert (found.status, found.attempt_count) == (OutboxStatus.CLAIMED, 1)
-    assert found.lease_until == clock.now() + LEASE
     assert await claim_effects(stores) == ()
-    assert await stores.outbox.ack(found.outbox_id, token)
+    assert await outbox.ack(found.outbox_id, token)
     clock.advance(timedelta(days=9))
     assert await claim_effects(stores) == ()
 
 
-async def test_effects_are_claimed_by_lane_and_target(stores: RunStores) -> None:
-    for number, where in enumerate(({}, {"kind": "other"}, {"target": "other"}, {})):
-        await stores.outbox.enqueue(effect(number, **where))
-    assert numbers(await claim_effects(stores, limit=1)) == [0]
+async def test_effects_are_claimed_by_lane_and_target_when_due_the_oldest_first(
+    stores: RunStores, outbox: OutboxStore, clock: ManualClock
+) -> None:
+    for number, where in enumerate(({}, {"kind": "other"}, {"target": "other"}, {}, {})):
+        await outbox.enqueue(effect(number, **where))
+    commit = ThreadCommit(thread_id="t", outbox=tuple(effect(number) for number in (5, 6, 7)))
+    await stores.coordinator.commit(commit)
+    due = clock.now() + SECOND
+    await outbox.enqueue(effect(8, available_at=due))
+    assert await claim_effects(stores, limit=0) == ()
+    assert [numbers(await claim_effects(stores, limit=2)) for _ in "1234"] == [[0, 3], [4, 5], [6, 7], []]
     assert numbers(await claim_effects(stores, kind="other")) == [1]
     assert numbers(await claim_effects(stores, target="other")) == [2]
-    assert numbers(await claim_effects(stores)) == [3]
-    assert await claim_effects(stores, limit=0) == ()
-
-
-async def test_effects_are_claimed_when_due(stores: RunStores, clock: ManualClock) -> None:
-    due = clock.now() + SECOND
-    await stores.outbox.enqueue(effect(available_at=due))
     clock.set(due - 1)
     assert await claim_effects(stores) == ()
     clock.set(due)
-    assert len(await claim_effects(stores)) == 1
-
-
-async def test_the_oldest_effect_comes_first(stores: RunStores, clock: ManualClock) -> None:
-    for number in range(3):
-        await stores.outbox.enqueue(effect(number))
-    commit = ThreadCommit(thread_id="t", outbox=tuple(effect(number) for number in (3, 4, 5)))
-    await stores.coordinator.commit(commit)
-    clock.advance(timedelta(seconds=1))
-    await stores.outbox.enqueue(effect(6))
-    found = [numbers(await claim_effects(stores, limit=2)) for _ in range(4)]
-    assert found == [[0, 1], [2, 3], [4, 5], [6]]
+    assert numbers(await claim_effects(stores)) == [8]
 
 
 @on_both
-async def test_a_key_gives_the_first_effect_back(stores: RunStores, clock: ManualClock) -> None:
-    first = await stores.outbox.enqueue(effect(dedupe_key="k", max_attempts=3))
+async def test_a_key_gives_the_first_effect_back_whatever_became_of_it(
+    stores: RunStores, outbox: OutboxStore, clock: ManualClock
+) -> None:
+    first = await outbox.enqueue(effect(dedupe_key="k", max_attempts=3))
     clock.advance(timedelta(seconds=1))
-    again = await stores.outbox.enqueue(effect(dedupe_key="k", available_at=99))
-    assert again == first
-    (committed,) = (
-        await stores.coordinator.commit(ThreadCommit(thread_id="t", outbox=(effect(dedupe_key="k"),)))
-    ).outbox
-    assert committed.outbox_id == first.outbox_id
+    assert await outbox.enqueue(effect(dedupe_key="k", available_at=99)) == first
+    commit = ThreadCommit(thread_id="t", outbox=(effect(dedupe_key="k"),))
+    (committed,) = (await stores.coordinator.commit(commit)).outbox
     found, token = await claim_one(stores)
-    await stores.outbox.ack(found.outbox_id, token)
-    delivered = await stores.outbox.enqueue(effect(dedupe_key="k"))
-    assert (delivered.outbox_id, delivered.status) == (first.outbox_id, OutboxStatus.DELIVERED)
+    assert committed.outbox_id == found.outbox_id == first.outbox_id
+    await outbox.ack(found.outbox_id, token)
+    again = await outbox.enqueue(effect(dedupe_key="k"))
+    assert (again.outbox_id, again.status) == (first.outbox_id, OutboxStatus.DELIVERED)
     assert await claim_effects(stores) == ()
-    others = [
-        await stores.outbox.enqueue(effect(1, dedupe_key="k", kind="other")),
-        await stores.outbox.enqueue(effect(2, dedupe_key="k", target="other")),
-        await stores.outbox.enqueue(effect(3)),
-        await stores.outbox.enqueue(effect(3)),
-    ]
+    elsewhere = [{"dedupe_key": "k", "kind": "other"}, {"dedupe_key": "k", "target": "other"}, {}, {}]
+    others = [await outbox.enqueue(effect(1, **where)) for where in elsewhere]
     assert len({one.outbox_id for one in (first, *others)}) == 5
-
-
-async def test_a_key_used_with_another_payload_conflicts(stores: RunStores) -> None:
-    await stores.outbox.enqueue(effect(1, dedupe_key="k"))
-    with refused(IdempotencyConflict):
-        await stores.outbox.enqueue(effect(2, dedupe_key="k"))
+    with pytest.raises(IdempotencyConflict):
+        await outbox.enqueue(effect(2, dedupe_key="k"))
     for drafts in ((effect(2, dedupe_key="k"),), (effect(1, dedupe_key="n"), effect(2, dedupe_key="n"))):
-        with refused(IdempotencyConflict):
+        with pytest.raises(IdempotencyConflict):
             await stores.coordinator.commit(ThreadCommit(thread_id="t", outbox=drafts))
-    assert numbers(await claim_effects(stores)) == [1]
+    assert numbers(await claim_effects(stores)) == [1, 1]
 
 
-async def test_an_effect_whose_lease_ended_is_claimed_again(stores: RunStores, clock: ManualClock) -> None:
-    await stores.outbox.enqueue(effect())
+async def test_an_effect_whose_lease_ended_is_claimed_again(
+    stores: RunStores, outbox: OutboxStore, clock: ManualClock
+) -> None:
+    """At that very instant, by anybody, under another token; the first owner's answer counts no more."""
+    await outbox.enqueue(effect())
     first, old = await claim_one(stores)
-    clock.set((first.lease_until or 0) - 1)
+    clock.set(first.lease_until - 1)
     assert await claim_effects(stores) == ()
-    clock.set(first.lease_until or 0)
+    clock.set(first.lease_until)
     second, token = await claim_one(stores)
-    assert (second.outbox_id, second.attempt_count) == (first.outbox_id, 2)
-    assert token != old
-    assert not await stores.outbox.ack(first.outbox_id, old)
-    assert await stores.outbox.nack(first.outbox_id, old, error="late") is NackOutcome.LOST_CLAIM
-    assert await stores.outbox.ack(first.outbox_id, token)
+    assert (second.outbox_id, second.attempt_count, token != old) == (first.outbox_id, 2, True)
+    assert not await outbox.ack(first.outbox_id, old)
+    assert await outbox.nack(first.outbox_id, old, error="late") is LOST
+    assert await outbox.ack(first.outbox_id, token)
 
 
-async def test_an_effect_that_failed_comes_again(stores: RunStores, clock: ManualClock) -> None:
-    await stores.outbox.enqueue(effect(max_attempts=3))
-    outcomes = []
-    for attempt in (1, 2, 3):
+async def test_an_effect_that_failed_comes_again_until_its_attempts_are_used_up(
+    stores: RunStores, outbox: OutboxStore, clock: ManualClock
+) -> None:
+    await outbox.enqueue(effect(max_attempts=3))
+    for attempt, expected in ((1, REQUEUED), (2, REQUEUED), (3, DEAD_LETTERED)):
         found, token = await claim_one(stores)
-        assert found.attempt_count == attempt
-        assert found.last_error == (None if attempt == 1 else f"failed {attempt - 1}")
-        outcome = await stores.outbox.nack(found.outbox_id, token, error=f"failed {attempt}", delay_ms=SECOND)
-        outcomes.append(outcome)
-        assert await claim_effects(stores) == ()
+        error = None if attempt == 1 else f"failed {attempt - 1}"
+        assert (found.attempt_count, found.last_error) == (attempt, error)
+        outcome = await outbox.nack(found.outbox_id, token, error=f"failed {attempt}", delay_ms=SECOND)
+        assert (outcome, await claim_effects(stores)) == (expected, ())
         clock.advance(timedelta(seconds=1))
-    assert outcomes == [NackOutcome.REQUEUED, NackOutcome.REQUEUED, NackOutcome.DEAD_LETTERED]
     clock.advance(timedelta(days=9))
     assert await claim_effects(stores) == ()
 
 
-async def test_an_effect_that_nobody_answers_for_is_given_up(stores: RunStores, clock: ManualClock) -> None:
-    await stores.outbox.enqueue(effect(1, max_attempts=2, dedupe_key="k"))
+async def test_an_effect_that_nobody_answers_for_is_given_up_instead_of_claimed(
+    stores: RunStores, outbox: OutboxStore, clock: ManualClock
+) -> None:
+    await outbox.enqueue(effect(1, max_attempts=2, dedupe_key="k"))
     for _ in range(2):
         await claim_one(stores)
         clock.set(clock.now() + LEASE)
-    await stores.outbox.enqueue(effect(2))
+    await outbox.enqueue(effect(2))
     assert numbers(await claim_effects(stores, limit=1)) == [2]
-    dead = await stores.outbox.enqueue(effect(1, dedupe_key="k"))
-    assert dead.status is OutboxStatus.DEAD_LETTER
+    assert (await outbox.enqueue(effect(1, dedupe_key="k"))).status is OutboxStatus.DEAD_LETTER
 
 
-async def test_an_answer_counts_once(stores: RunStores) -> None:
-    await stores.outbox.enqueue(effect(1))
-    await stores.outbox.enqueue(effect(2))
+async def test_an_answer_counts_once_and_needs_the_token(stores: RunStores, outbox: OutboxStore) -> None:
+    for number in (1, 2):
+        await outbox.enqueue(effect(number))
     first, second = await claim_effects(stores)
-    outbox, token, other = stores.outbox, first.claim_token or "", second.claim_token or ""
-    assert not await outbox.ack(first.outbox_id, "wrong")
-    assert await outbox.nack(first.outbox_id, "wrong", error="x") is NackOutcome.LOST_CLAIM
-    assert not await outbox.ack("unknown", token)
-    assert await outbox.nack("unknown", token, error="x") is NackOutcome.LOST_CLAIM
-    assert await outbox.ack(first.outbox_id, token)
-    assert not await outbox.ack(first.outbox_id, token)
-    assert await outbox.nack(first.outbox_id, token, error="x") is NackOutcome.LOST_CLAIM
-    assert await outbox.nack(second.outbox_id, other, error="x", delay_ms=SECOND) is NackOutcome.REQUEUED
-    assert not await outbox.ack(second.outbox_id, other)
+    one, token = first.outbox_id, first.claim_token
+    for outbox_id, wrong in ((one, "wrong"), ("unknown", token)):
+        assert not await outbox.ack(outbox_id, wrong)
+        assert await outbox.nack(outbox_id, wrong, error="x") is LOST
+        assert await outbox.nack(outbox_id, wrong, error="x", final=True) is LOST
+    assert await outbox.ack(one, token)
+    assert not await outbox.ack(one, token)
+    assert await outbox.nack(one, token, error="x") is LOST
+    other, token = second.outbox_id, second.claim_token
+    assert await outbox.nack(other, token, error="x", delay_ms=SECOND) is REQUEUED
+    assert not await outbox.ack(other, token)
 
 
-async def test_a_claim_is_an_effect_with_its_own_token(stores: RunStores) -> None:
-    for keyed in (False, True):
-        for number in range(3):
-            await stores.outbox.enqueue(effect(number, dedupe_key=f"k{number}" if keyed else None))
-        found = [one for _ in range(3) for one in await claim_effects(stores, limit=1)]
-        claims = [(one.outbox_id, one.claim_token or "") for one in found]
-        (first, second, third), (one, two, three) = zip(*claims, strict=True)
-
-        def acked(ids: Sequence[str], tokens: Sequence[str]) -> Callable[[Transaction], int]:
-            return lambda tx: tx.outbox.ack(ids, tokens)
-
-        assert await stores.store.write(acked((first, second, third), (two, one, three))) == 1
-        assert await stores.store.write(acked((first, second), (one, two))) == 2
+@pytest.mark.parametrize("keyed", [False, True])
+async def test_of_effects_that_are_acked_together_one_with_the_token_of_another_stays_claimed(
+    stores: RunStores, outbox: OutboxStore, keyed: bool
+) -> None:
+    for number in range(3):
+        await outbox.enqueue(effect(number, dedupe_key=f"k{number}" if keyed else None))
+    claims = [one for _ in range(3) for one in await claim_effects(stores, limit=1)]
+    ids, (one, two, three) = outbox_ids(claims), (claim.claim_token for claim in claims)
+    assert await stores.store.write(lambda tx: tx.outbox.ack(ids, (two, one, three))) == 1
+    assert await stores.store.write(lambda tx: tx.outbox.ack(ids[:2], (one, two))) == 2
 
 
 @on_both
-async def test_claims_at_the_same_time_share_the_work(stores: RunStores) -> None:
+async def test_at_the_same_time_work_is_shared_and_a_key_stores_or_revives_or_discards_once(
+    stores: RunStores, outbox: OutboxStore
+) -> None:
+    async def together(call) -> list:
+        async with asyncio.TaskGroup() as group:
+            tries = [group.create_task(call()) for _ in range(TOGETHER)]
+        return [one.result() for one in tries]
+
     for number in range(TOGETHER):
-        await stores.outbox.enqueue(effect(number))
-    async with asyncio.TaskGroup() as group:
-        tries = [group.create_task(claim_effects(stores, limit=3)) for _ in range(TOGETHER)]
-    found = [number for one in tries for number in numbers(one.result())]
+        await outbox.enqueue(effect(number))
+    found = [
+        number for one in await together(lambda: claim_effects(stores, limit=3)) for number in numbers(one)
+    ]
     found += numbers(await claim_effects(stores))
     assert sorted(found) == list(range(TOGETHER))
+    stored = await together(lambda: outbox.enqueue(effect(dedupe_key="k")))
+    assert len({one.outbox_id for one in stored}) == len(await claim_effects(stores)) == 1
+    gone = await dead(stores)
+    revived = await together(lambda: outbox.revive(gone.outbox_id))
+    assert len([one for one in revived if one]) == len(await claim_effects(stores)) == 1
+    gone = await dead(stores)
+    assert (await together(lambda: outbox.discard(gone.outbox_id))).count(True) == 1
+    for number in range(4):
+        await outbox.enqueue(effect(number, order_key="a"))
+    in_line = await together(lambda: claim_effects(stores, limit=9))
+    assert [number for claim in in_line for number in numbers(claim)] == [0]
 
 
-@on_both
-async def test_storing_under_a_key_at_the_same_time_stores_once(stores: RunStores) -> None:
-    async with asyncio.TaskGroup() as group:
-        tries = [group.create_task(stores.outbox.enqueue(effect(dedupe_key="k"))) for _ in range(TOGETHER)]
-    assert len({one.result().outbox_id for one in tries}) == 1
-    assert len(await claim_effects(stores)) == 1
-
-
-async def test_an_instant_may_be_given(stores: RunStores, clock: ManualClock) -> None:
+async def test_an_instant_may_be_given(stores: RunStores, outbox: OutboxStore, clock: ManualClock) -> None:
     later = clock.now() + 9 * SECOND
-    stored = await stores.outbox.enqueue(effect(available_at=later), now=later - 5)
-    assert stored.created_at == later - 5
-    assert await stores.outbox.claim(KIND, TARGET, lease_ms=7, now=later - 1) == ()
-    (found,) = await stores.outbox.claim(KIND, TARGET, lease_ms=7, now=later)
+
+    async def claim(now: int) -> list[int]:
+        return numbers(await outbox.claim(KIND, TARGET, lease_ms=7, limit=9, now=now))
+
+    stored = await outbox.enqueue(effect(available_at=later), now=later - 5)
+    assert (stored.created_at, await claim(later - 1)) == (later - 5, [])
+    (found,) = await outbox.claim(KIND, TARGET, lease_ms=7, now=later)
     assert found.lease_until == later + 7
-    outcome = await stores.outbox.nack(
-        found.outbox_id, found.claim_token or "", error="x", delay_ms=3, now=later + 1
-    )
-    assert outcome is NackOutcome.REQUEUED
-    assert await stores.outbox.claim(KIND, TARGET, lease_ms=7, now=later + 3) == ()
-    assert len(await stores.outbox.claim(KIND, TARGET, lease_ms=7, now=later + 4)) == 1
+    again = {"error": "x", "delay_ms": 3, "now": later + 1}
+    assert await outbox.nack(found.outbox_id, found.claim_token, **again) is REQUEUED
+    assert [await claim(later + late) for late in (3, 4)] == [[], [0]]
+    gone = await dead(stores, 1)
+    await outbox.enqueue(effect(2, available_at=later))
+    assert (await outbox.revive(gone.outbox_id, now=later)).available_at == later
+    assert [await claim(now) for now in (later - 1, later)] == [[], [1, 2]]
 
 
-async def test_the_payload_of_an_effect_is_the_stores_own(stores: RunStores) -> None:
-    payload: dict[str, list[int]] = {"n": [1]}
-    await stores.outbox.enqueue(effect(payload=payload))
+async def test_the_payload_of_an_effect_is_the_stores_own(stores: RunStores, outbox: OutboxStore) -> None:
+    payload = {"n": [1]}
+    await outbox.enqueue(effect(payload=payload))
     payload["n"].append(2)
     found, _ = await claim_one(stores)
     assert found.payload == {"n": [1]}
 
 
-async def test_steps_of_an_effect_are_kept_and_never_fewer(stores: RunStores) -> None:
-    stored = await stores.outbox.enqueue(effect())
-    assert stored.steps_done == 0
-    await stores.store.write(lambda tx: tx.outbox.note_steps(stored.outbox_id, 2))
-    await stores.store.write(lambda tx: tx.outbox.note_steps(stored.outbox_id, 1))
-    found, _ = await claim_one(stores)
-    assert found.steps_done == 2
+async def test_of_an_order_key_only_the_oldest_is_claimed_until_it_is_delivered(
+    stores: RunStores, outbox: OutboxStore, clock: ManualClock
+) -> None:
+    for number in range(3):
+        await outbox.enqueue(effect(number, order_key="a"))
+    await outbox.enqueue(effect(3, order_key="b"))
+    await outbox.enqueue(effect(4))
+    await outbox.enqueue(effect(5, order_key="a", target="elsewhere"))
+    first = await claim_effects(stores)
+    assert numbers(first) == [0, 3, 4]
+    assert numbers(await claim_effects(stores, target="elsewhere")) == [5]
+    assert await claim_effects(stores) == ()
+    for one in first[1:]:
+        await outbox.ack(one.outbox_id, one.claim_token)
+    await outbox.nack(first[0].outbox_id, first[0].claim_token, error="later", delay_ms=SECOND)
+    assert await claim_effects(stores) == ()  # one that is tried later keeps its place
+    for wait in (SECOND, LEASE):  # and while its owner is silent
+        clock.set(clock.now() + wait)
+        (again,) = await claim_effects(stores)
+        assert numbers((again,)) == [0]
+    assert await outbox.ack(again.outbox_id, again.claim_token)
+    assert numbers(await claim_effects(stores)) == [1]
+
+
+@on_both
+async def test_one_that_was_given_up_keeps_nobody_of_its_order_key_waiting(
+    stores: RunStores, outbox: OutboxStore, clock: ManualClock
+) -> None:
+    for number in range(3):
+        await outbox.enqueue(effect(number, order_key="a", max_attempts=1))
+    found, token = await claim_one(stores)
+    await outbox.nack(found.outbox_id, token, error="never", final=True)
+    assert numbers(await claim_effects(stores)) == [1]
+    clock.set(clock.now() + LEASE)
+    # The claim that finds one used up may take no more.
+    assert sorted([numbers(await claim_effects(stores)) for _ in "12"]) == [[], [2]]
+    assert sorted(numbers(await outbox.dead_letters(kind=KIND))) == [0, 1]
+
+
+async def test_an_effect_may_be_given_up_at_once_and_be_revived(
+    stores: RunStores, outbox: OutboxStore, clock: ManualClock
+) -> None:
+    await outbox.enqueue(effect(max_attempts=2, dedupe_key="k"))
+    found, token = await claim_one(stores)
+    outcome = await outbox.nack(found.outbox_id, token, error="no such room", delay_ms=SECOND, final=True)
+    (gone,) = await outbox.dead_letters()
+    status = OutboxStatus.DEAD_LETTER
+    assert outcome is DEAD_LETTERED
+    assert gone == replace(
+        found, status=status, claim_token=None, lease_until=None, last_error="no such room"
+    )
+    clock.advance(timedelta(days=9))
+    assert await claim_effects(stores) == ()
+    revived = await outbox.revive(gone.outbox_id)
+    pending = {"status": OutboxStatus.PENDING, "available_at": clock.now(), "attempt_count": 0}
+    assert revived == replace(gone, **pending) == await outbox.enqueue(effect(dedupe_key="k"))
+    assert await outbox.dead_letters() == ()
+    for attempt, outcome in ((1, REQUEUED), (2, DEAD_LETTERED)):
+        found, token = await claim_one(stores)
+        assert (found.outbox_id, found.attempt_count) == (gone.outbox_id, attempt)
+        assert await outbox.nack(found.outbox_id, token, error="again") is outcome
+    assert [one.last_error for one in await outbox.dead_letters()] == ["again"]
+
+
+@on_both
+async def test_dead_letters_are_listed_by_id_page_by_page(
+    stores: RunStores, outbox: OutboxStore, clock: ManualClock
+) -> None:
+    gone = [await dead(stores, number, kind="other" if number % 2 else KIND) for number in range(5)]
+    await outbox.enqueue(effect(5, max_attempts=1))
+    await claim_one(stores)
+    clock.set(clock.now() + LEASE)
+    assert await claim_effects(stores) == ()
+    assert sorted(numbers(await outbox.dead_letters(kind=KIND))) == [0, 2, 4, 5]
+    await delivered(stores, 6)
+    await outbox.enqueue(effect(7))
+    await claim_one(stores)
+    await outbox.enqueue(effect(8))
+    every = await outbox.dead_letters()
+    assert sorted(numbers(every)) == [0, 1, 2, 3, 4, 5]
+    ids = outbox_ids(every)
+    assert ids == sorted(ids)
+    pages = [await outbox.dead_letters(after=after, limit=2) for after in ("", ids[1], ids[3], ids[5])]
+    assert [outbox_ids(one) for one in pages] == [ids[:2], ids[2:4], ids[4:], []]
+    other = sorted((gone[1].outbox_id, gone[3].outbox_id))
+    assert outbox_ids(await outbox.dead_letters(kind="other", limit=1)) == other[:1]
+    assert outbox_ids(await outbox.dead_letters(kind="other", after=other[0])) == other[1:]
+    assert await outbox.dead_letters(kind="unknown") == await outbox.dead_letters(limit=0) == ()
+
+
+async def test_what_is_no_dead_letter_is_neither_revived_nor_discarded(
+    stores: RunStores, outbox: OutboxStore, clock: ManualClock
+) -> None:
+    gone, done = await dead(stores, 1, dedupe_key="d"), await delivered(stores, 2, dedupe_key="k")
+    claimed = await outbox.enqueue(effect(3))
+    found, token = await claim_one(stores)
+    pending = await outbox.enqueue(effect(4, available_at=clock.now() + SECOND))
+    for one in ("unknown", *outbox_ids((done, claimed, pending))):
+        assert (await outbox.revive(one), await outbox.discard(one)) == (None, False)
+    assert await outbox.revive(gone.outbox_id)
+    assert await outbox.revive(gone.outbox_id) is None
+    again, token_of_it = await claim_one(stores)
+    await outbox.nack(again.outbox_id, token_of_it, error="x", final=True)
+    assert await outbox.discard(gone.outbox_id)
+    assert (await outbox.dead_letters(), await outbox.revive(gone.outbox_id)) == ((), None)
+    assert (await outbox.enqueue(effect(1, dedupe_key="d"))).outbox_id == gone.outbox_id  # its key stays used
+    assert await claim_effects(stores) == ()
+    assert await outbox.ack(found.outbox_id, token)
+    assert (await outbox.enqueue(effect(2, dedupe_key="k"))).status is OutboxStatus.DELIVERED
+    clock.advance(timedelta(milliseconds=1))
+    assert (
+        await outbox.purge(older_than=clock.now()) == 2
+    )  # what was discarded too; one without a key is gone
+
+
+async def test_delivered_effects_are_purged_by_age(
+    stores: RunStores, outbox: OutboxStore, clock: ManualClock
+) -> None:
+    start = clock.now()
+    for number in (3, 1, 2, 0):
+        await outbox.enqueue(effect(number, dedupe_key=str(number)), now=start + number)
+    clock.set(start + SECOND)
+    for one in await claim_effects(stores):
+        assert await outbox.ack(one.outbox_id, one.claim_token)
+    for older_than, limit, gone, free in (
+        (start, 9, 0, set()),
+        (start + 9, 0, 0, set()),
+        (start + 3, 2, 2, {0, 1}),
+        (start + 3, 9, 1, {0, 1, 2}),
+        (start + 3, 9, 0, {0, 1, 2}),
+        (start + 4, 1, 1, {0, 1, 2, 3}),
+    ):
+        assert await outbox.purge(older_than=older_than, limit=limit) == gone
+        found = [await outbox.enqueue(effect(one, dedupe_key=str(one))) for one in range(4)]
+        assert {one.payload["n"] for one in found if one.status is not OutboxStatus.DELIVERED} == free
+
+
+async def test_nothing_but_what_was_delivered_is_purged_however_old(
+    stores: RunStores, outbox: OutboxStore, clock: ManualClock
+) -> None:
+    gone = await dead(stores, 1, dedupe_key="dead")
+    await outbox.enqueue(effect(2, dedupe_key="late"))
+    late, token = await claim_one(stores)
+    clock.set(clock.now() + LEASE)
+    await outbox.enqueue(effect(3, target="other", dedupe_key="claimed"))
+    (claimed,) = await claim_effects(stores, target="other")
+    pending = await outbox.enqueue(effect(4, available_at=clock.now() + 1))
+    assert await outbox.purge(older_than=clock.now() + 9) == 0
+    assert outbox_ids(await outbox.dead_letters()) == [gone.outbox_id]
+    assert await outbox.ack(late.outbox_id, token)
+    assert await outbox.ack(claimed.outbox_id, claimed.claim_token)
+    clock.advance(timedelta(seconds=1))
+    assert outbox_ids(await claim_effects(stores)) == [pending.outbox_id]
+    assert await outbox.purge(older_than=clock.now()) == 2
+
+
+async def test_a_purged_key_may_be_used_again_as_if_it_never_was(
+    stores: RunStores, outbox: OutboxStore, clock: ManualClock
+) -> None:
+    first = [await delivered(stores, number, dedupe_key=key) for number, key in ((1, "a"), (2, "b"))]
+    clock.advance(timedelta(seconds=1))
+    young = await delivered(stores, 3, dedupe_key="c")
+    assert await outbox.purge(older_than=clock.now()) == 2
+    again = await outbox.enqueue(effect(10, dedupe_key="a"))
+    commit = ThreadCommit(thread_id="t", outbox=(effect(2, dedupe_key="b"), effect(3, dedupe_key="c")))
+    (committed, known) = (await stores.coordinator.commit(commit)).outbox
+    assert {again.outbox_id, committed.outbox_id}.isdisjoint(outbox_ids(first))
+    assert known.outbox_id == young.outbox_id
+    assert (again.status, again.created_at) == (OutboxStatus.PENDING, clock.now())
+    assert numbers(await claim_effects(stores)) == [10, 2]

@@ -71,6 +71,7 @@ async def test_what_waits_reads_back_as_it_was_added(stores: RunStores, clock: M
     assert await stores.threads.load_messages("t") == ()
 
 
+@on_both
 async def test_an_id_waits_once_and_is_not_committed(stores: RunStores) -> None:
     await said(stores, "done")
     before = await waiting(stores, "m1")

@@ -243,6 +243,7 @@ async def test_a_run_reads_back_as_it_was_created(stores: RunStores, clock: Manu
     assert await stores.threads.list_runs(RunQuery()) == (given,)
 
 
+@on_both
 async def test_a_run_is_created_once(stores: RunStores, clock: ManualClock) -> None:
     first = run(stores)
     await stores.threads.create_run(first)

@@ -387,16 +387,16 @@ async def test_dispatch_signal_busy_ack_still_runs_queued_dispatch_after_current
 
 
 async def test_work_that_cannot_be_claimed_is_tried_later_and_later(room):
-    """Each round in which nothing could be started waits for longer than the one before."""
-    failed = failing_changes(room.stores, before={"claim": [True] * 3})
+    """Each round in which nothing could be started waits longer than the one before, but at most 1.5 s."""
+    failed = failing_changes(room.stores, before={"claim": [True] * 4})
     told = Hinted(room, Counting(), stores=failed, config=replace(QUIET, poll_interval=ms(100)))
     queued = await told.queued("go")
     async with told.listening():
-        for number, pause in enumerate((500, 1_000, 2_000), start=1):
+        for number, pause in enumerate((500, 1_000, 1_500, 1_500), start=1):
             await told.waited(number)
             room.passes(milliseconds=pause)
         await room.acked(queued)
-    assert told.waits.asked[:3] == [500, 1_000, 2_000]
+    assert told.waits.asked[:4] == [500, 1_000, 1_500, 1_500]
 
 
 async def test_an_end_behind_which_nothing_is_queued_wakes_nobody_unless_limits_hold_others_back(room):

@@ -91,7 +91,7 @@ async def test_a_late_answer_never_counts_for_the_next_question(opening):
             await handle.answer(**late, by="Ann")
         assert refused.value.details == {"open": [now.question_id]}
         assert "Delete the database?" in refused.value.describe()
-        with pytest.raises(TypeError, match="question_id"):
+        with pytest.raises(InvalidArgument, match="needs the id of the question"):
             await handle.answer(approved=True, by="Ann")
         decision = seen_by_ann.question_id, ToolCallResume(decision_id="late", result={"approved": True})
         request = RunActivation.new("t", [], continue_run_id=handle.id, decisions=[decision])

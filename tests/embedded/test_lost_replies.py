@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from embedded_room import Open, both_engines
-from postroom import Mailbox, MailboxConfig, Run, StoreUnavailable
+from embedded_room import Open, both_engines, in_state
+from postroom import Mailbox, MailboxConfig, Run, RunUnsuccessful, State, StoreUnavailable
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import StoreError
 from postroom.contracts.messages import DeliveryMode, Message
@@ -139,3 +139,45 @@ async def test_a_claim_that_nobody_here_executes_is_released_uncounted_also_when
         assert (row.status, row.attempt_count) == (RunDispatchStatus.QUEUED, 0)
         gate.set()
         assert [await one.result(timeout=PATIENCE) for one in (long, left)] == ["done", "done"]
+
+
+@both_engines
+@pytest.mark.parametrize("state", [State.QUEUED, State.RUNNING, State.WAITING])
+async def test_a_cancel_whose_reply_is_lost_is_kept_and_the_next_run_of_the_thread_starts(
+    opening: Open, state: State
+) -> None:
+    begun, gate = Counter[str](), asyncio.Event()
+
+    async def work(run: Run) -> str:
+        begun[run.text] += 1
+        if run.text == "waiting":
+            await run.ask("Go on?")
+        if run.text in {"running", "before"}:
+            await gate.wait()
+        return "done"
+
+    async with opening(work, config=CONFIG) as mailbox, asyncio.timeout(2 * PATIENCE):
+        before = None
+        if state is State.QUEUED:
+            before = await mailbox.enqueue("t", "before")
+            await in_state(before, State.RUNNING)
+        cancelled = await mailbox.enqueue("t", state)
+        await in_state(cancelled, state)
+        # A run that waits for an answer holds back no other: it would be claimed beside the cancel.
+        following = None if state is State.WAITING else await mailbox.enqueue("t", "following")
+        engine = LosingEngine(mailbox.stores.store.engine)
+        mailbox.stores.store.engine = engine
+        told = asyncio.create_task(cancelled.result())
+        engine.left = 0
+        with pytest.raises(StoreError):
+            await cancelled.cancel()
+        await cancelled.cancel()  # the caller asks again
+        with pytest.raises(RunUnsuccessful):
+            await told
+        assert (await cancelled.status()).state is State.CANCELLED
+        gate.set()
+        following = following or await mailbox.enqueue("t", "following")
+        assert await following.result() == "done"
+        if before is not None:
+            assert await before.result() == "done"
+        assert begun[state] == (0 if state is State.QUEUED else 1)

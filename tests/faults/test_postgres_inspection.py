@@ -106,6 +106,14 @@ def test_rows_that_break_a_rule_are_found(postgres_dsn: str, a_schema: str) -> N
         ]
 
 
+def test_missing_tables_and_columns_are_found(postgres_dsn: str, a_schema: str) -> None:
+    with a_store(postgres_dsn, a_schema) as store:
+        on(postgres_dsn, a_schema, "DROP TABLE run_starts", "ALTER TABLE schedules DROP COLUMN every_ms")
+        found = asyncio.run(store.check())
+    assert any('"run_starts" does not exist' in fault for fault in found), found
+    assert any("every_ms" in fault for fault in found), found
+
+
 @pytest.mark.skipif(is_given(), reason="the server is somebody else's")
 @pytest.mark.timeout(120)
 def test_a_damaged_page_is_found() -> None:

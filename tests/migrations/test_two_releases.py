@@ -145,20 +145,6 @@ def ended_process() -> int:
     return process.pid
 
 
-def test_a_ledger_that_does_not_say_for_whom_its_steps_are_is_for_who_knows_all(
-    postgres_dsn: str, a_schema: str
-) -> None:
-    """As it was before steps could be for two releases."""
-    upgrade(postgres_dsn, a_schema, ADDS)
-    with psycopg.connect(postgres_dsn) as session:
-        ledger = sql.Identifier(a_schema, "schema_migrations")
-        session.execute(sql.SQL("ALTER TABLE {} DROP COLUMN after").format(ledger))
-    with pytest.raises(SchemaTooNew):
-        upgrade(postgres_dsn, a_schema)
-    assert upgrade(postgres_dsn, a_schema, ADDS) == []
-    assert upgrade(postgres_dsn, a_schema, ADDS, TAKES_AWAY) == [TAKES_AWAY.version]
-
-
 def test_a_step_that_cannot_have_a_table_holds_up_nobody_who_uses_it(
     store: PostgresStore, postgres_dsn: str, a_schema: str, clock: ManualClock
 ) -> None:

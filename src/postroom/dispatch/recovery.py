@@ -57,6 +57,11 @@ _READ_AGAIN_MS: Final = 3_600_000
 """One hour: then a row that could not be read is read again, because its writer may have changed it."""
 CLAIM_ERROR_BASE_MS = 500
 CLAIM_ERROR_MOST_MS = 30_000
+_CLAIMED_AGAIN_WITHIN_MS: Final = 1_500
+"""Milliseconds: the longest that due work waits for the next claim while claims fail.
+
+So work starts within 2 s of the end of an outage.
+"""
 _MOST_DOUBLINGS = 16
 _MOST_DUE = 1_000
 _HELD_AT_ONCE = 100
@@ -394,7 +399,8 @@ class Rounds:
         due_at = await core.dispatches.next_due_at(core.places())
         if self._is_held_up:
             failures = self._dispatcher.failed_claims
-            pause = max(pause, claim_error_pause_ms(failures)) if failures else pause
+            if failures:
+                pause = max(pause, min(claim_error_pause_ms(failures), _CLAIMED_AGAIN_WITHIN_MS))
         elif due_at is not None:
             pause = min(max(due_at - core.now(), 1), pause)
         if core.budgets and (turns_at := await core.store.read(_next_turn)) is not None:

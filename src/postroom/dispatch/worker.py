@@ -163,7 +163,7 @@ class Dispatcher:
         self.is_polled = False
         """Whether somebody looks for due work on all threads; a freed slot is used without a try here."""
         self.failed_claims = 0
-        """How often in a row the store failed when something was to be claimed."""
+        """How often in a row a claim failed."""
         self.held: dict[str, int] = {}
         """Scopes of limits in which nothing may begin before an instant."""
         self._readers: dict[str, ReconnectableEventSink] = {}
@@ -220,7 +220,9 @@ class Dispatcher:
         except PostroomError as error:
             self.unreserve(worker)
             self.failed_claims += 1
-            _LOG.warning("dispatch.not_claimed", thread_id=thread_id, reason=error.describe())
+            if self.failed_claims.bit_count() == 1:  # 1, 2, 4, 8: an outage of hours fills no log
+                facts = {"thread_id": thread_id, "failed_claims": self.failed_claims}
+                _LOG.warning("dispatch.not_claimed", **facts, reason=error.describe())
             self.look_for_unexecuted()  # the claim may be stored all the same
             return DispatchAttempt.TRANSIENT_ERROR
         except BaseException:

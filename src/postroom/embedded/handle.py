@@ -1,14 +1,14 @@
 """A handle: what a program holds of a run that it has enqueued, or that another process has."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from functools import partial
+from functools import partial, wraps
 from math import isnan
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, overload
 from uuid import uuid4
 
 import msgspec
@@ -28,6 +28,8 @@ from postroom.embedded.running import LOGGED, SLEEP, STEP
 from postroom.embedded.values import T, refuse_other_text, refuse_other_type
 from postroom.stores.runs.ports import LOOK_AGAIN_AFTER
 from postroom.stores.store import refuse_forked
+
+P = ParamSpec("P")
 
 if TYPE_CHECKING:
     from postroom.embedded.mailbox import Mailbox
@@ -89,6 +91,23 @@ class RunEvent:
         """The id that an answer to a `question` event needs; "" for every other event."""
         is_question = self.type == "question" and isinstance(self.data, dict)
         return str(self.data["question_id"]) if is_question and isinstance(self.data, dict) else ""
+
+
+def _needs_question_id(
+    method: Callable[P, Coroutine[Any, Any, None]],
+) -> Callable[P, Coroutine[Any, Any, None]]:
+    """Refuse a call without the id of a question with an error that says where the id is."""
+
+    @wraps(method)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> None:
+        if "question_id" not in kwargs:
+            raise InvalidArgument(
+                "answer() needs the id of the question",
+                remedy="pass question_id=..., from mailbox.questions, the question event or status()",
+            )
+        await method(*args, **kwargs)
+
+    return call
 
 
 class RunHandle:
@@ -168,6 +187,7 @@ class RunHandle:
         """End the run, whether it is queued, at work or waits; False when it is over already."""
         return await self._mailbox.cancel(self.id)
 
+    @_needs_question_id
     async def answer(
         self, text: str = "", *, question_id: str, approved: bool | None = None, by: str = ""
     ) -> None:
@@ -179,7 +199,7 @@ class RunHandle:
         earlier question never counts for a later one.
 
         Raises:
-            InvalidArgument: An argument has the wrong type, or cannot be stored.
+            InvalidArgument: An argument has the wrong type, or cannot be stored, or `question_id` is missing.
             StaleDecision: The run does not ask this question now, or the question has an answer.
         """
         refuse_other_text("the answer", text)

@@ -58,18 +58,6 @@ def add_words(tx: SqlTransaction, after: int) -> int:
     return int(found[-1][0]) if found else 0
 
 
-def cut_anew(tx: SqlTransaction) -> None:
-    """Cut the words of each message that has other than ASCII characters once more, on PostgreSQL."""
-    after = 0
-    while found := tx.all("mail.messages_after", {"after": after, "limit": _PAGE}):
-        for message in (record(Message, row) for row in found):
-            texts = (message.subject, message.body_md, message.sender_name, message.topic)
-            if not all(map(str.isascii, texts)):
-                tx.run("mail.forget_words", {"ids": [message.id]})
-                tx.run("mail.index_words", {"message_id": message.id, "words": tsvector(message)})
-        after = found[-1][0]
-
-
 def add_threads(tx: SqlTransaction) -> None:
     """Take note of the threads of all messages, on PostgreSQL.
 

@@ -16,11 +16,9 @@ from postroom.contracts.clock import elapsed_ms, milliseconds
 from postroom.contracts.errors import StoreHeld, StoreUnavailable, WrongStore
 from postroom.contracts.leases import SERVER, IsGone, nobody_is_gone
 from postroom.log import get_logger
-from postroom.stores.mail import search_index
 from postroom.stores.migrations import Migration, missing_migrations, shipped_migrations
 from postroom.stores.postgres.connection import Address, Connection, quoted
 from postroom.stores.postgres.errors import HELD_UP, Contended
-from postroom.stores.postgres.sql_transaction import PostgresTransaction
 
 _LOG = get_logger(__name__)
 
@@ -32,8 +30,6 @@ _GIVES_WAY: Final = "SET LOCAL lock_timeout = '500ms'"
 _FIRST_PAUSE: Final = timedelta(milliseconds=500)
 _LONGEST_PAUSE: Final = timedelta(seconds=30)
 
-_CUTS_WORDS: Final = "words_folded_alike"
-"""The step after which the program cuts the words of some messages anew; an older step did so before."""
 _LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended($1::text, 0))"
 _HAS_SCHEMA: Final = "SELECT 1 FROM pg_namespace WHERE nspname = $1::text"
 _HAS_TABLE: Final = "SELECT to_regclass($1::text) IS NOT NULL"
@@ -46,17 +42,8 @@ CREATE TABLE IF NOT EXISTS schema_migrations (
   after      integer
 )
 """
-_OF_OLD: Final = """
-SELECT NOT EXISTS (SELECT 1 FROM pg_attribute
-                    WHERE attrelid = to_regclass('schema_migrations') AND attname = 'after')
-"""
-_LEDGER_AFTER: Final = "ALTER TABLE schema_migrations ADD COLUMN after integer"
 _APPLIED: Final = "SELECT version, checksum FROM schema_migrations"
-# By way of JSON, for a ledger may lack the column: then who uses it has to know all that it has.
-_NEEDED: Final = """
-SELECT coalesce(max(coalesce(CAST(to_jsonb(step) ->> 'after' AS integer), version)), 0)
-  FROM schema_migrations AS step
-"""
+_NEEDED: Final = "SELECT coalesce(max(coalesce(after, version)), 0) FROM schema_migrations"
 _RECORD: Final = """
 INSERT INTO schema_migrations (version, name, checksum, applied_at, after)
 VALUES ($1, $2, $3, (extract(epoch FROM clock_timestamp()) * 1000)::bigint, $4)
@@ -131,15 +118,11 @@ def _applied(connection: Connection, schema: str, steps: Sequence[Migration], is
     if not found.rows:  # with IF NOT EXISTS the right to create one would be needed even so
         connection.send(f"CREATE SCHEMA {quoted(schema)}")
     connection.send(_LEDGER)
-    if _is_true(connection, _OF_OLD):  # asked, for others who start are to read it meanwhile
-        connection.send(_LEDGER_AFTER)
     missing = missing_migrations(applied_steps(connection), steps, needed=needed_step(connection))
     _refuse_servers_without(connection, max((step.after for step in missing), default=0), is_gone)
     for done, step in enumerate(missing):
         progress.tell(f"changing the schema, {step.name}: steps", done, len(missing))
         connection.run_script(step.sql)
-        if step.name == _CUTS_WORDS:
-            search_index.cut_anew(PostgresTransaction(connection))
         connection.send(_RECORD, (step.version, step.name, step.checksum, step.after))
     connection.send("COMMIT")
     connection.wait()
