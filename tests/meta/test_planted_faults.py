@@ -144,7 +144,7 @@ FAULTS = {
         "contracts/live.py",
         "all(mine is None or theirs is None or mine == theirs for mine, theirs in pairs)",
         "all(mine == theirs for mine, theirs in pairs)",
-        "tests/unit/test_live_channels.py::test_a_command_reaches_all_whom_it_is_for_and_nobody_else",
+        "tests/unit/test_live_channels.py::test_a_command_reaches_all_whom_it_is_for_and_nobody_else[one-process]",
     ),
     "19 instants of two units": Planted(
         "dispatch/planning.py",

@@ -553,21 +553,24 @@ def test_a_full_disk_is_not_kept_full_by_what_the_failed_batch_left(folder: Path
     assert others.exists()
 
 
-def test_a_git_that_hangs_is_ended_with_its_children(folder: Path, tmp_path: Path) -> None:
-    pipe, never = tmp_path / "alive", tmp_path / "never"
+@each_row("trap", ["", "trap '' TERM; "])
+def test_a_git_that_hangs_is_ended_with_its_children(folder: Path, tmp_path: Path, trap: str) -> None:
+    row = tmp_path / f"row-{next(NUMBERS)}"
+    row.mkdir()
+    pipe, never = row / "alive", row / "never"
     os.mkfifo(pipe)
     os.mkfifo(never)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    # The stand-in and its child hold the pipe open, and do not heed a plea to end; it reads as ended once both are gone.
-    hangs = f"*fast-import*) trap '' TERM; exec 9>'{pipe}'; (cat '{never}'); exit 0;;"
+    # The stand-in and its child hold the pipe open; it reads as ended once both are gone.
+    hangs = f"*fast-import*) {trap}exec 9>'{pipe}'; (cat '{never}'); exit 0;;"
     repository = opened(folder, timeout=timedelta(seconds=1.5), program=stand_in(tmp_path, hangs))
     try:
-        assert "1.5 s" in refused(repository).message
+        assert "1.5 s" in refused(repository, {pipe.parent.name: b""}).message
         assert select.select([reader], [], [], 10)[0]
         assert os.read(reader, 1) == b""
     finally:
         os.close(reader)
-    assert opened(folder).write({"a": b""}, subject="s", now=NOW)
+    assert opened(folder).write({pipe.parent.name: b""}, subject="s", now=NOW)
 
 
 def test_a_stream_that_is_cut_off_names_nothing(folder: Path, tmp_path: Path) -> None:
@@ -648,6 +651,15 @@ def test_damage_is_an_error_and_a_finding_never_an_empty_archive(
         assert raised.value.remedy
     if damage in (lose_the_branch, lose_the_objects):
         assert refused(repository, {"b": b"b"})
+
+
+def test_an_object_that_vanishes_while_it_is_read_is_an_error(folder: Path, tmp_path: Path) -> None:
+    opened(folder).write({"a": b"abc"}, subject="s", now=NOW)
+    unpack(folder)
+    blob = git(folder, "rev-parse", "main:a").strip()
+    vanishes = stand_in(tmp_path, f"*cat-file*) rm -f '{folder}/objects/{blob[:2]}/{blob[2:]}';;")
+    with pytest.raises(ArchiveUnavailable, match="missing or damaged"):
+        opened(folder, program=vanishes).read("a")
 
 
 def test_the_settings_of_the_user_and_the_callers_environment_do_not_reach_git(

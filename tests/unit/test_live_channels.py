@@ -64,10 +64,10 @@ async def processes(postgres_dsn: str, a_schema: str, clock: ManualClock) -> Asy
         yield made
 
 
-@pytest_asyncio.fixture(params=["one process", "two processes"])
+@pytest_asyncio.fixture(params=["one-process", "two-processes"])
 async def ends(request: pytest.FixtureRequest, a_schema: str, clock: ManualClock) -> AsyncIterator[Ends]:
     """Where commands are sent from, and where runs are executing."""
-    if request.param == "one process":
+    if request.param == "one-process":
         channels = LocalLiveChannels(timer=clock)
         yield channels, channels
         return

@@ -1,11 +1,12 @@
 """The records of runs by themselves: which waiting messages are selected, what is refused, and that they read back."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
-from postroom.contracts.errors import InvalidRecord, StoreCorrupt
+from postroom.contracts.dispatch import RunDispatch, RunDispatchResult, RunDispatchStatus
+from postroom.contracts.errors import IllegalTransition, InvalidRecord, StoreCorrupt
 from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope, EventVisibility
 from postroom.contracts.messages import (
     Boundary,
@@ -53,6 +54,42 @@ def test_statuses_are_written_in_pascal_case_and_labelled_in_snake_case() -> Non
     ]
 
 
+SHAPES = [
+    QUEUED,
+    CLAIMED,
+    CLAIMED.acked(now=NOW),
+    QUEUED.cancelled(now=NOW),
+    QUEUED.superseded(reason="x", now=NOW),
+    CLAIMED.dead_lettered(error="x", now=NOW),
+]
+RESULT = RunDispatchResult(run_id="r1", dispatch_instance_id="i", status=RunStatus.DONE)
+MOVES: dict[str, tuple[set[str], Callable[[RunDispatch], object]]] = {
+    "claim": ({"Queued"}, lambda row: row.claim(token="x", consumer="w", lease_ms=1, now=NOW)),
+    "cancel": ({"Queued"}, lambda row: row.cancelled(now=NOW)),
+    "supersede": ({"Queued", "Claimed"}, lambda row: row.superseded(reason="x", now=NOW)),
+    "extend": ({"Claimed"}, lambda row: row.extend_lease(extension_ms=1, now=NOW)),
+    "start": ({"Claimed"}, lambda row: row.record_dispatch_start("i", now=NOW)),
+    "record": ({"Claimed"}, lambda row: row.record_run_result(RESULT, now=NOW)),
+    "ack": ({"Claimed"}, lambda row: row.acked(now=NOW)),
+    "nack": ({"Claimed"}, lambda row: row.nacked(error="x", delay_ms=0, now=NOW)),
+    "release": ({"Claimed"}, lambda row: row.released(now=NOW)),
+    "end lease": ({"Claimed"}, lambda row: row.lease_ended(now=NOW)),
+    "dead letter": ({"Claimed"}, lambda row: row.dead_lettered(error="x", now=NOW)),
+    "prove": ({"Claimed"}, lambda row: row.claim_proof),
+}
+
+
+@each_row("move", MOVES)
+def test_a_dispatch_moves_only_where_there_is_an_arrow(move: str) -> None:
+    starts, moved = MOVES[move]
+    for row in SHAPES:
+        if row.status.value in starts:
+            assert moved(row) != row
+            continue
+        with pytest.raises(IllegalTransition):
+            moved(row)
+
+
 def run(status: RunStatus = RunStatus.RUNNING, **details: Any) -> RunRecord:
     if status is RunStatus.WAITING:
         details.setdefault("waiting", RunWaitingState(reason=WaitingReason.USER_INPUT))
@@ -78,6 +115,9 @@ WAITS = {"waiting": RunWaitingState(reason=WaitingReason.USER_INPUT)}
 def test_a_run_of_another_shape_is_refused(status: RunStatus, changes: dict[str, Any]) -> None:
     with pytest.raises(InvalidRecord):
         replace(run(status), **changes)
+    for thread in ({"id": " "}, {"id": "t", "parent_thread_id": "t"}):
+        with pytest.raises(InvalidRecord):
+            Thread(**thread)
 
 
 def test_a_run_that_ended_says_why_and_when() -> None:
