@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import pytest
 import pytest_asyncio
 
-from postroom import GiveUp, RunUnsuccessful
+from postroom import Budget, BudgetScope, GiveUp, MailboxConfig, RunUnsuccessful
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import CommitUnknown, StoreUnavailable
 from postroom.embedded.mailbox import Mailbox, queue_over
@@ -130,6 +130,32 @@ async def test_a_run_is_done_once_whatever_becomes_of_its_writes(
     assert set(calls.values()) == {1}
     assert len(calls) == 2 * len(kinds) - 1
     assert {"end", "nack", "dead_letter"} <= set(faults.failed)
+
+
+@pytest.mark.parametrize("loses", [False, True], ids=["refused", "reply lost"])
+async def test_a_run_that_fails_counts_its_cost_once_and_keeps_its_error_whatever_becomes_of_the_write(
+    faulty: tuple[Stores, Faulty], loses: bool
+) -> None:
+    stores, faults = faulty
+    faults.loses = loses
+    begun = Counter[str]()
+    budget = Budget(per=BudgetScope.ALL, cost_micros=1_000_000)
+
+    async def work(run: Run) -> str:
+        begun[run.id] += 1
+        run.used(cost_micros=7)
+        faults.is_well = False
+        raise GiveUp("it cannot work")
+
+    async with queue_over(stores, work, None, config=MailboxConfig(budgets=(budget,))) as queue:
+        handle = await Mailbox(queue, stores.runs).enqueue("t", "go")
+        with pytest.raises(RunUnsuccessful, match="it cannot work"):
+            await handle.result(timeout=60)
+        faults.is_well = True
+    account = budget.account({BudgetScope.ALL: "*"}, 0)
+    assert account is not None
+    spent = await stores.store.read(lambda tx: tx.runs.threads.spending([account.scope]))
+    assert (spent[account.scope].cost_micros, set(begun.values())) == (7, {1})
 
 
 async def test_output_that_an_outage_puts_off_is_kept_later_and_told_once(

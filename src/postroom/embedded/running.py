@@ -71,6 +71,8 @@ from postroom.stores.transaction import Transaction
 
 STEP: Final = "StepStored"
 LOGGED: Final = "Logged"
+SPENT: Final = "CostStored"
+"""What an execution that failed has used outside its steps."""
 ASK: Final = "ask"
 SLEEP: Final = "sleep"
 _WRITER: Final = "run"
@@ -442,6 +444,14 @@ class Run:
                 await self._timer.sleep(milliseconds(delay) << (tried - 1))
         raise AssertionError("a step has at least one attempt")
 
+    async def keep_spending(self) -> None:
+        """Count what an execution that failed has used outside its steps, once even if a reply is lost."""
+        used = self._memory.usage.beyond(self._memory.counted)
+        if spends := self._control.spends(used):
+            trace = self._activation.trace
+            payload: dict[str, Json] = {one: getattr(used, one) for one in _USES}
+            await self._keep(SPENT, f"{trace.dispatch_id}/{trace.session_id}", payload, spends=spends)
+
     async def _keep_step(self, name: str, value: Json, used: Usage) -> None:
         """Store the result of a step, and count what the step has used in the same commit."""
         payload: dict[str, Json] = {"name": name, "value": value}
@@ -509,9 +519,7 @@ class FunctionExecutor(RunDispatchExecutor):
                     counted=memory.counted,
                 )
         except Exception:
-            if spends := control.spends(memory.usage.beyond(memory.counted)):
-                commit = ThreadCommit(thread_id=activation.thread_id, spends=spends)
-                await control.coordinator.commit(commit)
+            await run.keep_spending()
             raise
         if memory.is_suspended:
             raise ExecutorMisbehaved(
