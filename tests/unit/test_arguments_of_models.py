@@ -34,66 +34,38 @@ MESSAGE = {"sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b"}
 TEXT_FILE = {"name": "a.txt", "content_base64": "YQ=="}
 
 UNDERSTOOD: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    ("send_message", {**MESSAGE, "to": "Ben"}, MESSAGE),
-    ("send_message", {**MESSAGE, "to": " Ben "}, MESSAGE),
-    ("send_message", {**MESSAGE, "subject": ["s"]}, MESSAGE),
-    ("send_message", {**MESSAGE, "to": '["Ben"]'}, MESSAGE),
-    ("send_message", {**MESSAGE, "to": ' ["Ben", "Cyd"]\n'}, {**MESSAGE, "to": ["Ben", "Cyd"]}),
-    ("send_message", {**MESSAGE, "to": "Ben, Cyd"}, {**MESSAGE, "to": ["Ben", "Cyd"]}),
-    ("send_message", {**MESSAGE, "cc": None, "bcc": None, "attachments": None, "topic": None}, MESSAGE),
-    ("send_message", {**MESSAGE, "cc": "", "thread_id": "", "importance": ""}, MESSAGE),
-    ("send_message", {**MESSAGE, "importance": None, "ack_required": None, "broadcast": None}, MESSAGE),
-    ("send_message", {**MESSAGE, "importance": " High"}, {**MESSAGE, "importance": "high"}),
-    (
-        "send_message",
-        {**MESSAGE, "subject": 7, "thread_id": 12},
-        {**MESSAGE, "subject": "7", "thread_id": "12"},
+    *(
+        ("send_message", {**MESSAGE, **written}, {**MESSAGE, **meant})
+        for written, meant in (
+            ({"to": ' ["Ben", "Cyd"]\n', "subject": ["s"]}, {"to": ["Ben", "Cyd"]}),
+            ({"cc": None, "bcc": None, "attachments": None, "topic": None, "ack_required": None}, {}),
+            ({"cc": "", "thread_id": "", "importance": "", "broadcast": None}, {}),
+            ({"importance": " High", "subject": 7}, {"importance": "high", "subject": "7"}),
+            ({"body_md": '["Ben"]'}, {"body_md": '["Ben"]'}),
+            *(
+                ({"attachments": written}, {"attachments": [TEXT_FILE]})
+                for written in (
+                    TEXT_FILE,
+                    json.dumps(TEXT_FILE),
+                    json.dumps([TEXT_FILE]),
+                    [json.dumps(TEXT_FILE)],
+                )
+            ),
+        )
     ),
-    ("send_message", {**MESSAGE, "ack_required": "true"}, {**MESSAGE, "ack_required": True}),
-    ("send_message", {**MESSAGE, "attachments": TEXT_FILE}, {**MESSAGE, "attachments": [TEXT_FILE]}),
-    (
-        "send_message",
-        {**MESSAGE, "attachments": json.dumps(TEXT_FILE)},
-        {**MESSAGE, "attachments": [TEXT_FILE]},
+    *(
+        (tool, {"agent_name": name, **written}, {"agent_name": name, **meant})
+        for tool, name, written, meant in (
+            ("fetch_inbox", "Ben", {"since": None, "after": None, "limit": "1"}, {"limit": 1}),
+            ("check_file_reservations", "Ada", {"paths": "a,b c "}, {"paths": ["a,b c"]}),
+            ("check_file_reservations", "Ada", {"paths": "[1]"}, {"paths": ["[1]"]}),
+            ("release_file_reservations", "Ben", {"ids": "[1]"}, {"ids": [1]}),
+            ("release_file_reservations", "Ben", {"paths": ""}, {"paths": []}),
+        )
     ),
-    (
-        "send_message",
-        {**MESSAGE, "attachments": json.dumps([TEXT_FILE])},
-        {**MESSAGE, "attachments": [TEXT_FILE]},
-    ),
-    (
-        "send_message",
-        {**MESSAGE, "attachments": [json.dumps(TEXT_FILE)]},
-        {**MESSAGE, "attachments": [TEXT_FILE]},
-    ),
-    ("send_message", {**MESSAGE, "body_md": '["Ben"]'}, {**MESSAGE, "body_md": '["Ben"]'}),
-    (
-        "fetch_inbox",
-        {"agent_name": "Ben", "since": None, "after": None, "limit": None},
-        {"agent_name": "Ben"},
-    ),
-    ("fetch_inbox", {"agent_name": "Ben", "limit": "1"}, {"agent_name": "Ben", "limit": 1}),
     ("fetch_events", {"kinds": "message.sent"}, {"kinds": ["message.sent"]}),
-    ("check_file_reservations", {"agent_name": "Ada", "paths": "p"}, {"agent_name": "Ada", "paths": ["p"]}),
-    (
-        "check_file_reservations",
-        {"agent_name": "Ada", "paths": "a,b c "},
-        {"agent_name": "Ada", "paths": ["a,b c"]},
-    ),
-    (
-        "check_file_reservations",
-        {"agent_name": "Ada", "paths": "[ab].py"},
-        {"agent_name": "Ada", "paths": ["[ab].py"]},
-    ),
-    (
-        "check_file_reservations",
-        {"agent_name": "Ada", "paths": "[1]"},
-        {"agent_name": "Ada", "paths": ["[1]"]},
-    ),
-    ("release_file_reservations", {"agent_name": "Ben", "ids": 1}, {"agent_name": "Ben", "ids": [1]}),
-    ("release_file_reservations", {"agent_name": "Ben", "ids": "[1]"}, {"agent_name": "Ben", "ids": [1]}),
-    ("release_file_reservations", {"agent_name": "Ben", "paths": ""}, {"agent_name": "Ben", "paths": []}),
 ]
+"""A form of each kind through the tool; `test_corpus_of_arguments` reads all of them."""
 
 
 @each_row("name, written, meant", UNDERSTOOD)
@@ -124,10 +96,7 @@ async def test_an_argument_in_a_form_that_models_write_is_taken_as_it_is_meant(
         ("send_message", {**MESSAGE, "to": '["\\ud800"]'}),
         ("send_message", {**MESSAGE, "attachments": "[" * 50_000}),
         ("send_message", {**MESSAGE, "colour": None}),
-        ("send_message", {**MESSAGE, "importance": "highest"}),
         ("send_message", {**MESSAGE, "idempotency_key": ""}),
-        ("send_message", {**MESSAGE, "thread_id": "a b"}),
-        ("send_message", {**MESSAGE, "ack_required": "perhaps"}),
     ],
 )
 async def test_an_argument_whose_meaning_is_not_plain_is_refused(
@@ -170,18 +139,6 @@ async def test_everybody_as_a_recipient_is_refused_with_the_argument_for_it(
     assert answer.structured_content is not None
     assert "set broadcast to true" in answer.structured_content["error"]["remedy"]
     assert await everything(edge.store) == before
-
-
-@each_row("written", ["medium", "critical", 5])
-async def test_a_wrong_importance_is_refused_with_the_choices(client: Client[Any], written: object) -> None:
-    asked = {"project_key": HARBOR, **MESSAGE, "importance": written}
-    answer = await client.call_tool("send_message", asked, raise_on_error=False)
-    assert answer.structured_content is not None
-    error = answer.structured_content["error"]
-    assert (error["code"], error["remedy"]) == (
-        "invalid_argument",
-        "importance is one of: low, normal, high, urgent",
-    )
 
 
 @each_row(
