@@ -224,6 +224,18 @@ async def test_who_waits_is_not_woken_for_what_it_may_not_see_and_its_cursor_mov
     assert (await follow(room, 8, wait=0, caller=dot))["next"] == 9
 
 
+async def test_what_may_be_seen_behind_a_page_of_what_may_not_is_found(room: Room) -> None:
+    await room.open()
+    cyd, after = await token_of(room, "Cyd"), 4
+    for name in ("Ben", "Ben", "Ben", "Cyd", "Cyd"):
+        await room.send("Ada", name)
+    for expected in (8, 9):
+        asked = FollowEvents(project_key=HARBOR, after=after, limit=1)
+        found = await EventFollowing(room.mail).events(asked, cyd)
+        assert [one["seq"] for one in found["events"]] == [expected]
+        after = found["next"]
+
+
 async def test_nobody_waits_for_a_server_that_stops(room: Room) -> None:
     await room.open()
     following = EventFollowing(room.mail)

@@ -145,6 +145,7 @@ def test_no_text_is_an_error(index: sqlite3.Connection, text: str) -> None:
 @each_row(
     "text",
     [
+        "(a OR) b",
         "(" * 1_000,
         ")" * 1_000,
         "(a OR " * 160 + "b" + ")" * 160,
