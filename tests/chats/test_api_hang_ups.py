@@ -254,3 +254,17 @@ async def test_a_chat_completion_carries_the_reasoning_streamed_or_not(room: Roo
         deltas = [one.choices[0].delta async for one in stream if one.choices]
         assert "".join(one.content or "" for one in deltas) == "The south light."
         assert "".join(getattr(one, "reasoning_content", None) or "" for one in deltas) == thought
+
+
+async def test_text_before_a_closing_tag_that_nothing_opened_is_reasoning(room: Room) -> None:
+    said = [
+        chunk(content="Okay, the light.\n</th"),
+        chunk(content="ink>\n\nThe south light."),
+        chunk("stop"),
+        END,
+    ]
+    quoted = [chunk(content="The tag `</think>` ends it."), chunk("stop"), END]
+    async with endless(room, said, quoted) as (it, _):
+        whole = (await it.chat("Which light?")).choices[0].message
+        assert (whole.content, whole.reasoning_content) == ("The south light.", "Okay, the light.")
+        assert (await it.chat("Which tag?")).choices[0].message.content == "The tag `</think>` ends it."

@@ -1,6 +1,7 @@
 """The OpenAI chat protocol as values: what is sent, and how the pieces of an answer become one."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -170,6 +171,7 @@ def _mended(text: str) -> str:
 
 
 _THINK, _END_OF_THOUGHT = "<think>", "</think>"
+_LONE_END = re.compile(r"^</think>[ \t]*\n\s*", re.MULTILINE)
 
 
 class _Thoughts:
@@ -338,10 +340,11 @@ class Assembly:
             self._text.add(self._thoughts.rest())  # it looked like a beginning of the tag
         else:
             self._reasoning.add(self._thoughts.rest())
-        blocks = (
-            ContentBlock(type="thinking", text=self._reasoning.whole()),
-            ContentBlock(text=self._text.whole()),
-        )
+        reasoning, text = self._reasoning.whole(), self._text.whole()
+        if not reasoning and _THINK not in text and (lone := _LONE_END.search(text)):
+            # Templates of Qwen and DeepSeek put the opening tag into the prompt.
+            reasoning, text = text[: lone.start()].strip(), text[lone.end() :]
+        blocks = (ContentBlock(type="thinking", text=reasoning), ContentBlock(text=text))
         return InferenceResult(
             content=tuple(block for block in blocks if block.text),
             tool_calls=tuple(call.whole() for call in self._calls),
