@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx2
+import rich  # noqa: F401 - the SDK's server imports it at first use, which would block the loop of a test
 
 from mail_room import CHANGES, HARBOR, THE_PLAN, UNPLACED, Room, furnish
 from postroom.app.tokens import new_named_token, token_check

@@ -651,7 +651,11 @@ async def test_a_streamed_response_tells_each_step(adapter, gateway, client) -> 
     assert [one["sequence_number"] for one in events] == list(range(len(events)))
     assert "".join(one["delta"] for one in events if one["type"].endswith("delta")) == "One two"
     completed = events[-1]["response"]
-    assert (await client.get(f"/v1/responses/{completed['id']}")).json() == completed
+    path = f"/v1/responses/{completed['id']}"
+    assert (await client.get(path)).json() == completed
+    gone = {"id": completed["id"], "object": "response", "deleted": True}
+    assert (await client.delete(path)).json() == gone
+    assert [(await client.get(path)).status_code, (await client.delete(path)).status_code] == [404, 404]
 
 
 async def test_there_is_one_model(adapter, client) -> None:

@@ -1179,7 +1179,8 @@ async def test_no_secret_and_no_words_are_logged(stage, caplog) -> None:
     ours = " ".join(one.getMessage() for one in logged if one.name.startswith("postroom"))
     assert "private" not in ours
     lines = " ".join(f"{one.getMessage()} {one.exc_text or ''}" for one in logged)
-    written = f"{lines} {told} {stage.adapter!r} {stage.adapter.config!r} {stage.adapter.liveness!r}"
+    within = [getattr(stage.adapter, name, None) for name in ("_api", "_bot")]
+    written = f"{lines} {told} {within} {stage.adapter!r} {stage.adapter.config!r} {stage.adapter.liveness!r}"
     for secret in stage.driver.secrets:
         assert secret not in written
 

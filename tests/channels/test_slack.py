@@ -508,6 +508,22 @@ async def test_too_many_sockets_are_waited_out(adapter, fake, clock) -> None:
     assert len(fake.live) == 1
 
 
+async def test_an_ack_that_is_lost_is_sent_when_the_message_comes_again(
+    adapter, fake, gateway, clock
+) -> None:
+    gate = gateway.gate = asyncio.Event()
+    await fake.wires[0].say(inbound("e1", "one"))
+    await eventually(lambda: gateway.asked)
+    fake.wires[0].cut()
+    await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
+    gate.set()
+    clock.advance(timedelta(seconds=2))
+    await eventually(lambda: fake.live)
+    await fake.live[0].say({**inbound("e1", "one"), "retry_attempt": 1, "retry_reason": "timeout"})
+    await eventually(lambda: fake.acked == ["e1"])
+    assert gateway.texts == ["one", "one"]
+
+
 # What a message is.
 
 
@@ -874,6 +890,8 @@ async def test_an_edit_that_fits_into_no_blocks_is_too_long(adapter, fake) -> No
     sent = await adapter.send(CHANNEL, "one")
     result = await adapter.edit_message(CHANNEL, sent.message_id or "", "word " * 3_000)
     assert result.error_kind is SendErrorKind.TOO_LONG
+    blank = await adapter.edit_message(CHANNEL, sent.message_id or "", " \n")
+    assert blank.error_kind is SendErrorKind.BAD_FORMAT
     assert fake.called("chat.update") == []
 
 

@@ -41,6 +41,7 @@ SLEEPS = {
     "soak/several.py:last": "how long faults happen",
     "soak/several.py:ready": "a look at processes that wake nobody",
     "soak/world.py:ready": "a look at a process that wakes nobody",
+    "real_clients/test_real_servers.py:soon": "a look at real servers, which wake nobody",
     "paths/plays.py:until": "a look at a real application, which is no part of the counted path",
     "paths/plays.py:settled": "the time in which calls are counted; nothing fails if it is too short",
     "paths/plays.py:execute": "how slowly an agent writes, so that its chat shows a draft",

@@ -205,6 +205,7 @@ def test_where_32_characters_are_cut(text: str, parts: tuple[str, ...]) -> None:
         (f"```a`b\n{X} {Y} {Z}", (f"```a`b\n{X} {Y}", Z)),
         (f"```{X}{X}\na\n```", (f"```{X}{X}"[:40], "xxx\na\n```")),
         (f"```{X}\n{X}\n{Y}\n```", (f"```{X}\n{X[:12]}\n```", f"```\n{X[12:]}\n{Y}\n```")),
+        (f"```\n{X} \u0301{Y}{Y}\n```", (f"```\n{X} \u0301{Y}\n```", f"```\n{Y}\n```")),
         (f"```\n{X}  {Y} {Z}\n```", (f"```\n{X}  \n```", f"```\n{Y} {Z}\n```")),
     ])  # fmt: skip
 def test_where_40_characters_with_a_fence_are_cut(text: str, parts: tuple[str, ...]) -> None:

@@ -5,6 +5,8 @@ import itertools
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from mail_room import Room, room_in_memory
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import (
@@ -385,3 +387,46 @@ async def test_more_holders_than_are_shown_are_still_a_conflict(room: Room) -> N
     conflicts = (await _reserve(room, "Ada", "shared"))["conflicts"]
     assert len(conflicts) == 1
     assert len(conflicts[0]["holders"]) == 50
+
+
+async def test_of_eight_agents_that_reserve_one_path_at_once_one_holds_it(room: Room) -> None:
+    names = [f"Worker{number}" for number in range(8)]
+    await room.open(*names)
+    answers = await asyncio.gather(*(_reserve(room, name, "tasks/7") for name in names))
+    assert sorted(answer["granted"][0]["held"] for answer in answers) == [False] * 7 + [True]
+    for answer in answers:
+        assert answer["granted"][0]["held"] is (answer["conflicts"] == [])
+
+
+async def test_a_holder_that_renews_still_holds_the_path_though_others_reserved_it_later(room: Room) -> None:
+    await room.open()
+    await _reserve(room, "Ada", "src/**")
+    [later] = (await _reserve(room, "Ben", "src/a.py"))["granted"]
+    renewed = await _reserve(room, "Ada", "src/**")
+    assert (later["held"], renewed["granted"][0]["held"]) == (False, True)
+    assert [one["path"] for one in renewed["conflicts"]] == ["src/**"]
+    await room.call("release_file_reservations", agent_name="Ada")
+    [now] = (await _reserve(room, "Ben", "src/a.py"))["granted"]
+    assert now["held"]
+
+
+async def test_a_reservation_with_mode_refuse_reserves_nothing_while_another_agent_holds_a_path(
+    room: Room,
+) -> None:
+    await room.open()
+    await _reserve(room, "Ada", "src/a.py", mode="refuse")
+    with pytest.raises(NotHolder, match=r"Ada holds src/a.py until .*; nothing was reserved") as refused:
+        await _reserve(room, "Ben", "docs/b.md", "src/a.py", mode="refuse")
+    assert refused.value.details["conflicts"][0]["holders"][0]["agent"] == "Ada"  # type: ignore[index]
+    assert await _live(room) == [("Ada", "src/a.py")]
+    assert (await _reserve(room, "Ada", "src/a.py", mode="refuse"))["granted"][0]["held"]
+
+
+async def test_an_absolute_path_inside_the_project_is_the_path_from_its_folder(room: Room) -> None:
+    await room.open()
+    project = await room.call("show_project")
+    [granted] = (await _reserve(room, "Ada", f"{project['human_key']}/src/a.py"))["granted"]
+    assert granted["path"] == "src/a.py"
+    assert (await _reserve(room, "Ben", "src/a.py"))["conflicts"]
+    with pytest.raises(InvalidPattern, match="is an absolute path"):
+        await _reserve(room, "Ada", "/elsewhere/src/a.py")

@@ -22,8 +22,15 @@ STREAM = {"Accept": "text/event-stream"}
 
 
 @pytest.fixture
-def edge() -> Iterator[Edge]:
+def empty() -> Iterator[Edge]:
     yield from opened()
+
+
+@pytest.fixture
+async def edge(empty: Edge) -> Edge:
+    """Return the edge over a harbour with its agents, which are the events 1 to 4."""
+    await empty.room.open()
+    return empty
 
 
 class Listener:
@@ -115,7 +122,6 @@ async def test_an_answer_is_that_of_the_operation_and_comes_at_once(edge: Edge) 
 
 
 async def test_who_waits_is_answered_when_something_happens(edge: Edge) -> None:
-    await edge.room.open()
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         wait = group.create_task(ask(edge, after=4, wait=60))
         await asyncio.sleep(0)
@@ -124,7 +130,6 @@ async def test_who_waits_is_answered_when_something_happens(edge: Edge) -> None:
 
 
 async def test_a_stream_tells_what_is_there_and_then_what_comes(edge: Edge) -> None:
-    await edge.room.open()
     async with listening(edge, after=3) as listener:
         assert await listener.piece() == sse.retry(event_routes.RETRY_MS)
         assert await listener.events(1) == [("4", "agent.registered")]
@@ -134,7 +139,6 @@ async def test_a_stream_tells_what_is_there_and_then_what_comes(edge: Edge) -> N
 
 
 async def test_a_stream_is_resumed_where_it_broke_off(edge: Edge) -> None:
-    await edge.room.open()
     async with listening(edge, {"Last-Event-ID": "2"}, after=0) as listener:
         assert await listener.events(2) == [("3", "agent.registered"), ("4", "agent.registered")]
     async with listening(edge) as listener:
@@ -148,7 +152,6 @@ async def test_a_stream_of_some_kinds_moves_on_past_the_others(
     edge: Edge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_routes, "BEAT", 0)
-    await edge.room.open()
     async with listening(edge, after=0, kinds="message.sent") as listener:
         assert await listener.piece() == sse.retry(event_routes.RETRY_MS)
         assert await listener.piece() == "id: 4\nevent: beat\ndata: {}\n\n"
@@ -159,7 +162,6 @@ async def test_a_stream_of_some_kinds_moves_on_past_the_others(
 async def test_a_stream_ends_when_the_server_stops_or_its_time_is_over(
     edge: Edge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await edge.room.open()
     async with listening(edge, after=3) as listener:
         assert await listener.events(1) == [("4", "agent.registered")]
         edge.mail.changes.stop()
@@ -174,7 +176,6 @@ async def test_a_stream_ends_when_the_server_stops_or_its_time_is_over(
 
 
 async def test_a_stream_that_cannot_go_on_says_why_and_ends(edge: Edge) -> None:
-    await edge.room.open()
     token = await edge.token_of("Ada")
     async with listening(edge, {"Authorization": f"Bearer {token}"}, after=3) as listener:
         assert await listener.events(1) == [("4", "agent.registered")]
@@ -187,7 +188,6 @@ async def test_a_stream_that_cannot_go_on_says_why_and_ends(edge: Edge) -> None:
 
 async def test_nobody_looks_on_for_who_has_gone(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_routes, "MOST_LISTENERS", 1)
-    await edge.room.open()
     query = urlencode({"project_key": HARBOR, "after": 4, "wait": 60})
     for _ in range(3):
         listener = Listener(edge.app, query, {"Accept": "application/json"})
@@ -199,7 +199,6 @@ async def test_nobody_looks_on_for_who_has_gone(edge: Edge, monkeypatch: pytest.
 
 
 async def test_who_waits_is_refused_when_its_token_ends(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
-    await edge.room.open()
     waits, changes = asyncio.Event(), edge.mail.store.changes
     listen = changes.listen
 
@@ -220,7 +219,6 @@ async def test_no_more_listeners_than_agreed_and_each_that_ends_makes_room(
     edge: Edge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_routes, "MOST_LISTENERS", 1)
-    await edge.room.open()
     for _ in range(2):
         async with listening(edge, after=3) as listener:
             assert await listener.events(1) == [("4", "agent.registered")]
@@ -237,7 +235,6 @@ async def test_no_more_listeners_than_agreed_and_each_that_ends_makes_room(
 async def test_a_reader_that_takes_nothing_is_cut_off(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "SLOWEST", 0.01)
     monkeypatch.setattr(event_routes, "MOST_LISTENERS", 1)
-    await edge.room.open()
     query = urlencode({"project_key": HARBOR, "after": 0})
     slow = Listener(edge.app, query, {})
     slow.takes.clear()
@@ -248,7 +245,6 @@ async def test_a_reader_that_takes_nothing_is_cut_off(edge: Edge, monkeypatch: p
 
 
 async def test_a_named_token_needs_the_scope_of_the_operation(edge: Edge) -> None:
-    await edge.room.open()
     for scopes, status in ((("mail:send", "reserve", "run"), 403), (("mail:read",), 200)):
         headers = await edge.named_token(f"t{status}", *scopes)
         for more in ({}, STREAM) if status == 403 else ({},):
@@ -258,7 +254,6 @@ async def test_a_named_token_needs_the_scope_of_the_operation(edge: Edge) -> Non
 
 
 async def test_a_bound_token_follows_its_project_and_no_other(edge: Edge) -> None:
-    await edge.room.open()
     await edge.room.open("Ada", "Eve", project=SHORE)
     [bound] = await edge.store.read(lambda tx: tx.projects_spelled(SHORE))
     headers = await edge.named_token("shore", "mail:read", project=SHORE)
@@ -268,7 +263,6 @@ async def test_a_bound_token_follows_its_project_and_no_other(edge: Edge) -> Non
 
 
 async def test_a_stream_of_a_named_token_that_is_revoked_is_told_nothing_more(edge: Edge) -> None:
-    await edge.room.open()
     headers = await edge.named_token("ci", "mail:read")
     async with listening(edge, headers, after=4) as listener:
         assert await listener.piece() == sse.retry(event_routes.RETRY_MS)
@@ -302,7 +296,6 @@ async def test_a_stream_of_a_named_token_that_is_revoked_is_told_nothing_more(ed
 async def test_what_cannot_be_followed_is_refused_before_anything_is_streamed(
     edge: Edge, asked: dict[str, Any], headers: dict[str, str], status: int, code: str
 ) -> None:
-    await edge.room.open()
     await edge.store.write(lambda tx: tx.trim_log(1, keep=2, limit=9))
     reply = await ask(edge, headers, **asked)
     assert (reply.status_code, reply.json()["code"]) == (status, code)
@@ -311,7 +304,6 @@ async def test_what_cannot_be_followed_is_refused_before_anything_is_streamed(
 
 
 async def test_a_person_at_the_pages_may_listen_and_a_foreign_page_may_not(edge: Edge) -> None:
-    await edge.room.open()
     await edge.room.send("Ada", "Ben", bcc=["Cyd"])
     await edge.room.call("acknowledge_message", agent_name="Cyd", message_id=1)
     async with listening(edge, {"Authorization": "", **edge.cookie}, after=3) as listener:
@@ -322,7 +314,6 @@ async def test_a_person_at_the_pages_may_listen_and_a_foreign_page_may_not(edge:
 
 
 async def test_a_question_for_the_head_alone_never_streams(edge: Edge) -> None:
-    await edge.room.open()
     async with asyncio.timeout(PATIENCE):
         reply = await edge.send(
             "HEAD",

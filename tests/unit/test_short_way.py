@@ -442,30 +442,31 @@ async def test_a_refusal_of_the_headers_says_what_to_send(ways: Ways) -> None:
 
 
 @each_row(
-    "client, text_is_whole",
+    "client, is_text_only",
     [
-        ("Cline", False),
-        ("@cline/core", False),
-        ("copilot", True),  # its hooks see the text only
-        ("claude-code", True),
-        ("gemini-cli-mcp-client", True),
-        ("somebody", True),
+        ("Cline", True),
+        ("@cline/core", True),
+        ("github-copilot-developer", True),
+        ("claude-code", False),
+        ("gemini-cli-mcp-client", False),
+        ("somebody", False),
     ],
 )
-async def test_a_body_is_once_in_the_answer_to_a_client_whose_model_reads_text_and_structured_content(
-    ways: Ways, client: str, text_is_whole: bool
+async def test_a_client_whose_model_reads_text_and_structured_content_gets_text_only_and_no_schema_of_answers(
+    ways: Ways, client: str, is_text_only: bool
 ) -> None:
     reading = asked("fetch_inbox", {"project_key": HARBOR, "agent_name": "Ben", "include_bodies": True})
-    meta = {f"{MARK}clientInfo": {"name": client, "version": "1"}}
-    for document, headers in (
-        (reading, {**BOTH, "Postroom-Client": client}),
-        ({**reading, "params": {**reading["params"], "_meta": meta}}, BOTH),
-    ):
-        answer, _ = await ways.compare(document, headers)
+    listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+    meta = {"_meta": {f"{MARK}clientInfo": {"name": client, "version": "1"}}}
+    for more, headers in (({}, {**BOTH, "Postroom-Client": client}), (meta, BOTH)):
+        answer, _ = await ways.compare({**reading, "params": {**reading["params"], **more}}, headers)
         result = answer.json()["result"]
         [content] = result["content"]
-        assert ("A body" in content["text"]) is text_is_whole
-        assert "A body" in json.dumps(result["structuredContent"])
+        assert "A body" in content["text"]
+        assert ("structuredContent" not in result) is is_text_only
+        found, _ = await ways.compare({**listing, "params": more}, headers)
+        tools = found.json()["result"]["tools"]
+        assert all(("outputSchema" not in tool) is is_text_only for tool in tools)
 
 
 @each_row("client", ["claude", "codex-mcp-client", "gemini", "copilot", ""])
@@ -488,6 +489,6 @@ async def test_the_answer_to_a_run_tells_a_message_that_came_for_it_where_its_mo
         assert "A message for r1." not in texts
     else:
         assert texts[1:] == ["A message for r1."]
-        assert "messages_for_this_run" not in result["structuredContent"]
+        assert "messages_for_this_run" not in result.get("structuredContent", {})
     answer, _ = await ways.compare(asked("list_agents", {"project_key": HARBOR}), BOTH)
     assert "A message for" not in answer.text

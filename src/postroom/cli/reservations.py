@@ -61,11 +61,14 @@ def reserve(  # noqa: PLR0913 - the options of the command
     ttl: Seconds = None,
     shared: Shared = False,
     reason: Annotated[str | None, typer.Option(help="What for; others see it.")] = None,
+    refuse: Annotated[
+        bool, typer.Option("--refuse", help="Reserve nothing if another agent holds a path.")
+    ] = False,
     project: Project = HERE,
     idempotency_key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Reserve paths. They are granted beside conflicts, which are listed."""
+    """Reserve paths. Conflicts are listed, and do not prevent the reservation unless --refuse is given."""
     asked = {
         "project_key": project_key(project),
         "agent_name": acting,
@@ -73,6 +76,7 @@ def reserve(  # noqa: PLR0913 - the options of the command
         "ttl_seconds": ttl,
         "exclusive": not shared,
         "reason": reason,
+        "mode": "refuse" if refuse else None,
         "idempotency_key": idempotency_key,
     }
     found = show.fields(Server.find().call_tool("file_reservation_paths", asked))

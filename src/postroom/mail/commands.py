@@ -455,8 +455,8 @@ class SetContactPolicy(Change, frozen=True, kw_only=True, forbid_unknown_fields=
 class ReservePaths(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Reserve files or globs before you edit them; once more for the same path renews it.
 
-    It is granted even where others hold the same: when `conflicts` is not empty, do not edit, but write
-    to the holder or work elsewhere. `enforced_by` says what refuses edits of others.
+    It is granted even where others hold the same: if `held` is false, do not edit, but write to the
+    holder in `conflicts` or work elsewhere. `enforced_by` says what refuses edits of others.
     """
 
     project_key: ProjectKey
@@ -472,6 +472,9 @@ class ReservePaths(Change, frozen=True, kw_only=True, forbid_unknown_fields=True
     ttl_seconds: Seconds | None = None
     exclusive: bool = True
     reason: ShortText = ""
+    mode: Annotated[
+        Literal["grant", "refuse"], Meta(description="refuse: reserve nothing if another agent holds a path")
+    ] = "grant"
 
 
 class CheckReservations(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):

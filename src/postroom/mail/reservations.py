@@ -1,10 +1,11 @@
 """Operations on file reservations: advisory leases on paths and globs, granted beside their conflicts."""
 
+import unicodedata
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TypedDict
 
-from postroom.contracts.clock import milliseconds
+from postroom.contracts.clock import iso, milliseconds
 from postroom.contracts.errors import InvalidArgument, NotHolder, StateError, UnknownReservation
 from postroom.contracts.mail import Agent, Project, Reservation
 from postroom.mail.commands import (
@@ -35,10 +36,20 @@ class Conflict(TypedDict):
     holders: list[ReservationView]
 
 
+class GrantedView(ReservationView):
+    """A reservation that was made or renewed.
+
+    `held` is whether no other agent's conflicting reservation is older: of all agents that reserve a path
+    exclusively, it is true for one.
+    """
+
+    held: bool
+
+
 class ReservationAnswer(TypedDict):
     """What was reserved. It is advice unless `enforced_by` names what enforces it."""
 
-    granted: list[ReservationView]
+    granted: list[GrantedView]
     conflicts: list[Conflict]
     enforced_by: list[str]
 
@@ -72,7 +83,11 @@ class ReservationsView(TypedDict):
 
 
 def file_reservation_paths(context: WriteContext, asked: ReservePaths) -> ReservationAnswer:
-    """Reserve each path, also where others hold it: read `conflicts` before editing."""
+    """Reserve each path, also where others hold it, unless the mode is `refuse`: edit what is `held`.
+
+    Raises:
+        NotHolder: Another agent holds a path, and the mode is `refuse`; nothing was reserved.
+    """
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     return reserve_all(
         context,
@@ -82,6 +97,7 @@ def file_reservation_paths(context: WriteContext, asked: ReservePaths) -> Reserv
         ttl_seconds=asked.ttl_seconds,
         exclusive=asked.exclusive,
         reason=asked.reason,
+        refuses=asked.mode == "refuse",
     )
 
 
@@ -94,31 +110,50 @@ def reserve_all(  # noqa: PLR0913 - the terms of a reservation
     ttl_seconds: int | None,
     exclusive: bool = True,
     reason: str = "",
+    refuses: bool = False,
 ) -> ReservationAnswer:
-    """Reserve paths for an agent of a project; the same pattern again is a renewal."""
+    """Reserve paths for an agent of a project; the same pattern again is a renewal.
+
+    Raises:
+        NotHolder: `refuses` is true, and another agent holds one of the paths.
+    """
     ttl = _checked_ttl(context, ttl_seconds)
-    patterns = _parsed(context, paths)
+    patterns = _parsed(context, project, paths)
     for over in context.tx.expire_reservations(project.id, context.now):
         to_archive(context, "reservation", over.id, project.id)
     own = {
         one.pattern: one
         for one in context.tx.live_reservations(project.id, now=context.now, agent_id=agent.id)
     }
+    holders = {
+        pattern.text: _holders(context, project, agent, pattern, exclusive=exclusive) for pattern in patterns
+    }
     answer: ReservationAnswer = {
         "granted": [],
-        "conflicts": [],
+        "conflicts": [_conflict(path, found) for path, found in holders.items() if found],
         "enforced_by": list(context.rules.enforced_by),
     }
+    older = {
+        path: [one for one in found if path not in own or one.id < own[path].id]
+        for path, found in holders.items()
+    }
+    if refuses and (path := next(filter(older.get, older), None)):
+        first = older[path][0]
+        raise NotHolder(
+            f"{first.holder} holds {path} until {iso(first.expires_at)}; nothing was reserved",
+            value=path,
+            remedy="write to the holder, or reserve other paths",
+            details={"conflicts": answer["conflicts"]},
+        )
     for pattern in patterns:
-        if holders := _holders(context, project, agent, pattern, exclusive=exclusive):
-            answer["conflicts"].append(_conflict(pattern, holders))
-        if held := own.get(pattern.text):
+        earlier = own.get(pattern.text)
+        if earlier:
             granted = context.tx.extend_reservation(
-                held.id,
+                earlier.id,
                 expires_at=context.now + ttl,
                 ttl=ttl,
                 exclusive=exclusive,
-                reason=reason or held.reason,
+                reason=reason or earlier.reason,
                 now=context.now,
             )
         else:
@@ -134,7 +169,7 @@ def reserve_all(  # noqa: PLR0913 - the terms of a reservation
             if context.caller.run_id is not None:
                 context.tx.note_reserved_in(granted.id, agent.id, in_run(context.caller.run_id))
         to_archive(context, "reservation", granted.id, project.id)
-        answer["granted"].append(reservation_view(granted))
+        answer["granted"].append({**reservation_view(granted), "held": not older[pattern.text]})
     return answer
 
 
@@ -154,17 +189,25 @@ def check_file_reservations(context: ReadContext, asked: CheckReservations) -> C
     """Say who would conflict with these paths."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
     found = [
-        _conflict(pattern, holders)
-        for pattern in _parsed(context, asked.paths)
+        _conflict(pattern.text, holders)
+        for pattern in _parsed(context, project, asked.paths)
         if (holders := _holders(context, project, agent, pattern, exclusive=asked.exclusive))
     ]
     return {"conflicts": found, "enforced_by": list(context.rules.enforced_by)}
 
 
-def _parsed(context: ReadContext, paths: Sequence[str]) -> list[Pattern]:
-    """Read every pattern before anything changes; one named twice counts once."""
+def _parsed(context: ReadContext, project: Project, paths: Sequence[str]) -> list[Pattern]:
+    """Read every pattern before anything changes; a pattern that is named twice counts once.
+
+    An absolute path inside the project's folder is the path from that folder.
+    """
     sensitive = context.rules.case_sensitive_paths
-    patterns = (parse_pattern(text, case_sensitive=sensitive) for path in paths for text in spelled(path))
+    folder = f"{unicodedata.normalize('NFC', project.human_key)}/"
+    patterns = (
+        parse_pattern(text.removeprefix(folder), case_sensitive=sensitive)
+        for path in paths
+        for text in spelled(path)
+    )
     return list({pattern.text: pattern for pattern in patterns}.values())
 
 
@@ -181,8 +224,8 @@ def _holders(
     return context.tx.reservations_by_id(meeting[:MAX_HOLDERS_SHOWN]) if meeting else []
 
 
-def _conflict(pattern: Pattern, holders: Sequence[Reservation]) -> Conflict:
-    return {"path": pattern.text, "holders": [reservation_view(one) for one in holders]}
+def _conflict(path: str, holders: Sequence[Reservation]) -> Conflict:
+    return {"path": path, "holders": [reservation_view(one) for one in holders]}
 
 
 def _checked_ttl(context: WriteContext, seconds: int | None) -> int:
@@ -258,7 +301,10 @@ def _own(
     texts = {one.pattern for one in live} & set(
         paths or ()
     )  # as the answer showed it, which is no new pattern
-    texts |= {pattern.text for pattern in _parsed(context, [one for one in paths or () if one not in texts])}
+    texts |= {
+        pattern.text
+        for pattern in _parsed(context, project, [one for one in paths or () if one not in texts])
+    }
     return [one for one in live if one.pattern in texts or one.id in set(ids or ())]
 
 

@@ -17,14 +17,15 @@ Untold = Callable[[str], Awaitable[str]]
 """Returns the messages that came for a run and that its program was not told; empty if there are none."""
 CAME: Final = "messages_for_this_run"
 """The field of structured content that holds these messages."""
-ELSEWHERE: Final = "The answer is in structuredContent."
 _GIVES_STRUCTURED: Final = ("claude", "codex")
 """The clients whose model is given the structured content and no text. Others give it the text."""
-_GIVES_BOTH: Final = ("cline", "@cline")
-"""The clients whose model is given both, so that it would read each body twice.
+_GIVES_BOTH: Final = ("cline", "@cline", "copilot", "github-copilot")
+"""The clients whose model is given the text and the structured content: it would read each body twice."""
 
-Copilot's model is given both, too, but its hooks see the text only: they need it.
-"""
+
+def takes_text_only(client: str) -> bool:
+    """Return whether a client gets answers as text only, and so tools without a schema of answers."""
+    return client.lower().startswith(_GIVES_BOTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +37,12 @@ class ToolAnswer:
     is_error: bool = False
     came: str = ""
 
-    def told_to(self, client: str) -> tuple[list[str], dict[str, Any]]:
+    def told_to(self, client: str) -> tuple[list[str], dict[str, Any] | None]:
         """Return the texts and the structured content for a client; its model reads nothing twice."""
-        named = client.lower()
-        text = self.text
-        if named.startswith(_GIVES_BOTH) and len(text) > len(ELSEWHERE):
-            text = ELSEWHERE
-        if self.came and named.startswith(_GIVES_STRUCTURED):
-            return [text], {**self.structured, CAME: self.came}
-        return [text, self.came] if self.came else [text], self.structured
+        if self.came and client.lower().startswith(_GIVES_STRUCTURED):
+            return [self.text], {**self.structured, CAME: self.came}
+        texts = [self.text, self.came] if self.came else [self.text]
+        return texts, None if takes_text_only(client) else self.structured
 
 
 async def answer_call(

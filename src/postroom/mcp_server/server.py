@@ -40,7 +40,7 @@ from postroom.mail.names import shown
 from postroom.mail.operations import Operation
 from postroom.mail.service import Mail
 from postroom.mcp_server import resources
-from postroom.mcp_server.answers import ToolAnswer, Untold, answer_call, as_json, crash
+from postroom.mcp_server.answers import ToolAnswer, Untold, answer_call, as_json, crash, takes_text_only
 from postroom.mcp_server.callers import TRACEPARENT, caller_of, client_of
 from postroom.mcp_server.profiles import CORE, IN_RUNS, Profile, operations_of, profile_of
 from postroom.mcp_server.schema import estimated_tokens, input_schema, output_schema
@@ -190,7 +190,10 @@ class PostroomMcpServer(MCPServer[Any]):
         """Return what the caller may call at this address, in the order that never changes."""
         grant = _caller_of(context.request).grant
         listed = operations_of(self._profile_for(context.request))
-        return ListToolsResult(tools=[_tool(one) for one in listed if one.is_open_to(grant)])
+        tools = [_tool(one) for one in listed if one.is_open_to(grant)]
+        if takes_text_only(client_of(context.request, context.meta)):
+            tools = [tool.model_copy(update={"output_schema": None}) for tool in tools]
+        return ListToolsResult(tools=tools)
 
     async def list_tools(self) -> list[Tool]:
         """Return the tools of this server's profile."""

@@ -128,8 +128,6 @@ def _is_valid(revision: str, params: dict[str, Any]) -> bool:
 
 def _result(found: ToolAnswer, client: str) -> dict[str, Any]:
     texts, structured = found.told_to(client)
-    return {
-        "content": [{"type": "text", "text": text} for text in texts],
-        "structuredContent": structured,
-        "isError": found.is_error,
-    }
+    content = [{"type": "text", "text": text} for text in texts]
+    told = {} if structured is None else {"structuredContent": structured}
+    return {"content": content, **told, "isError": found.is_error}
