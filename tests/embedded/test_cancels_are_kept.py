@@ -186,10 +186,10 @@ async def test_a_submission_with_the_dedupe_key_of_the_active_run_takes_its_plac
     begun = asyncio.Event()
 
     async def work(run):
-        if run.text == "at once":
-            return "finished"
-        begun.set()
-        await asyncio.Event().wait()
+        if run.text != "at once":
+            begun.set()
+            await asyncio.Event().wait()
+        return "finished"
 
     async with opening(work) as mailbox:
         delivery = DeliveryOptions(dedupe_key="report")

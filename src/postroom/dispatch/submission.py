@@ -558,9 +558,8 @@ class Submissions:
             if active is not None and policy is BusyPolicy.ROLLBACK:
                 request = _hiding(request, [active.run_id])
             try:
-                if active is not None:  # a submission that is refused interrupts nothing
-                    with suppress(_Acceptable):
-                        await self.prepare(request, options, in_place_of=active)
+                if active is not None:
+                    await self._refuse_unfit(request, options, active)
                     if not await self._control.give_way(active):
                         break
                 prepared = await self.prepare(request, options)
@@ -575,6 +574,33 @@ class Submissions:
             if prepared.claimed is not None:
                 return prepared, prepared.claimed
         raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=thread_id)
+
+    async def _refuse_unfit(
+        self, request: RunActivation, options: DispatchOptions, active: RunDispatch
+    ) -> None:
+        """Raise the refusal of a request that could not be stored even if the active dispatch had ended.
+
+        A change tries that and is undone.
+        """
+        ids = await self._ids(request, is_new=True)
+        parent = request.trace.parent_thread_id or request.thread_id
+
+        def try_out(tx: Transaction) -> None:
+            tx.lock(*sorted({thread_lock(request.thread_id), thread_lock(parent)}))
+            row, now = tx.runs.dispatches.load(active.dispatch_id), tx.now()
+            if row is not None and active.claim_token is not None and row.claim_token == active.claim_token:
+                tx.runs.dispatches.put(row.superseded(reason=INTERRUPTED, now=now))
+                if (run := tx.runs.threads.load_run(row.run_id)) is not None:
+                    tx.runs.threads.put_run(run.ended(TerminationReason.cancelled(), now=now))
+            self._submitted_in(tx, request, options, ids)
+            raise _Acceptable
+
+        try:
+            await self._core.store.write(try_out, key=request.thread_id)
+        except _Acceptable:
+            return
+        except DuplicateRecord as error:
+            raise await self._naming_its_run(error, request.thread_id) from error
 
     @asynccontextmanager
     async def _wanting(self, thread_id: str) -> AsyncIterator[None]:
@@ -799,12 +825,10 @@ class Submissions:
         request: RunActivation,
         options: DispatchOptions | None = None,
         first: Joined | None = None,
-        in_place_of: RunDispatch | None = None,
     ) -> Prepared:
         """Store the run and its messages and, with options, its dispatch in the same transaction.
 
-        `first` is done before them, in that transaction. With `in_place_of`, an active dispatch, store nothing:
-        raise `_Acceptable` if the request would be stored after that dispatch has ended, else the refusal.
+        `first` is done before them, in that transaction.
 
         Raises:
             UnknownRun, ForeignThread, RunNotOpen, DeliveryBlocked: the request does not fit the thread.
@@ -831,23 +855,11 @@ class Submissions:
                 done = replace(done, claimed=self._budgeted(tx, done.claimed))
             return done
 
-        def try_out(tx: Transaction) -> Prepared:
-            tx.lock(*locks)
-            if in_place_of is not None:
-                _end_on_trial(tx, in_place_of)
-            self._submitted_in(tx, request, options, ids)
-            raise _Acceptable
-
-        async def write() -> Prepared:
-            if in_place_of is not None:
-                return await core.store.write(try_out, key=request.thread_id)
-            return await core.observed("commit", core.store.write(submit, key=request.thread_id))
-
         try:
-            prepared = await write()
+            prepared = await core.observed("commit", core.store.write(submit, key=request.thread_id))
         except _PinNeeded:
             ids = await self._ids(request, is_new=True)
-            prepared = await write()
+            prepared = await core.observed("commit", core.store.write(submit, key=request.thread_id))
         except DuplicateRecord as error:
             raise await self._naming_its_run(error, request.thread_id) from error
         except StoreError as error:
@@ -1086,18 +1098,6 @@ class Submissions:
             await self._events.dispatch_happened(
                 "MailboxResumeFailed", dispatch, **facts, decisions=decisions
             )
-
-
-def _end_on_trial(tx: Transaction, active: RunDispatch) -> None:
-    """End a dispatch and its run, if it is still active, in a change that is undone."""
-    row, now = tx.runs.dispatches.load(active.dispatch_id), tx.now()
-    if row is None or row.claim_token is None or row.claim_token != active.claim_token:
-        return
-    tx.runs.dispatches.put(row.superseded(reason=INTERRUPTED, now=now))
-    run = tx.runs.threads.load_run(row.run_id)
-    if run is not None and run.status is not RunStatus.DONE:
-        ended = run.ended(TerminationReason.cancelled(), now=now, dispatch_id=row.dispatch_id)
-        tx.runs.threads.put_run(ended)
 
 
 def _fitting(options: DispatchOptions, request: RunActivation, facts: SubmissionFacts) -> DispatchOptions:
