@@ -245,7 +245,7 @@ def thread_of(mail: Message) -> Thread:
 
 
 def _ids_of(mail: Message, name: str) -> list[str]:
-    """Return the message ids in a header; mail programs fold and encode long ids, and write words around them."""
+    """Return the message ids in a header; mail programs fold and encode ids, and write words around them."""
     text = " ".join(_decoded(_line(value)) for value in mail.get_all(name) or ())
     return MESSAGE_ID.findall("".join(text.split()))
 
