@@ -264,7 +264,11 @@ async def test_text_before_a_closing_tag_that_nothing_opened_is_reasoning(room: 
         END,
     ]
     quoted = [chunk(content="The tag `</think>` ends it."), chunk("stop"), END]
-    async with endless(room, said, quoted) as (it, _):
+    async with endless(room, said, quoted, said) as (it, _):
         whole = (await it.chat("Which light?")).choices[0].message
         assert (whole.content, whole.reasoning_content) == ("The south light.", "Okay, the light.")
         assert (await it.chat("Which tag?")).choices[0].message.content == "The tag `</think>` ends it."
+        stream = await it.chat("Which one?", stream=True)
+        deltas = [one.choices[0].delta async for one in stream if one.choices]
+        assert "".join(one.content or "" for one in deltas) == "The south light."
+        assert "".join(getattr(one, "reasoning_content", None) or "" for one in deltas) == "Okay, the light."
