@@ -726,7 +726,7 @@ async def test_an_answer_says_what_it_cost_if_its_chat_shows_that(stage) -> None
     await stage.start(show_cost=True)
     await stage.driver.say("hello")
     await stage.until(lambda: any("read" in text for text in stage.texts()))
-    assert "read\n\n(1,200 tokens read, 30 written, cost 0.0045)" in stage.texts()
+    assert "read\n\n(1,200 tokens read, 30 written, cost 0.0045 USD)" in stage.texts()
 
 
 def now(stage: Stage, card: Shown) -> Shown | None:
