@@ -1005,6 +1005,7 @@ async def test_a_stranger_is_refused_politely_and_not_for_each_message(stage) ->
     told = [text for text in stage.texts() if text != "re: hello"]
     assert len(told) == 1
     assert told[0].startswith("I do not know you yet.")
+    assert told[0].endswith("The code is valid for 1h.")
     assert stage.read() == ["hello"]
 
 

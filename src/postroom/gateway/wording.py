@@ -209,11 +209,11 @@ def _short(text: str | None, most: int = 300) -> str:
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
-def pairing(platform: str, code: str) -> str:
-    """Return what a stranger is told."""
+def pairing(platform: str, code: str, lifetime: str) -> str:
+    """Return the answer to a stranger who gets a code."""
     return (
         f"I do not know you yet. Ask the owner to run `postroom gateway pair {platform} {code}`."
-        " The code is good for an hour."
+        f" The code is valid for {lifetime}."
     )
 
 
