@@ -336,5 +336,5 @@ NO_MODELS = "No models are offered here; the operator lists them in [agent.model
 
 def used_up(read: int, written: int, cost_micros: int) -> str:
     """Say which tokens an answer took, and its cost if the prices are known."""
-    cost = f", cost {cost_micros / 1_000_000:.4f}" if cost_micros else ""
+    cost = f", cost {cost_micros / 1_000_000:.4f} USD" if cost_micros else ""
     return f"{read:,} tokens read, {written:,} written{cost}"
