@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import openai
 import pytest
+from openai.types.responses import Response
 
 from channels.http_room import until
 from chats.test_openai_sdk import ADA, CONFIG, KEY, Harbour, harbour
@@ -272,6 +273,7 @@ async def test_a_response_carries_the_reasoning_as_an_item_streamed_or_not(room:
             events = [event async for event in stream]
             streamed = await stream.get_final_response()
         for response in (whole, streamed):
+            Response.model_validate(response.to_dict())  # the SDK itself checks no types
             [reasoning, message] = response.output
             assert (reasoning.type, reasoning.content[0].text) == ("reasoning", thought)
             assert (message.type, response.output_text) == ("message", text)
