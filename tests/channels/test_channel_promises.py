@@ -57,6 +57,7 @@ from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
 from postroom.gateway.session import Platform
 from postroom.testing import ManualClock
+from store_kinds import refuse_missing
 
 PATIENCE_S = 60
 BEGINNING = "I think that this is a rather good beginning "
@@ -207,8 +208,12 @@ def needs(*abilities: str) -> pytest.MarkDecorator:
 
 
 @pytest.fixture
-def prepared(tmp_path: Path, clock: ManualClock) -> Any:
-    stores = Place("sqlite", tmp_path).prepared(clock)
+def prepared(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Any:
+    """Empty stores on SQLite, or of the kind that a test names."""
+    kind = getattr(request, "param", "sqlite")
+    refuse_missing(kind)
+    dsn = request.getfixturevalue("postgres_dsn") if kind == "postgres" else ""
+    stores = Place(kind, tmp_path, dsn).prepared(clock)
     yield stores
     stores.close()
 
@@ -726,7 +731,7 @@ async def test_an_answer_says_what_it_cost_if_its_chat_shows_that(stage) -> None
     await stage.start(show_cost=True)
     await stage.driver.say("hello")
     await stage.until(lambda: any("read" in text for text in stage.texts()))
-    assert "read\n\n(1,200 tokens read, 30 written, cost 0.0045)" in stage.texts()
+    assert "read\n\n(1,200 tokens read, 30 written, cost 0.0045 USD)" in stage.texts()
 
 
 def now(stage: Stage, card: Shown) -> Shown | None:
@@ -936,6 +941,13 @@ async def test_a_server_that_ends_while_it_speaks_sends_the_text_and_the_voice_o
     assert [text for text in [*before, *stage.texts()] if wording.POSSIBLE_DUPLICATE in text] == []
 
 
+@pytest.mark.long
+@on(TelegramDriver)
+@pytest.mark.parametrize("prepared", ["postgres"], indirect=True)
+async def test_a_voice_is_stored_and_sent_once_on_postgresql_after_the_server_died(stage, speech) -> None:
+    await test_a_server_that_ends_while_it_speaks_sends_the_text_and_the_voice_once(stage, speech, dies=True)
+
+
 @on(TelegramDriver)
 async def test_a_speech_endpoint_that_never_ends_is_given_up(stage, speech, monkeypatch) -> None:
     monkeypatch.setattr(voices, "_SPEAK_SECONDS", 0.01)
@@ -993,6 +1005,7 @@ async def test_a_stranger_is_refused_politely_and_not_for_each_message(stage) ->
     told = [text for text in stage.texts() if text != "re: hello"]
     assert len(told) == 1
     assert told[0].startswith("I do not know you yet.")
+    assert told[0].endswith("The code is valid for 1h.")
     assert stage.read() == ["hello"]
 
 

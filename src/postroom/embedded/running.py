@@ -373,7 +373,7 @@ class Run:
         await self._keep(LOGGED, key, {"text": text, **plain(facts, "a fact")})
 
     def used(self, *, input_tokens: int = 0, output_tokens: int = 0, cost_micros: int = 0) -> None:
-        """Count what the run has used up, for budgets and its record; money in millionths of the currency.
+        """Count what the run has used up, for budgets and its record; the cost in millionths of USD.
 
         Call it within a step: it is stored with the result of the step, and counts once. Outside of steps,
         and in a step that fails, it is counted when the execution ends: again for each execution.

@@ -209,11 +209,11 @@ def _short(text: str | None, most: int = 300) -> str:
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
-def pairing(platform: str, code: str) -> str:
-    """Return what a stranger is told."""
+def pairing(platform: str, code: str, lifetime: str) -> str:
+    """Return the answer to a stranger who gets a code."""
     return (
         f"I do not know you yet. Ask the owner to run `postroom gateway pair {platform} {code}`."
-        " The code is good for an hour."
+        f" The code is valid for {lifetime}."
     )
 
 
@@ -336,5 +336,5 @@ NO_MODELS = "No models are offered here; the operator lists them in [agent.model
 
 def used_up(read: int, written: int, cost_micros: int) -> str:
     """Say which tokens an answer took, and its cost if the prices are known."""
-    cost = f", cost {cost_micros / 1_000_000:.4f}" if cost_micros else ""
+    cost = f", cost {cost_micros / 1_000_000:.4f} USD" if cost_micros else ""
     return f"{read:,} tokens read, {written:,} written{cost}"
