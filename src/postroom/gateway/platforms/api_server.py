@@ -278,7 +278,9 @@ class ApiServerAdapter(HttpAdapter):
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not same_secret(key.strip(), self.config.api_key or ""):
             raise Refused(
-                401, "invalid_api_key", "the API key is missing or wrong: Authorization: Bearer <key>"
+                401,
+                "invalid_api_key",
+                "Incorrect API key provided, or none: send Authorization: Bearer <key>",
             )
         self._heard()
 
