@@ -303,7 +303,7 @@ class ApiServerAdapter(HttpAdapter):
                 has_history=bool(asked.earlier) or asked.previous is not None,
             )
         else:
-            key = await self._repeats.not_cancelled(session, key)
+            key = await self._repeats.key_in_use(session, key, asked.fingerprint)
         chat_id = session or ids.own_session(key)
         wait = self._exchanges.ask(chat_id, key, asked.fingerprint)
         try:

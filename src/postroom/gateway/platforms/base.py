@@ -206,6 +206,11 @@ class KnownMessage:
     is_cancelled: bool = False
     """Whether its caller hung up or cancelled it before there was an answer."""
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether there will be no answer: it was cancelled or rejected, or its run failed."""
+        return self.is_cancelled or self.details.get("error") is not None
+
 
 UNKNOWN_ACCOUNT: Final = "default"
 """The account of a bot that was not connected yet, or has no name."""
