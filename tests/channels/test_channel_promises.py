@@ -48,7 +48,9 @@ from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import CredentialRefused, InvalidArgument, MissingExtra, StoreUnavailable
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.inference import CallerRequest
+from postroom.contracts.messages import STOPPED_MARK
 from postroom.contracts.records import replace
+from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, Usage, WaitingReason
 from postroom.gateway import voices, wording
 from postroom.gateway.config import GatewayConfig
@@ -650,6 +652,9 @@ async def test_a_stop_keeps_the_part_of_the_answer_that_was_shown(stage) -> None
     await stage.driver.command("/stop")
     await stage.answered(2)
     assert f"{BEGINNING.strip()}\n\n{wording.STOPPED}" in stage.texts()
+    [run] = await stage.room.runs.threads.list_runs(RunQuery())
+    said = [one.for_model().text() for one in await stage.room.runs.threads.load_messages(run.thread_id)]
+    assert said == ["hello", f"{BEGINNING.strip()}\n\n{STOPPED_MARK}"]
 
 
 def asking(agent: Agent, tickets: int = 1) -> None:
