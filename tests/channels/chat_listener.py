@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from postroom.contracts.errors import StoreUnavailable
 from postroom.gateway.events import ButtonPress, MessageEvent
+from postroom.gateway.platforms.base import KnownMessage
 from postroom.gateway.session import SessionSource
 
 
@@ -42,6 +43,12 @@ class Listener:
     async def accept(self, event: MessageEvent) -> None:
         await self._may()
         self.inbound.append(event)
+
+    async def look_up(self, source: SessionSource, message_id: str) -> KnownMessage | None:
+        for event in self.inbound:
+            if event.message_id == message_id and event.source == source:
+                return KnownMessage(event=event, received_at=0)
+        return None
 
     async def edited(self, event: MessageEvent) -> None:
         await self._may()

@@ -80,6 +80,12 @@ class FakeImap:
         self.mails[uid] = Mail(raw if isinstance(raw, bytes) else raw.as_bytes(), **words)
         return uid
 
+    def rebuild(self) -> None:
+        """Make the folder anew: other numbers, nothing read, and every connection breaks."""
+        self.validity += 1
+        self.mails = {uid + 100: Mail(mail.raw, came=mail.came) for uid, mail in self.mails.items()}
+        self.cuts.append("")
+
     def asked(self, word: str) -> list[str]:
         return [one for one in self.commands if one.startswith(word)]
 
@@ -151,7 +157,9 @@ class FakeImap:
             found = [uid for uid, mail in self.mails.items() if self._matches(mail, command)]
             return f"* SEARCH {' '.join(map(str, found))}\r\n".encode()
         if command.startswith("UID STORE"):
-            self.mails[int(command.split()[2])].seen = r"\Seen" in command
+            uid = int(command.split()[2])
+            if uid in self.mails:  # an expunged mail is passed over, as RFC 3501 has it
+                self.mails[uid].seen = r"\Seen" in command
         if command.startswith("UID FETCH"):
             return self._fetched(int(command.split()[2]), command)
         return b"* BYE\r\n" if command == "LOGOUT" else b""

@@ -26,6 +26,7 @@ from channels.drivers import (
     PAGE,
     DiscordDriver,
     Driver,
+    EmailDriver,
     Extra,
     MatrixDriver,
     Sent,
@@ -1250,3 +1251,80 @@ async def test_a_thread_that_slack_does_not_give_is_named_and_the_mention_is_ans
     await stage.answered(1)
     assert stage.read() == ["what now?\n\n[Not shown to you: what was said in this thread]"]
     assert "re: " in stage.texts()[-1]
+
+
+def email_with(headers: str, text: str) -> bytes:
+    """Return a mail of a person who may write, with these headers as they stand."""
+    usual = "From: ann@example.com\r\nMessage-ID: <reply@example.com>"
+    verified = "Authentication-Results: mx.example.org; dmarc=pass header.from=example.com"
+    return f"{usual}\r\n{verified}\r\n{headers}\r\n\r\n{text}\r\n".encode()
+
+
+REPLIES = [
+    "In-Reply-To: {ours}",
+    "In-Reply-To:\r\n {folded}",
+    "In-Reply-To: Your message of Tuesday {ours} (a comment)",
+    "In-Reply-To: <elsewhere@x.org>\r\n\t{ours} <unknown@x.org>",
+    "References: <elsewhere@x.org>\r\n {ours}",
+    "References: {folded}\r\nIn-Reply-To: <unknown@x.org>",
+    "In-Reply-To: {theirs}",
+    "References: <elsewhere@x.org> {theirs}\r\nIn-Reply-To: <unknown@x.org>",
+]
+
+
+@on(EmailDriver)
+@pytest.mark.parametrize("headers", REPLIES)
+async def test_a_reply_to_any_known_mail_stays_in_its_conversation_after_a_restart(stage, headers) -> None:
+    await stage.start()
+    assert isinstance(stage.driver, EmailDriver)
+    await stage.driver.say("first")
+    second = await stage.driver.say("second")
+    await stage.answered(2)
+    await stage.restart()
+    ours = stage.driver.fake.smtp.got[-1]["Message-ID"]
+    folded = f"{ours[:30]}\r\n {ours[30:]}"
+    reply = email_with(headers.format(ours=ours, folded=folded, theirs=second.id), "third")
+    stage.driver.fake.imap.put(reply)
+    await stage.answered(3)
+    assert stage.read() == ["first", "second", "third"]
+    assert len(stage.agent.peak) == 1  # its keys are conversations
+    got = stage.driver.fake.smtp.got[-1]
+    assert got["References"].split()[0] == "<1@example.com>"
+    assert got["In-Reply-To"] == "<reply@example.com>"
+
+
+@on(EmailDriver)
+@pytest.mark.parametrize(
+    "headers", ["Subject: new", "In-Reply-To: <elsewhere@x.org>", "In-Reply-To: <0.%0A.postroom@example.org>"]
+)
+async def test_a_mail_that_answers_no_known_mail_begins_a_conversation(stage, headers) -> None:
+    await stage.start()
+    assert isinstance(stage.driver, EmailDriver)
+    await stage.driver.say("first")
+    await stage.answered(1)
+    stage.driver.fake.imap.put(email_with(headers, "other"))
+    await stage.answered(2)
+    assert len(stage.agent.peak) == 2
+
+
+@on(EmailDriver)
+async def test_a_mailbox_that_is_made_anew_brings_no_mail_twice(stage) -> None:
+    await stage.start()
+    await stage.driver.say("hello")
+    await stage.answered(1)
+    stage.driver.fake.imap.rebuild()
+    await stage.driver.say("and then")
+    await stage.answered(2)
+    await stage.until(lambda: not stage.driver.fake.imap.unread())
+    assert stage.read() == ["hello", "and then"]
+    assert stage.texts() == ["re: hello", "re: and then"]
+
+
+@on(EmailDriver)
+async def test_a_mail_whose_receipt_was_lost_is_sent_again_marked_and_under_its_message_id(stage) -> None:
+    await stage.start()
+    stage.driver.lose_answer()
+    await stage.driver.say("hello")
+    await stage.answered(1)
+    assert stage.texts() == ["re: hello", f"{wording.POSSIBLE_DUPLICATE}\nre: hello"]
+    assert len({one.id for one in stage.driver.shown()}) == 1

@@ -472,6 +472,41 @@ async def test_files_are_fetched_within_their_bound(fake, adapter, listener, clo
             await fetched(adapter, Attachment(kind=MessageType.DOCUMENT, ref=ref), max_bytes=10)
 
 
+async def test_a_file_is_never_that_of_another_mail_of_a_mailbox_that_was_made_anew(
+    fake, adapter, listener, clock
+) -> None:
+    message = mail("x", Message_ID="<old@x.org>")
+    message.add_attachment("ours", filename="a.txt")
+    fake.imap.put(message)
+    await passing(clock, lambda: not fake.imap.unread())
+    [old] = listener.inbound[0].media
+    fake.imap.rebuild()
+    fake.imap.mails = {1: fake.imap.mails[101]}
+    other = mail("y", Message_ID="<new@x.org>")
+    other.add_attachment("theirs", filename="b.txt")
+    fake.imap.mails[1].raw = other.as_bytes()
+    await passing(clock, lambda: not fake.imap.unread())
+    with pytest.raises(ServerUnavailable, match="not in the mailbox any more"):
+        await fetched(adapter, old, max_bytes=100)
+    [new] = listener.inbound[1].media
+    assert (await fetched(adapter, new, max_bytes=100)).decode().strip() == "theirs"
+
+
+async def test_a_mail_that_is_expunged_after_the_search_is_passed_over(
+    fake, adapter, listener, clock
+) -> None:
+    await eventually(lambda: clock.sleeping)
+    listener.gate = asyncio.Event()
+    for number in (1, 2, 3):
+        fake.imap.put(mail(f"mail {number}", Subject="", Message_ID=f"<{number}@x.org>"))
+    await passing(clock, lambda: listener.asked)
+    del fake.imap.mails[2]
+    listener.gate.set()
+    await passing(clock, lambda: not fake.imap.unread())
+    assert listener.texts == ["mail 1", "mail 3"]
+    assert adapter.liveness.state is AdapterState.CONNECTED
+
+
 # Connections.
 
 

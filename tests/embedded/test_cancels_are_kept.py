@@ -8,9 +8,10 @@ import pytest
 
 from embedded_room import both_engines
 from postroom import MailboxConfig, RunUnsuccessful, State
-from postroom.contracts.activation import RunActivation
-from postroom.contracts.errors import ActiveRunConflict
+from postroom.contracts.activation import BusyPolicy, DeliveryOptions, RunActivation
+from postroom.contracts.errors import ActiveRunConflict, DuplicateRecord, RunNotOpen, UnknownRun
 from postroom.contracts.messages import Message
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.tools import ToolCallResume
 
@@ -149,6 +150,56 @@ async def test_a_refused_submission_leaves_the_active_run_to_finish(opening):
         assert await handle.result(timeout=30) == "finished"
         runs = await mailbox.stores.threads.list_runs(RunQuery(thread_id="t"))
         assert [run.run_id for run in runs] == [handle.id], "nothing was written of the refused submission"
+
+
+@both_engines
+async def test_a_submission_that_must_be_refused_interrupts_nothing(opening):
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def work(run):
+        begun.set()
+        await goes_on.wait()
+        return "finished"
+
+    async with opening(work) as mailbox:
+        submit = mailbox.admin.submit
+        active = await mailbox.enqueue("t", "x", key="first")
+        await begun.wait()
+        [known] = await mailbox.stores.threads.load_messages("t")
+        requests = {
+            DuplicateRecord: RunActivation.new("t", [Message.user("again", id=known.id)]),
+            RunNotOpen: RunActivation.new("t", ["go on"], continue_run_id=active.id),
+            UnknownRun: RunActivation.new("t", ["go on"], continue_run_id="nothing"),
+        }
+        for refusal, request in requests.items():
+            for strategy in (BusyPolicy.INTERRUPT, BusyPolicy.ROLLBACK):
+                with pytest.raises(refusal):
+                    await submit(request, strategy=strategy)
+        goes_on.set()
+        assert await active.result(timeout=30) == "finished"
+        runs = await mailbox.stores.threads.list_runs(RunQuery(thread_id="t"))
+        assert [run.run_id for run in runs] == [active.id]
+
+
+@both_engines
+async def test_a_submission_with_the_dedupe_key_of_the_active_run_takes_its_place(opening):
+    begun = asyncio.Event()
+
+    async def work(run):
+        if run.text != "at once":
+            begun.set()
+            await asyncio.Event().wait()
+        return "finished"
+
+    async with opening(work) as mailbox:
+        delivery = DeliveryOptions(dedupe_key="report")
+        first = replace(RunActivation.new("t", ["x"]), delivery=delivery)
+        active = await mailbox.admin.submit_background(first)
+        await begun.wait()
+        second = replace(RunActivation.new("t", ["at once"]), delivery=delivery)
+        accepted, _ = await mailbox.admin.submit(second)
+        assert await (await mailbox.handle(accepted.run_id)).result(timeout=30) == "finished"
+        await assert_cancelled(await mailbox.handle(active.run_id))
 
 
 async def test_a_decision_is_sent_live_only_to_an_active_run_and_submitted_to_a_queued_one(opening):

@@ -82,6 +82,7 @@ def test_what_cannot_be_run_is_refused_by_name(subtests: pytest.Subtests) -> Non
         ({"prompt": "file"}, "need one another"),
         ({"resume": True}, "knows no sessions"),
         ({"resume": True, "recipe": "cline"}, "knows no sessions"),
+        ({"kind": "acp", "recipe": "cline", "argv": []}, "no command that speaks ACP"),
         ({"resume": "yes", "recipe": "claude"}, "neither true nor false"),
         ({"cwd": "work"}, "no absolute path"),
         ({"cwd": ""}, "no absolute path"),

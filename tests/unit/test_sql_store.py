@@ -93,6 +93,25 @@ async def test_a_waiting_listener_is_woken_although_the_caller_of_the_change_was
         assert waiting.result()
 
 
+async def test_a_hint_that_fails_leaves_no_caller_of_its_commit_waiting(store: SqlStore) -> None:
+    loop, reported, told, both_wait = asyncio.get_running_loop(), list[str](), list[str](), threading.Event()
+    loop.set_exception_handler(lambda _, context: reported.append(str(context["exception"])))
+
+    def fail() -> None:
+        raise RuntimeError("nobody to tell")
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        write = store.engine.write
+        group.create_task(write(lambda _: both_wait.wait(30)))
+        writes = [
+            group.create_task(write(lambda _: "first", committed=fail)),
+            group.create_task(write(lambda _: "second", committed=lambda: told.append("second"))),
+        ]
+        group.create_task(asyncio.sleep(0)).add_done_callback(lambda _: both_wait.set())
+    assert [one.result() for one in writes] == ["first", "second"]
+    assert (told, reported) == (["second"], ["nobody to tell"])
+
+
 async def test_a_row_that_does_not_read_back_is_set_aside_and_the_step_done_again(store: SqlStore) -> None:
     seen: list[int] = []
 

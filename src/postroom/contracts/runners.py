@@ -149,6 +149,9 @@ class Runner:
                 "argv", (), "no command is named, and the recipe 'shell' has none of its own", remedy
             )
         if self.kind is RunnerKind.ACP:
+            if self.recipe is Recipe.CLINE and not self.argv:
+                remedy = "name the command in argv, or leave --kind acp out"
+                raise refused("recipe", "cline", "this recipe has no command that speaks ACP", remedy)
             self._refuse_prompt()
             return
         if any(PROMPT in word and word != PROMPT for word in self.argv):

@@ -20,7 +20,7 @@ import msgspec
 
 from postroom.contracts.accepting import Accept, ThreadsNeeded
 from postroom.contracts.activation import BusyPolicy, RunActivation, RunMode
-from postroom.contracts.dispatch import OPEN, Interrupt, RunDispatch, RunDispatchStatus
+from postroom.contracts.dispatch import INTERRUPTED, OPEN, Interrupt, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
     ActiveRunConflict,
     AlreadyConsumed,
@@ -54,7 +54,7 @@ from postroom.contracts.run_stores import (
     ThreadCommit,
     thread_lock,
 )
-from postroom.contracts.runs import RunRecord, RunStatus
+from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.budgets import answers_budget, settle
 from postroom.dispatch.completion import (
@@ -189,6 +189,10 @@ class _Known(NamedTuple):
 
 class _PinNeeded(Exception):
     """A new run is to be made, and it was not asked what it is pinned to."""
+
+
+class _Acceptable(Exception):
+    """A submission would be stored if the active run of its thread ended; the change is undone."""
 
 
 class _LeftWaiting(Exception):
@@ -551,11 +555,13 @@ class Submissions:
             active = await core.dispatches.claimed_dispatch(thread_id)
             if active is not None and await self._dispatcher.released_for_foreground(active):
                 continue
-            if active is not None and not await self._control.give_way(active):
-                break
             if active is not None and policy is BusyPolicy.ROLLBACK:
                 request = _hiding(request, [active.run_id])
             try:
+                if active is not None:
+                    await self._refuse_unfit(request, options, active)
+                    if not await self._control.give_way(active):
+                        break
                 prepared = await self.prepare(request, options)
             except ActiveRunConflict:
                 if active is None and was_free:
@@ -568,6 +574,33 @@ class Submissions:
             if prepared.claimed is not None:
                 return prepared, prepared.claimed
         raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=thread_id)
+
+    async def _refuse_unfit(
+        self, request: RunActivation, options: DispatchOptions, active: RunDispatch
+    ) -> None:
+        """Raise the refusal of a request that could not be stored even if the active dispatch had ended.
+
+        A change tries that and is undone.
+        """
+        ids = await self._ids(request, is_new=True)
+        parent = request.trace.parent_thread_id or request.thread_id
+
+        def try_out(tx: Transaction) -> None:
+            tx.lock(*sorted({thread_lock(request.thread_id), thread_lock(parent)}))
+            row, now = tx.runs.dispatches.load(active.dispatch_id), tx.now()
+            if row is not None and active.claim_token is not None and row.claim_token == active.claim_token:
+                tx.runs.dispatches.put(row.superseded(reason=INTERRUPTED, now=now))
+                if (run := tx.runs.threads.load_run(row.run_id)) is not None:
+                    tx.runs.threads.put_run(run.ended(TerminationReason.cancelled(), now=now))
+            self._submitted_in(tx, request, options, ids)
+            raise _Acceptable
+
+        try:
+            await self._core.store.write(try_out, key=request.thread_id)
+        except _Acceptable:
+            return
+        except DuplicateRecord as error:
+            raise await self._naming_its_run(error, request.thread_id) from error
 
     @asynccontextmanager
     async def _wanting(self, thread_id: str) -> AsyncIterator[None]:

@@ -1,6 +1,7 @@
 """Changes and looks on their way from callers on event loops to threads, and answers on their way back."""
 
 import asyncio
+import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -187,12 +188,15 @@ def answer(group: Iterable[PendingChange[Any]]) -> None:
 
 
 def _settle(changes: "list[tuple[PendingChange[Any], asyncio.Future[Any]]]") -> None:
+    """Answer all callers, then call each `committed`; what one raises, the loop reports."""
     for change, future in changes:
-        if change.error is None and change.committed is not None:
-            change.committed()
         if future.done():
             continue  # the caller was cancelled
         if change.error is None:
             future.set_result(change.value)
         else:
             future.set_exception(change.error)
+    with contextlib.ExitStack() as stack:  # it calls the last one first
+        for change, _ in reversed(changes):
+            if change.error is None and change.committed is not None:
+                stack.callback(change.committed)

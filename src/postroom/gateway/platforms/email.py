@@ -27,7 +27,7 @@ without `authserv_id` it is always False, for anybody can write any sender.
 import asyncio
 import smtplib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Annotated, TypeVar
@@ -44,6 +44,7 @@ from postroom.contracts.errors import (
     ServerUnavailable,
 )
 from postroom.contracts.files import FileContent
+from postroom.contracts.records import replace
 from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import FILES, Attachment, MessageEvent, SendErrorKind, SendResult
@@ -62,7 +63,7 @@ from postroom.gateway.platforms.email_post import (
 from postroom.gateway.platforms.email_wire import ADDRESS
 from postroom.gateway.platforms.options import LOOPBACK, Line, Options, secret_remedy
 from postroom.gateway.platforms.safe_text import to_html
-from postroom.gateway.session import Platform
+from postroom.gateway.session import Platform, SessionSource
 from postroom.log import get_logger
 
 _IMAP_PORTS = {Security.SSL: 993, Security.STARTTLS: 143, Security.PLAIN: 143}
@@ -148,6 +149,8 @@ _BATCH = 50
 _SHORT_PAUSE = 100
 _REMEMBERED = 1_000
 """Mails whose subject and references are known without asking; what is forgotten is looked up."""
+_MOST_LOOKED_UP = 20
+"""References of a mail, the newest, that are looked up."""
 _PATIENCE = 10.0
 """Seconds that a stop waits for a step on its way."""
 T = TypeVar("T")
@@ -276,8 +279,24 @@ class EmailAdapter(BasePlatformAdapter):
 
     async def _hand_over(self, uid: int, raw: bytes, is_cut: bool) -> None:
         event = await self._on_thread(lambda: self._read(uid, raw, is_cut=is_cut))
-        if event is not None:
+        if event is not None and event.source is not None and event.message_id is not None:
+            references = self._threads[event.message_id].references
+            event.source = replace(event.source, thread_id=await self._root_of(event.source, references))
             await self.handle_message(event)
+
+    async def _root_of(self, source: SessionSource, references: Sequence[str]) -> str | None:
+        """Return the id of the mail that begins the conversation of a mail with these references.
+
+        The newest reference to a mail of ours, or to a stored mail of the same sender, decides: some mail
+        programs name the answered mail alone.
+        """
+        for message_id in reversed(references[-_MOST_LOOKED_UP:]):
+            if (root := post.root_in(message_id, self._address)) is not None:
+                return root
+            known = None if self._inbound is None else await self._inbound.look_up(source, message_id)
+            if known is not None and known.event.source is not None:
+                return known.event.source.thread_id
+        return source.thread_id
 
     def _read(self, uid: int, raw: bytes, *, is_cut: bool) -> MessageEvent | None:
         """Understand a mail, on the thread: large mails take their time."""
@@ -349,7 +368,7 @@ class EmailAdapter(BasePlatformAdapter):
                 sender_name=options.name,
                 to=to,
                 subject=_subject(thread, metadata, options.subject, is_answer=answered is not None),
-                message_id=post.message_id_from(str(key) if key else uuid4().hex, self._address),
+                message_id=post.message_id_from(str(key) if key else uuid4().hex, root, self._address),
                 now=self._clock.now(),
                 references=post.references_of(root, thread, answered),
                 answers=answered if answered and wire.MESSAGE_ID.fullmatch(answered) else None,

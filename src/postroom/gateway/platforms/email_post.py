@@ -34,14 +34,17 @@ from smtplib import (
     SMTPSenderRefused,
 )
 from typing import Any
+from urllib.parse import quote, unquote
 
 from postroom.contracts.errors import TooLarge
 from postroom.gateway.events import Attachment, SendErrorKind, SendResult
 from postroom.gateway.platforms.email_wire import ADDRESS, MESSAGE_ID, Thread, Where
 from postroom.gateway.platforms.safe_text import one_line
 
+_LONGEST_LINE = 998
+"""Characters of a line of a mail. Headers are not folded before: some programs lose a folded message id."""
 _LONGEST_REFERENCES = 900
-"""Characters of the header that names a thread; a line of a mail has 998 at most."""
+"""Characters of the header that names a thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +85,30 @@ class Heading:
             raise ValueError("a message id is none")
 
 
-def message_id_from(key: str, address: str) -> str:
-    """Return the id of a mail: the same for the same key."""
+_OWN_ID = re.compile(r"<[0-9a-f]{40}\.(.+)\.postroom@([^@]+)>")
+_ROOT = re.compile(rf"{MESSAGE_ID.pattern}|\d{{1,10}}-\d{{1,10}}", re.ASCII)
+"""The id of the mail that begins a conversation: its own, or its `Where.name`."""
+
+
+def message_id_from(key: str, root: str | None, address: str) -> str:
+    """Return the id of a mail: the same for the same key.
+
+    The id holds the root of its conversation, because a reply may name no other mail. A root of about 170
+    characters or more is left out.
+    """
     digest = hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:40]
-    return f"<{digest}.postroom@{address.rpartition('@')[2]}>"
+    end = f".postroom@{address.rpartition('@')[2]}>"
+    whole = f"<{digest}.{quote(root or '', safe='')}{end}"
+    return whole if root and MESSAGE_ID.fullmatch(whole) else f"<{digest}{end}"
+
+
+def root_in(message_id: str, address: str) -> str | None:
+    """Return the root that the id of one of our mails holds."""
+    found = _OWN_ID.fullmatch(message_id)
+    if found is None or found[2] != address.rpartition("@")[2]:
+        return None
+    root = unquote(found[1])
+    return root if _ROOT.fullmatch(root) else None
 
 
 def subject_of(thread: Thread | None, fallback: str) -> str:
@@ -132,7 +155,7 @@ def written(
         mail["References"] = " ".join(heading.references)
     mail["Auto-Submitted"] = "auto-replied" if heading.references else "auto-generated"
     mail["X-Auto-Response-Suppress"] = "All"
-    raw = mail.as_bytes(policy=policy.compat32.clone(linesep="\r\n"))
+    raw = mail.as_bytes(policy=policy.compat32.clone(linesep="\r\n", max_line_length=_LONGEST_LINE))
     return OutgoingEmail(sender=heading.sender, to=heading.to, message_id=heading.message_id, raw=raw)
 
 

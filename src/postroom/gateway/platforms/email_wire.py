@@ -238,11 +238,16 @@ def message_id_of(mail: Message) -> str | None:
 
 def thread_of(mail: Message) -> Thread:
     """Return a mail's subject and what it refers to, the oldest first."""
-    references = MESSAGE_ID.findall(_line(mail.get("References", "")))
-    answered = MESSAGE_ID.findall(_line(mail.get("In-Reply-To", "")))[:1]
+    references, answered = _ids_of(mail, "References"), _ids_of(mail, "In-Reply-To")
     known = [*references[:1], *references[1:][-_MOST_REFERENCES:]]
-    known += [one for one in answered if one not in known[-1:]]
+    known += [one for one in answered[:_MOST_REFERENCES] if one not in known]
     return Thread(subject=one_line(_decoded(_line(mail.get("Subject", "")))), references=tuple(known))
+
+
+def _ids_of(mail: Message, name: str) -> list[str]:
+    """Return the message ids in a header; mail programs fold and encode ids, and write words around them."""
+    text = " ".join(_decoded(_line(value)) for value in mail.get_all(name) or ())
+    return MESSAGE_ID.findall("".join(text.split()))
 
 
 def leaves(mail: Message) -> Iterator[tuple[str, Message]]:
