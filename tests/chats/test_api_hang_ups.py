@@ -17,6 +17,7 @@ from openai.types.responses import Response
 from channels.http_room import until
 from chats.test_openai_sdk import ADA, CONFIG, KEY, Harbour, harbour
 from gateway_room import Room, all_answered
+from postroom.contracts.messages import STOPPED_MARK
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
@@ -93,6 +94,7 @@ async def test_the_stop_of_a_client_of_the_sdk_closes_the_call_of_the_model(room
         told = [(one["role"], one["content"]) for one in endpoint.bodies[1]["messages"]]
         assert [role for role, _ in told] == ["user", "assistant", "user"]
         assert "It begins" in str(told[1])
+        assert str(told[1][1]).endswith(f"\n\n{STOPPED_MARK}")
 
 
 async def test_a_client_whose_own_time_is_up_has_its_run_cancelled_and_its_retry_answered(room) -> None:

@@ -235,11 +235,16 @@ async def test_an_endpoint_that_falls_silent_is_given_up() -> None:
         (["<thin"], "", "<thin"),
         (["<think>never ends</th"], "never ends</th", ""),
         (["<think>a < b</", "think>3"], "a < b", "3"),
+        (["", "<think>hm", "</think>", "\n", "\nYes.\n"], "hm", "Yes.\n"),
+        ([{"reasoning_content": "hm"}, "\n\n", " Yes.", "\n\nNo."], "hm", "Yes.\n\nNo."),
+        ([{"reasoning_content": "hm"}, "\n\nYes."], "hm", "Yes."),
+        ([{"reasoning_content": "hm"}, "\n\n"], "hm", ""),
+        (["\n\n    code"], "", "\n\n    code"),
     ])  # fmt: skip
-async def test_thoughts_in_tags_are_reasoning_and_not_the_answer(
-    pieces: list[str], thought: str, text: str
+async def test_reasoning_and_the_blank_lines_after_it_are_not_the_answer(
+    pieces: list[str | dict[str, str]], thought: str, text: str
 ) -> None:
-    told = [chunk(content=one) for one in pieces]
+    told = [chunk(**one) if isinstance(one, dict) else chunk(content=one) for one in pieces]
     found = await bounded(answered([*told, chunk("stop"), END]))
     shown = "".join(one.delta for one in found if isinstance(one, InferenceTextDelta))
     result = found[-1].result

@@ -103,7 +103,8 @@ _MODEL_TROUBLE = {
     Unauthorized: "the model's provider refuses the server's key or quota",
     ModelNotFound: "the model's provider has no such model",
     NoModelEndpoint: "the model's address answered with a web page or other data: check base_url",
-    ContextOverflow: "this is longer than the model takes",
+    # LangChain recognises the failure by the first half of these words, LiteLLM by the second half.
+    ContextOverflow: "this exceeds the context window: it is longer than the model's context length",
     RequestRefused: "the model refused this",
     ContentFiltered: "the model's provider withheld the answer",
 }

@@ -196,7 +196,7 @@ class _Thoughts:
         self._mark: str | None = _THINK
         """The tag that comes next; None if only text follows."""
         self._is_blank = False
-        """Whether only blanks came behind the reasoning."""
+        """Whether no text came after the reasoning yet; leading blanks of that text are dropped."""
 
     def add(self, piece: str) -> tuple[str, str]:
         """Return the reasoning and the text that are known by now; a tag that is cut in two is held."""
@@ -242,7 +242,9 @@ class _Thoughts:
     def release(self) -> str:
         """Return the text that is held for a line `</think>`; the reasoning comes another way."""
         self._holds_beginning = False
-        return "" if self._mark != _THINK or _THINK.startswith(self._held.lstrip()) else self.rest()
+        begun = "" if self._mark != _THINK or _THINK.startswith(self._held.lstrip()) else self.rest()
+        self._is_blank = self._is_blank or self._mark == _THINK
+        return begun
 
     @property
     def is_text(self) -> bool:
@@ -256,7 +258,8 @@ class _Thoughts:
 
     def rest(self) -> str:
         """Return the text that is held; only text follows."""
-        held, self._held, self._mark = self._held, "", None
+        held, self._held, self._mark = self._held.lstrip() if self._is_blank else self._held, "", None
+        self._is_blank = self._is_blank and not held
         return held
 
     def part_whole(self, text: str) -> tuple[str, str]:

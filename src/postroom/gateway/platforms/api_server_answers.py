@@ -61,6 +61,11 @@ class Exchange:
         return self.answer is not None
 
     @property
+    def has_failed(self) -> bool:
+        """Whether there will be no answer: it was cancelled or rejected, or its run failed."""
+        return self.is_cancelled or (self.answer is not None and self.answer.failure is not None)
+
+    @property
     def text(self) -> str:
         """The answer as far as it came."""
         return _BETWEEN.join(text for _, text in self._parts if text)
@@ -222,6 +227,16 @@ def _goes_on(told: str, sure: str) -> bool:
     return sure.startswith(told) or told.endswith(sure)
 
 
+def refuse_other_content(earlier: str | None, fingerprint: str) -> None:
+    """Refuse a key whose earlier request has another fingerprint; None is an earlier one that is not known.
+
+    Raises:
+        Refused: The fingerprints differ.
+    """
+    if earlier not in (None, fingerprint):
+        raise Refused(409, "idempotency_conflict", "this Idempotency-Key was used with another message")
+
+
 class Exchanges:
     """All messages and their answers that are known."""
 
@@ -241,8 +256,8 @@ class Exchanges:
             Refused: the message said something else before, or too many wait.
         """
         known = self._exchanges.get((chat_id, message_id))
-        if known is not None and known.fingerprint not in (None, fingerprint):
-            raise Refused(409, "idempotency_conflict", "this Idempotency-Key was used with another message")
+        if known is not None:
+            refuse_other_content(known.fingerprint, fingerprint)
         if self._waiting >= MOST_WAITING:
             raise Refused(429, "too_many_waiting", f"{MOST_WAITING} requests wait already", retry_after=5)
         exchange = known or self._opened(chat_id, message_id)
