@@ -61,6 +61,7 @@ _CLASSES = {
 _SCROLLED = {"pre": {"tabindex": "0"}, "div": {"tabindex": "0"}}
 """What may be wider than its page and scrolls by itself: who has no pointer must be able to stand in it."""
 _SCHEMES = ("http://", "https://", "mailto:")
+_LANGUAGE: Final = re.compile(r"[\w+#.-]{1,30}")
 _DIFFS = {"diff", "patch"}
 _DIFF_LINES = {"+": "added", "-": "removed", "@": "place"}
 # Without the punctuation behind it, and with a bracket only where one was opened in it.
@@ -334,7 +335,8 @@ def _fence(renderer: RendererHTML, tokens: Sequence[Token], at: int, options: Op
     text = tokens[at].content
     language = tokens[at].info.strip().partition(" ")[0]
     if language.lower() not in _DIFFS and not text.startswith("diff --git "):
-        named = Markup(' data-language="{}"').format(language) if language else ""
+        is_name = _LANGUAGE.fullmatch(language) is not None
+        named = Markup(' data-language="{}"').format(language) if is_name else ""
         return str(Markup("<pre{}><code>{}</code></pre>\n").format(named, text))
     marked = Markup("").join(
         Markup('<span class="{}">{}</span>').format(_DIFF_LINES[line[0]], line)

@@ -12,10 +12,12 @@ from urllib.parse import urlsplit
 
 import openai
 import pytest
+from openai.types.responses import Response
 
 from channels.http_room import until
 from chats.test_openai_sdk import ADA, CONFIG, KEY, Harbour, harbour
 from gateway_room import Room, all_answered
+from postroom.contracts.messages import STOPPED_MARK
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
@@ -92,6 +94,7 @@ async def test_the_stop_of_a_client_of_the_sdk_closes_the_call_of_the_model(room
         told = [(one["role"], one["content"]) for one in endpoint.bodies[1]["messages"]]
         assert [role for role, _ in told] == ["user", "assistant", "user"]
         assert "It begins" in str(told[1])
+        assert str(told[1][1]).endswith(f"\n\n{STOPPED_MARK}")
 
 
 async def test_a_client_whose_own_time_is_up_has_its_run_cancelled_and_its_retry_answered(room) -> None:
@@ -256,6 +259,39 @@ async def test_a_chat_completion_carries_the_reasoning_streamed_or_not(room: Roo
         assert "".join(getattr(one, "reasoning_content", None) or "" for one in deltas) == thought
 
 
+async def test_a_response_carries_the_reasoning_as_an_item_streamed_or_not(room: Room) -> None:
+    thought, text = "The north light is broken.", "The south light."
+    answer = [
+        chunk(reasoning_content=thought[:10]),
+        chunk(reasoning_content=thought[10:]),
+        chunk(content=text),
+        chunk("stop"),
+        END,
+    ]
+    again = [chunk(content="As before."), chunk("stop"), END]
+    async with endless(room, answer, answer, answer, again) as (it, endpoint):
+        whole = await it.sdk.responses.create(model="postroom", input="Which light?")
+        async with it.sdk.responses.stream(model="postroom", input="Which one?") as stream:
+            events = [event async for event in stream]
+            streamed = await stream.get_final_response()
+        for response in (whole, streamed):
+            Response.model_validate(response.to_dict())  # the SDK itself checks no types
+            [reasoning, message] = response.output
+            assert (reasoning.type, reasoning.content[0].text) == ("reasoning", thought)
+            assert (message.type, response.output_text) == ("message", text)
+        deltas = [event for event in events if event.type == "response.reasoning_text.delta"]
+        assert "".join(event.delta for event in deltas) == thought
+        added = [event for event in events if event.type == "response.output_item.added"]
+        assert [(one.output_index, one.item.type) for one in added] == [(0, "reasoning"), (1, "message")]
+        begun = await it.sdk.responses.create(model="postroom", input="x", background=True, stream=True)
+        kinds = {event.type async for event in begun}
+        assert "response.reasoning_text.delta" not in kinds
+        told = [{"role": "user", "content": "Which light?"}, *whole.output]
+        told.append({"role": "user", "content": "Sure?"})
+        assert (await it.sdk.responses.create(model="postroom", input=told)).output_text == "As before."
+        assert thought not in str(endpoint.bodies[-1])
+
+
 async def test_text_before_a_closing_tag_that_nothing_opened_is_reasoning(room: Room) -> None:
     said = [
         chunk(content="Okay, the light.\n</th"),
@@ -264,7 +300,11 @@ async def test_text_before_a_closing_tag_that_nothing_opened_is_reasoning(room: 
         END,
     ]
     quoted = [chunk(content="The tag `</think>` ends it."), chunk("stop"), END]
-    async with endless(room, said, quoted) as (it, _):
+    async with endless(room, said, quoted, said) as (it, _):
         whole = (await it.chat("Which light?")).choices[0].message
         assert (whole.content, whole.reasoning_content) == ("The south light.", "Okay, the light.")
         assert (await it.chat("Which tag?")).choices[0].message.content == "The tag `</think>` ends it."
+        stream = await it.chat("Which one?", stream=True)
+        deltas = [one.choices[0].delta async for one in stream if one.choices]
+        assert "".join(one.content or "" for one in deltas) == "The south light."
+        assert "".join(getattr(one, "reasoning_content", None) or "" for one in deltas) == "Okay, the light."

@@ -230,6 +230,7 @@ async def test_a_stop_keeps_the_answer_that_was_shown(room) -> None:
     [run] = await room.runs.threads.list_runs(RunQuery())
     said = await room.runs.threads.load_messages(run.thread_id)
     assert [one.text() for one in said] == ["hello", "I think that this is a rather good beginning"]
+    assert [one.metadata.is_stopped for one in said if one.metadata] == [True]
 
 
 async def test_a_run_that_fails_says_so_and_the_next_one_is_answered(room) -> None:

@@ -669,6 +669,33 @@ async def test_a_retry_after_a_restart_is_the_same_turn(room, keyed) -> None:
                 )
 
 
+KEYED = {"Idempotency-Key": "order-7"}
+
+
+@pytest.mark.parametrize("headers", [{}, KEYED, {"x-stainless-retry-count": "1"}])
+async def test_a_request_whose_run_failed_has_no_answer_and_runs_anew_also_after_a_restart(
+    room, headers
+) -> None:
+    async with harbour(room) as it:
+        for tries in (1, 2):
+            it.model.add(*[Unauthorized("no")] * 5)
+            with pytest.raises(openai.InternalServerError, match="key or quota"):
+                await it.chat("x", extra_headers=headers)
+            it.model._script.clear()
+            assert len(it.asked) == tries
+    async with harbour(room) as it:
+        if headers is KEYED:
+            with pytest.raises(openai.ConflictError, match="another message"):
+                await it.sdk.with_options(max_retries=0).chat.completions.create(
+                    model="postroom", messages=[{"role": "user", "content": "y"}], extra_headers=headers
+                )
+        answer = await it.chat("x", extra_headers=headers)
+        assert (answer.choices[0].message.content, len(it.asked)) == ("done", 1)
+        if headers:
+            assert (await it.chat("x", extra_headers=headers)).id == answer.id
+            assert len(it.asked) == 1
+
+
 async def test_a_request_that_counts_itself_as_a_retry_gets_the_answer_that_went_out(room) -> None:
     async with harbour(room) as it:
         first, second = await it.chat("x"), await it.chat("x")

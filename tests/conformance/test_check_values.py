@@ -1,6 +1,8 @@
 """A message whose text changed on the disk is told as damaged, on both engines."""
 
 import asyncio
+import base64
+import hashlib
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 
 from log_lines import capture_logs
 from mail_room import Room, a_room
+from postroom.contracts.errors import StoreCorrupt
 from postroom.stores.mail.access import MailReads
 from postroom.stores.mail.store import MailStore
 from postroom.testing import ManualClock
@@ -101,3 +104,19 @@ async def test_a_message_of_an_earlier_release_and_a_recalled_one_are_not_told_a
     await spoil(f"UPDATE messages SET recalled_at = 1, body_md = '' WHERE id = {by_an_earlier_release}")
     assert await damaged(room) == []
     assert [one["body_md"] for one in await room.inbox("Ben")] == [TEXT]
+
+
+async def test_bytes_that_changed_are_not_given_out_as_the_file_that_was_sent(
+    place: tuple[Room, Spoil],
+) -> None:
+    room, spoil = place
+    await room.open("Ada", "Ben")
+    content = base64.b64encode(b"as it was sent").decode()
+    sent = await room.send("Ada", "Ben", attachments=[{"name": "a.txt", "content_base64": content}])
+    await room.send("Ada", "Ben", attachments=[{"name": "b.txt", "content_base64": ""}])
+    sha256 = hashlib.sha256(b"as it was sent").hexdigest()
+    asked = {"agent_name": "Ben", "message_id": sent, "sha256": sha256}
+    assert (await room.call("get_attachment", **asked))["text"] == "as it was sent"
+    await spoil(f"UPDATE blobs SET content = (SELECT b.content FROM blobs b WHERE b.sha256 <> '{sha256}')")
+    with pytest.raises(StoreCorrupt, match="changed on the disk"):
+        await room.call("get_attachment", **asked)

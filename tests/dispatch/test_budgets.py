@@ -307,7 +307,7 @@ async def test_a_yes_is_enough_also_where_more_was_used_than_may(room):
     executor = Spender(cost_micros=9_000_000)
     mailbox = room.mailbox(executor, config=budgets(of_all(cost_micros=1_000_000)))
     await submitted(mailbox, 2)
-    assert "9.00 of 1.00 in money" in (await answered(room, mailbox)).open_tickets[0].reason
+    assert "9.00 of 1.00 USD" in (await answered(room, mailbox)).open_tickets[0].reason
     assert executor.run_count == 2
 
 

@@ -253,16 +253,23 @@ async def test_a_claim_is_renewed_before_it_ends_however_long_the_interval(room)
     executor.release.set()
 
 
-async def test_mailbox_lease_renewal_is_wired_and_prevents_reclaim(room):
-    executor = Blocking()
-    config = MailboxConfig(lease_ms=80_000, lease_renewal_interval=timedelta(seconds=20))
+@pytest.mark.parametrize(
+    ("config", "seconds"),
+    [
+        (MailboxConfig(lease_ms=80_000, lease_renewal_interval=timedelta(seconds=20)), 20),
+        (MailboxConfig(lease_ms=5_000), 3),
+    ],
+    ids=["long", "shorter than the interval"],
+)
+async def test_mailbox_lease_renewal_is_wired_and_prevents_reclaim(room, config, seconds):
+    executor, lease_ms = Blocking(), config.lease_ms
     mailbox, result = await at_work(room, executor, config)
     first = await room.row(result)
-    assert (first.status, first.lease_until) == (CLAIMED, room.clock.now() + 80_000)
-    for times in range(1, 11):  # two and a half leases
-        room.passes(seconds=20)
+    assert (first.status, first.lease_until) == (CLAIMED, room.clock.now() + lease_ms)
+    for times in range(1, 11):  # at least two and a half leases
+        room.passes(seconds=seconds)
         await until(lambda times=times: operations(mailbox, "lease_renewal") == times)
-        assert (await room.row(result)).lease_until == room.clock.now() + 80_000
+        assert (await room.row(result)).lease_until == room.clock.now() + lease_ms
     assert room.clock.now() > first.lease_until
     assert await room.stores.dispatches.reclaim_expired_leases(limit=10) == ()
     executor.release.set()

@@ -41,7 +41,7 @@ def run(folder: Path, *answer: str, killed_at: str = "") -> str:
     words = ["-c", KILLED, killed_at] if killed_at else []
     command = [sys.executable, *words, str(EXAMPLE), "2026-11-24", str(JOBS), "100000", str(CENTS), *answer]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    used_up = re.compile(r"The budget of provider for this day is used up: (0\.\d+) of 0\.10 in money\.")
+    used_up = re.compile(r"The budget of provider for this day is used up: (0\.\d+) of 0\.10 USD\.")
     asks = used_up.search(done.stderr)
     if asks:
         priced = found(folder, PRICED)

@@ -233,22 +233,31 @@ def test_a_message_is_sent_kept_and_answered_in_place(page: Browser, harbour: Ha
     assert all(one.startswith(harbour.address.rpartition("/")[0]) for one in page.fetched())
 
 
-def test_what_could_not_be_kept_is_said_so_and_sent_again_once(page: Browser, harbour: Harbour) -> None:
+FAILING = """
+window.posts = 0;
+const wire = window.fetch;
+window.fetch = (to, options) => {
+  if (options?.method !== "POST" || (window.posts += 1) > %d) return wire(to, options);
+  return Promise.reject(new TypeError("Failed to fetch"));
+};
+"""
+STATES = "[...document.querySelectorAll('#log .message .state')].map(one => one.textContent).join()"
+
+
+def test_a_message_that_the_server_cannot_store_is_sent_by_itself_after_a_reload(
+    page: Browser, harbour: Harbour
+) -> None:
     harbour.answer("Said before", to="nothing-of-ours")
     soon(page, "document.querySelectorAll('.answer').length === 1")
     harbour.agent.is_away = True
     write(page, "Do not lose this")
-    soon(page, "document.querySelector('#log .message.failed') !== null")
-    assert "not sent" in str(page.see(STATE))
+    soon(page, f"{STATE}?.startsWith('not sent yet')")
     page.events.clear()
     page.ask("Page.reload")
     page.wait_for("Page.loadEventFired")
-    soon(page, f"{STATE} === 'not sent'")  # still below the answer that came before
+    soon(page, f"{STATE}?.startsWith('not sent yet')")  # still below the answer that came before
     assert said(page) == ["Do not lose this"]
     harbour.agent.is_away = False
-    page.see(
-        "[...document.querySelectorAll('.failed button')].find(one => one.textContent === 'Send again').click()"
-    )
     soon(page, f"{STATE} === 'sent'")
     assert [one.text for one in harbour.agent.accepted] == ["Do not lose this"]
     page.events.clear()
@@ -256,6 +265,39 @@ def test_what_could_not_be_kept_is_said_so_and_sent_again_once(page: Browser, ha
     page.wait_for("Page.loadEventFired")
     soon(page, f"{STATE} === 'sent'")
     assert said(page) == ["Do not lose this"]
+
+
+def test_messages_whose_requests_fail_are_sent_by_themselves_and_in_order(
+    page: Browser, harbour: Harbour
+) -> None:
+    page.see(FAILING % 3)
+    write(page, "A")
+    soon(page, f"{STATES} !== ''")
+    write(page, "B")
+    soon(page, f"{STATES}.includes('not sent yet')")
+    soon(page, f"{STATES} === 'sent,sent'")
+    assert page.see("document.querySelector('#link.up') !== null")  # the events were never cut off
+    assert [one.text for one in harbour.agent.accepted] == ["A", "B"]
+    assert said(page) == ["A", "B"]
+
+
+def test_a_message_that_the_server_refuses_is_not_repeated_and_holds_up_no_other(
+    page: Browser, harbour: Harbour
+) -> None:
+    page.see(FAILING % 0)
+    page.see("document.querySelector('#text').value = 'x'.repeat(2000000)")
+    page.see("document.querySelector('#text').dispatchEvent(new Event('input'))")
+    page.see("document.querySelector('#composer').requestSubmit()")
+    soon(page, f"{STATES}.startsWith('not sent: ')")
+    write(page, "Short")
+    soon(page, f"{STATES}.startsWith('sent,')")
+    page.see("dispatchEvent(new Event('online'))")
+    write(page, "Shorter")
+    soon(page, f"{STATES}.startsWith('sent,sent,not sent: ')")
+    assert [one.text for one in harbour.agent.accepted] == ["Short", "Shorter"]
+    assert page.see("window.posts") == 3
+    page.see("document.querySelector('.failed button').click()")  # "Send again"
+    soon(page, "window.posts === 4")
 
 
 def test_a_message_written_without_a_connection_is_sent_once_when_it_is_back(
@@ -284,6 +326,20 @@ def test_a_message_written_without_a_connection_is_sent_once_when_it_is_back(
     )
     soon(page, f"{STATE} === 'sent'")
     assert [one.text for one in harbour.agent.accepted] == ["Written at sea"]
+
+
+def test_a_message_that_the_server_accepts_after_a_restart_connects_the_page_at_once(
+    page: Browser, harbour: Harbour
+) -> None:
+    page.see("""
+        const later = window.setTimeout;  // no pause ends by itself
+        window.setTimeout = (act, ms, ...more) => (ms >= 1000 ? 0 : later(act, ms, ...more));
+    """)
+    harbour.restart()
+    soon(page, "document.querySelector('#link.up') === null")
+    write(page, "Are you back?")
+    soon(page, "document.querySelector('#link.up') !== null")
+    soon(page, f"{STATE} === 'sent'")
 
 
 def test_a_message_can_be_edited_and_deleted(page: Browser, harbour: Harbour) -> None:

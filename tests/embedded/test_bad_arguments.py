@@ -290,9 +290,9 @@ async def test_a_small_budget_asks_with_its_own_numbers(opening):
         run.used(cost_micros=int(run.text))
 
     for limit, used, text in (
-        (1_000, 1_000, "0.001 of 0.001 in money"),
-        (2_500_000, 2_504_999, "2.50 of 2.50 in money"),
-        (1, 1, "0.000001 of 0.000001 in money"),
+        (1_000, 1_000, "0.001 of 0.001 USD"),
+        (2_500_000, 2_504_999, "2.50 of 2.50 USD"),
+        (1, 1, "0.000001 of 0.000001 USD"),
     ):
         config = MailboxConfig(budgets=(Budget(per=BudgetScope.ALL, cost_micros=limit),))
         async with Mailbox.open("memory", work, config=config) as mailbox:

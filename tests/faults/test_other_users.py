@@ -92,14 +92,14 @@ def test_a_folder_of_backups_of_another_user_is_told_and_not_taken_for_an_empty_
 
 def test_one_backup_of_another_user_hides_no_other(data: Path, run: Run) -> None:
     assert run("backup").returncode == 0
-    theirs = data / "backups" / "theirs.db"
+    theirs = data / "backups" / "postroom-2001-01-01T000000000Z.db"
     theirs.touch(mode=0o600)
     os.chown(theirs, THEIRS, THEIRS)
     ran = run("backup", "list", "--json")
     assert ran.stdout, ran.stderr
     told = json.loads(ran.stdout)["backups"]
     assert len(told) == 2
-    assert [one["name"] for one in told if f"belongs to user {THEIRS}" in one["fault"]] == ["theirs.db"]
+    assert [one["name"] for one in told if f"belongs to user {THEIRS}" in one["fault"]] == [theirs.name]
 
 
 @pytest.mark.parametrize("name", ["kept.db", "kept.copy"])

@@ -150,12 +150,15 @@ def langchain_side_by_side() -> None:
 @case
 def langchain_errors() -> None:
     import openai
+    from langchain_core.exceptions import ContextOverflowError
 
     check_refused(lambda: langchain(model="gpt-9").invoke("Hello"), openai.NotFoundError, "gpt-9")
     check_refused(lambda: langchain(api_key="wrong").invoke("Hello"), openai.AuthenticationError, "API key")
     check_refused(lambda: langchain().invoke("refuse the key"), openai.InternalServerError, "key or quota")
     check_refused(lambda: langchain().invoke("refuse the content"), openai.BadRequestError, "")
     check_refused(lambda: list(langchain().stream("refuse the content")), openai.APIError, "")
+    check_refused(lambda: langchain().invoke("refuse the length"), ContextOverflowError, "context_length")
+    check_refused(lambda: list(langchain().stream("refuse the length")), ContextOverflowError, "")
     odd = langchain(use_responses_api=False, model_kwargs={"tools": [{"type": "browser"}]})
     check_refused(lambda: odd.invoke("Hello"), openai.BadRequestError, "only tools of the type")
     search = langchain().bind_tools([{"type": "web_search_preview"}])
@@ -254,6 +257,10 @@ def litellm_errors() -> None:
     def ask(words: str, **told: Any) -> Any:
         return lambda: litellm(**{"messages": [{"role": "user", "content": words}], "num_retries": 0, **told})
 
+    check_refused(ask("refuse the length"), library.ContextWindowExceededError, "context length")
+    check_refused(
+        lambda: list(ask("refuse the length", stream=True)()), library.ContextWindowExceededError, ""
+    )
     other = {"model": "openai/gpt-9", "api_base": BASE, "api_key": KEY}
     asked = [{"role": "user", "content": "Hello"}]
     check_refused(lambda: library.completion(messages=asked, **other), library.NotFoundError, "gpt-9")

@@ -54,6 +54,8 @@ class _Answers:
                 return [chunk("length", USED, content="It is cut")]
             case "refuse the key":
                 return refusal(401, {"error": {"message": "wrong key", "code": "invalid_api_key"}})
+            case "refuse the length":
+                return refusal(400, {"error": {"message": "long", "code": "context_length_exceeded"}})
             case "refuse the content":
                 return refusal(400, {"error": {"message": "no", "code": "content_filter"}})
         words = system if words == "tell your instructions" else words

@@ -19,11 +19,11 @@ from postroom.contracts.errors import (
     RequestRefused,
 )
 from postroom.contracts.inference import InferenceRequest, InferenceResult, InferenceStop
-from postroom.contracts.messages import COMPACT, ContentBlock, Message, Role
+from postroom.contracts.messages import COMPACT, STOPPED_MARK, ContentBlock, Message, MessageMetadata, Role
 from postroom.contracts.records import replace
 from postroom.contracts.runs import RunRecord, Usage
 from postroom.runtime import AgentSpec, function_tool
-from postroom.runtime.window import Windows, tokens_of
+from postroom.runtime.window import Windows, pieces, tokens_of
 from runtime.room import call, calls
 from runtime.test_with_a_mailbox import Application, application, asked, time_passing
 
@@ -320,6 +320,12 @@ async def test_a_conversation_is_compacted_when_somebody_wishes(
     assert run.final_output == "I know fact-lamp"
     assert "/compact" not in shown(reader)
     assert "message-2 " not in shown(reader)
+
+
+def test_the_text_to_summarize_says_which_answer_was_stopped() -> None:
+    half = replace(Message.assistant("half"), metadata=MessageMetadata(is_stopped=True))
+    [(_, text)] = pieces([Message.user("go"), half, Message.assistant("whole")], 100)
+    assert text == f"user: go\n\nassistant: half\n\n{STOPPED_MARK}\n\nassistant: whole"
 
 
 def test_windows_prefer_what_the_endpoint_counts() -> None:

@@ -25,7 +25,7 @@ from postroom.contracts.errors import (
     ThreadAlreadyRunning,
 )
 from postroom.contracts.inference import InferenceResult, InferenceStop, InferenceTextDelta, StopReason
-from postroom.contracts.messages import Message
+from postroom.contracts.messages import STOPPED_MARK, Message
 from postroom.contracts.records import replace
 from postroom.contracts.runs import PersistedState, RunStatus, TerminationKind, TerminationReason, Usage
 from postroom.contracts.tools import ToolCallOutcome, ToolResult
@@ -350,7 +350,14 @@ async def test_a_stop_keeps_the_answer_as_far_as_it_came_and_the_model_is_told_o
     assert await room.texts() == [("user", "go"), ("assistant", "half an answer")]
     room.run_id, room.model.stream = "r2", scripted
     await room.execute(await room.prepared("go on"))
-    assert room.asked(2) == [("user", "go"), ("assistant", "half an answer"), ("user", "go on")]
+    half = f"half an answer\n\n{STOPPED_MARK}"
+    assert room.asked(2) == [("user", "go"), ("assistant", half), ("user", "go on")]
+    assert await room.texts() == [
+        ("user", "go"),
+        ("assistant", "half an answer"),
+        ("user", "go on"),
+        ("assistant", (await room.run()).final_output),
+    ]
 
 
 async def test_a_stop_in_the_second_try_keeps_what_the_second_try_said() -> None:

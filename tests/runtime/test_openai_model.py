@@ -235,17 +235,58 @@ async def test_an_endpoint_that_falls_silent_is_given_up() -> None:
         (["<thin"], "", "<thin"),
         (["<think>never ends</th"], "never ends</th", ""),
         (["<think>a < b</", "think>3"], "a < b", "3"),
+        (["", "<think>hm", "</think>", "\n", "\nYes.\n"], "hm", "Yes.\n"),
+        ([{"reasoning_content": "hm"}, "\n\n", " Yes.", "\n\nNo."], "hm", "Yes.\n\nNo."),
+        ([{"reasoning_content": "hm"}, "\n\nYes."], "hm", "Yes."),
+        ([{"reasoning_content": "hm"}, "\n\n"], "hm", ""),
+        (["\n\n    code"], "", "\n\n    code"),
     ])  # fmt: skip
-async def test_thoughts_in_tags_are_reasoning_and_not_the_answer(
-    pieces: list[str], thought: str, text: str
+async def test_reasoning_and_the_blank_lines_after_it_are_not_the_answer(
+    pieces: list[str | dict[str, str]], thought: str, text: str
 ) -> None:
-    told = [chunk(content=one) for one in pieces]
+    told = [chunk(**one) if isinstance(one, dict) else chunk(content=one) for one in pieces]
     found = await bounded(answered([*told, chunk("stop"), END]))
     shown = "".join(one.delta for one in found if isinstance(one, InferenceTextDelta))
     result = found[-1].result
     said = {block.type: block.text for block in result.content}
     assert (said.get("thinking", ""), said.get("text", "")) == (thought, text)
     assert text.startswith(shown)
+
+
+LONE = [chunk(content=one) for one in ("a `</think>`", " wolf\n</th", "ink>", "\n", "\nA ", "dog.")]
+
+
+@each_row("models", [("QwQ-32B",), ("Qwen/Qwen3-4B-Thinking-2507",), ("deepseek-r1:8b",), ("m", "m")])
+async def test_no_reasoning_is_shown_as_text_if_the_models_name_or_an_earlier_answer_shows_its_tags(
+    models: tuple[str, ...],
+) -> None:
+    async with FakeEndpoint().serving() as server:
+        server.answers = [[*LONE, chunk("stop"), END] for _ in models]
+        model = await asyncio.to_thread(OpenAICompatibleModel, server.url, KEY)
+        for name in models:
+            pieces = [one async for one in model.stream(replace(ASKED, model=name))]
+        await model.close()
+    assert pieces[:-1] == [
+        InferenceReasoningDelta(delta="a `</think>` wolf"),
+        InferenceTextDelta(delta="A "),
+        InferenceTextDelta(delta="dog."),
+    ]
+    said = {block.type: block.text for block in pieces[-1].result.content}
+    assert said == {"thinking": "a `</think>` wolf", "text": "A dog."}
+
+
+async def test_a_model_that_puts_its_reasoning_elsewhere_is_not_held_up() -> None:
+    text = [chunk(content="A "), chunk(content="dog."), chunk("stop"), END]
+    shown = [InferenceTextDelta(delta="A "), InferenceTextDelta(delta="dog.")]
+    async with FakeEndpoint().serving() as server:
+        server.answers = [[chunk(reasoning_content="hm"), *text], text, text]
+        model = await asyncio.to_thread(OpenAICompatibleModel, server.url, KEY)
+        asked = replace(ASKED, model="some-thinking-model")
+        assert [one async for one in model.stream(asked)][1:-1] == shown
+        assert [one async for one in model.stream(asked)][:-1] == shown
+        other = [one async for one in model.stream(replace(ASKED, model="qwq"))]
+        assert other[0].result == InferenceResult.text("A dog.")  # type: ignore[union-attr]
+        await model.close()
 
 
 @each_row("answer, kind", [

@@ -213,6 +213,42 @@ def test_a_damaged_backup_is_told_is_not_restored_and_counts_for_none_that_stays
     assert [one["name"] for one in run(capsys, "backup", "list", "--check")[1]["backups"]] == [whole.name]
 
 
+def test_prune_and_list_leave_other_files_of_the_folder_alone(
+    data: Path, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(data / "postroom.db", "mine")
+    made = [Path(run(capsys, "backup")[1]["path"]) for _ in range(2)]
+    folder = made[0].parent
+    saved.rename(folder / "monday.db")
+    (folder / "notes.db").write_text("theirs")
+    (folder / "postroom-2001-01-01T000000000Z.db").symlink_to(folder / "monday.db")
+    os.mkfifo(folder / "postroom-2002-01-01T000000000Z.db")
+    (folder / "daily-2003-01-01T000000000Z.db").mkdir()
+    others = {path.name for path in folder.iterdir()} - {
+        f"{one.name}{end}" for one in made for end in ("", ".sha256")
+    }
+    assert [one["name"] for one in run(capsys, "backup", "list", "--check")[1]["backups"]] == [
+        one.name for one in made
+    ]
+    assert run(capsys, "backup", "prune", "--keep", "1")[1]["removed"] == [made[0].name]
+    left = {path.name for path in folder.iterdir()}
+    assert left == others | {made[1].name, f"{made[1].name}.sha256"}
+
+
+def test_a_backup_whose_text_was_changed_is_not_restored(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(data / "postroom.db", "former")
+    made = Path(run(capsys, "backup")[1]["path"])
+    content = bytearray(made.read_bytes())
+    content[content.index(b"former")] ^= 4  # no check of SQLite covers a text
+    made.write_bytes(content)
+    assert run(capsys, "backup", "list", "--check")[0] == 1
+    code, document = run(capsys, "restore", made.name, "--force")
+    assert (code, document["error"]["code"]) == (78, "store_corrupt")
+    assert mark_of(data / "postroom.db") == "former"
+
+
 def test_what_is_no_backup_is_refused(
     data: Path, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -57,6 +57,8 @@ def allowed(tag, attribute, value):
     if tag == "a":
         web = value.lower().startswith(("http://", "https://", "mailto:"))
         return {"href": web, "title": True, "rel": value == REL}.get(attribute, False)
+    if attribute == "data-language":
+        return tag == "pre" and re.fullmatch(r"[\w+#.-]{1,30}", value) is not None
     if attribute == "dir":
         return value == "auto" and tag in {"ul", "ol", "blockquote"}
     if attribute == "tabindex":
@@ -113,7 +115,7 @@ def test_markdown_is_rendered(subtests: pytest.Subtests) -> None:
         ("*a* **b** ~~c~~ `d`", "<p><em>a</em> <strong>b</strong> <s>c</s> <code>d</code></p>\n"),
         ("# one\n### three", "<h3>one</h3>\n<h5>three</h5>\n"),
         ("```py\na < b\n```", '<pre data-language="py" tabindex="0"><code>a &lt; b\n</code></pre>\n'),
-        ("```<b>\n```", '<pre data-language="&lt;b&gt;" tabindex="0"><code></code></pre>\n'),
+        ("```<b>\n```", '<pre tabindex="0"><code></code></pre>\n'),
         (
             "[a](https://ok.example/?q=1&r=2)",
             f'<p><a href="https://ok.example/?q=1&amp;r=2" rel="{REL}">a</a></p>\n',

@@ -76,6 +76,7 @@ PUT_TOGETHER = {
 MAY_BE_SCANNED = {
     *("json_each", "found", "due", "walked", "counted", "one", "(subquery", "CONSTANT", "unreadable_rows"),
     *("run_commands", "above", "below", "t"),  # what is asked of runs at work: a few rows
+    "n",  # the orders that a poll for effects looks at: a few of each target
 }
 SMALL = {
     *(f"run_dispatches_{one}" for one in ("claimed", "queue", "urgent", "due", "unreconciled", "run")),

@@ -194,6 +194,44 @@ def test_json_logs_hold_one_object_a_line_with_what_is_bound(log: io.StringIO) -
     assert (second["event"], second["request_id"]) == ("line\\x0afeed \\x1b[31m", "r1")
 
 
+def failing(text: str) -> None:
+    raise ValueError(text)
+
+
+def test_an_exception_cannot_forge_a_line_of_the_console(log: io.StringIO) -> None:
+    configured(log, "console")
+    try:
+        failing("x\n2026-11-29T00:00:00Z [info    ] forged.line [postroom] \x1b[2J")
+    except ValueError:
+        get_logger("ours").exception("it.broke")
+    lines = log.getvalue().splitlines()
+    assert [line for line in lines if not line.startswith("  ")] == lines[:1]
+    assert "forged" in log.getvalue()
+    assert "\x1b" not in log.getvalue()
+
+
+def test_a_library_s_line_whose_arguments_do_not_fit_is_masked_like_others(log: io.StringIO) -> None:
+    configured(log, "json")
+    logging.getLogger("library").warning("bad %d " + SECRET, "x")
+    line = json.loads(log.getvalue())
+    assert SECRET not in line["event"]
+    assert "do not fit" in line["event"]
+
+
+def test_passwords_in_addresses_and_keys_of_others_are_masked() -> None:
+    keys = (
+        "xoxb-123456789-abcdef",
+        "ghp_abcdefghij0123456789",
+        "123456789:" + "A" * 35,
+        "eyJhbGciOi.eyJzdWIi.c2ln",
+    )
+    for key in (*keys, "postgresql://ann:hunter22@db/x"):
+        shown = tokens.redact(f"failed with {key} twice")
+        assert key not in shown, key
+        assert "hunter22" not in shown
+    assert tokens.redact("see http://127.0.0.1:8765/p and 10:30") == "see http://127.0.0.1:8765/p and 10:30"
+
+
 def test_control_characters_cannot_forge_a_line_of_the_console(log: io.StringIO) -> None:
     configured(log, "console")
     get_logger("ours").info("one\ntwo", path="/\x1b[2J")

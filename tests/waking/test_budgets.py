@@ -89,7 +89,7 @@ async def test_a_message_that_was_read_while_the_budget_was_asked_about_starts_n
         ({"per": BudgetScope.ALL, "runs": 1}, "The budget of all runs is used up: 1 of 1 runs."),
         ({"per": BudgetScope.THREAD, "tokens": 0}, "of this conversation is used up: 0 of 0 tokens."),
         ({"per": BudgetScope.THREAD, "wall_ms": 0}, "is used up: 0 of 0 seconds of work."),
-        ({"per": BudgetScope.ALL, "cost_micros": 0}, "is used up: 0.00 of 0.00 in money."),
+        ({"per": BudgetScope.ALL, "cost_micros": 0}, "is used up: 0.00 of 0.00 USD."),
     ],
 )
 async def test_what_is_used_up_is_said_in_words(room: Room, budget, words: str) -> None:

@@ -27,10 +27,12 @@ from postroom.stores.sqlite.apart import Apart
 from postroom.stores.sqlite.connection import file_error, refuse_no_folder
 from postroom.stores.sqlite.copying import (
     PARTIAL,
+    digest_file,
+    name_with_digest,
+    refuse_changed,
     refuse_cut_off,
     refuse_faults,
     remove_with_companions,
-    sync_folder,
 )
 from postroom.stores.sqlite.engine import refuse_missing
 from postroom.stores.stores import Stores
@@ -137,8 +139,8 @@ class Backups:
             await asyncio.to_thread(self._prepare)
             try:
                 await self._store.back_up(copy, is_read_back=False)
-                await self._apart.read_back(copy)
-                return await asyncio.to_thread(self._named, copy, target)
+                digest = await self._apart.read_back(copy)
+                return await asyncio.to_thread(self._named, copy, target, digest)
             finally:
                 await asyncio.to_thread(copy.unlink, missing_ok=True)
 
@@ -207,10 +209,9 @@ class Backups:
         timed = [one for one in found if one.is_timed and one.made_at <= now]
         return sorted(timed, key=lambda one: one.made_at)
 
-    def _named(self, copy: Path, target: Path) -> Backup:
+    def _named(self, copy: Path, target: Path, digest: str) -> Backup:
         try:
-            copy.replace(target)
-            sync_folder(self.folder)
+            name_with_digest(copy, target, digest)
             return _backup(target)
         except OSError as error:
             raise file_error(error, target) from error
@@ -243,21 +244,32 @@ class Backups:
     def _remove(self, older: list[Backup]) -> None:
         try:
             for one in older:
-                remove_with_companions(one.path)
+                remove(one)
                 _LOG.info("backup.removed", file=one.path.name)
         except OSError as error:  # it is tried again after the next backup
             _LOG.warning("backup.not_removed", reason=str(error))
 
 
-def remove_left(folder: Path) -> None:
-    """Remove the copies that a process left which was killed; nobody else makes one in the folder. Blocks.
+def remove(backup: Backup) -> None:
+    """Remove a backup and its digest. Blocks.
 
     Raises:
-        OSError: a file cannot be removed.
+        OSError: A file cannot be removed.
     """
-    for named in (f"daily-*.db{PARTIAL}*", f"daily-*{COPY}*", f"postroom-*{COPY}*"):
-        for left in _named(folder, named):
-            left.unlink(missing_ok=True)
+    remove_with_companions(backup.path)
+    digest_file(backup.path).unlink(missing_ok=True)
+
+
+def remove_left(folder: Path) -> None:
+    """Remove the copies that a killed process left; no other process makes one in the folder. Blocks.
+
+    Raises:
+        OSError: A file cannot be removed.
+    """
+    for kind in ("daily", "postroom"):
+        for named in (f"{kind}-*{SUFFIX}{PARTIAL}*", f"{kind}-*{COPY}*"):
+            for left in _named(folder, named):
+                left.unlink(missing_ok=True)
 
 
 def _named(folder: Path, pattern: str) -> list[Path]:
@@ -280,14 +292,17 @@ def folder_of(settings: Settings) -> Path:
 
 
 def backups_in(folder: Path) -> list[Backup]:
-    """Return every backup in a folder, in no order; none when there is no folder. Blocks.
+    """Return the backups in a folder that postroom named, in no order; none if there is no folder. Blocks.
+
+    Other files, folders and links in the folder are somebody else's.
 
     Raises:
         StoreError: the folder cannot be read, or is none.
     """
     refuse_no_folder(folder)
     try:
-        return [_backup(path) for path in _named(folder, f"*{SUFFIX}") if path.is_file()]
+        named = (path for path in _named(folder, f"*{SUFFIX}") if _NAME.fullmatch(path.name))
+        return [_backup(path) for path in named if path.is_file() and not path.is_symlink()]
     except OSError as error:
         raise file_error(error, folder, is_read=True) from error
 
@@ -320,16 +335,23 @@ def stamp(instant: int) -> str:
 
 
 def _damaged(folder: Path, *, full: bool) -> tuple[str, ...]:
-    found = []
-    for path in sorted(folder.glob(f"*{SUFFIX}")):
-        try:
-            refuse_cut_off(path)
-            if full:
-                refuse_faults(path)
-        except (StoreError, OSError):
-            if path.exists():  # and was not removed meanwhile
-                found.append(path.name)
-    return tuple(found)
+    found = sorted(backups_in(folder), key=lambda one: one.path.name)
+    damaged = (one.path for one in found if (fault_of(one) if full else one.fault))
+    return tuple(path.name for path in damaged if path.exists())  # and was not removed meanwhile
+
+
+def fault_of(backup: Backup) -> str:
+    """Read a whole backup, and return why it cannot be restored; "" if it can. Blocks."""
+    if backup.fault:
+        return backup.fault
+    try:
+        refuse_changed(backup.path, backup.path)
+        refuse_faults(backup.path)
+    except StoreError as error:
+        return error.message
+    except OSError as error:
+        return file_error(error, backup.path, is_read=True).message
+    return ""
 
 
 def _backup(path: Path) -> Backup:

@@ -87,7 +87,7 @@ class AgentConfig:
     speech_voice: str = "alloy"
     speech_key: str | None = field(default=None, repr=False)
     models: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """The models that /model offers, with the prices of a million tokens read and written."""
+    """The models that /model offers, with the prices in USD of a million tokens read and written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

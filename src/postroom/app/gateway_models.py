@@ -79,7 +79,7 @@ Price = Annotated[float, Field(ge=0, le=1_000_000)]
 
 
 class ModelTable(_Table):
-    """A model that /model offers, and the prices of a million tokens."""
+    """A model that /model offers, and the prices in USD of a million tokens."""
 
     input_price: Price = 0
     output_price: Price = 0

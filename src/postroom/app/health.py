@@ -122,7 +122,7 @@ def _limits(budget: Budget, spent: Spending) -> Iterator[tuple[str, bool]]:
         used = getattr(spent, name)
         match name:
             case "cost_micros":
-                text = f"{used / _MICROS:.2f} of {limit / _MICROS:.2f}"
+                text = f"{used / _MICROS:.2f} of {limit / _MICROS:.2f} USD"
             case "wall_ms":
                 text = f"{lasting(0, used)} of {lasting(0, limit)} of work"
             case _:

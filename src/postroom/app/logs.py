@@ -6,6 +6,7 @@ names, ids and counts, never the text of a message.
 
 import json
 import logging
+import math
 import re
 import sys
 import time
@@ -23,7 +24,7 @@ _SECRET_KEYS: Final = re.compile(
     r"(.*[_-])?(token|secret|password|passwd|authorization|cookie|api[_-]?key|credentials?)", re.IGNORECASE
 )
 _MESSAGE_KEYS: Final = frozenset({"body", "body_md", "markdown", "snippet"})
-_CONTROLS: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _DEEPEST: Final = 6
 _CHATTY: Final = ("asyncio", "httpcore2", "httpx2", "mcp", "sse_starlette", "uvicorn.error")
 """Loggers whose lines below warnings are not written.
@@ -45,7 +46,7 @@ def configure_logs(settings: Settings, *, stream: TextIO | None = None) -> None:
     target = sys.stderr if stream is None else stream
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     handler = _Lines(target)
-    has_colors = target.isatty() and "NO_COLOR" not in environment()
+    has_colors = target.isatty() and "NO_COLOR" not in environment() and environment().get("TERM") != "dumb"
     handler.setFormatter(_Form(as_json=settings.log_format == "json", has_colors=has_colors))
     handler.addFilter(Repeats(time.monotonic))
     root = logging.getLogger()
@@ -152,14 +153,15 @@ class _Form(logging.Formatter):
         told = {
             **bound_facts(),
             **facts,
-            "event": line.event if isinstance(line, LogLine) else record.getMessage(),
+            "event": line.event if isinstance(line, LogLine) else _message_of(record),
             "logger": record.name,
             "level": record.levelname.lower(),
         }
         shown = {name: _masked(name, value, 0) for name, value in told.items()}
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")
         shown["timestamp"] = moment.replace("+00:00", "Z")
-        trace = redact(self.formatException(record.exc_info)) if record.exc_info else ""
+        is_raised = bool(record.exc_info and record.exc_info[0])
+        trace = redact(self.formatException(record.exc_info)) if record.exc_info and is_raised else ""
         if self._as_json:
             return json.dumps({**shown, "exception": trace} if trace else shown)
         return self._on_a_console(shown, trace)
@@ -171,13 +173,26 @@ class _Form(logging.Formatter):
         if self._has_colors and level in _COLORS:
             label = f"\x1b[{_COLORS[level]}m{label}\x1b[0m"
         line = " ".join([moment, f"[{label}]", f"{event:<30}", f"[{logger}]", *facts])
-        return f"{line}\n{trace}" if trace else line
+        # Each line of a traceback is indented: the text of an exception cannot look like a line of the log.
+        return "\n  ".join([line, *map(_escaped, trace.splitlines())])
+
+
+def _message_of(record: logging.LogRecord) -> str:
+    """Return the message of a library's record, also if its arguments do not fit."""
+    try:
+        return record.getMessage()
+    except (TypeError, ValueError, KeyError) as error:
+        return f"{record.msg} (its arguments do not fit: {error})"
+
+
+def _escaped(text: str) -> str:
+    return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def _masked(key: str, value: object, depth: int) -> object:
     if _SECRET_KEYS.fullmatch(key) and value:
         return "***"
-    if value is None or isinstance(value, bool | int | float):
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if key in _MESSAGE_KEYS:
         return f"<{len(value)} long>" if isinstance(value, Sized) else "<left out>"
@@ -187,4 +202,4 @@ def _masked(key: str, value: object, depth: int) -> object:
         return {str(inner): _masked(str(inner), found, depth + 1) for inner, found in value.items()}
     if isinstance(value, Sequence | set | frozenset) and not isinstance(value, str | bytes | bytearray):
         return [_masked("", found, depth + 1) for found in value]
-    return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", redact(str(value)))
+    return _escaped(redact(str(value)))

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 import socket
@@ -314,6 +315,7 @@ def run(settings: Settings, *, new_store: bool = False) -> int:
         WrongStore: the database is not the one that belongs here.
     """
     configure_logs(settings)
+    logging.captureWarnings(True)  # so that warnings of libraries have the form of other lines
     end_programs_with_this_process()
     keep_private(settings)
     told = load_gateway(settings)

@@ -27,7 +27,13 @@ _ID_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
 _ID_LENGTH: Final = 12
 
 _FORM: Final = re.compile(r"prm_[A-Za-z0-9_-]{43}")
-_SECRETS: Final = re.compile(r"(pr[almrt]_)[A-Za-z0-9_-]{8,}|\b(bearer\s+)[^\s\"',]{8,}", re.IGNORECASE)
+_SECRETS: Final = re.compile(
+    r"(pr[almrt]_|xox[a-z]-|gh[a-z]_|sk-|eyJ)[A-Za-z0-9_.-]{8,}"  # ours, Slack's, GitHub's, of models; JWT
+    r"|\b(bearer\s+)[^\s\"',]{8,}"
+    r"|(://[^/\s:@]*:)[^/\s@]+(?=@)"  # the password of an address
+    r"|\b(\d{8,10}:)[A-Za-z0-9_-]{35}\b",  # a bot's, of Telegram
+    re.IGNORECASE,
+)
 _LARGEST_FILE: Final = 4096
 _SHARED: Final = stat.S_IRWXG | stat.S_IRWXO
 
@@ -115,7 +121,7 @@ def derived_key(token: str, purpose: str) -> bytes:
 
 def redact(text: str) -> str:
     """Return `text` with everything that looks like a token or a bearer header masked."""
-    return _SECRETS.sub(lambda match: f"{match[1] or match[2]}***", text)
+    return _SECRETS.sub(lambda match: f"{match[match.lastindex or 1]}***", text)
 
 
 def _digest(token: str) -> bytes:

@@ -99,19 +99,19 @@ def prune(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove all but the newest backups, whoever made them.
+    """Remove all but the newest backups that postroom named; other files in the folder stay.
 
     Those that stay are read to their end first: damaged ones do not count, and go too.
     """
+    from postroom.app.backups import remove
     from postroom.cli.restoring import beyond
-    from postroom.stores.sqlite.copying import remove_with_companions
 
     folder = _folder(data_dir)
     with show.progress(as_json=as_json):
         chosen = beyond(folder, keep)
     if not dry_run:
         for one in chosen:
-            remove_with_companions(one.path)
+            remove(one)
     freed = 0 if dry_run else sum(one.size for one in chosen)
     names = [one.path.name for one in chosen]
     document = {"removed": names, "freed": freed, "dry_run": dry_run}

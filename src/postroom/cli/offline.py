@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from postroom.app import places
-from postroom.app.backups import SUFFIX, folder_of, newest_backup, remove_left, stamp
+from postroom.app.backups import COPY, SUFFIX, folder_of, newest_backup, remove_left, stamp
 from postroom.app.check_results import (
     CheckResult,
     backed_up_elsewhere,
@@ -22,7 +22,7 @@ from postroom.app.privacy import told_of_folders
 from postroom.app.store_identity import Kept, refuse_wrong
 from postroom.app.support import as_json, common_documents, outline_documents, told_findings
 from postroom.app.tokens import load_or_make_token
-from postroom.cli.restoring import checked_schema, known_schema
+from postroom.cli.restoring import checked_schema, known_schema, writing
 from postroom.contracts.errors import InvalidPath, PostroomError, StateError, StoreCorrupt, StoreError
 from postroom.stores.outline import Outline
 from postroom.stores.postgres.errors import BACKUP_OF_POSTGRES, no_backup
@@ -35,7 +35,7 @@ from postroom.stores.sqlite.connection import (
     refuse_no_folder,
     translated,
 )
-from postroom.stores.sqlite.copying import back_up
+from postroom.stores.sqlite.copying import back_up, digest_of, name_with_digest
 from postroom.stores.sqlite.engine import refuse_missing
 from postroom.stores.sqlite.generations import refuse_lost_commits
 from postroom.stores.sqlite.left_log import refuse_damaged_log
@@ -74,7 +74,13 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
             _tidy(chosen.parent)
         with translated(), closing(connect(settings.database)) as connection:
             known_schema(applied_steps(connection), settings.database)
-            back_up(connection, chosen, is_read_back=True)
+            if target is None:
+                copy = chosen.with_suffix(COPY)
+                back_up(connection, copy, is_read_back=True)
+                with writing(chosen):
+                    name_with_digest(copy, chosen, digest_of(copy))
+            else:
+                back_up(connection, chosen, is_read_back=True)
     return {"path": str(chosen), "bytes": chosen.stat().st_size}
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from postroom.app.backups import SUFFIX, Backup, backups_in, folder_of
+from postroom.app.backups import SUFFIX, Backup, backups_in, fault_of, folder_of
 from postroom.app.config import Settings
 from postroom.contracts import progress
 from postroom.contracts.clock import iso
@@ -26,7 +26,7 @@ from postroom.contracts.errors import (
 )
 from postroom.stores.migrations import shipped_migrations
 from postroom.stores.sqlite.connection import connect, file_error, refuse_no_file, translated
-from postroom.stores.sqlite.copying import refuse_faults, remove_with_companions, sync_folder
+from postroom.stores.sqlite.copying import refuse_changed, remove_with_companions, sync_folder
 from postroom.stores.sqlite.generations import forget_generation
 from postroom.stores.sqlite.lock import OwnerLock
 from postroom.stores.sqlite.migrate import applied_steps
@@ -87,7 +87,7 @@ def restore(wish: RestoreOptions, *, now: int) -> Restored:
             raise InvalidPath(f"{path} is no file", value=str(path), remedy="name a file")
     refuse_no_file(wish.database)
     _refuse_live(wish.source)
-    with _writing(wish.database):
+    with writing(wish.database):
         wish.database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock, file = OwnerLock(wish.database), wish.database.with_name(f"{wish.database.name}.lock")
     is_known = file.exists()
@@ -110,13 +110,15 @@ def _restored(wish: RestoreOptions, now: int) -> Restored:
     fresh = wish.database.with_name(f"{wish.database.name}.restoring")
     try:
         size = _copied(wish.source, fresh)
+        with _reading(wish.source):
+            refuse_changed(fresh, wish.source)
         schema = checked_schema(fresh, wish.source)
         kept_as = wish.database.with_name(f"{wish.database.name}.before-restore.{now}")
         former = kept_as if wish.database.exists() else None
         if not wish.dry_run:
             if former is not None:
                 _set_aside(wish.database, former)
-            with _writing(wish.database):
+            with writing(wish.database):
                 forget_generation(wish.database)
                 fresh.replace(wish.database)
                 sync_folder(wish.database.parent)
@@ -148,7 +150,7 @@ def _copied(source: Path, target: Path) -> int:
     """Put the database of a backup on the disk, readable by its owner alone, and return its size."""
     with _reading(source):
         opened = source.open("rb")
-    with opened, _writing(target):
+    with opened, writing(target):
         total = os.fstat(opened.fileno()).st_size
         remove_with_companions(target)
         target.touch(mode=0o600)
@@ -186,14 +188,9 @@ def examined(folder: Path, *, check: bool) -> list[dict[str, object]]:
 
 
 def _examined(one: Backup, *, check: bool) -> dict[str, object]:
-    fault = one.fault
-    if check and not fault:
+    if check:
         progress.tell(f"reading {one.path.name}")
-        try:
-            with _reading(one.path):
-                refuse_faults(one.path)
-        except StoreError as error:
-            fault = error.message
+    fault = fault_of(one) if check else one.fault
     return {
         "name": one.path.name,
         "made_at": iso(one.made_at),
@@ -279,7 +276,7 @@ def _set_aside(database: Path, former: Path) -> None:
     Its log goes along unread: of one that is damaged it may be the only trace, and opening would use it up.
     And it goes first: SQLite would take a log that lies beside the new file for that file's own.
     """
-    with _writing(database):
+    with writing(database):
         try:
             former.hardlink_to(database)
         except OSError:  # a file system without links: for a moment there is no file of that name
@@ -302,7 +299,8 @@ def _reading(source: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _writing(target: Path) -> Iterator[None]:
+def writing(target: Path) -> Iterator[None]:
+    """Raise a refusal of the file system as postroom's error about a file that is written."""
     try:
         yield
     except OSError as error:

@@ -42,7 +42,7 @@ class BudgetWindow(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spending:
-    """What the runs of a scope used up; money in millionths of a currency. Negative: a grant."""
+    """What the runs of a scope used up; `cost_micros` in millionths of a US dollar. Negative: a grant."""
 
     scope: str
     runs: int = 0

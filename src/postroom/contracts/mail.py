@@ -4,6 +4,7 @@ Records are frozen; instants are milliseconds since the epoch. Which transitions
 decided in the mail room; the tables repeat the invariants.
 """
 
+import hashlib
 import zlib
 from dataclasses import dataclass
 
@@ -72,6 +73,11 @@ class Message(Record, frozen=True, kw_only=True):
 def check_value(message_id: int, subject: str, body_md: str, topic: str) -> int:
     """Return the check value of a message's texts: a CRC-32."""
     return zlib.crc32("\0".join((subject, body_md, topic)).encode(), message_id & 0xFFFFFFFF)
+
+
+def is_content_of(sha256: str, content: bytes) -> bool:
+    """Return whether these bytes are those of a file with this SHA-256; False if they changed on the disk."""
+    return hashlib.sha256(content).hexdigest() == sha256
 
 
 def is_damaged(message: Message) -> bool:

@@ -58,12 +58,21 @@ class ToolCall(Record, frozen=True, kw_only=True):
 
 
 class MessageMetadata(Record, frozen=True, kw_only=True):
-    """Where a message comes from; `compacts` is the range of `seq` that it sums up."""
+    """Where a message comes from.
+
+    `compacts` is the range of `seq` that the message sums up. `is_stopped` says whether the message is an
+    answer that was stopped before its end.
+    """
 
     run_id: str | None = None
     step_index: int | None = None
     sender_agent_id: str | None = None
     compacts: tuple[int, int] | None = None
+    is_stopped: bool = False
+
+
+STOPPED_MARK = "[This answer was stopped before its end.]"
+"""The last line that a model reads of an answer that was stopped; people do not see this line."""
 
 
 COMPACT = "compact"
@@ -110,6 +119,12 @@ class Message(Record, frozen=True, kw_only=True):
     def text(self) -> str:
         """Return the text blocks, joined."""
         return "".join(block.text for block in self.content if block.type == "text")
+
+    def for_model(self) -> "Message":
+        """Return the message as a model reads it: a stopped answer ends with a line that says so."""
+        if self.metadata is None or not self.metadata.is_stopped:
+            return self
+        return replace(self, content=(*self.content, ContentBlock(text=f"\n\n{STOPPED_MARK}")))
 
     def with_id(self, message_id: str) -> "Message":
         """Return the same message under an id."""

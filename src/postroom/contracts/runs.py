@@ -184,7 +184,7 @@ class PersistedState(Record, frozen=True, kw_only=True):
 
 
 class Usage(Record, frozen=True, kw_only=True):
-    """What a run has used up, as its executor reported; money in millionths of the currency in use."""
+    """What a run has used up, as its executor reported; `cost_micros` in millionths of a US dollar."""
 
     input_tokens: int = 0
     output_tokens: int = 0

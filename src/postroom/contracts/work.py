@@ -77,7 +77,7 @@ class Work:
     chat: str = ""
     """The platform and the bot to which it answers; "" for a run on mail."""
     cost_micros: int = 0
-    """Money in millionths of a currency, as far as its runner tells."""
+    """The cost in millionths of a US dollar, if its runner reports it."""
     can_cancel: bool = False
     can_replay: bool = False
     """Whether it is a dead letter that may be tried again; one whose caller waits no more may not."""

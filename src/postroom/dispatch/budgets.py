@@ -39,7 +39,7 @@ _UNITS: Final = {
     "runs": "runs",
     "wall_ms": "seconds of work",
     "tokens": "tokens",
-    "cost_micros": "in money",
+    "cost_micros": "USD",
 }
 _MOST_REMEMBERED: Final = 10_000
 _AT_ONCE_AT_FIRST: Final = 4

@@ -1081,11 +1081,12 @@ def answer_of(run: RunRecord, result: AgentRunResult, *, id: str | None) -> Mess
     """Return what an execution said as a message of the thread; with no id it is stored already."""
     if id is None or not result.response:
         return None
+    is_stopped = result.termination.type in (TerminationKind.CANCELLED, TerminationKind.STOPPED)
     return Message(
         role=Role.ASSISTANT,
         content=(ContentBlock(text=result.response),),
         id=id,
-        metadata=MessageMetadata(run_id=run.run_id, step_index=run.steps),
+        metadata=MessageMetadata(run_id=run.run_id, step_index=run.steps, is_stopped=is_stopped),
     )
 
 

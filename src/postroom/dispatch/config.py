@@ -65,9 +65,10 @@ class MailboxConfig:
     """
 
     lease_ms: int = 30_000
+    """How long a claim lasts without a renewal. A third of it is the time that each renewal may take."""
     suspended_lease_ms: int = 600_000
     lease_renewal_interval: timedelta = timedelta(seconds=10)
-    """A lease is renewed after this time, or after two thirds of `lease_ms` if that is less."""
+    """A lease is renewed after this time, but always within two thirds of `lease_ms`."""
     lease_retry_ms: int = 500
     """After which a renewal that the store failed is tried again, until the lease ends."""
     sweep_interval: timedelta = timedelta(seconds=30)

@@ -373,7 +373,7 @@ class Run:
         await self._keep(LOGGED, key, {"text": text, **plain(facts, "a fact")})
 
     def used(self, *, input_tokens: int = 0, output_tokens: int = 0, cost_micros: int = 0) -> None:
-        """Count what the run has used up, for budgets and its record; money in millionths of the currency.
+        """Count what the run has used up, for budgets and its record; the cost in millionths of USD.
 
         Call it within a step: it is stored with the result of the step, and counts once. Outside of steps,
         and in a step that fails, it is counted when the execution ends: again for each execution.
@@ -444,7 +444,7 @@ class Run:
                 await self._timer.sleep(milliseconds(delay) << (tried - 1))
         raise AssertionError("a step has at least one attempt")
 
-    async def keep_spending(self) -> None:
+    async def _keep_spending(self) -> None:
         """Count what an execution that failed has used outside its steps, once even if a reply is lost."""
         used = self._memory.usage.beyond(self._memory.counted)
         if spends := self._control.spends(used):
@@ -519,7 +519,7 @@ class FunctionExecutor(RunDispatchExecutor):
                     counted=memory.counted,
                 )
         except Exception:
-            await run.keep_spending()
+            await run._keep_spending()  # noqa: SLF001 - no part of what a function may call
             raise
         if memory.is_suspended:
             raise ExecutorMisbehaved(

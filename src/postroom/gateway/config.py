@@ -136,7 +136,7 @@ class DeliveryConfig:
     longest_retry: timedelta = timedelta(minutes=2)
     max_age: timedelta = timedelta(hours=12)
     """After which an answer is not sent any more but kept as a dead letter."""
-    lease: timedelta = timedelta(seconds=60)
+    lease: timedelta = timedelta(seconds=90)
     """How long a process has for one of them; what one that died had begun waits so long."""
 
 

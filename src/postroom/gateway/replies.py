@@ -79,7 +79,7 @@ class Reply(Record, frozen=True, kw_only=True):
     usage: tuple[int, int] = (0, 0)
     """The tokens that its run has read and written."""
     cost_micros: int = 0
-    """What its run has cost, in millionths of the currency in use."""
+    """What its run has cost, in millionths of a US dollar."""
     choices: tuple[Button, ...] = ()
     """Buttons below a notice."""
     output: str | None = None

@@ -11,6 +11,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 
 from postroom.concurrency import Tasks
 from postroom.contracts.activation import BusyPolicy
@@ -28,6 +29,7 @@ from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.notices import Notices, notice_key
 from postroom.gateway.people import People
 from postroom.gateway.platforms.base import BasePlatformAdapter
+from postroom.gateway.reminders import span_in_words
 from postroom.gateway.session import ANSWER_ONLY, Platform, SessionSource, build_session_key
 from postroom.gateway.sessions import Sessions
 from postroom.gateway.streaming import StreamingPresenter
@@ -378,7 +380,8 @@ class GatewayRunner:
             return None
         code = await services.people.code_for(source)
         if code is not None:
-            text = wording.pairing(source.platform.value, code)
+            lifetime = span_in_words(timedelta(milliseconds=self.config.pairing.code_ms))
+            text = wording.pairing(source.platform.value, code, lifetime)
             await services.notices.answer(event, text, key=notice_key("pair", event.inbound_id))
         await self._close(event, InboundStatus.REJECTED, reason="its sender may not write")
         return None

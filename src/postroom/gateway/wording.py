@@ -103,7 +103,8 @@ _MODEL_TROUBLE = {
     Unauthorized: "the model's provider refuses the server's key or quota",
     ModelNotFound: "the model's provider has no such model",
     NoModelEndpoint: "the model's address answered with a web page or other data: check base_url",
-    ContextOverflow: "this is longer than the model takes",
+    # LangChain recognises the failure by the first half of these words, LiteLLM by the second half.
+    ContextOverflow: "this exceeds the context window: it is longer than the model's context length",
     RequestRefused: "the model refused this",
     ContentFiltered: "the model's provider withheld the answer",
 }
@@ -209,11 +210,11 @@ def _short(text: str | None, most: int = 300) -> str:
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
-def pairing(platform: str, code: str) -> str:
-    """Return what a stranger is told."""
+def pairing(platform: str, code: str, lifetime: str) -> str:
+    """Return the answer to a stranger who gets a code."""
     return (
         f"I do not know you yet. Ask the owner to run `postroom gateway pair {platform} {code}`."
-        " The code is good for an hour."
+        f" The code is valid for {lifetime}."
     )
 
 
@@ -336,5 +337,5 @@ NO_MODELS = "No models are offered here; the operator lists them in [agent.model
 
 def used_up(read: int, written: int, cost_micros: int) -> str:
     """Say which tokens an answer took, and its cost if the prices are known."""
-    cost = f", cost {cost_micros / 1_000_000:.4f}" if cost_micros else ""
+    cost = f", cost {cost_micros / 1_000_000:.4f} USD" if cost_micros else ""
     return f"{read:,} tokens read, {written:,} written{cost}"

@@ -12,7 +12,16 @@ from postroom.contracts.errors import (
     StoreCorrupt,
     UnknownMessage,
 )
-from postroom.contracts.mail import URGENT, Agent, Attachment, InboxEntry, Message, Project, Recipient
+from postroom.contracts.mail import (
+    URGENT,
+    Agent,
+    Attachment,
+    InboxEntry,
+    Message,
+    Project,
+    Recipient,
+    is_content_of,
+)
 from postroom.contracts.records import replace
 from postroom.contracts.waking import MessageRun
 from postroom.mail.commands import (
@@ -266,9 +275,10 @@ def attached_file(context: ReadContext, asked: GetAttachment) -> tuple[Attachmen
     for attachment in context.tx.attachments([message.id])[message.id]:
         if asked.sha256 in (attachment.sha256, attachment.preview_sha256):
             content = context.tx.blob(asked.sha256)
-            if content is None:
+            if content is None or not is_content_of(asked.sha256, content):
+                state = "are not in the store" if content is None else "changed on the disk"
                 raise StoreCorrupt(
-                    f"the bytes of {attachment.name!r} are not in the store",
+                    f"the bytes of {attachment.name!r} {state}",
                     value=asked.sha256,
                     remedy="run `postroom doctor` on the server",
                 )

@@ -21,7 +21,7 @@ class AgentSpec:
     is stopped, and what it did stands. `context_window` is how many tokens the model takes, where that is
     known before its endpoint says so. With `commits_calls` the calls of a step are committed before they are
     made: what a crash cuts off is made again under the same ids, and the model is not asked again.
-    `prices` are the prices of a million tokens read and written, by the name of the model.
+    `prices` are the prices in USD of a million tokens read and written, by the name of the model.
     """
 
     model: str

@@ -63,7 +63,7 @@ def as_seen_by_model(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def _shown(turn: _Turn) -> tuple[Message, ...]:
-    message = turn.message
+    message = turn.message.for_model()
     if not message.tool_calls:
         return (message,)
     answered = tuple(call for call in message.tool_calls if call.id in turn.answers)

@@ -227,7 +227,8 @@ class Execution:
         if text:
             self._said = text
             message = Message.assistant(text)
-            self._log.keep([replace(message, id=message_id, metadata=self._metadata())], as_output=True)
+            metadata = replace(self._metadata(), is_stopped=True)
+            self._log.keep([replace(message, id=message_id, metadata=metadata)], as_output=True)
 
     async def _make_left(self) -> None:
         """Make the calls that were committed, and whose answers a crash has cut off."""

@@ -9,7 +9,7 @@ from postroom.contracts.clock import Clock, SystemClock
 from postroom.contracts.errors import InferenceTimeout, StreamInterrupted
 from postroom.contracts.files import ChatFile
 from postroom.contracts.inference import InferencePiece, InferenceRequest, InferenceStop
-from postroom.runtime.openai_wire import Assembly, request_body
+from postroom.runtime.openai_wire import Assembly, may_lack_opening_tag, request_body
 
 
 class OpenAICompatibleModel:
@@ -41,6 +41,8 @@ class OpenAICompatibleModel:
         self._endpoint = Endpoint(base_url, api_key, silence_ms=silence_ms, proxy=proxy, verify=verify)
         self._token_limit_field = token_limit_field
         self._clock = clock or SystemClock()
+        self._lacks_opening_tag: dict[str, bool] = {}
+        """By model, as seen: whether its reasoning has `</think>` but no `<think>`."""
 
     def __repr__(self) -> str:
         return f"OpenAICompatibleModel({self.name!r}, {self._endpoint!r})"
@@ -48,11 +50,15 @@ class OpenAICompatibleModel:
     async def stream(self, request: InferenceRequest) -> AsyncIterator[InferencePiece]:
         """Answer piece by piece; the last piece is the whole answer.
 
+        Some models end their reasoning with a line `</think>` and never open it. If the model's name or an
+        earlier answer shows that, the beginning of an answer is held until that line, or until the end.
+
         Raises:
             InferenceError: by kind; StreamInterrupted when the stream ended before the answer did.
         """
         body = request_body(request, token_limit_field=self._token_limit_field)
-        answer = Assembly()
+        model = str(body["model"])
+        answer = Assembly(holds_beginning=self._lacks_opening_tag.get(model, may_lack_opening_tag(model)))
         try:
             async with self._endpoint.chunks(body, now=self._clock.now()) as (chunks, is_done):
                 try:
@@ -65,7 +71,12 @@ class OpenAICompatibleModel:
         except (StreamInterrupted, InferenceTimeout):
             if not answer.finished:
                 raise
-        yield InferenceStop(result=answer.result())
+        result = answer.result()
+        if answer.lacks_opening_tag:
+            self._lacks_opening_tag[model] = True
+        else:
+            self._lacks_opening_tag.setdefault(model, False)
+        yield InferenceStop(result=result)
 
     async def close(self) -> None:
         """Close the connections."""

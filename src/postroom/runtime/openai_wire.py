@@ -172,37 +172,79 @@ def _mended(text: str) -> str:
 
 _THINK, _END_OF_THOUGHT = "<think>", "</think>"
 _LONE_END = re.compile(r"^</think>[ \t]*\n\s*", re.MULTILINE)
+_LONE_END_FAMILIES = re.compile(r"qwq|deepseek-?r1|\br1\b|thinking", re.IGNORECASE)
+
+
+def may_lack_opening_tag(model: str) -> bool:
+    """Return whether models of this name are known to end their reasoning with `</think>` but never open it.
+
+    The reason: templates of Qwen and DeepSeek put the opening tag into the prompt.
+    """
+    return bool(_LONE_END_FAMILIES.search(model))
 
 
 class _Thoughts:
     """Parts the reasoning between `<think>` and `</think>` at the beginning of an answer from its text."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, holds_beginning: bool) -> None:
+        self.ended_alone = False
+        """Whether the reasoning ended with `</think>` but did not begin with `<think>`."""
+        self._holds_beginning = holds_beginning
         self._held = ""
+        self._looked = 0
+        """Up to where the held text was searched for an end of the reasoning."""
         self._mark: str | None = _THINK
         """The tag that comes next; None if only text follows."""
+        self._is_blank = False
+        """Whether no text came after the reasoning yet; leading blanks of that text are dropped."""
 
     def add(self, piece: str) -> tuple[str, str]:
         """Return the reasoning and the text that are known by now; a tag that is cut in two is held."""
         if self._mark is None:
-            return "", piece
+            text = piece.lstrip() if self._is_blank else piece
+            self._is_blank = self._is_blank and not text
+            return "", text
         self._held += piece
-        thought = ""
         if self._mark == _THINK:
             begun = self._held.lstrip()
             if not begun.startswith(_THINK):
+                if self._holds_beginning:
+                    return self._lone_end()
                 return ("", "") if _THINK.startswith(begun) else ("", self.rest())
             self._mark, self._held = _END_OF_THOUGHT, begun.removeprefix(_THINK)
         if _END_OF_THOUGHT in self._held:
-            thought, _, self._held = self._held.partition(_END_OF_THOUGHT)
-            self._held = self._held.lstrip()
-            return thought, self.rest()
+            thought, _, text = self._held.partition(_END_OF_THOUGHT)
+            return self._ended(thought, text)
         kept = next(
             (n for n in range(len(_END_OF_THOUGHT) - 1, 0, -1) if self._held.endswith(_END_OF_THOUGHT[:n])), 0
         )
         split = len(self._held) - kept
         thought, self._held = self._held[:split], self._held[split:]
         return thought, ""
+
+    def _lone_end(self) -> tuple[str, str]:
+        """Part the held beginning at a line `</think>`; hold it until that line comes."""
+        while (at := self._held.find(_END_OF_THOUGHT, self._looked)) >= 0:
+            if (found := _LONE_END.match(self._held, at)) is not None:
+                self.ended_alone = True
+                return self._ended(self._held[:at].strip(), self._held[found.end() :])
+            if not self._held[at + len(_END_OF_THOUGHT) :].strip():
+                return "", ""  # its line may go on
+            self._looked = at + 1
+        self._looked = max(self._looked, len(self._held) - len(_END_OF_THOUGHT))
+        return "", ""
+
+    def _ended(self, thought: str, text: str) -> tuple[str, str]:
+        text = text.lstrip()
+        self._held, self._mark, self._is_blank = "", None, not text
+        return thought, text
+
+    def release(self) -> str:
+        """Return the text that is held for a line `</think>`; the reasoning comes another way."""
+        self._holds_beginning = False
+        begun = "" if self._mark != _THINK or _THINK.startswith(self._held.lstrip()) else self.rest()
+        self._is_blank = self._is_blank or self._mark == _THINK
+        return begun
 
     @property
     def is_text(self) -> bool:
@@ -216,8 +258,16 @@ class _Thoughts:
 
     def rest(self) -> str:
         """Return the text that is held; only text follows."""
-        held, self._held, self._mark = self._held, "", None
+        held, self._held, self._mark = self._held.lstrip() if self._is_blank else self._held, "", None
+        self._is_blank = self._is_blank and not held
         return held
+
+    def part_whole(self, text: str) -> tuple[str, str]:
+        """Return the reasoning and the text of a whole answer that was not held."""
+        if _THINK not in text and (lone := _LONE_END.search(text)):
+            self.ended_alone = True
+            return text[: lone.start()].strip(), text[lone.end() :]
+        return "", text
 
 
 @dataclass(slots=True)
@@ -240,12 +290,13 @@ class Assembly:
     """Puts one answer together from the chunks of a stream.
 
     The SDK's own accumulator expects that every fragment of a call has the call's number, which not every
-    compatible endpoint gives, and takes an answer without a reason to stop for whole.
+    compatible endpoint gives, and takes an answer without a reason to stop for whole. With `holds_beginning`
+    no text is shown until a line `</think>`, `<think>`, the field of the reasoning or the end comes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, holds_beginning: bool = False) -> None:
         self._text = _Text()
-        self._thoughts = _Thoughts()
+        self._thoughts = _Thoughts(holds_beginning=holds_beginning)
         self._reasoning = _Text()
         self._calls: list[_Call] = []
         self._places: dict[int, _Call] = {}
@@ -256,6 +307,11 @@ class Assembly:
     def finished(self) -> bool:
         """Whether the model said why it stopped, or `[DONE]` came: only then is the answer whole."""
         return self._finish is not None
+
+    @property
+    def lacks_opening_tag(self) -> bool:
+        """Whether the whole answer had reasoning with `</think>` but without `<think>`."""
+        return self._thoughts.ended_alone
 
     def add(self, chunk: "ChatCompletionChunk") -> list[InferencePiece]:
         """Add a chunk and return what is new.
@@ -282,9 +338,12 @@ class Assembly:
     def _delta(self, delta: "ChoiceDelta") -> Iterator[InferencePiece]:
         more = delta.model_extra or {}
         thought = more.get("reasoning_content") or more.get("reasoning")
+        begun = ""
         if isinstance(thought, str) and (shown := self._reasoning.add(thought)):
             yield InferenceReasoningDelta(delta=shown)
+            begun = self._thoughts.release()
         thought, said = self._thoughts.add(delta.content or delta.refusal or "")
+        said = begun + said
         if thought and (shown := self._reasoning.add(thought)):
             yield InferenceReasoningDelta(delta=shown)
         if said and (shown := self._text.add(said)):
@@ -341,9 +400,8 @@ class Assembly:
         else:
             self._reasoning.add(self._thoughts.rest())
         reasoning, text = self._reasoning.whole(), self._text.whole()
-        if not reasoning and _THINK not in text and (lone := _LONE_END.search(text)):
-            # Templates of Qwen and DeepSeek put the opening tag into the prompt.
-            reasoning, text = text[: lone.start()].strip(), text[lone.end() :]
+        if not reasoning:
+            reasoning, text = self._thoughts.part_whole(text)
         blocks = (ContentBlock(type="thinking", text=reasoning), ContentBlock(text=text))
         return InferenceResult(
             content=tuple(block for block in blocks if block.text),

@@ -190,7 +190,7 @@ def pieces(messages: Sequence[Message], most: int) -> Iterator[tuple[int, str]]:
 def _told(message: Message, most_bytes: int) -> str:
     files = [f"[{block.type}]" for block in message.content if block.type not in ("text", "thinking")]
     calls = [f"[calls {one.name} with {json.dumps(one.arguments)}]" for one in message.tool_calls]
-    text = f"{message.role}: " + "\n".join([message.text(), *files, *calls]).strip()
+    text = f"{message.role}: " + "\n".join([message.for_model().text(), *files, *calls]).strip()
     said = text.encode(errors="replace")
     if len(said) <= most_bytes:
         return text

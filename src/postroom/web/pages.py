@@ -4,6 +4,7 @@ Each endpoint reads its parameters, gathers one view of the store (`reading`) an
 typed failure becomes a page in the same look; anything else is left to the edge of the application.
 """
 
+import asyncio
 import re
 import secrets
 from collections.abc import Callable, Sequence
@@ -16,8 +17,8 @@ from starlette.routing import BaseRoute, Route
 
 from postroom.contracts.choices import SearchOrder, ThreadsSeen
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import StoreFull, UnknownMessage
-from postroom.contracts.mail import Agent, Attachment, Project
+from postroom.contracts.errors import StoreCorrupt, StoreFull, UnknownMessage
+from postroom.contracts.mail import Agent, Attachment, Project, is_content_of
 from postroom.contracts.work import Floor, Waiting
 from postroom.log import get_logger
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
@@ -337,6 +338,12 @@ class Pages:
         matching, content = await self._mail.read(look)
         if content is None and not fresh:
             raise UnknownMessage("the bytes of this attachment are not in the store", value=sha256)
+        if content is not None and not await asyncio.to_thread(is_content_of, sha256, content):
+            raise StoreCorrupt(
+                "the bytes of this attachment changed on the disk",
+                value=sha256,
+                remedy="run `postroom doctor` on the server",
+            )
         return matching, content
 
     async def _seen(self, sent: Sequence[ShownMessage]) -> Sequence[tuple[str, str]]:

@@ -61,6 +61,11 @@ class Exchange:
         return self.answer is not None
 
     @property
+    def has_failed(self) -> bool:
+        """Whether there will be no answer: it was cancelled or rejected, or its run failed."""
+        return self.is_cancelled or (self.answer is not None and self.answer.failure is not None)
+
+    @property
     def text(self) -> str:
         """The answer as far as it came."""
         return _BETWEEN.join(text for _, text in self._parts if text)
@@ -222,6 +227,16 @@ def _goes_on(told: str, sure: str) -> bool:
     return sure.startswith(told) or told.endswith(sure)
 
 
+def refuse_other_content(earlier: str | None, fingerprint: str) -> None:
+    """Refuse a key whose earlier request has another fingerprint; None is an earlier one that is not known.
+
+    Raises:
+        Refused: The fingerprints differ.
+    """
+    if earlier not in (None, fingerprint):
+        raise Refused(409, "idempotency_conflict", "this Idempotency-Key was used with another message")
+
+
 class Exchanges:
     """All messages and their answers that are known."""
 
@@ -241,8 +256,8 @@ class Exchanges:
             Refused: the message said something else before, or too many wait.
         """
         known = self._exchanges.get((chat_id, message_id))
-        if known is not None and known.fingerprint not in (None, fingerprint):
-            raise Refused(409, "idempotency_conflict", "this Idempotency-Key was used with another message")
+        if known is not None:
+            refuse_other_content(known.fingerprint, fingerprint)
         if self._waiting >= MOST_WAITING:
             raise Refused(429, "too_many_waiting", f"{MOST_WAITING} requests wait already", retry_after=5)
         exchange = known or self._opened(chat_id, message_id)
@@ -352,9 +367,8 @@ class _ResponseEvents:
 
     def __init__(self, shape: ResponseShape, after: int = -1) -> None:
         """Leave out the events with numbers up to `after`."""
-        self.text = ""
+        self.text = self.reasoning = ""
         self._shape = shape
-        self._place = {"item_id": shape.item_id, "output_index": 0, "content_index": 0}
         self._has_message = False
         self._count = 0
         self._after = after
@@ -366,12 +380,46 @@ class _ResponseEvents:
             return SIGN_OF_LIFE
         return f"event: {kind}\n{data_event({'type': kind, **told, 'sequence_number': number})}"
 
+    @property
+    def _index(self) -> int:
+        """The number of the message among the items of the response."""
+        return int(bool(self.reasoning))
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        return {"item_id": self._shape.item_id, "output_index": self._index, "content_index": 0}
+
+    def thought(self, delta: str) -> Iterator[str]:
+        """Yield the events of more reasoning before the text; later reasoning has none: its item is whole.
+
+        A background response has none at all: reasoning is not kept, and a number would name another place
+        once the server was restarted.
+        """
+        if not delta or self._has_message or self._shape.is_background:
+            return
+        item = self._shape.reasoning("", "in_progress")
+        if not self.reasoning:
+            yield self.event("response.output_item.added", output_index=0, item=item)
+        self.reasoning += delta
+        place = {"item_id": item["id"], "output_index": 0, "content_index": 0}
+        yield self.event("response.reasoning_text.delta", **place, delta=delta)
+
+    def _thought_whole(self) -> Iterator[str]:
+        """Yield the events that end the reasoning, if there was any."""
+        if self.reasoning:
+            item = self._shape.reasoning(self.reasoning)
+            place = {"item_id": item["id"], "output_index": 0, "content_index": 0}
+            yield self.event("response.reasoning_text.done", **place, text=self.reasoning)
+            yield self.event("response.output_item.done", output_index=0, item=item)
+
     def said(self, delta: str) -> Iterator[str]:
         """Yield what tells more of the text; its message begins with the first."""
         shape = self._shape
         if not self._has_message:
+            yield from self._thought_whole()
             self._has_message = True
-            yield self.event("response.output_item.added", output_index=0, item=shape.item([], "in_progress"))
+            item = shape.item([], "in_progress")
+            yield self.event("response.output_item.added", output_index=self._index, item=item)
             yield self.event("response.content_part.added", **self._place, part=shape.part(""))
         self.text += delta
         if delta:
@@ -383,13 +431,15 @@ class _ResponseEvents:
         """Yield what tells that the answer is whole, and the calls in it."""
         if not self._has_message and not answer.calls:
             yield from self.said("")
+        if not self._has_message:
+            yield from self._thought_whole()
         shape, part = self._shape, self._shape.part(self.text)
         if self._has_message:
             yield self.event("response.output_text.done", **self._place, text=self.text, logprobs=[])
             yield self.event("response.content_part.done", **self._place, part=part)
             item = shape.item([part], "incomplete" if answer.is_partial else "completed")
-            yield self.event("response.output_item.done", output_index=0, item=item)
-        for index, call in enumerate(answer.calls, start=int(self._has_message)):
+            yield self.event("response.output_item.done", output_index=self._index, item=item)
+        for index, call in enumerate(answer.calls, start=self._index + int(self._has_message)):
             whole, began = shape.call(call), shape.call(call, "in_progress")
             place = {"output_index": index, "item_id": whole["id"]}
             arguments = whole["arguments"]
@@ -399,7 +449,8 @@ class _ResponseEvents:
             yield self.event(kind, **place, name=call.name, arguments=arguments)
             yield self.event("response.output_item.done", output_index=index, item=whole)
         kind = "response.incomplete" if answer.is_partial else "response.completed"
-        yield self.event(kind, response=shape.whole(replace(answer, text=self.text)))
+        told = replace(answer, text=self.text, reasoning=self.reasoning)
+        yield self.event(kind, response=shape.whole(told))
 
 
 async def response_events(wait: Wait, shape: ResponseShape, after: int = -1) -> AsyncGenerator[str]:
@@ -413,6 +464,8 @@ async def response_events(wait: Wait, shape: ResponseShape, after: int = -1) -> 
     try:
         async with aclosing(wait.deltas()) as deltas:
             async for delta in deltas:
+                for one in events.thought(wait.thought):
+                    yield one
                 for one in events.said(delta) if delta else (SIGN_OF_LIFE,):
                     yield one
     except Refused as refusal:

@@ -6,7 +6,7 @@ from typing import Final
 
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import StoreError
-from postroom.gateway.platforms.api_server_answers import Exchange, Exchanges
+from postroom.gateway.platforms.api_server_answers import Exchange, Exchanges, refuse_other_content
 from postroom.gateway.platforms.api_server_ids import digest, own_session
 from postroom.gateway.platforms.base import KnownMessage
 from postroom.gateway.platforms.refused import Refused
@@ -21,7 +21,7 @@ RETRIED_WITHIN_MS: Final = 3_600_000
 _NEWEST: Final = 6
 """How many of the newest requests that are alike may be the one that is asked again."""
 _MOST_COUNTS: Final = 2_000
-_MOST_CANCELLED: Final = 20
+_MOST_FAILED: Final = 20
 
 
 class Repeats:
@@ -54,8 +54,7 @@ class Repeats:
         exchange.since = self._clock.now() if known is None else known.received_at
         if known is None:
             return False
-        if known.event.metadata.get("fingerprint") not in (None, fingerprint):
-            raise Refused(409, "idempotency_conflict", "this Idempotency-Key was used with another message")
+        refuse_other_content(known.event.metadata.get("fingerprint"), fingerprint)
         return _is_answered(exchange, known)
 
     async def follow(self, exchange: Exchange, timer: Timer) -> None:
@@ -75,7 +74,8 @@ class Repeats:
         A request that counts itself as a retry gets the key of an equal request whose caller has no answer,
         otherwise of the newest equal request. Another request gets the key of an equal request whose caller
         has no answer, if the history in both says that they have the same position in their conversation.
-        Each other request gets a new key. Only the newest six equal requests of the last hour are compared.
+        Each other request gets a new key, also if the equal request failed or was cancelled. Only the newest
+        six equal requests of the last hour are compared.
         """
         now = self._clock.now()
         hour = now // RETRIED_WITHIN_MS
@@ -92,8 +92,8 @@ class Repeats:
             known = await self._look_up(*place) if exchange is None or not exchange.since else None
             since = exchange.since if exchange is not None and exchange.since else now
             since = known.received_at if known is not None else since
-            is_cancelled = known.is_cancelled if known is not None else exchange and exchange.is_cancelled
-            if is_cancelled or now - since >= RETRIED_WITHIN_MS:
+            earlier_one = known or exchange
+            if (earlier_one is not None and earlier_one.has_failed) or now - since >= RETRIED_WITHIN_MS:
                 continue
             if self._is_missed(exchange, known, since, is_again=is_again):
                 return key
@@ -126,20 +126,24 @@ class Repeats:
             self._counts.popitem(last=False)
         return counted
 
-    async def not_cancelled(self, session: str | None, key: str) -> str:
-        """Return a key, or the next one in its place if the request with the key was cancelled.
+    async def key_in_use(self, session: str | None, key: str, fingerprint: str) -> str:
+        """Return a key, or the next one in its place if the request with the key failed or was cancelled.
 
         Raises:
-            Refused: Each of twenty requests with the key was cancelled.
+            Refused: The request with the key had other content, or each of twenty such requests failed.
         """
-        for number in range(_MOST_CANCELLED):
+        for number in range(_MOST_FAILED):
             name = f"again-{number}-{digest(key)}" if number else key
             place = session or own_session(name), name
             exchange = self._exchanges.find(*place)
             known = await self._look_up(*place) if exchange is None else None
-            if not (exchange.is_cancelled if exchange is not None else known and known.is_cancelled):
+            if not (exchange.has_failed if exchange is not None else known and known.has_failed):
                 return name
-        told = f"{_MOST_CANCELLED} requests with this Idempotency-Key were cancelled: send a new key"
+            earlier = exchange.fingerprint if exchange is not None else None
+            refuse_other_content(
+                earlier if known is None else known.event.metadata.get("fingerprint"), fingerprint
+            )
+        told = f"{_MOST_FAILED} requests with this Idempotency-Key failed or were cancelled: send a new key"
         raise Refused(409, "idempotency_conflict", told)
 
     def _is_missed(

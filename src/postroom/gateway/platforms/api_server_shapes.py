@@ -162,7 +162,7 @@ def _response_usage(answer: Answer) -> dict[str, Any]:
     read, written = answer.usage
     return {
         "input_tokens": read,
-        "input_tokens_details": {"cached_tokens": 0},
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
         "output_tokens": written,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": read + written,
@@ -204,6 +204,16 @@ class ResponseShape:
             "content": list(parts),
         }
 
+    def reasoning(self, text: str, status: str = "completed") -> dict[str, Any]:
+        """Return the item with the reasoning of the model; until it is completed it is empty."""
+        return {
+            "id": f"rs_{digest(self.response_id)}",
+            "type": "reasoning",
+            "status": status,
+            "summary": [],
+            "content": [{"type": "reasoning_text", "text": text}] if status == "completed" else [],
+        }
+
     def call(self, call: ToolCall, status: str = "completed") -> dict[str, Any]:
         """Return a call that the caller is to make."""
         return {
@@ -219,8 +229,9 @@ class ResponseShape:
         """Return all that was answered."""
         says = answer.text or not answer.calls
         status = "incomplete" if answer.is_cut else "completed"
+        thoughts = [self.reasoning(answer.reasoning)] if answer.reasoning else []
         items = [self.item([self.part(answer.text)], status)] if says else []
-        return [*items, *(self.call(call) for call in answer.calls)]
+        return [*thoughts, *items, *(self.call(call) for call in answer.calls)]
 
     def whole(self, answer: Answer | None = None, *, unanswered: str = "in_progress") -> dict[str, Any]:
         """Return the response as it stands; without an answer its status is `unanswered`."""

@@ -206,6 +206,11 @@ class KnownMessage:
     is_cancelled: bool = False
     """Whether its caller hung up or cancelled it before there was an answer."""
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether there will be no answer: it was cancelled or rejected, or its run failed."""
+        return self.is_cancelled or self.details.get("error") is not None
+
 
 UNKNOWN_ACCOUNT: Final = "default"
 """The account of a bot that was not connected yet, or has no name."""
@@ -219,7 +224,7 @@ class AdapterState(StrEnum):
     CONNECTED = "connected"
     RECONNECTING = "reconnecting"
     DEGRADED = "degraded"
-    """Connected, and an update became a dead letter since it was last connected by hand; only shown."""
+    """Connected, and an update met a defect since it was last connected by hand; only shown."""
     ELSEWHERE = "elsewhere"
     """Another server of this database has it."""
     FAILED = "failed"
@@ -245,7 +250,7 @@ class Liveness:
     refused: int = 0
     """Requests with a wrong signature or secret, and updates that could not be read."""
     dead_updates: int = 0
-    """Updates that became dead letters since the channel was last connected by hand."""
+    """Updates that became dead letters by a defect since the channel was last connected by hand."""
     degraded_at: int | None = None
     """When the first of these became a dead letter."""
     _state: AdapterState = AdapterState.STOPPED
@@ -273,7 +278,7 @@ class Liveness:
             state, code = AdapterState.DEGRADED, "updates_set_aside"
             since = self.degraded_at
             why = (
-                f"updates of the platform that became dead letters: {self.dead_updates};"
+                f"updates of the platform that became dead letters by a defect: {self.dead_updates};"
                 " see `postroom gateway dead`, then `postroom gateway reconnect`"
             )
         return {
@@ -496,8 +501,8 @@ class BasePlatformAdapter(ABC):
         """Take one update in; when this returns, the platform may be told that we have it.
 
         An update that cannot be read, or can never be stored, becomes a dead letter at once, because another
-        try would end alike. An update that meets a defect of ours is tried three times before. The channel
-        continues, degraded.
+        try would end alike. It does not degrade the channel: anybody can send such an update. An update that
+        meets a defect of ours is tried three times before, and then the channel continues, degraded.
 
         Raises:
             PostroomError: The update was not taken: take it again after a pause, and do not acknowledge it.
@@ -541,9 +546,10 @@ class BasePlatformAdapter(ABC):
         if before < MOST_TRIES:
             if self.keep_dead is not None:
                 await self.keep_dead(self.account, key, raw[:LONGEST_RAW], why)
-            if not self.liveness.dead_updates:
-                self.liveness.degraded_at = self._clock.now()
-            self.liveness.dead_updates += 1
+            if not isinstance(error, InputError):
+                if not self.liveness.dead_updates:
+                    self.liveness.degraded_at = self._clock.now()
+                self.liveness.dead_updates += 1
             self._failing[key] = MOST_TRIES
 
     def _turn(

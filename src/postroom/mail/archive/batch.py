@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from postroom.contracts.mail import Message, Project, is_damaged
+from postroom.contracts.mail import Message, Project, is_content_of, is_damaged
 from postroom.mail.archive import layout
 from postroom.stores.mail.access import MailReads
 
@@ -72,7 +72,7 @@ def _gather_messages(tx: MailReads, batch: Batch, ids: Sequence[int]) -> None:
         batch.files[layout.message_path(message)] = content
         for one in attachments[message.id]:
             for sha256 in filter(None, (one.sha256, one.preview_sha256)):
-                if (blob := tx.blob(sha256)) is not None:
+                if (blob := tx.blob(sha256)) is not None and is_content_of(sha256, blob):
                     batch.files[layout.attachment_path(sha256)] = blob
     _gather_threads(tx, batch, [message.thread_id for message in messages.values()])
 

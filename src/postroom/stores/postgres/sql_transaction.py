@@ -29,16 +29,13 @@ OF_ONE_THREAD: Final = frozenset(
     )
 )
 """Writes of one row each, which belongs to a thread: whoever writes it has the thread's lock."""
-_LOOKS_OF_ONE_THREAD: Final = frozenset(
+LOOKS_OF_ONE_THREAD: Final = frozenset(
     (
         "dispatches.commands",
         "dispatches.dispatch",
         "dispatches.next_due",
-        "dispatches.place",
         "dispatches.queue_of_thread",
         "dispatches.stale_queue",
-        "events.first_of_key",
-        "events.newest",
         "threads.committed",
         "threads.named_messages",
         "threads.run",
@@ -47,7 +44,8 @@ _LOOKS_OF_ONE_THREAD: Final = frozenset(
 )
 """Looks at rows that belong to a thread, if a change asks them before it looks at limits or budgets.
 
-Whoever has the lock of the thread finds the same rows whatever other threads do.
+Every writer of these rows holds the lock of the thread. So a change that holds this lock finds the same rows
+again after changes of other threads.
 """
 _LOCK: Final = Statement(
     name="lock",
@@ -135,7 +133,7 @@ class PostgresTransaction(SqlTransaction):
             self._forget()
             self.instant = None  # it may lie before the change that was waited for
         elif stale:
-            self._asked = list(takewhile(lambda one: one[0][0] in _LOOKS_OF_ONE_THREAD, self._asked))
+            self._asked = list(takewhile(lambda one: one[0][0] in LOOKS_OF_ONE_THREAD, self._asked))
         self.may_defer = may_defer
         self.connection.has_written = False
         if not self._are_held():
@@ -247,7 +245,7 @@ class PostgresTransaction(SqlTransaction):
             answers.append(answer)
         if not is_known:
             # Whoever decides on limits waits for the answer alone, and writes before the next one asks.
-            is_of_thread = all(statement.name in _LOOKS_OF_ONE_THREAD for statement, _ in looks)
+            is_of_thread = all(statement.name in LOOKS_OF_ONE_THREAD for statement, _ in looks)
             self.may_defer &= is_of_thread or not self.shares_limits
             self.wait()
         return [answer.rows for answer in answers]

@@ -76,7 +76,8 @@ INSERT INTO dispatch_epochs (thread_id, epoch) VALUES (:thread_id, :epoch)
 ON CONFLICT (thread_id) DO UPDATE SET epoch = excluded.epoch;
 
 -- next_due
--- While another run of the thread is claimed the thread compares with NULL, and no row is read.
+-- While another run of the thread is claimed the thread compares with NULL, and no row is read. The first row of the
+-- queue is looked at alone: PostgreSQL would join what stands with LIMIT to all rows of the thread, and sort them.
 SELECT {part columns},
        run_id, (SELECT body FROM runs WHERE runs.run_id = run_dispatches.run_id)
   FROM run_dispatches
@@ -86,8 +87,10 @@ SELECT {part columns},
    AND status = 'Queued' AND available_at <= :now
    AND dispatch_epoch >= coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = :thread_id), 0)
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = :thread_id AND r.status <> 'done'
-                      AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id AND r.run_id <> :ending_run)
-   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
+                      AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id AND r.run_id <> :ending_run
+                    LIMIT 1 OFFSET 0)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id
+                    LIMIT 1 OFFSET 0)
  ORDER BY thread_id, priority, created_at, dispatch_id LIMIT 1;
 
 -- queue
@@ -210,7 +213,7 @@ SELECT d.priority, d.created_at, d.dispatch_id, d.thread_id, d.tenant, d.limit_k
         WHERE q.thread_id = found.thread_id AND q.status = 'Queued' AND q.available_at <= :now AND q.held_until <= :now
           AND NOT (q.limit_key IN {texts :full_keys})
           AND (CAST(:tenant AS text) IS NULL OR q.tenant = CAST(:tenant AS text))
-          AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = q.dispatch_id)
+          AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = q.dispatch_id LIMIT 1 OFFSET 0)
         ORDER BY q.thread_id, q.priority, q.created_at, q.dispatch_id LIMIT 1)
  WHERE found.thread_id IS NOT NULL
    AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = found.thread_id AND o.status = 'Claimed'
@@ -250,7 +253,8 @@ WITH RECURSIVE found (thread_id) AS (
 -- One look at the queue. If few rows are due: those. Else, if few threads are queued: what is due of each. Else: the
 -- first rows of the queue, marked by a 1 in the last column. Delayed rows, and rows behind others, cost nothing.
 WITH RECURSIVE due (number) AS (
-  SELECT count(*) FROM (SELECT 1 FROM run_dispatches WHERE status = 'Queued' AND available_at <= :now LIMIT :few) AS found),
+  SELECT count(*) FROM (SELECT 1 FROM run_dispatches
+                         WHERE status = 'Queued' AND is_open = 1 AND available_at <= :now LIMIT :few) AS found),
 walked (thread_id, number) AS (
   SELECT (SELECT min(thread_id) FROM run_dispatches WHERE status = 'Queued'), 1 FROM due WHERE due.number >= :few
    UNION ALL
@@ -259,7 +263,7 @@ walked (thread_id, number) AS (
     FROM walked WHERE walked.thread_id IS NOT NULL AND walked.number < :few),
 counted (number) AS (SELECT count(thread_id) FROM walked),
 found (thread_id) AS (SELECT walked.thread_id FROM counted {cross} walked ON counted.number < :few)
-SELECT one.*, 0 FROM ({part due_rows} WHERE status = 'Queued' AND available_at <= :now ORDER BY available_at
+SELECT one.*, 0 FROM ({part due_rows} WHERE status = 'Queued' AND is_open = 1 AND available_at <= :now ORDER BY available_at
                        LIMIT (SELECT CASE WHEN number < :few THEN number ELSE 0 END FROM due)) AS one
  UNION ALL
 SELECT one.*, 0 FROM ({part due_of_found}) AS one

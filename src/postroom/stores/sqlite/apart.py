@@ -39,14 +39,17 @@ class Apart:
         found: list[str] = await self._done("faults", database)
         return found
 
-    async def read_back(self, copy: Path) -> None:
-        """Read every table and index of a copy that nobody writes. Cancelled, it ends the process.
+    async def read_back(self, copy: Path) -> str:
+        """Read every table and index of a copy that nobody writes, and return its SHA-256.
+
+        Cancelled, it ends the process.
 
         Raises:
             StoreCorrupt: The copy does not read back.
             StoreError: The copy cannot be read.
         """
-        await self._done("read_back", copy)
+        digest: str = await self._done("read_back", copy)
+        return digest
 
     def close(self) -> None:
         """Take nothing more, and end what is at work; from any thread, harmless when done twice."""

@@ -13,7 +13,7 @@ from typing import Final
 from postroom.contracts import progress
 from postroom.contracts.errors import PostroomError, StoreFull
 from postroom.stores.sqlite.connection import connect_beside, connect_unshared, translated
-from postroom.stores.sqlite.copying import refuse_faults
+from postroom.stores.sqlite.copying import digest_of, refuse_faults
 from postroom.stores.sqlite.repairing import faults_of
 
 NICENESS: Final = 10
@@ -35,8 +35,9 @@ def _faults(database: str) -> list[str]:
             return faults_of(connection)
 
 
-def _read_back(copy: str) -> None:
+def _read_back(copy: str) -> str:
     refuse_faults(Path(copy))
+    return digest_of(Path(copy))
 
 
 _WORK: Final[Mapping[str, Callable[[str], object]]] = {"faults": _faults, "read_back": _read_back}

@@ -6,6 +6,7 @@ Beside it lies <target>.partial.lock for so long, which tells whose it is: with 
 was left by a process that was killed, and goes with the next copy; without one it is a stranger's, and stays.
 """
 
+import hashlib
 import os
 import sqlite3
 import sys
@@ -209,6 +210,46 @@ def refuse_cut_off(file: Path) -> None:
     expected = (65_536 if page == 1 else page) * int.from_bytes(head[28:32], "big")
     if size != expected:
         raise _damaged(f"{file} has {size:,} bytes instead of {expected:,}", file)
+
+
+def digest_file(backup: Path) -> Path:
+    """Return the file beside a backup that holds its SHA-256, in the form of `sha256sum`."""
+    return backup.with_name(f"{backup.name}.sha256")
+
+
+def digest_of(file: Path) -> str:
+    """Return the SHA-256 of a file as hexadecimal digits."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def name_with_digest(copy: Path, target: Path, digest: str) -> None:
+    """Give a copy that was read back its name; its digest is on the disk before the name is.
+
+    Raises:
+        OSError: The digest or the name cannot be written.
+    """
+    beside = digest_file(target)
+    beside.touch(mode=0o600)
+    beside.write_text(f"{digest}  {target.name}\n", encoding="utf-8")
+    sync_file(beside)
+    copy.replace(target)
+    sync_folder(target.parent)
+
+
+def refuse_changed(file: Path, backup: Path) -> None:
+    """Compare a file with the digest beside the backup that it is, or is a copy of; no digest, no comparison.
+
+    Raises:
+        StoreCorrupt: The file is not as the backup was written.
+        OSError: The digest or the file cannot be read.
+    """
+    try:
+        told = digest_file(backup).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return
+    if told.split(" ")[0] != digest_of(file):
+        raise _damaged(f"{backup} was changed since it was written: its SHA-256 differs", backup)
 
 
 def _damaged(reason: str, file: Path) -> StoreCorrupt:

@@ -9,6 +9,9 @@ const text = part("text");
 const HEADERS = { "Content-Type": "application/json", "X-Postroom": "1" };
 const SILENCE = 45000;
 const TYPING = 6000;
+const SHORTEST_PAUSE = 1000;
+const LONGEST_PAUSE = 30000;
+const MAY_PASS = [401, 408, 425, 429]; // the statuses below 500 after which the same message may be accepted
 const MOST_FILES = 20;
 const LARGEST_FILE = 20000000;
 const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
@@ -17,7 +20,7 @@ const UNSENT = `postroom-unsent ${document.body.dataset.name}`;
 const WRITTEN = `postroom-written ${document.body.dataset.name}`;
 
 const entries = new Map(); // id -> {data, element, ...}: the entries of the conversation that is shown
-const unsent = new Map(JSON.parse(sessionStorage.getItem(UNSENT) || "[]").map((one) => [one.id, { ...one, order: Infinity, state: "failed", reason: "not sent" }]));
+const unsent = new Map(JSON.parse(sessionStorage.getItem(UNSENT) || "[]").map((one) => [one.id, { ...one, order: Infinity, state: "failed", reason: one.isRefused ? "not sent" : "not sent yet" }]));
 const writing = new Map(); // conversation -> until when an answer counts as being written there
 const unread = new Set(); // conversations with an answer that was not shown yet
 let conversations = [];
@@ -32,7 +35,11 @@ let lastId = null;
 let editing = null;
 const uploads = new Map(); // conversation -> its files to send: {file, told, sent, reason, request}
 const sendsUploads = new Set(); // conversations whose message was sent before its files were uploaded
-let queue = Promise.resolve();
+let isDelivering = false;
+let wantsDelivery = false;
+let retry = 0; // the timer of the next attempt to send the unsent messages
+let retryPause = SHORTEST_PAUSE;
+let reconnect = () => {}; // ends the pause before the next attempt to read the events
 // What survives a reload and a sign-in: the text that is being written in each conversation, which conversation is shown,
 // and the conversation that "New chat" opens.
 const written = { texts: {}, shown: "", fresh: "", ...JSON.parse(sessionStorage.getItem(WRITTEN) || "{}") };
@@ -76,7 +83,7 @@ async function call(method, path, body) {
     const content = body === undefined ? undefined : JSON.stringify(body);
     answer = await fetch(base + path, { method, headers: HEADERS, body: content, cache: "no-store", signal: AbortSignal.timeout(30000) });
   } catch {
-    return { ok: false, isLost: true, reason: "the server cannot be reached" };
+    return { ok: false, status: 0, reason: "the server cannot be reached" };
   }
   let told = {};
   try {
@@ -85,7 +92,8 @@ async function call(method, path, body) {
     /* a proxy's page */
   }
   if (answer.status === 401) location.reload();
-  return { ok: answer.ok, told, reason: told.error ? told.error.message : String(answer.status) };
+  if (answer.ok && method === "POST") reached();
+  return { ok: answer.ok, status: answer.status, told, reason: told.error ? told.error.message : String(answer.status) };
 }
 
 /* Text: the server's HTML is taken block by block, so that what is shown already stays as it is. */
@@ -259,7 +267,7 @@ function showMeta(shown) {
     const states = { sending: "sending…", failed: data.reason, kept: data.answered ? "read" : "sent" };
     said.push(element("span", "state", states[state]));
     if (state === "failed") {
-      said.push(button("Send again", "quiet", () => deliver(data.id)));
+      said.push(button("Send again", "quiet", () => sendAgain(data.id)));
       said.push(button("Discard", "quiet", () => discard(data.id)));
     } else if (state === "kept" && !data.answered) {
       said.push(button("Edit", "quiet", () => edit(data.id, shown.data.text)));
@@ -302,8 +310,12 @@ function write(conversation, said) {
 }
 
 function remember() {
-  const kept = [...unsent.values()].map(({ id, text: said, at, files, conversation, isLost }) => ({ id, kind: "message", text: said, at, files, conversation, isLost }));
-  sessionStorage.setItem(UNSENT, JSON.stringify(kept));
+  const kept = [...unsent.values()].map(({ id, text: said, at, files, conversation, isRefused }) => ({ id, kind: "message", text: said, at, files, conversation, isRefused }));
+  try {
+    sessionStorage.setItem(UNSENT, JSON.stringify(kept));
+  } catch {
+    note("A message that is not sent yet is too long to survive a reload of the page.");
+  }
 }
 
 function stand(data) {
@@ -316,23 +328,56 @@ function stand(data) {
   }
 }
 
-function deliver(id) {
-  stand({ ...unsent.get(id), state: "sending", reason: "", isLost: false });
-  queue = queue.then(async () => {
-    const data = unsent.get(id);
-    if (!data || data.state !== "sending") return;
-    const files = (data.files || []).map((file) => file.id);
-    const { ok, reason, isLost } = await call("POST", "/messages", { id, text: data.text, files, conversation: data.conversation });
-    const known = unsent.get(id); // not there if the server has told of it meanwhile
-    if (known) stand(ok ? { ...known, state: "kept" } : { ...known, state: "failed", reason: `${isLost ? "not sent yet" : "not sent"}: ${reason}`, isLost });
-  });
+/* Sends the unsent messages in their order. In each conversation, a message waits for the message before it. The page
+   tries again after 1 to 30 seconds, and at once when the server can be reached. The id keeps a message single. */
+async function deliver() {
+  wantsDelivery = true;
+  if (isDelivering) return;
+  isDelivering = true;
+  clearTimeout(retry);
+  const waiting = new Set(); // conversations with a message that was not sent
+  while (wantsDelivery) {
+    wantsDelivery = false;
+    waiting.clear();
+    for (const id of unsent.keys()) await deliverOne(id, waiting);
+  }
+  isDelivering = false;
+  if (waiting.size) {
+    retry = setTimeout(deliver, retryPause);
+    retryPause = Math.min(retryPause * 2, LONGEST_PAUSE);
+  }
+}
+
+async function deliverOne(id, waiting) {
+  const data = unsent.get(id);
+  if (data.isRefused) return;
+  if (waiting.has(data.conversation)) return stand({ ...data, state: "failed", reason: "not sent yet: an earlier message is not sent" });
+  const files = (data.files || []).map((file) => file.id);
+  const { ok, status, reason } = await call("POST", "/messages", { id, text: data.text, files, conversation: data.conversation });
+  const known = unsent.get(id); // not there if the server has told of it meanwhile
+  if (!known) return;
+  if (ok) return stand({ ...known, state: "kept" });
+  const isRefused = status >= 400 && status < 500 && !MAY_PASS.includes(status);
+  if (!isRefused) waiting.add(data.conversation);
+  stand({ ...known, state: "failed", reason: `${isRefused ? "not sent" : "not sent yet"}: ${reason}`, isRefused });
+}
+
+function reached() {
+  retryPause = SHORTEST_PAUSE;
+  reconnect();
+  deliver();
+}
+
+function sendAgain(id) {
+  stand({ ...unsent.get(id), state: "sending", reason: "", isRefused: false });
+  deliver();
 }
 
 function say(said, files, conversation) {
   const id = newId();
   if (conversation === written.fresh) written.fresh = newId();
-  unsent.set(id, { id, kind: "message", text: said, files, at: Date.now(), order: Infinity, conversation });
-  deliver(id);
+  stand({ id, kind: "message", text: said, files, at: Date.now(), order: Infinity, conversation, state: "sending", reason: "", isRefused: false });
+  deliver();
 }
 
 function discard(id) {
@@ -342,6 +387,7 @@ function discard(id) {
   entries.delete(id);
   settle();
   text.focus();
+  deliver();
 }
 
 function edit(id, said) {
@@ -461,7 +507,10 @@ function upload(one, conversation) {
   request.addEventListener("load", () => {
     if (request.status === 401) return location.reload();
     const told = request.response || {};
-    if (request.status === 201) one.told = told;
+    if (request.status === 201) {
+      one.told = told;
+      reached();
+    }
     ends(one.told ? "" : `not uploaded: ${told.error ? told.error.message : request.status}`);
   });
   request.addEventListener("error", () => ends("not uploaded: the server cannot be reached"));
@@ -734,13 +783,15 @@ addEventListener("hashchange", () => open(named() || "main"));
 function online(up) {
   part("link").textContent = up ? "Connected" : "Connecting again…";
   part("link").classList.toggle("up", up);
-  if (up) for (const one of [...unsent.values()]) if (one.isLost && one.state === "failed") deliver(one.id); // the id keeps it single
+  if (up) reached();
 }
 
 function takeEntry(data) {
   if (data.kind === "message") {
-    unsent.delete(data.id);
-    remember();
+    if (unsent.delete(data.id)) {
+      remember();
+      deliver();
+    }
   } else if (!data.draft) writing.delete(data.conversation);
   const listed = conversations.find((one) => one.id === data.conversation);
   if (listed && !data.draft && data.order > listed.at) {
@@ -796,7 +847,7 @@ async function read(body, alive) {
 }
 
 async function listen() {
-  let pause = 1000;
+  let pause = SHORTEST_PAUSE;
   for (;;) {
     const ends = new AbortController();
     let silence;
@@ -811,7 +862,7 @@ async function listen() {
       if (answer.status === 401) return location.reload();
       if (answer.ok) {
         online(true);
-        pause = 1000;
+        pause = SHORTEST_PAUSE;
         readConversations();
         await read(answer.body, alive);
       }
@@ -822,11 +873,13 @@ async function listen() {
     online(false);
     await new Promise((next) => {
       setTimeout(next, pause);
-      addEventListener("online", next, { once: true });
+      reconnect = next;
     });
-    pause = Math.min(pause * 2, 30000);
+    pause = Math.min(pause * 2, LONGEST_PAUSE);
   }
 }
+
+addEventListener("online", reached);
 
 async function start() {
   grow();
