@@ -219,6 +219,25 @@ async def test_a_request_that_was_overheard_is_not_taken_under_another_id(adapte
     assert {one.message_id for one in gateway.accepted} == {"pier/d-1"}
 
 
+async def test_a_delivery_id_that_comes_again_with_another_body_is_a_conflict(
+    adapter, gateway, clock
+) -> None:
+    bodies = [
+        b'{"text": "Lights on", "count": 1}',
+        b'{"text": "Lights off", "count": 1}',
+        b'{"text": "Lights on", "count": 2}',
+        b'{"count": 1,"text": "Lights on"}',
+    ]
+    async with calling(adapter) as client:
+        found = [
+            await client.post("/webhook/pier", content=body, headers=signed(clock, body)) for body in bodies
+        ]
+        pushes = [b'{"repo": {"name": "boats"}, "commits": [{"message": "%d"}]}' % n for n in (1, 2, 1)]
+        found += [await client.post("/webhook/hub", content=one, headers=github(one, "d")) for one in pushes]
+    assert [one.status_code for one in found] == [202, 409, 409, 202, 202, 409, 202]
+    assert found[1].json()["error"]["code"] == "idempotency_conflict"
+
+
 async def test_a_body_over_1_mib_is_refused_without_being_read(adapter, clock) -> None:
     read = 0
 

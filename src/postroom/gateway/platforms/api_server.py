@@ -17,10 +17,12 @@ tells its whole conversation. Who has the key may speak in every session. Instru
 to agents that are models; others refuse `tools`, `tool_choice` and `response_format` by name.
 
 `Idempotency-Key` names the message: with the same key the same answer is given, or waited for, and nothing is
-asked twice. Without a key, a request that counts itself as a retry (`x-stainless-retry-count`) is a repeat of
-the newest equal request of the last hour. So is an equal request with the same history whose caller got no
-answer. Equal words alone are no repeat: in a session, a request without history is a new message. Each answer
-and each time-out (504) tells the key to ask again with. What was asked and answered is looked up in the store
+asked twice. A request that failed or was cancelled has no answer: its repeat begins a new run.
+
+Without a key, a request that counts itself as a retry (`x-stainless-retry-count`) is a repeat of the newest
+equal request of the last hour. So is an equal request with the same history whose caller got no answer.
+Equal words alone are no repeat: in a session, a request without history is a new message. Each answer and
+each time-out (504) tells the key to ask again with. What was asked and answered is looked up in the store
 where it is not in memory: the same holds after a restart, for as long as inbound messages are kept.
 
 A caller that hangs up cancels the run, unless the request asked for `background`, or the run also answers

@@ -22,7 +22,8 @@ A route is a table of texts:
 
 The scheme `postroom`: `X-Postroom-Timestamp` is the time in seconds since the epoch and
 `X-Postroom-Signature: v1=<hex>` is the HMAC-SHA256 of `<timestamp>.<raw body>`; `X-Postroom-Delivery` names
-the delivery, the same each time it is repeated. Without a delivery id its content names it. A signature that
+the delivery, the same each time it is repeated. Without a delivery id its content names it. The same id with
+another body is a 409 in the same chat; bodies are compared as JSON, not byte by byte. A signature that
 was taken under one delivery id is refused under another while its time stamp is good, for the id is not
 signed; that is known to this process only. GitHub's signature and GitLab's token hold no time stamp: they
 are as good as the connection is private.
@@ -43,6 +44,7 @@ above.
 """
 
 import asyncio
+import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -172,6 +174,7 @@ class WebhookAdapter(HttpAdapter):
             return json_response({"delivery": delivery, "status": "ignored", "missing": missing}, 202)
         event = self._event(route, delivery, data, body)
         await self._keep(event)
+        await self._refuse_other_content(event)
         told = {"message_id": event.message_id, "delivery": delivery, "status": "kept"}
         if route.callback_url is None:
             told["answers"] = _whole(request, _answers_at(route.name, delivery))
@@ -192,11 +195,30 @@ class WebhookAdapter(HttpAdapter):
             message_id=f"{route.name}/{delivery}",
             timestamp=self._clock.now(),
         )
+        event.metadata["fingerprint"] = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
         if fields := foreign_fields(route, data, body):
             event.metadata["fields"] = fields
         if event.is_command():
             event.message_type = MessageType.COMMAND
         return event
+
+    async def _refuse_other_content(self, event: MessageEvent) -> None:
+        """Refuse a message whose delivery id names a stored message with other content.
+
+        The stored message stays as it is. The comparison comes after the store, so that the later one of two
+        requests at the same time is refused too. Messages that an older release stored are not compared.
+
+        Raises:
+            Refused: The stored message has other content.
+            StoreError: The stored message could not be read.
+        """
+        if event.source is None or event.message_id is None:
+            return
+        stored = await self._receiver().look_up(event.source, event.message_id)
+        fingerprint = event.metadata["fingerprint"]
+        if stored is not None and stored.event.metadata.get("fingerprint", fingerprint) != fingerprint:
+            told = "this delivery id was used with another body: give each delivery an id of its own"
+            raise Refused(409, "idempotency_conflict", told)
 
     def _refuse_replay(self, signed: str, delivery: str, until: int) -> None:
         """Refuse a signature that was taken under another delivery id: somebody overheard it."""
