@@ -36,19 +36,19 @@ FAULTS = {
         "dispatch/recovery.py",
         "        limit = min(slots.free + len(slots), _MOST_DUE)\n",
         "        limit = 0\n",
-        f"{MAILBOX}/test_due_work.py::test_a_delayed_dispatch_starts_at_its_instant_and_not_before",
+        f"{MAILBOX}/test_recovery.py::test_a_delayed_dispatch_starts_at_its_instant_and_not_before_also_by_itself",
     ),
     "2 a run past its first step is not executed again": Planted(
         "dispatch/completion.py",
         "    return run.status is not RunStatus.DONE\n\n\ndef answer_of(",
         "    return run.status is not RunStatus.DONE and not run.steps\n\n\ndef answer_of(",
-        f"{MAILBOX}/test_reexecution.py::test_a_run_past_its_first_step_is_resumed_and_comes_to_its_end",
+        f"{MAILBOX}/test_execution.py::test_a_run_past_its_first_step_goes_on_as_its_executor_says_and_comes_to_its_end",
     ),
     "3 two dispatches share one waiting run": Planted(
         "dispatch/submission.py",
         "            row = tx.runs.dispatches.load(existing.dispatch_id)\n",
         "            row = None\n",
-        f"{MAILBOX}/test_resumed_runs.py::test_a_second_message_joins_the_dispatch_that_is_queued",
+        f"{MAILBOX}/test_waiting.py::test_a_second_message_joins_the_dispatch_that_is_queued",
     ),
     "4 renewal gives up after one error": Planted(
         "dispatch/worker.py",
@@ -60,25 +60,25 @@ FAULTS = {
         "dispatch/completion.py",
         "        if run is not None and (is_left_open(run, dispatch) or result is not self.result):\n",
         "        if run is not None and is_left_open(run, dispatch) and result.response:\n",
-        f"{MAILBOX}/test_reexecution.py::test_a_failure_that_leaves_nothing_to_try_is_consumed_and_ends_the_run",
+        f"{MAILBOX}/test_execution.py::test_a_failure_that_leaves_nothing_to_try_is_consumed_and_ends_the_run",
     ),
     "6 backoff is off by one": Planted(
         "dispatch/completion.py",
         "failed, normal = dispatch.attempt_count + 1, config",
         "failed, normal = dispatch.attempt_count, config",
-        f"{MAILBOX}/test_config.py::test_nack_backoff_progression",
+        f"{MAILBOX}/test_records.py::test_nack_backoff_progression",
     ),
     "6 retry-after is not honoured": Planted(
         "dispatch/completion.py",
         ", retry_after_ms or 0)",
         ", 0)",
-        f"{MAILBOX}/test_due_work.py::test_a_failed_run_is_executed_again_after_the_delay_that_was_asked_for",
+        f"{MAILBOX}/test_execution.py::test_a_failed_run_is_executed_again_after_the_delay_that_was_asked_for",
     ),
     "7 a refused foreground submission has interrupted": Planted(
         "dispatch/submission.py",
         "        core, thread_id = self._core, request.thread_id\n        options =",
         "        core, thread_id = self._core, request.thread_id\n        await core.dispatches.interrupt(thread_id)\n        options =",
-        f"{MAILBOX}/test_strategies.py::test_a_foreground_submission_that_is_refused_changes_nothing",
+        "tests/embedded/test_cancels_are_kept.py::test_a_refused_submission_leaves_the_active_run_to_finish",
     ),
     "8 a requeued row keeps its completion": Planted(
         "contracts/dispatch.py",
@@ -102,19 +102,19 @@ FAULTS = {
         "dispatch/completion.py",
         "        return run.waiting is None or run.waiting.since_dispatch_id != dispatch.dispatch_id\n",
         "        return True\n",
-        f"{MAILBOX}/test_reexecution.py::test_a_run_that_came_to_wait_is_not_resumed_by_its_own_lost_acknowledgement",
+        f"{MAILBOX}/test_execution.py::test_a_run_that_came_to_wait_is_not_resumed_by_its_own_lost_acknowledgement",
     ),
     "12 reconciliation does not look at whose the run is": Planted(
         "dispatch/completion.py",
         "    is_its = run.thread_id == dispatch.thread_id and run.dispatch_id in (None, dispatch.dispatch_id)\n",
         "    is_its = run.thread_id == dispatch.thread_id\n",
-        f"{MAILBOX}/test_bad_input.py::test_a_row_of_a_cancelled_dispatch_does_not_end_a_run_that_another_delivers",
+        f"{MAILBOX}/test_recovery.py::test_a_row_that_was_ended_does_not_end_a_run_that_another_dispatch_has_by_now",
     ),
     "13 a failure that is tried again tells an end": Planted(
         "dispatch/completion.py",
         "        await attempt.sink.emit(retrying)\n",
         "        await self._tell_failure(row, attempt.sink, outcome.error)\n",
-        f"{MAILBOX}/test_known_faults.py::test_a_failure_that_is_tried_again_tells_no_end_and_the_reader_stays",
+        f"{MAILBOX}/test_event_capture.py::test_a_failure_that_is_tried_again_tells_no_end_and_the_reader_stays",
     ),
     "14 a purge resets the epoch": Planted(
         "stores/sql/dispatches.sql",
@@ -132,13 +132,13 @@ FAULTS = {
         "dispatch/events.py",
         "        try:\n            for first_seq, messages in _stretches(records):\n",
         "        if len(records) != len(ids):\n            raise InternalError('a run that cannot be told of')\n        try:\n            for first_seq, messages in _stretches(records):\n",
-        f"{MAILBOX}/test_known_faults.py::test_one_run_that_cannot_be_told_of_does_not_keep_the_others_from_recovery",
+        f"{MAILBOX}/test_event_capture.py::test_one_run_that_cannot_be_told_of_does_not_keep_the_others_from_recovery",
     ),
     "17 a busy signal is the last look at a dispatch": Planted(
         "dispatch/worker.py",
         "            self._rest(job)\n            if job.next is not None:\n                return await self._begin_next(job.next, job.kept_since)\n",
         "            self._rest(job)\n            return None\n",
-        f"{MAILBOX}/test_dispatch_signals.py::test_dispatch_signal_busy_ack_still_runs_queued_dispatch_after_current_finishes",
+        f"{MAILBOX}/test_lifecycle.py::test_dispatch_signal_busy_ack_still_runs_queued_dispatch_after_current_finishes",
     ),
     "18 a live target must match exactly": Planted(
         "contracts/live.py",
@@ -150,13 +150,13 @@ FAULTS = {
         "dispatch/planning.py",
         "        status=RunStatus.CREATED,\n        parent_run_id=activation.trace.parent_run_id,\n        created_at=now,\n",
         "        status=RunStatus.CREATED,\n        parent_run_id=activation.trace.parent_run_id,\n        created_at=now // 1000,\n",
-        f"{MAILBOX}/test_known_faults.py::test_instants_of_runs_messages_and_dispatches_are_of_one_unit",
+        f"{MAILBOX}/test_records.py::test_instants_of_runs_messages_and_dispatches_are_of_one_unit",
     ),
     "20 the mailbox's own work is pinned to nothing": Planted(
         "dispatch/registry.py",
         "            pinned = None if manifest is None else str(manifest.publication_id)\n",
         "            pinned = None\n",
-        f"{MAILBOX}/test_known_faults.py::test_work_that_the_mailbox_submits_itself_is_pinned_to_the_latest_publication",
+        f"{MAILBOX}/test_records.py::test_work_that_the_mailbox_submits_itself_is_pinned_to_the_latest_publication",
     ),
 }
 
@@ -242,6 +242,6 @@ def test_a_planted_fault_is_caught(name: str, copy: Path) -> None:
 @pytest.mark.timeout(180)
 def test_the_copy_is_what_is_tested(copy: Path) -> None:
     """Without a fault the same tests pass, and with a broken copy none does."""
-    assert run_tests(f"{MAILBOX}/test_known_faults.py", copy).returncode == 0
+    assert run_tests(f"{MAILBOX}/test_event_capture.py", copy).returncode == 0
     with planted(copy, "postroom/dispatch/mailbox.py", "raise ImportError('this copy is broken')\n"):
-        assert run_tests(f"{MAILBOX}/test_known_faults.py", copy).returncode > 1
+        assert run_tests(f"{MAILBOX}/test_event_capture.py", copy).returncode > 1

@@ -20,6 +20,8 @@ import msgspec
 import postroom
 
 HOME = f"{Path(postroom.__file__).resolve().parent}/"
+KIT = f"{HOME}testing/"
+"""The kit for tests is on no path: its watch over the garbage collector is called at any time."""
 ASKS_POSTGRES = frozenset({"PostgresTransaction._asked_for", "PostgresTransaction.run"})
 
 
@@ -87,7 +89,12 @@ class Trace:
 
     def _called(self, frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
-        if self._is_on and event == "call" and code.co_filename.startswith(HOME):
+        if (
+            self._is_on
+            and event == "call"
+            and code.co_filename.startswith(HOME)
+            and not code.co_filename.startswith(KIT)
+        ):
             self._calls[code.co_filename.removeprefix(HOME), code.co_qualname, code.co_firstlineno] += 1
             self._postgres += code.co_qualname in ASKS_POSTGRES
 

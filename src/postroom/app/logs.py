@@ -26,8 +26,11 @@ _SECRET_KEYS: Final = re.compile(
 _MESSAGE_KEYS: Final = frozenset({"body", "body_md", "markdown", "snippet"})
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _DEEPEST: Final = 6
-_CHATTY: Final = ("asyncio", "httpcore2", "httpx2", "mcp", "sse_starlette")
-"""The clients of HTTP among them write whole addresses, in which a person may have put a key."""
+_CHATTY: Final = ("asyncio", "httpcore2", "httpx2", "mcp", "sse_starlette", "uvicorn.error")
+"""Loggers whose lines below warnings are not written.
+
+The HTTP clients write whole addresses, which may hold a key. The HTTP server writes four lines at each start.
+"""
 TOLD_AGAIN: Final = timedelta(minutes=1)
 """After so long a failure that goes on is told again."""
 _MOST_REPEATS: Final = 1_000

@@ -3,12 +3,15 @@
 import asyncio
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from starlette.types import Receive, Scope, Send
 
 if TYPE_CHECKING:
     from postroom.mcp_server.endpoint import McpOverHttp
+
+_LOADED: Final = ("postroom.mcp_server.endpoint", "rich.logging")
+"""Modules that the first MCP request needs; the SDK imports the second when a server is made."""
 
 
 class LoadedOnUse:
@@ -51,8 +54,8 @@ class LoadedOnUse:
     async def _load(self) -> "McpOverHttp":
         async with self._loading:
             if self._made is None:
-                # In a thread, so that nobody else waits while it is read.
-                await asyncio.to_thread(import_module, "postroom.mcp_server.endpoint")
+                for module in _LOADED:  # in a thread, so that no other request waits
+                    await asyncio.to_thread(import_module, module)
                 self._made = self._make()
                 self._begin.set()
         await self._is_running.wait()
