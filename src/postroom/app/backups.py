@@ -168,8 +168,8 @@ class Backups:
         Raises:
             StoreError: the folder cannot be read.
         """
-        damaged = await asyncio.to_thread(_damaged, self.folder, full=full)
         (found, _), now = await asyncio.to_thread(_found, self.folder), self._clock.now()
+        damaged = await asyncio.to_thread(_damaged, found, full=full)
         newest = _newest([one for one in found if one.path.name not in damaged], now)
         age_ms = None if newest is None else now - newest.made_at
         return replace(await self.state(), newest=newest, age_ms=age_ms, damaged=damaged)
@@ -334,9 +334,8 @@ def stamp(instant: int) -> str:
     return iso(instant).replace(":", "").replace(".", "")
 
 
-def _damaged(folder: Path, *, full: bool) -> tuple[str, ...]:
-    found = sorted(backups_in(folder), key=lambda one: one.path.name)
-    damaged = (one.path for one in found if (fault_of(one) if full else one.fault))
+def _damaged(found: Sequence[Backup], *, full: bool) -> tuple[str, ...]:
+    damaged = sorted(one.path for one in found if (fault_of(one) if full else one.fault))
     return tuple(path.name for path in damaged if path.exists())  # and was not removed meanwhile
 
 
