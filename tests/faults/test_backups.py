@@ -284,12 +284,15 @@ async def test_a_server_killed_during_the_copy_leaves_no_backup_and_the_next_one
     )
     assert killed.returncode == -9
     assert f"{target.name}.partial" in files(tmp_path)
+    digest = folder / "daily-2023-11-14T221300000Z.db.sha256"  # a kill before the copy got its name leaves it
+    digest.write_text("0  daily-2023-11-14T221300000Z.db\n")
     assert target.name not in files(tmp_path)
     store = await asyncio.to_thread(SqliteStore.open, tmp_path / "postroom.db", clock=clock)
     timed = backups(tmp_path, store, clock)
     assert (await timed.state()).newest is None
     await timed.round()
     assert files(tmp_path) == ["daily-2023-11-14T221320000Z.db"]
+    assert not digest.exists()
     await asyncio.to_thread(store.close)
 
 

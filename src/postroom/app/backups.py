@@ -261,7 +261,9 @@ def remove(backup: Backup) -> None:
 
 
 def remove_left(folder: Path) -> None:
-    """Remove the copies that a killed process left; no other process makes one in the folder. Blocks.
+    """Remove the copies, and the digests without a backup, that a killed process left. Blocks.
+
+    The caller makes the only backup in the folder.
 
     Raises:
         OSError: A file cannot be removed.
@@ -270,6 +272,9 @@ def remove_left(folder: Path) -> None:
         for named in (f"{kind}-*{SUFFIX}{PARTIAL}*", f"{kind}-*{COPY}*"):
             for left in _named(folder, named):
                 left.unlink(missing_ok=True)
+        for digest in _named(folder, f"{kind}-*{SUFFIX}.sha256"):
+            if not digest.with_suffix("").exists():
+                digest.unlink(missing_ok=True)
 
 
 def _named(folder: Path, pattern: str) -> list[Path]:
@@ -294,7 +299,7 @@ def folder_of(settings: Settings) -> Path:
 def backups_in(folder: Path) -> list[Backup]:
     """Return the backups in a folder that postroom named, in no order; none if there is no folder. Blocks.
 
-    Other files, folders and links in the folder are somebody else's.
+    Other files, folders and links in the folder are left alone.
 
     Raises:
         StoreError: the folder cannot be read, or is none.

@@ -171,7 +171,7 @@ def spelled(raw: str) -> list[str]:
 
 
 def _refuse_lines_and_lists(raw: str, text: str) -> None:
-    """Refuse line numbers behind a path, and several paths in one text.
+    """Refuse line numbers after a path, and several paths in one text.
 
     Raises:
         InvalidPattern: The text has one of these forms; the remedy names the paths.

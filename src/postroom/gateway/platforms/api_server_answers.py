@@ -228,7 +228,7 @@ def _goes_on(told: str, sure: str) -> bool:
 
 
 def refuse_other_content(earlier: str | None, fingerprint: str) -> None:
-    """Refuse a key whose earlier request has another fingerprint; None is an earlier one that is not known.
+    """Refuse a key whose earlier request has another fingerprint; None if the earlier one is unknown.
 
     Raises:
         Refused: The fingerprints differ.

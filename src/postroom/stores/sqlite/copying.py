@@ -186,7 +186,7 @@ class _Pace:
 
 
 def sync_file(file: Path) -> None:
-    """Have the content of a file survive a power cut.
+    """Write the content of a file to the disk, so that it survives a power cut.
 
     Raises:
         OSError: The file cannot be opened or synced.
@@ -238,14 +238,14 @@ def name_with_digest(copy: Path, target: Path, digest: str) -> None:
 
 
 def refuse_changed(file: Path, backup: Path) -> None:
-    """Compare a file with the digest beside the backup that it is, or is a copy of; no digest, no comparison.
+    """Compare a backup, or a copy of it, with the digest beside the backup, if there is one.
 
     Raises:
         StoreCorrupt: The file is not as the backup was written.
         OSError: The digest or the file cannot be read.
     """
     try:
-        told = digest_file(backup).read_text(encoding="utf-8")
+        told = digest_file(backup).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return
     if told.split(" ")[0] != digest_of(file):
