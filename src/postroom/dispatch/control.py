@@ -70,7 +70,7 @@ class Control:
         return True
 
     def _cancelled_in(self, tx: Transaction, id: str) -> _Cancelled:
-        """Cancel the run or dispatch with this id under the lock of its thread; no process claims it meanwhile.
+        """Cancel the run or dispatch with this id under the lock of its thread.
 
         Return the dispatch that is at work and is told to end, the queued dispatch that was withdrawn with
         its run, the run that waited, the address of a run that only a live channel reaches, or None.
