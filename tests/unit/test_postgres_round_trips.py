@@ -104,4 +104,7 @@ async def test_what_a_change_still_knows_after_others_changed_the_limits_is_what
         items = [Item(f"t{number % 70}", number, tenant="b", limit_key="k") for number in range(200)]
         for handle in await mailbox.enqueue_many(items):
             assert await handle.result(timeout=60) == "done"
+        account = config.budgets[0].account({BudgetScope.TENANT: "b"}, mailbox.stores.clock.now())
+        spent = await mailbox.stores.threads.spending([account.scope])
+        assert spent[account.scope].runs == 200  # the claims of a commit share what they read, and add up
     assert (changed, kept.keys()) == ([], LOOKS_OF_ONE_THREAD)

@@ -76,6 +76,7 @@ PUT_TOGETHER = {
 MAY_BE_SCANNED = {
     *("json_each", "found", "due", "walked", "counted", "one", "(subquery", "CONSTANT", "unreadable_rows"),
     *("run_commands", "above", "below", "t"),  # what is asked of runs at work: a few rows
+    "spent",  # one row, which is written
     "n",  # the orders that a poll for effects looks at: a few of each target
 }
 SMALL = {

@@ -4,10 +4,10 @@ A budget may have a window: what was used up in it counts until it ends, and the
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -55,6 +55,16 @@ class Spending:
     """The run that asks, for all of the scope, whether they may use as much again; as it is stored."""
     is_refused: bool = False
     """Whether a person has said no to that; as it is stored."""
+
+    def plus(self, more: "Spending") -> "Spending":
+        """Return what the scope has used up with `more`."""
+        return replace(
+            self,
+            runs=self.runs + more.runs,
+            wall_ms=self.wall_ms + more.wall_ms,
+            tokens=self.tokens + more.tokens,
+            cost_micros=self.cost_micros + more.cost_micros,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +130,14 @@ class Budget:
 
 
 def window_of(window: BudgetWindow, zone: str, now: int) -> tuple[str, int]:
-    """Return what the window is called that holds an instant, and the instant at which it ends."""
-    local = datetime.fromtimestamp(now // 1_000, _zone(zone))
+    """Return the name of the window that holds an instant, and the instant at which the window ends."""
+    return _window_of(window, zone, now // 60_000)
+
+
+@lru_cache(maxsize=64)
+def _window_of(window: BudgetWindow, zone: str, minute: int) -> tuple[str, int]:
+    """Return the same for a minute since the epoch: windows begin and end with minutes."""
+    local = datetime.fromtimestamp(minute * 60, _zone(zone))
     if window is BudgetWindow.HOUR:
         begins = local.replace(minute=0, second=0)
         ends, name = begins.astimezone(UTC) + _HOUR, f"{begins:%Y-%m-%dT%H:%M}"

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol, Self
 
+from postroom.contracts.budgets import Spending
+
 Dialect = Literal["sqlite", "postgres"]
 OF_A_PROJECT: Final = "mail:"
 """So begins the key of a change that orders by a project; others order by a thread, or by nothing."""
@@ -28,6 +30,12 @@ class SqlTransaction(Protocol):
 
     known: dict[tuple[Any, ...], list[Row]]
     """What looks gave, by statement and values, until something is written or locked; see `Tables`."""
+
+    spent: dict[str, Spending]
+    """The spending of scopes that a change has read under the lock of limits; each write to it is added.
+
+    The changes of a group on PostgreSQL share it: they hold the lock until they are committed.
+    """
 
     instant: int | None
     """The instant of the change, None until it is read.

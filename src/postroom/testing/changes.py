@@ -219,6 +219,7 @@ class _WatchedTransaction(SqlTransaction):
     def __init__(self, sql: SqlTransaction) -> None:
         self.sql = sql
         self.known = sql.known
+        self.spent = {}
         self._is_within = False
         self.has_ended = False
         self.broken: set[str] = set()

@@ -8,6 +8,7 @@ from typing import Final
 
 from typing_extensions import override
 
+from postroom.contracts.budgets import Spending
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.limits import LIMITS
 from postroom.stores.postgres.connection import Answer, Connection
@@ -26,9 +27,13 @@ OF_ONE_THREAD: Final = frozenset(
         "threads.append_message",
         "dispatches.move",
         "dispatches.enqueue",
+        "threads.spend",
     )
 )
-"""Writes of one row each, which belongs to a thread: whoever writes it has the thread's lock."""
+"""Writes of one row each, which belongs to a thread: whoever writes it has the thread's lock.
+
+`threads.spend` adds to its row, in whatever order it is written.
+"""
 LOOKS_OF_ONE_THREAD: Final = frozenset(
     (
         "dispatches.commands",
@@ -88,6 +93,7 @@ class PostgresTransaction(SqlTransaction):
         may_wait: bool = True,
         only_first: bool = False,
         others: Mapping[str, int] | None = None,
+        spent: dict[str, Spending] | None = None,
     ) -> None:
         self.connection = connection
         self._others = others
@@ -95,6 +101,7 @@ class PostgresTransaction(SqlTransaction):
         self._written_to: int | None = None
         """The place of what this run wrote last, in what the connection is to write."""
         self.known = {}
+        self.spent = {} if spent is None else spent
         self.instant = None
         self.failure: Exception | None = None
         self.may_defer = False

@@ -10,7 +10,7 @@ from postroom.stores.postgres.values import Bound, array
 from postroom.stores.statements import Statement
 
 _PLACE: Final = re.compile(r"\$(\d+)")
-_VALUES: Final = re.compile(r"VALUES \(([^)]*)\)")
+_VALUES: Final = re.compile(r"VALUES \(((?:[^()]|\([^()]*\))*)\)")
 _WHERE: Final = re.compile(r"\s+WHERE ")
 _TYPES: Final = {20: "bigint", 25: "text", 1016: "bigint[]", 1009: "text[]"}
 """The types by which statements are asked together, by the numbers that PostgreSQL has for them."""
@@ -35,17 +35,22 @@ def together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
 def written_together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
     """Return the statement that takes an array for each parameter of a write of one row; None as `together`.
 
-    No two may write the same row: of an UPDATE one would be left out.
+    No two may write the same row, unless the statement adds them up: of an UPDATE one would be left out.
     """
     if not types or not _TYPES.keys() >= set(types):
         return None
     given = f"FROM {_given(types)}"
     text = _from_given(statement, types)
     if text.startswith("INSERT"):
-        text = _VALUES.sub(lambda match: f"SELECT {match[1]} {given}", text)
+        text = _VALUES.sub(lambda match: f"SELECT {_named(match[1])} {given}", text)
     else:
         text = _WHERE.sub(f" {given} WHERE ", text)
     return replace(statement, name=f"{statement.name}+", text=text)
+
+
+def _named(values: str) -> str:
+    """Return values with the names that the columns of VALUES have."""
+    return ", ".join(f"{value} AS column{place}" for place, value in enumerate(values.split(","), start=1))
 
 
 def _given(types: tuple[int, ...]) -> str:

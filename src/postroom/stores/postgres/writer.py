@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final
 
+from postroom.contracts.budgets import Spending
 from postroom.contracts.errors import (
     CommitUnknown,
     InternalError,
@@ -241,6 +242,7 @@ class _Work:
         """The names that changes have locked that are done, and how many were done by then."""
         self._is_alone = len(group) == 1
         self._waits = group[0] if may_wait else None
+        spent = dict[str, Spending]()
         self._waiting = [
             (
                 change,
@@ -249,6 +251,7 @@ class _Work:
                     may_wait=change is self._waits,
                     only_first=not self._is_alone,
                     others=self._locked if change.key else None,
+                    spent=spent,
                 ),
             )
             for change in group

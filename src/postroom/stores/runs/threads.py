@@ -257,9 +257,11 @@ class Threads(Tables):
 
     def spending(self, scopes: Sequence[str]) -> dict[str, Spending]:
         """Return what each scope has spent so far."""
-        looks = [("threads.spending", {"scopes": (scope,)}) for scope in scopes]  # each scope is asked once
-        found = {row[0]: _spending(row) for rows in self._asked(looks).values() for row in rows}
-        return {scope: found.get(scope) or Spending(scope=scope) for scope in scopes}
+        spent = self._sql.spent
+        # Each scope is asked once.
+        looks = [("threads.spending", {"scopes": (scope,)}) for scope in scopes if scope not in spent]
+        spent.update((row[0], _spending(row)) for rows in self._asked(looks).values() for row in rows)
+        return {scope: spent.setdefault(scope, Spending(scope=scope)) for scope in scopes}
 
     def spend(self, spends: Sequence[Spending]) -> None:
         """Add to what scopes have spent, always in the same order, so that no two wait for each other."""
@@ -268,11 +270,15 @@ class Threads(Tables):
             {name: getattr(one, name) for name in _SPENT} | {"window_end": one.until or 0} for one in ordered
         ]
         self._sql.run_many("threads.spend", values)
+        for one in ordered:
+            if (before := self._sql.spent.get(one.scope)) is not None:
+                self._sql.spent[one.scope] = before.plus(one)
 
     def put_asker(self, scope: str, until: int | None, run_id: str, *, is_refused: bool = False) -> None:
         """Store which run asks for all of a scope, '' for none; to be decided on under the lock of limits."""
         values = {"scope": scope, "window_end": until or 0, "asked_by": run_id, "is_refused": int(is_refused)}
         self._sql.run("threads.put_asker", values)
+        self._sql.spent.pop(scope, None)
 
     def asked(self) -> tuple[Spending, ...]:
         """Return the scopes for which a run asks, those without a window first, then by the window's end."""

@@ -444,8 +444,12 @@ SELECT scope, runs, wall_ms, tokens, cost_micros, window_end, asked_by, is_refus
   FROM run_spending WHERE scope IN {texts :scopes};
 
 -- spend
+-- Several are written as one: the sums of each scope.
 INSERT INTO run_spending (scope, runs, wall_ms, tokens, cost_micros, window_end)
-VALUES (:scope, :runs, :wall_ms, :tokens, :cost_micros, :window_end)
+SELECT column1, sum(column2), sum(column3), sum(column4), sum(column5), max(column6)
+  FROM (VALUES (:scope, CAST(:runs AS bigint), CAST(:wall_ms AS bigint), CAST(:tokens AS bigint),
+                CAST(:cost_micros AS bigint), CAST(:window_end AS bigint))) AS spent
+ GROUP BY column1 ORDER BY column1
 ON CONFLICT (scope) DO UPDATE
    SET runs = run_spending.runs + excluded.runs, wall_ms = run_spending.wall_ms + excluded.wall_ms,
        tokens = run_spending.tokens + excluded.tokens, cost_micros = run_spending.cost_micros + excluded.cost_micros;

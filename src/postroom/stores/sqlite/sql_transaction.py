@@ -21,6 +21,7 @@ class SqliteTransaction(SqlTransaction):
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
         self.known = {}
+        self.spent = {}
         self.instant = None
         self._execute = connection.execute
         self._execute_many = connection.executemany
