@@ -157,13 +157,13 @@ async def test_a_run_that_is_tried_again_later_is_tried_now(room: WorkRoom):
         assert 'value="hasten"' in page, address
     room.agents.overloaded = set()
     await room.runs.mailbox.poll()
-    assert (await room.operator.work(work.run_id)).state == "queued"
+    assert (await room.operator.named(work.run_id)).state == "queued"
     form = [(name, hidden(page, name)) for name in ("form_token", "run")]
     tried = await post(browser, RUNS, *form, ("do", "hasten"))
     assert tried.headers["location"] == f"{RUNS}/{work.run_id}?done=hasten"
     await room.runs.mailbox.poll()
     await room.turn()
-    assert (await room.operator.work(work.run_id)).state == "done"
+    assert (await room.operator.named(work.run_id)).state == "done"
     assert (await post(browser, RUNS, *form, ("do", "hasten"))).status_code == 409
 
 
