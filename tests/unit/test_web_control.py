@@ -49,7 +49,7 @@ async def test_a_person_ends_one_of_two_reservations_that_overlap_and_its_holder
     for fields, status in [
         ((*form, ("do", "end")), 409),
         ((form[0], ("name", "Zoe"), ("reservation", str(first)), ("do", "end")), 404),
-        ((*form[:2], ("reservation", "x"), ("do", "end")), 404),
+        ((*form[:2], ("reservation", "x"), ("do", "end")), 400),
         ((*form[:2], ("reservation", "999"), ("do", "end")), 404),
         ((*form[:2], ("reservation", str(first)), ("do", "burn")), 400),
         ((*form[:2], ("do", "share")), 400),

@@ -303,7 +303,7 @@ def waiting_messages(tx: Transaction, slug: str, most_threads: int | None = None
         latest = tx.runs.threads.latest_runs(thread_id, 1)
         why, behind = "its next run takes it", None
         if claimed is not None:
-            why, behind = f"{name} is at work, and reads this after that", claimed.run_id
+            why, behind = "it is at work, and reads this after that", claimed.run_id
         elif latest and latest[0].status is RunStatus.WAITING:
             why, behind = why_held(name, latest[0]), latest[0].run_id
         found += [

@@ -60,14 +60,14 @@ async def runs(site: WorkingSite, request: Request) -> Response:
             "agents": agents[:OFFERED],
             "has_more_agents": len(agents) > OFFERED,
             "found": found,
-            "works": works,
+            "unsettled": works,
             "waiting": waiting,
             "subjects": subjects_of(tx.mail, project, [*works, *found.works], began),
             "live": choice(request, "live", ("0", "1")) == "1",
         }
 
     shown = await site.read(request, look)
-    works = await services.explained(shown.values["works"])
+    works = await services.explained(shown.values["unsettled"])
     ended = await services.explained(shown.values["found"].works)
     return await site.draw(
         request,

@@ -172,6 +172,8 @@ class Site:
         token = None if services is None else services.visitors.form_token(cookies_of(request))
         filled = {
             "q": "",
+            **shown.values,
+            **values,
             "project": shown.project,
             "frame": shown.frame,
             "now": shown.now,
@@ -181,8 +183,6 @@ class Site:
             "me": remembered_name(request),
             "layout": "parts_only.html" if parts else "base.html",
             "wanted": parts,
-            **shown.values,
-            **values,
         }
         pieces = list[str]()
         for piece in known.generate(filled):
