@@ -42,6 +42,7 @@ def page_routes(store: SqlStore, *, clock: Clock, services: PageServices | None 
     if services is not None:
         site = working = WorkingSite(store=store, clock=clock, services=services)
         works = [
+            working.route("/chats", chats),
             working.route("/p/{slug}/questions", questions, _FORM),
             working.route("/p/{slug}/write", write, _FORM),
             working.route("/p/{slug}/m/{message_id}/mark", mark, _FORM),
@@ -49,7 +50,6 @@ def page_routes(store: SqlStore, *, clock: Clock, services: PageServices | None 
             working.route("/p/{slug}/runs", runs, _FORM),
             working.route("/p/{slug}/runs/{run_id:path}", run, _FORM),
             working.route("/p/{slug}/schedules", schedules, _FORM),
-            working.route("/chats", chats),
             working.route("/chats/{run_id:path}", chat_run, _FORM),
         ]
     return [

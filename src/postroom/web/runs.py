@@ -17,7 +17,6 @@ from postroom.stores.mail.access import MailReads
 from postroom.stores.transaction import Transaction
 from postroom.web import links
 from postroom.web.forms import read_form, see
-from postroom.web.reading import known_project
 from postroom.web.serving import LONGEST_NAME, choice
 from postroom.web.site import PageServices, WorkingSite
 from postroom.web.threads import OFFERED, offered_names
@@ -89,12 +88,9 @@ class RunForm(msgspec.Struct):
 
 async def decide(site: WorkingSite, request: Request) -> Response:
     """Take what a person decides about a run."""
-    services = site.services
+    services, project = site.services, await site.project(request)
     form = await read_form(request, services.visitors, RunForm)
-    slug = request.path_params["slug"]
-    run_id = await site.store.read(
-        lambda tx: known_run(services, tx, known_project(tx.mail, slug), form.run).run_id
-    )
+    run_id = await site.store.read(lambda tx: known_run(services, tx, project, form.run).run_id)
     match form.do:
         case "cancel":
             await services.runs.cancel(run_id)
@@ -110,7 +106,7 @@ async def decide(site: WorkingSite, request: Request) -> Response:
                 value=form.do[:40],
                 remedy="press a button",
             )
-    return see(links.page(slug, "runs", run_id, done=form.do))
+    return see(links.page(project.slug, "runs", run_id, done=form.do))
 
 
 def known_run(services: PageServices, tx: Transaction, project: Project, named: str) -> Work:
