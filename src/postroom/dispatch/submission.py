@@ -65,7 +65,6 @@ from postroom.dispatch.completion import (
     begun_in,
     budgeted,
     claimed_next,
-    is_elsewhere,
     is_late,
 )
 from postroom.dispatch.config import ACTIVE_RUN_CONFLICT_MESSAGE
@@ -953,13 +952,13 @@ class Submissions:
         claims, dispatch = options.claims, self._dispatch_of(tx, plan)
         cap = None if plan.answers else options.queue_cap  # an answer goes to a run that was accepted before
         delivery = Delivery(dispatch=dispatch, queue_cap=cap)
-        if claims is None or is_elsewhere(tx, dispatch.thread_id, claims):
+        if claims is None or claims.is_elsewhere(tx, dispatch.thread_id):
             return plan, self._committed(tx, plan, replace(plan.commit, delivery=delivery)), None
         is_next = is_free and dispatch.available_at <= tx.now()
         if not is_next and not options.is_now:
             done = self._committed(tx, plan, replace(plan.commit, delivery=delivery))
             return plan, done, claimed_next(tx, dispatch.thread_id, claims)
-        commit = replace(plan.commit, delivery=replace(delivery, claim=claims.request, claim_needed=True))
+        commit = replace(plan.commit, delivery=replace(delivery, claim=claims, claim_needed=True))
         # A run that is new and has all that it reads in its plan begins with it.
         is_new = plan.run.status is RunStatus.CREATED and plan.joins is None
         if not claims.begins or not is_new or plan.activation.committed_message_ids:
@@ -996,9 +995,9 @@ class Submissions:
         """Claim what is next on the thread; or, when somebody waits, the dispatch that was joined."""
         if not is_now or plan.joins is None:
             return claimed_next(tx, plan.run.thread_id, claims)
-        if is_elsewhere(tx, plan.run.thread_id, claims):
+        if claims.is_elsewhere(tx, plan.run.thread_id):
             return None
-        row = tx.runs.dispatches.claim_dispatch(plan.joins.dispatch_id, claims.request)
+        row = tx.runs.dispatches.claim_dispatch(plan.joins.dispatch_id, claims)
         return None if row is None else begun_in(tx, row, claims)
 
     def _plan(
