@@ -76,8 +76,8 @@ FAULTS = {
     ),
     "7 a refused foreground submission has interrupted": Planted(
         "dispatch/submission.py",
-        "        core, thread_id = self._core, request.thread_id\n        options =",
-        "        core, thread_id = self._core, request.thread_id\n        await core.dispatches.interrupt(thread_id)\n        options =",
+        "        core, thread_id = self._core, request.thread_id\n        claims, was_free =",
+        "        core, thread_id = self._core, request.thread_id\n        await core.dispatches.interrupt(thread_id)\n        claims, was_free =",
         "tests/embedded/test_cancels_are_kept.py::test_a_refused_submission_leaves_the_active_run_to_finish",
     ),
     "8 a requeued row keeps its completion": Planted(

@@ -57,15 +57,6 @@ class SubmissionFacts(Record, frozen=True, kw_only=True):
     """The run that waits with questions, behind which the thread's others wait."""
 
 
-class LikelyCommit(Record, frozen=True, kw_only=True):
-    """What a submission most likely writes: it is known before the thread was looked at."""
-
-    run_id: str
-    dispatch_id: str
-    dedupe_key: str | None
-    message_ids: tuple[str, ...]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadQuery:
     """Which threads; `parent_thread_id` "" means those without a parent."""

@@ -38,7 +38,7 @@ from postroom.dispatch.planning import build_dispatch, reusable_waiting_run
 from postroom.dispatch.recovery import Lifecycle, MailboxLifecycleHandle, Recovery, Rounds
 from postroom.dispatch.registry import Pinning
 from postroom.dispatch.sinks import EventStream
-from postroom.dispatch.submission import MailboxSubmitResult, Prepared, Submissions
+from postroom.dispatch.submission import MailboxSubmitResult, Prepared, Submission, Submissions
 from postroom.dispatch.worker import DispatchAttempt, Dispatcher, Execution
 from postroom.ports import RunEffects
 from postroom.stores.runs.ports import RunStores
@@ -501,7 +501,7 @@ class Mailbox:
         Raises:
             InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: the request does not fit.
         """
-        return await self._submissions.prepare(request)
+        return await self._submissions.prepare(Submission(request=request, is_queued=False))
 
     def build_dispatch(self, request: RunActivation) -> RunDispatch:
         """Return the dispatch of a prepared request, to be enqueued.

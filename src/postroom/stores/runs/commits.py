@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import Interrupt, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
     ActiveRunConflict,
@@ -14,10 +15,29 @@ from postroom.contracts.errors import (
 from postroom.contracts.run_stores import Delivery, ThreadCommit
 from postroom.contracts.runs import Thread
 from postroom.stores.runs import rows
-from postroom.stores.runs.dispatches import against_look, due_look, interrupted, queue_look, refuse_taken
+from postroom.stores.runs.dispatches import (
+    against,
+    against_look,
+    due_look,
+    interrupted,
+    queue_look,
+    refuse_taken,
+)
 from postroom.stores.runs.messages import refuse_changed
 from postroom.stores.runs.threads import new_thread, no_parent, own_ancestor
 from postroom.stores.sql_transaction import Found, Look
+
+
+def likely_looks(request: RunActivation, run_id: str, dispatch_id: str) -> list[Look]:
+    """Return what the commit of a request is decided on if it makes this run and dispatch."""
+    thread_id = request.thread_id
+    looks: list[Look] = [
+        ("threads.run", {"run_id": run_id}),
+        against(dispatch_id, thread_id, request.delivery.dedupe_key, run_id),
+    ]
+    if message_ids := tuple(message.id for message in request.messages if message.id):
+        looks.append(("threads.committed", {"thread_id": thread_id, "message_ids": message_ids}))
+    return looks
 
 
 def commit_looks(step: ThreadCommit, message_ids: tuple[str, ...]) -> list[Look]:

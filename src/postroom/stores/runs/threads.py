@@ -10,11 +10,11 @@ from postroom.contracts.conversation import Turn
 from postroom.contracts.errors import DuplicateRecord, InvalidRecord, UnknownThread
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import LikelyCommit, RunCursor, RunQuery, SubmissionFacts, ThreadQuery
+from postroom.contracts.run_stores import RunCursor, RunQuery, SubmissionFacts, ThreadQuery
 from postroom.contracts.runs import RunRecord, RunStatus, Thread
 from postroom.stores.codec import decode_json
 from postroom.stores.runs import rows
-from postroom.stores.runs.dispatches import against, queue_look
+from postroom.stores.runs.dispatches import queue_look
 from postroom.stores.runs.rows import beyond
 from postroom.stores.sql_transaction import Look, Row, Tables
 
@@ -207,19 +207,17 @@ class Threads(Tables):
         return [rows.turn(row) for row in found]
 
     def submission_facts(
-        self, thread_id: str, run_id: str | None, queued: int = 1, likely: LikelyCommit | None = None
+        self, thread_id: str, run_id: str | None, queued: int = 1, besides: Sequence[Look] = ()
     ) -> SubmissionFacts:
         """Return what a submission to the thread is decided on, with what is queued counted to `queued`.
 
-        What stands against a `likely` commit is looked up with the rest.
+        The looks `besides` are asked together with the others, so that a later step knows their answers.
         """
         looks = facts_looks(thread_id, queued)
         queue = looks[-1]
         if run_id is not None:
             looks.append(("threads.run", {"run_id": run_id}))
-        if likely is not None:
-            looks += _likely_looks(thread_id, likely)
-        found = self._asked(looks)
+        found = self._asked([*looks, *besides])
         known = found["threads.thread", thread_id]
         claimed, _, queued, waits, held_by = found[queue[0], *queue[1].values()][0]
         runs: dict[str, RunRecord] = {}
@@ -299,17 +297,6 @@ def facts_looks(thread_id: str, queued: int) -> list[Look]:
     of_thread = {"thread_id": thread_id}
     names = ("threads.thread", "threads.last_runs")
     return [*((name, of_thread) for name in names), queue_look(thread_id, queued)]
-
-
-def _likely_looks(thread_id: str, likely: LikelyCommit) -> list[Look]:
-    """Return what such a commit is decided on besides: when it comes, it is known."""
-    looks = [
-        ("threads.run", {"run_id": likely.run_id}),
-        against(likely.dispatch_id, thread_id, likely.dedupe_key, likely.run_id),
-    ]
-    if likely.message_ids:
-        looks.append(("threads.committed", {"thread_id": thread_id, "message_ids": likely.message_ids}))
-    return looks
 
 
 def new_thread(thread_id: str, now: int, parent_thread_id: str | None = None) -> Thread:
