@@ -302,7 +302,7 @@ class Job:
     asks: ClaimAsk | None = None
     """What the end claims of the thread."""
     answer_id: str | None = None
-    """The id of the answer as a message; None if the executor has stored the answer itself."""
+    """The id of the answer as a message; None if there is none, or the executor has stored it itself."""
     ended_at: int = 0
     """When the end was decided: what is due then may come next."""
     next: Claimed | None = None
@@ -524,7 +524,8 @@ class Completion:
         if not is_told and isinstance(job.told, CapturingSink) and is_left_open(job.run, dispatch):
             job.told.keep(finish)
         job.result, job.spends, job.asks, job.drafts = result, spends, asks, tuple(staged.drafts)
-        job.answer_id = None if core.executor.commits_steps(dispatch.thread_id) else core.new_id()
+        says = bool(result.response) and not core.executor.commits_steps(dispatch.thread_id)
+        job.answer_id = core.new_id() if says else None
         job.ended_at = core.now()
 
         def end(tx: Transaction, accept: Accept = NOWHERE) -> Ending | StaleClaim:
@@ -555,8 +556,7 @@ class Completion:
         the thread's next message.
         """
         core, dispatch, asks, result = self._core, job.dispatch, job.asks, job.result
-        run = tx.runs.owned_run(dispatch, job.answer_id, None if asks is None else job.ended_at)
-        asked = commands_in(tx, dispatch)
+        run, asked = tx.runs.owned_run(dispatch, job.answer_id, None if asks is None else job.ended_at)
         is_over = run is not None and run.status is RunStatus.DONE
         is_cancelled = not is_over and any(one.cancels for one in asked)
         is_refused = not is_over and any(one.is_refused for one in asked)
@@ -1052,10 +1052,10 @@ def as_ended(
 ) -> tuple[RunRecord, Message | None]:
     """Return the run as an execution with this result leaves it, and its answer as a message of the thread.
 
-    Without an `answer_id` the executor has stored its answer itself.
+    Without an `answer_id` there is no answer, or the executor has stored it itself.
     """
     answer, waiting = None, result.waiting
-    if answer_id is not None and result.response:
+    if answer_id is not None:
         is_stopped = result.termination.type in (TerminationKind.CANCELLED, TerminationKind.STOPPED)
         answer = Message(
             role=Role.ASSISTANT,

@@ -901,7 +901,8 @@ class Submissions:
         ended: EndedRuns = []
         threads, cap, is_queued = tx.runs.threads, submission.queue_cap or 1, submission.is_queued
         request = asked = self._as_its_agent(request)
-        likely = likely_looks(request, submission.run_id, submission.dispatch_id) if is_queued else ()
+        ids = submission.run_id, submission.dispatch_id
+        likely = likely_looks(request, *ids, at_most=cap) if is_queued else ()
         facts = threads.submission_facts(request.thread_id, request.run_id, cap, likely)
         if is_queued:
             run, is_now = facts.named_run, submission.is_now

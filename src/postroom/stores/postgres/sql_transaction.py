@@ -41,6 +41,7 @@ LOOKS_OF_ONE_THREAD: Final = frozenset(
         "dispatches.next_due",
         "dispatches.queue_of_thread",
         "dispatches.stale_queue",
+        "dispatches.thread_state",
         "threads.committed",
         "threads.named_messages",
         "threads.run",

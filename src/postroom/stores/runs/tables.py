@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from postroom.contracts.dispatch import Claim, Interrupt, RunDispatch
 from postroom.contracts.errors import ForeignThread, StaleClaim, UnknownDispatch
+from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage, refuse_broken_delta
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import Beginning, Committed, ThreadCommit
@@ -16,18 +17,18 @@ from postroom.stores.answers import Answer
 from postroom.stores.codec import encode
 from postroom.stores.events import EventTables, WrittenEvent, appending, event_looks
 from postroom.stores.outbox import OutboxTables, effect_looks
+from postroom.stores.runs import rows
 from postroom.stores.runs.commits import (
     commit_looks,
     delivered,
-    delivery_looks,
     refuse_unwritable_run,
     thread_before,
 )
-from postroom.stores.runs.dispatches import Dispatches, commands_look, due_look, queue_look
+from postroom.stores.runs.dispatches import Dispatches, due_look, state_look
 from postroom.stores.runs.messages import Messages
 from postroom.stores.runs.threads import Threads
 from postroom.stores.runs.together import Together
-from postroom.stores.sql_transaction import Found, SqlTransaction, Tables
+from postroom.stores.sql_transaction import Found, Row, SqlTransaction, Tables
 
 
 class RunTables(Tables):
@@ -67,25 +68,22 @@ class RunTables(Tables):
 
     def owned_run(
         self, dispatch: RunDispatch, answer_id: str | None = None, now: int | None = None
-    ) -> RunRecord | None:
-        """Return the run of a claimed dispatch, and look up with it what its end is decided on.
+    ) -> tuple[RunRecord | None, list[LiveRunCommand]]:
+        """Return the run of a claimed dispatch, and what is asked of it while it executes.
 
-        `answer_id` is what the message is called that its end may write; with `now`, what is due behind it
-        then is looked up as well.
+        All that the end of the run is decided on is looked up with it. `answer_id` is the id of the message
+        that the end may write. With `now`, what is due then behind the dispatch is looked up too.
         """
-        looks = [
-            ("threads.run", {"run_id": dispatch.run_id}),
-            ("threads.thread", {"thread_id": dispatch.thread_id}),
-            ("dispatches.dispatch", {"dispatch_id": dispatch.dispatch_id}),
-            commands_look((dispatch.dispatch_id,)),
-        ]
+        state_of = state_look(dispatch.thread_id, run_id=dispatch.run_id, owned=dispatch.dispatch_id)
+        looks = [state_of]
         if answer_id is not None:
             named = {"thread_id": dispatch.thread_id, "message_ids": (answer_id,)}
             looks.append(("threads.committed", named))
         if now is not None:
             looks.append(due_look(dispatch.thread_id, now, dispatch))
-        self._asked([queue_look(dispatch.thread_id), *looks])
-        return self.threads.load_run(dispatch.run_id)
+        state = rows.thread_state(self._asked(looks)[state_of[0], *state_of[1].values()][0])
+        commands = self.dispatches.commands((dispatch.dispatch_id,)) if state.has_commands else ()
+        return state.run, [command for _, command in commands]
 
     def begin(self, dispatch: RunDispatch, run: RunRecord | None) -> None:
         """Store a dispatch that is claimed in this change, and its run where that begins with it."""
@@ -109,31 +107,27 @@ class RunTables(Tables):
         message_ids = refuse_broken_delta(step.messages) if step.messages else ()
         answer = Answer.of(step.run or step.ended_before)
         drafts = self._drafts(step, answer) if step.events or step.outbox else None
-        looks = commit_looks(step, message_ids)
-        if delivery is not None:
-            looks += delivery_looks(delivery, now)
-        if drafts is not None:
-            looks += drafts.looks
-        found = self._asked(looks)
+        looks = commit_looks(step, message_ids, now)
+        found = self._asked(looks if drafts is None else looks + drafts.looks)
+        state = rows.thread_state(found[looks[0][0], *looks[0][1].values()][0])
         moved = claimed = interrupt = None
         if step.claim is not None:
-            owned = self._owned(step.claim, thread_id, found)
+            owned = self._owned(step.claim, thread_id, state.owned)
             if isinstance(owned, StaleClaim):
                 return owned
             moved = step.moved(owned, now=now)
-        before = thread_before(step, message_ids, found, now)
-        refuse_unwritable_run(step, before, found)
+        before = thread_before(step, message_ids, state, found, now)
+        refuse_unwritable_run(step, before, state.run)
         if delivery is not None:
-            moved, claimed, interrupt = delivered(step, delivery, found, now, self._new_id)
+            moved, claimed, interrupt = delivered(step, delivery, state, found, now, self._new_id)
         if drafts is not None:
             drafts.decide(found, now)
         # All is decided; from here on everything is written.
         thread = _thread_after(before, step, following, now)
-        is_new = not found["threads.thread", thread_id]
-        self._write_thread(step, before, thread, answer, is_new=is_new)
+        self._write_thread(step, before, thread, answer, is_new=state.thread is None)
         if step.spends and (drafts is None or not drafts.were_stored):
             self.threads.spend(step.spends)
-        queued, waiting = (0, 0) if step.ends is None else _left(found, step)
+        queued, waiting = (0, 0) if step.ends is None else (state.queued, state.waiting)
         if moved is not None and delivery is not None:
             self._write_queue(moved, claimed, interrupt)
         elif moved is not None:
@@ -186,12 +180,10 @@ class RunTables(Tables):
         events = EventTables(self._sql, self._now, self._tell, self._new_id)
         return _Drafts(events, self._outbox, step, answer, self._new_id)
 
-    def _owned(self, claim: Claim, thread_id: str, found: Found) -> RunDispatch | StaleClaim:
+    def _owned(self, claim: Claim, thread_id: str, row: Row | None) -> RunDispatch | StaleClaim:
         """Return the dispatch that the writer owns, or why it does not."""
         try:
-            owned = self.dispatches.proved(
-                claim, next(iter(found["dispatches.dispatch", claim.dispatch_id]), None)
-            )
+            owned = self.dispatches.proved(claim, row)
         except UnknownDispatch as error:
             return StaleClaim(f"the claim was lost: {error.message}", value=error.value)
         if isinstance(owned, RunDispatch) and owned.thread_id != thread_id:
@@ -237,16 +229,6 @@ def _thread_after(before: Thread, step: ThreadCommit, following: Beginning | Non
     for run in (step.run, None if following is None else following[1]):
         after = after if run is None else after.after(run)
     return after
-
-
-def _left(found: Found, step: ThreadCommit) -> tuple[int, int]:
-    """Return how many dispatches are queued on the thread of a step, and how many messages wait there.
-
-    Count one dispatch, and one message more than the step takes.
-    """
-    look, values = queue_look(step.thread_id, waiting=len(step.consumes) + 1)
-    [[_, _, queued, waiting, _]] = found[look, *values.values()]
-    return queued, waiting
 
 
 class _Drafts:
