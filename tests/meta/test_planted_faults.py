@@ -148,8 +148,8 @@ FAULTS = {
     ),
     "19 instants of two units": Planted(
         "dispatch/planning.py",
-        "        status=RunStatus.CREATED,\n        parent_run_id=activation.trace.parent_run_id,\n        created_at=now,\n",
-        "        status=RunStatus.CREATED,\n        parent_run_id=activation.trace.parent_run_id,\n        created_at=now // 1000,\n",
+        "            status=RunStatus.CREATED,\n            parent_run_id=activation.trace.parent_run_id,\n            created_at=now,\n",
+        "            status=RunStatus.CREATED,\n            parent_run_id=activation.trace.parent_run_id,\n            created_at=now // 1000,\n",
         f"{MAILBOX}/test_records.py::test_instants_of_runs_messages_and_dispatches_are_of_one_unit",
     ),
     "20 the mailbox's own work is pinned to nothing": Planted(

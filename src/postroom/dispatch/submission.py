@@ -363,7 +363,7 @@ class Submissions:
             facts = together.facts(thread_id, run_id, submission.dispatch_id, request.messages)
             if facts is not None and (cap is None or facts.queued < cap):
                 plan = self._plan(tx, self._as_its_agent(request), facts, submission, None)
-                dispatch = together.add(plan.run, plan.messages, self._dispatch_of(tx, plan))
+                dispatch = together.add(plan.run, plan.commit.messages, self._dispatch_of(tx, plan))
                 return Prepared(plan=plan, dispatch=dispatch)
         together.write(looked_at_alone=thread_id)
         prepared = self._submitted_in(tx, submission, request)
@@ -973,17 +973,19 @@ class Submissions:
                 dispatch=done.claimed,
                 instance_id=claims.instance_id,
                 run=run,
-                messages=plan.messages,
+                messages=plan.commit.messages,
                 has_begun=True,
-                is_noted=claims.effects is not None and claims.effects.begin(tx, run, plan.messages),
+                is_noted=claims.effects is not None and claims.effects.begin(tx, run, plan.commit.messages),
             )
         return replace(plan, run=run), done, claimed
 
     def _committed(self, tx: Transaction, plan: Plan, commit: ThreadCommit) -> Committed:
         """Write what was decided, with the events that tell of it where they are of the same place."""
         if self._events.in_commits:
-            run, first_seq = plan.run, plan.expected_message_count + 1
-            drafts = self._events.of_commit(run.thread_id, run.run_id, plan.messages, first_seq=first_seq)
+            run, first_seq = plan.run, plan.first_seq
+            drafts = self._events.of_commit(
+                run.thread_id, run.run_id, plan.commit.messages, first_seq=first_seq
+            )
             commit = replace(commit, events=drafts)
         done = tx.runs.commit(commit)
         if isinstance(done, StaleClaim):
@@ -1075,8 +1077,10 @@ class Submissions:
         if prepared.cancelled is not None:
             await self._completion.told_cancelled(prepared.cancelled)
         if events.is_on and not events.in_commits:
-            thread_id, first_seq = plan.run.thread_id, plan.expected_message_count + 1
-            await events.messages_committed(thread_id, plan.run.run_id, plan.messages, first_seq=first_seq)
+            thread_id, first_seq = plan.run.thread_id, plan.first_seq
+            await events.messages_committed(
+                thread_id, plan.run.run_id, plan.commit.messages, first_seq=first_seq
+            )
             if prepared.dispatch is not None:
                 await events.dispatch_happened("RunQueued", prepared.dispatch)
         if prepared.dispatch is not None:

@@ -123,17 +123,23 @@ class RunTables(Tables):
         if drafts is not None:
             drafts.decide(found, now)
         # All is decided; from here on everything is written.
-        thread = _thread_after(before, step, following, now)
+        following_run = None if following is None else following[1]
+        thread = before.with_messages(len(step.messages), now=now)
+        for run in filter(None, (step.run, following_run)):
+            thread = thread.after(run)
         self._write_thread(step, before, thread, answer, is_new=state.thread is None)
         if step.spends and (drafts is None or not drafts.were_stored):
             self.threads.spend(step.spends)
         queued, waiting = (0, 0) if step.ends is None else (state.queued, state.waiting)
-        if moved is not None and delivery is not None:
-            self._write_queue(moved, claimed, interrupt)
-        elif moved is not None:
+        if moved is not None:
             is_last = step.ends is not None and not queued
-            self.dispatches.put(moved, is_last=is_last, answer=answer)
-        self._write_next(following)
+            self._write_queue(
+                moved, claimed, interrupt, is_new=delivery is not None, is_last=is_last, answer=answer
+            )
+        if following is not None:
+            if following_run is not None:
+                self.threads.put_run(following_run)
+            self.dispatches.put(following[0])
         done = Committed(
             message_count=thread.message_count,
             dispatch=moved,
@@ -143,14 +149,6 @@ class RunTables(Tables):
             leaves_waiting=waiting > len(set(step.consumes)),
         )
         return done if drafts is None else drafts.written(done)
-
-    def _write_next(self, following: Beginning | None) -> None:
-        if following is None:
-            return
-        dispatch, run = following
-        if run is not None:
-            self.threads.put_run(run)
-        self.dispatches.put(dispatch)
 
     def append_waiting(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode
@@ -198,37 +196,37 @@ class RunTables(Tables):
             self.threads.put(after)
         elif after is not before:
             self.threads.move(after)
-        self._write_messages(step, before.message_count + 1, answer)
+        if step.messages:
+            self.messages.append(after.id, step.messages, before.message_count + 1, step.run)
+        if step.answer is not None and answer is not None and answer.is_told_by(step.answer):
+            self.messages.refer(after.id, step.answer, answer)
+        if step.consumes:
+            self.messages.take(after.id, step.consumes)
+        if step.summary is not None:
+            self.messages.put_summary(after.id, step.summary)
         if step.run is not None:
             self.threads.put_run(step.run)
         if step.thread_state is not None:
             self.threads.put_state(after.id, encode(step.thread_state))
 
-    def _write_messages(self, step: ThreadCommit, first_seq: int, answer: Answer | None) -> None:
-        if step.messages:
-            self.messages.append(step.thread_id, step.messages, first_seq, step.run)
-        if step.answer is not None and answer is not None and answer.is_told_by(step.answer):
-            self.messages.refer(step.thread_id, step.answer, answer)
-        if step.consumes:
-            self.messages.take(step.thread_id, step.consumes)
-        if step.summary is not None:
-            self.messages.put_summary(step.thread_id, step.summary)
-
     def _write_queue(
-        self, added: RunDispatch, claimed: RunDispatch | None, interrupt: Interrupt | None
+        self,
+        moved: RunDispatch,
+        claimed: RunDispatch | None,
+        interrupt: Interrupt | None,
+        *,
+        is_new: bool,
+        is_last: bool,
+        answer: Answer | None,
     ) -> None:
         if interrupt is not None:
-            self.dispatches.write_interrupt(added.thread_id, interrupt)
-        if claimed is not None and claimed.dispatch_id != added.dispatch_id:
+            self.dispatches.write_interrupt(moved.thread_id, interrupt)
+        if claimed is not None and claimed.dispatch_id != moved.dispatch_id:
             self.dispatches.put(claimed)
-        self.dispatches.insert(added)
-
-
-def _thread_after(before: Thread, step: ThreadCommit, following: Beginning | None, now: int) -> Thread:
-    after = before.with_messages(len(step.messages), now=now)
-    for run in (step.run, None if following is None else following[1]):
-        after = after if run is None else after.after(run)
-    return after
+        if is_new:
+            self.dispatches.insert(moved)
+        else:
+            self.dispatches.put(moved, is_last=is_last, answer=answer)
 
 
 class _Drafts:
