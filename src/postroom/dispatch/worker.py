@@ -412,7 +412,7 @@ class Dispatcher:
         worker.begin(claimed.dispatch_id, claimed.run_id, claimed.tenant, sink, job.lease)
         self.workers.executing[claimed.thread_id] = worker
         self._executing += 1
-        core.metrics.active_runs.inc()
+        core.metrics.active_runs.add()
         self._leases.keep(job)
         self._commands.serve()
         core.tasks.start(self._serve(job), name=f"dispatch {claimed.dispatch_id}")
@@ -497,7 +497,7 @@ class Dispatcher:
         self._leases.let_go(job)
         self._ending.discard(job.concluded)
         job.concluded.set_result(None)
-        self._core.metrics.active_runs.dec()
+        self._core.metrics.active_runs.add(amount=-1)
         worker = self.workers.get_or_create(job.dispatch.thread_id)
         if worker.dispatch_id == job.dispatch.dispatch_id:
             worker.rest()
