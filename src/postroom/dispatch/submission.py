@@ -959,18 +959,18 @@ class Submissions:
         if not is_next and not submission.is_now:
             done = self._committed(tx, plan, replace(plan.commit, delivery=delivery))
             return plan, done, claimed_next(tx, dispatch.thread_id, claims)
-        commit = replace(plan.commit, delivery=replace(delivery, claim=claims, claim_needed=True))
+        commit = replace(plan.commit, delivery=replace(delivery, claim=claims))
         # A run that is new and has all that it reads in its plan begins with it.
         is_new = plan.run.status is RunStatus.CREATED and plan.joins is None
         if not claims.begins or not is_new or plan.activation.committed_message_ids:
             done = self._committed(tx, plan, commit)
-            return plan, done, None if done.claimed is None else begun_in(tx, done.claimed, claims)
+            return plan, done, None if done.dispatch is None else begun_in(tx, done.dispatch, claims)
         run = plan.run.begun(dispatch.dispatch_id, claims.instance_id, now=tx.now())
         done = self._committed(tx, plan, replace(commit, run=run, begins=claims.instance_id))
         claimed = None
-        if done.claimed is not None:
+        if done.dispatch is not None:
             claimed = Claimed(
-                dispatch=done.claimed,
+                dispatch=done.dispatch,
                 instance_id=claims.instance_id,
                 run=run,
                 messages=plan.commit.messages,

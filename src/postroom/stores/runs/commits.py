@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from postroom.contracts.activation import RunActivation
-from postroom.contracts.dispatch import Interrupt, RunDispatch, RunDispatchStatus
+from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
     ActiveRunConflict,
     DuplicateRecord,
@@ -15,7 +15,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.run_stores import Delivery, ThreadCommit
 from postroom.contracts.runs import RunRecord, Thread
 from postroom.stores.runs import rows
-from postroom.stores.runs.dispatches import due_look, interrupted, refuse_taken, state_look
+from postroom.stores.runs.dispatches import refuse_taken, state_look
 from postroom.stores.runs.messages import refuse_changed
 from postroom.stores.runs.rows import ThreadState
 from postroom.stores.runs.threads import new_thread, no_parent, own_ancestor
@@ -32,7 +32,7 @@ def likely_looks(request: RunActivation, run_id: str, dispatch_id: str, at_most:
     return looks
 
 
-def commit_looks(step: ThreadCommit, message_ids: tuple[str, ...], now: int) -> list[Look]:
+def commit_looks(step: ThreadCommit, message_ids: tuple[str, ...]) -> list[Look]:
     """Return what a commit is decided on, but for its events and effects; the first is for the state."""
     thread_id, delivery, run = step.thread_id, step.delivery, step.run or step.ended_before
     new = None if delivery is None else delivery.dispatch
@@ -54,10 +54,6 @@ def commit_looks(step: ThreadCommit, message_ids: tuple[str, ...], now: int) -> 
         looks.append(("threads.pending_versions", {"thread_id": thread_id, "pending_ids": ids}))
     if message_ids:
         looks.append(("threads.committed", {"thread_id": thread_id, "message_ids": message_ids}))
-    if delivery is not None and delivery.interrupt:
-        looks.append(("dispatches.queue", {"thread_id": thread_id}))
-    if delivery is not None and delivery.claim is not None and not delivery.claim_needed:
-        looks.append(due_look(thread_id, now))
     return looks
 
 
@@ -124,64 +120,34 @@ def refuse_unwritable_run(step: ThreadCommit, thread: Thread, before: RunRecord 
 
 
 def delivered(
-    step: ThreadCommit,
-    delivery: Delivery,
-    state: ThreadState,
-    found: Found,
-    now: int,
-    new_id: Callable[[], str],
-) -> tuple[RunDispatch, RunDispatch | None, Interrupt | None]:
-    """Decide what becomes of the dispatch of a commit, what is claimed and begun with it, and superseded.
+    step: ThreadCommit, delivery: Delivery, state: ThreadState, now: int, new_id: Callable[[], str]
+) -> RunDispatch:
+    """Return the dispatch of a commit as it is stored: queued, or claimed and begun.
 
     Raises:
         InvalidRecord, DuplicateRecord, DedupeKeyInUse, RunNotOpen, QueueFull, ActiveRunConflict,
         ForeignThread: as `CommitCoordinator.commit` says.
     """
-    asked, asks, cap = delivery.dispatch, delivery.claim, delivery.queue_cap
-    thread_id, busy, epoch, queued = step.thread_id, state.claimed, state.epoch, state.queued
+    asked, asks, cap, thread_id = delivery.dispatch, delivery.claim, delivery.queue_cap, step.thread_id
     if asked.thread_id != thread_id:
         raise ForeignThread(f"the dispatch is of thread {asked.thread_id!r}", value=asked.run_id)
-    is_held = state.held_by not in (None, asked.run_id)
-    if busy is not None or queued or is_held:
-        _refuse_busy(delivery, thread_id, busy, state.held_by if is_held else None)
-    stored = asked.prepared_for_enqueue(epoch=epoch + delivery.interrupt)
-    gone = found["dispatches.queue", thread_id] if delivery.interrupt else ()
-    refuse_taken(asked, state.taken, gone)
-    interrupt = interrupted(epoch, gone, (), now) if delivery.interrupt else None
-    if cap is not None and (0 if interrupt else queued) >= cap:
-        raise QueueFull(f"{cap} dispatches wait on thread {thread_id!r}", value=thread_id)
-    first = stored if delivery.claim_needed else _first(stored, delivery, found, now)
-    if asks is None or busy is not None or is_held or first is None:
-        return stored, None, interrupt
-    claimed = first.claim(token=new_id(), consumer=asks.consumer, lease_ms=asks.lease_ms, now=now)
-    if step.begins is not None:
-        claimed = claimed.record_dispatch_start(step.begins, now=now)
-    return claimed if first is stored else stored, claimed, interrupt
-
-
-def _refuse_busy(delivery: Delivery, thread_id: str, busy: str | None, held_by: str | None) -> None:
-    """Refuse a delivery that a thread with something claimed, queued or asked is not free for."""
-    is_now = delivery.claim is not None and delivery.claim_needed
-    if held_by is not None and is_now:
+    if asks is not None and state.held_by not in (None, asked.run_id):
         raise ActiveRunConflict(
-            f"run {held_by!r} of thread {thread_id!r} waits for an answer, and others behind it",
+            f"run {state.held_by!r} of thread {thread_id!r} waits for an answer, and others behind it",
             value=thread_id,
             remedy="answer it, or cancel that run",
         )
-    if busy is not None and (delivery.interrupt or is_now):
+    if asks is not None and state.claimed is not None:
         raise ActiveRunConflict(
-            f"thread {thread_id!r} has an active run: dispatch {busy!r} is claimed",
+            f"thread {thread_id!r} has an active run: dispatch {state.claimed!r} is claimed",
             value=thread_id,
-            details={"dispatch_id": busy},
+            details={"dispatch_id": state.claimed},
         )
-    if delivery.when_idle:
-        raise ActiveRunConflict(f"thread {thread_id!r} is not idle", value=thread_id)
-
-
-def _first(stored: RunDispatch, delivery: Delivery, found: Found, now: int) -> RunDispatch | None:
-    """Return the dispatch whose turn it is: the first that is due, this one among them."""
-    turns = [stored] if stored.available_at <= now else []
-    if delivery.claim is not None and not delivery.interrupt:
-        look, values = due_look(stored.thread_id, now)
-        turns += [rows.dispatch(row) for row in found[look, *values.values()]]
-    return min(turns, key=lambda one: (one.priority, one.created_at, one.dispatch_id), default=None)
+    stored = asked.prepared_for_enqueue(epoch=state.epoch)
+    refuse_taken(asked, state.taken)
+    if cap is not None and state.queued >= cap:
+        raise QueueFull(f"{cap} dispatches wait on thread {thread_id!r}", value=thread_id)
+    if asks is None:
+        return stored
+    claimed = stored.claim(token=new_id(), consumer=asks.consumer, lease_ms=asks.lease_ms, now=now)
+    return claimed if step.begins is None else claimed.record_dispatch_start(step.begins, now=now)

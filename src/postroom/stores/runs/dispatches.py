@@ -209,18 +209,19 @@ class Dispatches(Tables):
 
     def interrupt(self, thread_id: str) -> Interrupt:
         """Raise the thread's epoch and supersede all that is queued; see `DispatchStore.interrupt`."""
-        named = {"thread_id": thread_id}
+        named, now = {"thread_id": thread_id}, self._now()
         [[_, epoch, *_]], claimed, queue = self._sql.ask(
             queue_look(thread_id), ("dispatches.claimed", named), ("dispatches.queue", named)
         )
-        return self.write_interrupt(thread_id, interrupted(epoch, queue, claimed, self._now()))
-
-    def write_interrupt(self, thread_id: str, interrupt: Interrupt) -> Interrupt:
-        """Store the raised epoch and what it superseded."""
-        self._sql.run("dispatches.put_epoch", {"thread_id": thread_id, "epoch": interrupt.new_dispatch_epoch})
-        self._sql.run_many("dispatches.move", map(rows.dispatch_values, interrupt.superseded_dispatches))
+        superseded = [rows.dispatch(row).superseded(reason=INTERRUPTED, now=now) for row in queue]
+        self._sql.run("dispatches.put_epoch", {"thread_id": thread_id, "epoch": epoch + 1})
+        self._sql.run_many("dispatches.move", map(rows.dispatch_values, superseded))
         self._tell(WORK)
-        return interrupt
+        return Interrupt(
+            new_dispatch_epoch=epoch + 1,
+            active_dispatch=rows.dispatch(claimed[0]) if claimed else None,
+            superseded_dispatches=tuple(superseded),
+        )
 
     def supersede_claimed(self, claim: Claim, reason: str) -> RunDispatch | StaleClaim | None:
         """End a claimed dispatch as superseded, whatever its epoch; None when it is not Claimed any more."""
@@ -527,17 +528,6 @@ def _turn(row: Row) -> tuple[int, int, str]:
     return row[0], row[1], row[2]
 
 
-def interrupted(epoch: int, queue: Sequence[Row], claimed: Sequence[Row], now: int) -> Interrupt:
-    """Return what an interrupt does to a thread of which these rows were found."""
-    return Interrupt(
-        new_dispatch_epoch=epoch + 1,
-        active_dispatch=rows.dispatch(claimed[0]) if claimed else None,
-        superseded_dispatches=tuple(
-            rows.dispatch(row).superseded(reason=INTERRUPTED, now=now) for row in queue
-        ),
-    )
-
-
 def queue_look(thread_id: str, at_most: int = 1, waiting: int = 1) -> Look:
     """Return the look for the state of a thread: its claimed dispatch, its epoch, and what is behind it.
 
@@ -594,8 +584,8 @@ def against_look(dispatch: RunDispatch) -> Look:
     }
 
 
-def refuse_taken(dispatch: RunDispatch, against: Sequence[Row], gone: Sequence[Row] = ()) -> None:
-    """Refuse to queue a dispatch beside what `against_look` found, but for the rows that are `gone`.
+def refuse_taken(dispatch: RunDispatch, against: Sequence[Row]) -> None:
+    """Refuse to queue a dispatch beside what `against_look` found.
 
     Raises:
         DuplicateRecord, DedupeKeyInUse, RunNotOpen: as `DispatchStore.enqueue` says.
@@ -603,8 +593,6 @@ def refuse_taken(dispatch: RunDispatch, against: Sequence[Row], gone: Sequence[R
     for rule, found in against:
         if rule == 0:
             raise DuplicateRecord(f"dispatch {found!r} exists", value=found)
-        if any(row[0] == found for row in gone):
-            continue
         kind: type[PostroomError] = DedupeKeyInUse if rule == 1 else RunNotOpen
         does = (
             f"has the dedupe key {dispatch.dedupe_key!r}"

@@ -6,7 +6,7 @@ in one call; the instant is read after that, when it is first needed.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from postroom.contracts.dispatch import Claim, Interrupt, RunDispatch
+from postroom.contracts.dispatch import Claim, RunDispatch
 from postroom.contracts.errors import ForeignThread, StaleClaim, UnknownDispatch
 from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage, refuse_broken_delta
@@ -107,10 +107,10 @@ class RunTables(Tables):
         message_ids = refuse_broken_delta(step.messages) if step.messages else ()
         answer = Answer.of(step.run or step.ended_before)
         drafts = self._drafts(step, answer) if step.events or step.outbox else None
-        looks = commit_looks(step, message_ids, now)
+        looks = commit_looks(step, message_ids)
         found = self._asked(looks if drafts is None else looks + drafts.looks)
         state = rows.thread_state(found[looks[0][0], *looks[0][1].values()][0])
-        moved = claimed = interrupt = None
+        moved = None
         if step.claim is not None:
             owned = self._owned(step.claim, thread_id, state.owned)
             if isinstance(owned, StaleClaim):
@@ -119,32 +119,29 @@ class RunTables(Tables):
         before = thread_before(step, message_ids, state, found, now)
         refuse_unwritable_run(step, before, state.run)
         if delivery is not None:
-            moved, claimed, interrupt = delivered(step, delivery, state, found, now, self._new_id)
+            moved = delivered(step, delivery, state, now, self._new_id)
         if drafts is not None:
             drafts.decide(found, now)
         # All is decided; from here on everything is written.
-        following_run = None if following is None else following[1]
+        next_dispatch, next_run = following or (None, None)
+        runs = [run for run in (step.run, next_run) if run is not None]
         thread = before.with_messages(len(step.messages), now=now)
-        for run in filter(None, (step.run, following_run)):
+        for run in runs:
             thread = thread.after(run)
-        self._write_thread(step, before, thread, answer, is_new=state.thread is None)
+        self._write_thread(step, before, thread, runs, answer, is_new=state.thread is None)
         if step.spends and (drafts is None or not drafts.were_stored):
             self.threads.spend(step.spends)
         queued, waiting = (0, 0) if step.ends is None else (state.queued, state.waiting)
-        if moved is not None:
+        if moved is not None and delivery is not None:
+            self.dispatches.insert(moved)
+        elif moved is not None:
             is_last = step.ends is not None and not queued
-            self._write_queue(
-                moved, claimed, interrupt, is_new=delivery is not None, is_last=is_last, answer=answer
-            )
-        if following is not None:
-            if following_run is not None:
-                self.threads.put_run(following_run)
-            self.dispatches.put(following[0])
+            self.dispatches.put(moved, is_last=is_last, answer=answer)
+        if next_dispatch is not None:
+            self.dispatches.put(next_dispatch)
         done = Committed(
             message_count=thread.message_count,
             dispatch=moved,
-            claimed=claimed,
-            interrupt=interrupt,
             leaves_queued=queued > 0,
             leaves_waiting=waiting > len(set(step.consumes)),
         )
@@ -189,7 +186,14 @@ class RunTables(Tables):
         return owned
 
     def _write_thread(
-        self, step: ThreadCommit, before: Thread, after: Thread, answer: Answer | None, *, is_new: bool
+        self,
+        step: ThreadCommit,
+        before: Thread,
+        after: Thread,
+        runs: Sequence[RunRecord],
+        answer: Answer | None,
+        *,
+        is_new: bool,
     ) -> None:
         """Write the thread, messages, run and what hangs on them."""
         if is_new:
@@ -204,29 +208,10 @@ class RunTables(Tables):
             self.messages.take(after.id, step.consumes)
         if step.summary is not None:
             self.messages.put_summary(after.id, step.summary)
-        if step.run is not None:
-            self.threads.put_run(step.run)
+        for run in runs:
+            self.threads.put_run(run)
         if step.thread_state is not None:
             self.threads.put_state(after.id, encode(step.thread_state))
-
-    def _write_queue(
-        self,
-        moved: RunDispatch,
-        claimed: RunDispatch | None,
-        interrupt: Interrupt | None,
-        *,
-        is_new: bool,
-        is_last: bool,
-        answer: Answer | None,
-    ) -> None:
-        if interrupt is not None:
-            self.dispatches.write_interrupt(moved.thread_id, interrupt)
-        if claimed is not None and claimed.dispatch_id != moved.dispatch_id:
-            self.dispatches.put(claimed)
-        if is_new:
-            self.dispatches.insert(moved)
-        else:
-            self.dispatches.put(moved, is_last=is_last, answer=answer)
 
 
 class _Drafts:
