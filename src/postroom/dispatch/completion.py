@@ -64,7 +64,7 @@ from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
 from postroom.dispatch.limits import Lease
 from postroom.dispatch.shared_limits import held_back, note_start
-from postroom.dispatch.sinks import ReconnectableEventSink, SuspensionAwareSink
+from postroom.dispatch.sinks import ReconnectableEventSink
 from postroom.log import get_logger
 from postroom.ports import RunEffects
 from postroom.stores.changes import WORK
@@ -274,7 +274,6 @@ class Job:
     begun: Claimed
     sink: ReconnectableEventSink
     lease: Lease
-    watched: SuspensionAwareSink
     stops_at: int
     """When the work stops if its claim was not renewed: shortly before another process may claim it."""
     kept_since: int
@@ -290,7 +289,7 @@ class Job:
     activation: RunActivation = field(init=False)
     coordinator: RunCoordinator = field(init=False)
     told: EventSink = field(init=False)
-    """Takes the events of the executor: keeps those that are stored, and passes all on to `watched`."""
+    """Takes the events of the executor: keeps those that are stored, and passes all on to `sink`."""
     started_at: int = 0
     """When the execution began; 0 before that is stored."""
     ended: Ended | None = None
@@ -520,7 +519,7 @@ class Completion:
         """
         core, dispatch, staged = self._core, job.dispatch, job.coordinator.staged
         finish = finish_event(dispatch, result.termination, result.response)
-        is_told = job.watched.finished
+        is_told = job.sink.finished
         if not is_told and isinstance(job.told, CapturingSink) and is_left_open(job.run, dispatch):
             job.told.keep(finish)
         job.result, job.spends, job.asks, job.drafts = result, spends, asks, tuple(staged.drafts)
@@ -547,7 +546,7 @@ class Completion:
         if ending.tells is not None:
             await ending.tells()
         if not is_told and not ending.comes_again:
-            await job.watched.emit(finish)
+            await job.sink.emit(finish)
 
     def _end_in(self, tx: Transaction, job: Job, accept: Accept) -> Ending | StaleClaim:
         """Bring the run to the end that its result tells, and claim what is next, under the thread's lock.

@@ -71,7 +71,7 @@ from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
 from postroom.dispatch.limits import Lease, LeaseEnd, MailboxWorker, Slots, Workers, WorkerStatus
 from postroom.dispatch.pending import PendingInput
-from postroom.dispatch.sinks import EventStream, ReconnectableEventSink, SuspensionAwareSink
+from postroom.dispatch.sinks import EventStream, ReconnectableEventSink
 from postroom.log import get_logger
 from postroom.ports import RunControl
 from postroom.stores.runs.ports import ThreadStore
@@ -397,12 +397,12 @@ class Dispatcher:
         core, claimed = self._core, begun.dispatch
         kept_since = core.now() if kept_since is None else kept_since
         sink = sink or self._readers.pop(claimed.dispatch_id, None) or ReconnectableEventSink()
+        sink.suspended = sink.finished = False  # of an attempt before
         job = Job(
             dispatch=claimed,
             begun=begun,
             sink=sink,
             lease=Lease(),
-            watched=SuspensionAwareSink(sink),
             stops_at=_stops_at(claimed.lease_until or core.now(), core.config.lease_ms),
             asks_next=partial(self.asks_next, claimed.thread_id, kept_since),
             kept_since=kept_since,
@@ -650,7 +650,7 @@ class LeaseKeeper:
             return True
         core, config, asked_at = self._core, self._core.config, self._core.now()
         lengths = {
-            job.dispatch.claim_proof: config.suspended_lease_ms if job.watched.suspended else config.lease_ms
+            job.dispatch.claim_proof: config.suspended_lease_ms if job.sink.suspended else config.lease_ms
             for job in jobs
         }
         # If the process stood still, its work waits: there is time for the question.
@@ -777,7 +777,7 @@ class Execution:
         try:
             await core.retried(lambda: self._prepare(job))
         except (InputError, StateError, InternalError, StoreCorrupt) as error:
-            await completion.give_up(job.dispatch, job.watched, begun.instance_id, error.describe())
+            await completion.give_up(job.dispatch, job.sink, begun.instance_id, error.describe())
             return False
         run = job.run
         if not is_left_open(run, job.dispatch):  # the run has ended, and its dispatch was not acknowledged
@@ -898,7 +898,7 @@ class Execution:
             raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
         buffer = EventBuffer()
         coordinator = RunCoordinator(core.coordinator, dispatch.claim_proof, buffer, core.new_id, core.timer)
-        job.run, job.coordinator, job.told = run, coordinator, job.watched
+        job.run, job.coordinator, job.told = run, coordinator, job.sink
         job.activation = RunActivation(thread_id=run.thread_id)
         if is_left_open(run, dispatch):
             if dispatch.deadline_at is not None and core.now() > dispatch.deadline_at:
@@ -930,7 +930,7 @@ class Execution:
             job.activation = replace(asked, control=control, recovery=recovery)
         if core.capture is not None:
             resumed = job.activation.continue_run_id is not None or run.steps > 0
-            job.told = core.capture.sink(job.watched, buffer, dispatch, resumed=resumed)
+            job.told = core.capture.sink(job.sink, buffer, dispatch, resumed=resumed)
 
 
 def _failed(dispatch: RunDispatch, error: BaseException, text: str) -> CanonicalEventDraft:

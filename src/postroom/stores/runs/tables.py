@@ -237,17 +237,17 @@ class _Drafts:
         Raises:
             IdempotencyConflict, VersionConflict: as `EventTables.append` and `OutboxTables.enqueue` say.
         """
-        self._appended = appending(self._events, found, now)
+        self._all, self._new = appending(self._events, found, now)
         self._stored = self._tables[1].decided(self._effects, found, now)
 
     @property
     def were_stored(self) -> bool:
         """Whether there are events, and all were stored before: the commit is repeated after a lost reply."""
-        return bool(self._events) and not self._appended.new
+        return bool(self._events) and not self._new
 
     def written(self, done: Committed) -> Committed:
         """Write what is new, and return what was committed with all of them."""
         events, outbox = self._tables
-        events.write(self._appended)
+        events.write(self._new)
         outbox.write(self._stored)
-        return replace(done, events=self._appended.events, outbox=self._stored.effects)
+        return replace(done, events=self._all, outbox=self._stored.effects)
