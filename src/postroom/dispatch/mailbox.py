@@ -39,7 +39,7 @@ from postroom.dispatch.recovery import Lifecycle, MailboxLifecycleHandle, Recove
 from postroom.dispatch.registry import Pinning
 from postroom.dispatch.sinks import EventStream
 from postroom.dispatch.submission import MailboxSubmitResult, Prepared, Submission, Submissions
-from postroom.dispatch.worker import DispatchAttempt, Dispatcher, Execution
+from postroom.dispatch.worker import DispatchAttempt, Dispatcher
 from postroom.ports import RunEffects
 from postroom.stores.runs.ports import RunStores
 from postroom.stores.transaction import Joined, Transaction
@@ -108,9 +108,7 @@ class Mailbox:
             after_run=lambda thread_id: submissions.after_run(thread_id),
         )
         self._control = control = Control(core, events, completion, workers)
-        self._dispatcher = dispatcher = Dispatcher(
-            core, workers, Execution(core, events, completion), after_run=completion.after_run
-        )
+        self._dispatcher = dispatcher = Dispatcher(core, workers, events, completion)
         self._submissions = submissions = Submissions(core, events, completion, dispatcher, control)
         self._recovery = Recovery(core, events, completion, dispatcher, submissions)
         self._rounds = Rounds(core, completion, dispatcher, self._recovery, submissions)

@@ -104,13 +104,12 @@ class Dispatcher:
         self,
         core: Core,
         workers: Workers,
-        execution: "Execution",
-        after_run: Callable[[str], Awaitable[None]],
+        events: ServerEvents,
+        completion: Completion,
     ) -> None:
-        """Put it together; `after_run` is called when a run has ended that may have left input."""
         self._core = core
-        self._execution = execution
-        self._after_run = after_run
+        self._completion = completion
+        self._execution = Execution(core, events, completion)
         self._leases = LeaseKeeper(core)
         self._commands = Commands(
             core,
@@ -478,7 +477,7 @@ class Dispatcher:
             return await step
         except StaleClaim as error:
             _LOG.info("dispatch.lost", dispatch_id=job.dispatch.dispatch_id, reason=error.message)
-            await self._execution.lost(job)
+            await self._completion.reconcile(job.dispatch.dispatch_id)
         except StoreError as error:
             # It is released when the store can be read again: its run says what is left to do.
             _LOG.error("dispatch.left_claimed", dispatch_id=job.dispatch.dispatch_id, reason=error.describe())
@@ -486,10 +485,10 @@ class Dispatcher:
                 self._failed[job.dispatch.claim_token or ""] = error
         except DeadlinePassed as error:
             _LOG.warning("dispatch.too_late", dispatch_id=job.dispatch.dispatch_id)
-            job.comes_again = await self._execution.put_back(job, error)
+            job.comes_again = await self._completion.put_back(job.dispatch, error)
         except Exception as error:
             _LOG.exception("dispatch.failed", dispatch_id=job.dispatch.dispatch_id)
-            job.comes_again = await self._execution.put_back(job, error)
+            job.comes_again = await self._completion.put_back(job.dispatch, error)
         return False
 
     def _rest(self, job: Job) -> None:
@@ -519,7 +518,7 @@ class Dispatcher:
             if not self.accepting:
                 return None
             if not job.comes_again and job.leaves_waiting:
-                await self._after_run(thread_id)
+                await self._completion.after_run(thread_id)
             if len(self.slots):
                 self.slots.stand_in_line(thread_id, job.dispatch.tenant)
                 await self.next_in_line()
@@ -832,14 +831,10 @@ class Execution:
             give_back = self._completion.stop if job.has_executed else self._completion.release
             await give_back(dispatch)
         else:
-            await self.lost(job)
+            await self._completion.reconcile(dispatch.dispatch_id)  # it was superseded
         if job.comes_again and job.lease.is_cancelled:  # while it was put back
             job.comes_again = await self._completion.withdrawn(dispatch.dispatch_id) is None
         return True
-
-    async def lost(self, job: Job) -> None:
-        """End the run of a dispatch that was superseded while it was ours; a failure is logged."""
-        await self._completion.reconcile(job.dispatch.dispatch_id)
 
     async def give_back(self, claimed: RunDispatch, failed: StoreError | None = None) -> None:
         """Give back a claimed dispatch that is not executed here; harmless if another owns it by now.
@@ -855,10 +850,6 @@ class Execution:
             _LOG.info("dispatch.lost", dispatch_id=claimed.dispatch_id, reason=error.message)
         except StoreError as error:
             _LOG.warning("dispatch.not_released", dispatch_id=claimed.dispatch_id, reason=error.describe())
-
-    async def put_back(self, job: Job, error: Exception) -> bool:
-        """Give back what failed for a reason that nobody foresaw; False when it was given up."""
-        return await self._completion.put_back(job.dispatch, error)
 
     async def _finish(self, job: Job, ended: Ended) -> None:
         core, completion, dispatch = self._core, self._completion, job.dispatch
