@@ -17,6 +17,7 @@ from traceback import format_exception
 from typing import Any, cast
 
 from postroom.contracts.activation import Recovery, RunActivation, RunHints
+from postroom.contracts.budgets import Spending
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
@@ -867,9 +868,11 @@ class Execution:
             wall_ms = core.now() - job.started_at
             if not result.usage.wall_ms:  # programs do not say for how long they worked
                 result = replace(result, usage=replace(result.usage, wall_ms=max(wall_ms, 0)))
-            uncounted = result.usage.beyond(result.counted)
-            spends = core.budgets.spent_by(dispatch, job.run, uncounted, wall_ms=wall_ms, now=core.now())
-            core.budgets.learn(dispatch, job.run, result.usage, wall_ms=wall_ms)
+            spends: tuple[Spending, ...] = ()
+            if core.budgets:
+                uncounted = result.usage.beyond(result.counted)
+                spends = core.budgets.spent_by(dispatch, job.run, uncounted, wall_ms=wall_ms, now=core.now())
+                core.budgets.learn(dispatch, job.run, result.usage, wall_ms=wall_ms)
             await completion.end(job, result, spends, job.asks_next())
         core.metrics.ended(outcome.kind.value, dispatch=dispatch, started_at=job.started_at, now=core.now())
 
