@@ -354,7 +354,7 @@ SELECT t.*, r.*,
        (SELECT dispatch_id FROM run_dispatches WHERE run_id = :delivers AND is_open = 1 AND run_id > '' LIMIT 1),
        (SELECT count(*) FROM (SELECT 1 FROM run_commands WHERE dispatch_id = :owned LIMIT 1) AS found),
        d.*
-  FROM (SELECT 1 AS one) AS always
+  FROM (SELECT 1) AS one
   LEFT JOIN (SELECT thread_id, title, resource_id, parent_thread_id, custom, active_run_id, open_run_id, latest_run_id,
                     latest_run_updated_at, message_count, created_at, updated_at
                FROM run_threads WHERE thread_id = :thread_id) AS t ON 1 = 1
