@@ -99,7 +99,6 @@ class Room:
         self.executor = CommandExecutor(
             self.runners,
             folder=self.folder,
-            server_name=fields.pop("server_name", f"server-{uuid4().hex}"),
             environment=environment,
             limits=fields.pop("limits", CommandLimits()),
             **fields,
@@ -127,7 +126,7 @@ class Room:
 
 
 async def shown(look: Callable[[], Awaitable[T | None]]) -> T:
-    """Look again and again until there is something; threads that look at processes have their turn between."""
+    """Look again and again until there is something."""
     async with asyncio.timeout(PATIENCE):
         while (found := await look()) is None:
             await a_moment()
@@ -141,6 +140,18 @@ def lives(pid: int) -> bool:
     except OSError:
         return False
     return words[0] not in (b"Z", b"X")
+
+
+def parent_of(pid: int) -> int:
+    """Return the parent of a process."""
+    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+
+
+async def is_gone(pid: int) -> None:
+    """Wait until a process has ended."""
+    async with asyncio.timeout(PATIENCE):
+        while lives(pid):
+            await a_moment()
 
 
 def zombies() -> list[int]:

@@ -5,7 +5,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -15,11 +14,7 @@ from postroom.app import check_results, gateway_secrets, privacy, tokens
 from postroom.app.config import tells_case_apart
 from postroom.cli import start
 from postroom.cli.watch import hold_alone
-from postroom.contracts.errors import CommandNotStarted, ConfigError
-from postroom.executors.processes import asking, job
-from postroom.executors.processes.child_environment import passed_on
-from postroom.executors.processes.machine import Machine, Wanted
-from postroom.executors.processes.starting import Launch, started
+from postroom.contracts.errors import ConfigError
 from postroom.gateway.spooling import open_plain
 from postroom.mail.archive import git
 from postroom.stores.sqlite import apart, apart_process
@@ -136,13 +131,12 @@ class Asked:
 
 
 def test_where_there_are_no_groups_of_processes_a_program_is_ended_alone() -> None:
-    for end in (git._end, asking.end):
-        process = Asked()
-        end(process, platform="win32")  # type: ignore[arg-type]
-        assert process.killed
-        with subprocess.Popen(["sleep", "60"], start_new_session=True) as group:
-            end(group, platform="linux")  # type: ignore[arg-type]
-        assert group.returncode in (-signal.SIGTERM, -signal.SIGKILL)
+    process = Asked()
+    git._end(process, platform="win32")  # type: ignore[arg-type]
+    assert process.killed
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as group:
+        git._end(group, platform="linux")
+    assert group.returncode == -signal.SIGTERM
 
 
 def test_how_processes_are_begun_and_kept_private_differs_by_system() -> None:
@@ -163,92 +157,3 @@ def test_priority_and_limits_are_asked_of_the_system_where_it_has_them(
     assert stepped == [10, 10]
     assert check_results.most_descriptors(platform="win32") is None
     assert check_results.most_descriptors(platform="linux") != 0
-
-
-class Jobs:
-    """What `win32job` and `win32api` are asked for: a fake, for Windows has the real one alone."""
-
-    JobObjectExtendedLimitInformation, JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE = 9, 0x2000
-
-    def __init__(self) -> None:
-        self.limits: dict[str, dict[str, int]] = {"BasicLimitInformation": {"LimitFlags": 1}}
-        self.done: list[object] = []
-
-    def CreateJobObject(self, security: None, name: str) -> str:
-        return f"a job without a name{name}"
-
-    def QueryInformationJobObject(self, job: str, kind: int) -> dict[str, dict[str, int]]:
-        return {name: dict(told) for name, told in self.limits.items()}
-
-    def SetInformationJobObject(self, job: str, kind: int, limits: dict[str, dict[str, int]]) -> None:
-        self.done.append((kind, limits["BasicLimitInformation"]["LimitFlags"]))
-
-    def GetCurrentProcess(self) -> str:
-        return "this process"
-
-    def AssignProcessToJobObject(self, job: str, process: str) -> None:
-        self.done.append(process)
-
-
-def test_on_windows_a_server_is_in_a_job_that_ends_its_programs_with_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    windows = Jobs()
-    for name in ("win32api", "win32job"):
-        monkeypatch.setitem(sys.modules, name, windows)
-    monkeypatch.setattr(job, "_HELD", held := [])
-    for platform in ("linux", "darwin"):
-        job.end_programs_with_this_process(platform=platform)
-    assert (windows.done, held) == ([], [])
-    job.end_programs_with_this_process(platform="win32")
-    assert windows.done == [(9, 0x2001), "this process"]
-    assert held == ["a job without a name"], "who lets it go ends the server"
-
-
-def test_on_windows_a_batch_file_is_refused_for_its_shell_would_read_messages(tmp_path: Path) -> None:
-    for name in ("client.cmd", "client.bat"):
-        (tmp_path / name).write_text("")
-        (tmp_path / name).chmod(0o755)
-        launch = Launch(
-            words=(name, "a prompt & calc"),
-            cwd=str(tmp_path),
-            environment={"PATH": str(tmp_path)},
-            reads=lambda _: subprocess.DEVNULL,
-        )
-        with pytest.raises(CommandNotStarted, match="batch file"):
-            started(launch, platform="win32")
-
-
-def test_where_a_system_has_no_groups_a_family_of_processes_is_found_and_ended(tmp_path: Path) -> None:
-    machine = Machine("win32")
-    text = (
-        "import subprocess, sys; print(subprocess.Popen(['sleep', '60']).pid, flush=True); sys.stdin.read()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as parent:
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline())
-        found = machine.find(Wanted(leader=parent.pid))
-        assert sorted((one.pid, one.group, one.session) for one in found) == sorted(
-            [(parent.pid, 0, 0), (child, 0, 0)]
-        )
-        machine.kill_group(parent.pid)
-        parent.wait()
-    family = Wanted(leader=parent.pid, known=frozenset(one.process for one in found))
-    until = time.monotonic() + 60
-    while machine.find(family):  # the signal is sent; the child may need a moment to end
-        assert time.monotonic() < until
-
-
-def test_programs_have_what_they_need_of_the_servers_environment_on_every_system() -> None:
-    assert "SYSTEMROOT" in passed_on("win32")
-    assert (
-        passed_on("linux")
-        == passed_on("darwin")
-        == passed_on("win32")
-        - {
-            *("APPDATA", "COMSPEC", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATHEXT", "PROGRAMDATA"),
-            *("SYSTEMDRIVE", "SYSTEMROOT", "TEMP", "TMP", "USERNAME", "USERPROFILE"),
-        }
-    )

@@ -29,10 +29,8 @@ CLIENT_NAMES: Final = (
 """Names with our prefix that clients read, and that are no settings of the server."""
 RUN_NAMES: Final = (
     "POSTROOM_DISPATCH",
-    "POSTROOM_INSTANCE",
     "POSTROOM_PROJECT",
     "POSTROOM_RUN",
-    "POSTROOM_SERVER",
     "POSTROOM_STEERING",
     "POSTROOM_THREAD",
 )
@@ -108,6 +106,11 @@ def token_file(data_dir: Path) -> Path:
 def agent_token_dir(data_dir: Path) -> Path:
     """Return the folder for the tokens of agents that were set up on this machine."""
     return data_dir / "agent-tokens"
+
+
+def programs_dir(data_dir: Path) -> Path:
+    """Return where the server has a private folder for each run of a program."""
+    return data_dir / "runs"
 
 
 def server_note(data_dir: Path) -> Path:

@@ -3,8 +3,6 @@
 The end of the talk is an answer, a question to a person, or a failure.
 """
 
-import asyncio
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -28,10 +26,9 @@ from postroom.executors.processes.executor import ProgramExecutor, no_server, no
 from postroom.executors.processes.failing import Failing
 from postroom.executors.processes.limits import ERRORS_KEPT
 from postroom.executors.processes.output import Tail
-from postroom.executors.processes.process_runner import ProcessRunner, Program, Work
+from postroom.executors.processes.process_runner import ProcessRunner, Program, ProgramEnd, Work
 from postroom.executors.processes.sessions import Sessions
 from postroom.executors.processes.starting import Launch
-from postroom.executors.processes.supervision import ProgramEnd
 
 TOOL: Final = "permission"
 DONE: Final = "end_turn"
@@ -173,7 +170,7 @@ class AcpExecutor(ProgramExecutor):
         runner = work.runner
         program = Program(self.process_runner, work, VARIABLES.get(runner.recipe))
         if runner.recipe in BY_SETTINGS:
-            await asyncio.to_thread(program.connect)
+            await program.connect()
         run_id = work.active.identity.run_id
         former = await self._sessions(work).former(of_run=None if runner.resume else run_id)
         prompt = prompt_of(work.activation)
@@ -186,7 +183,7 @@ class AcpExecutor(ProgramExecutor):
             words=tuple(self.words_of(runner)),
             cwd=runner.cwd,
             environment=program.environment,
-            reads=lambda _: subprocess.PIPE,
+            stdin=None,
         )
         errors = Tail(ERRORS_KEPT)
         ended = await program.run(launch, talk, errors)

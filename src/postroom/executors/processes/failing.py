@@ -20,7 +20,7 @@ from postroom.executors.processes.active import StopReason
 from postroom.executors.processes.child_environment import masked
 from postroom.executors.processes.limits import ERRORS_KEPT, ERRORS_SHOWN
 from postroom.executors.processes.output import Tail
-from postroom.executors.processes.supervision import ProgramEnd
+from postroom.executors.processes.process_runner import ProgramEnd
 
 TRY_LATER: Final = 75
 """EX_TEMPFAIL of sysexits.h: how a program asks to be started again later."""
@@ -38,7 +38,7 @@ class Failing:
 
     def left(self, ended: ProgramEnd) -> CommandError:
         """Return the error for processes that could not be ended."""
-        pids = [one.pid for one in ended.left]
+        pids = list(ended.left)
         return self.by(CommandNotEnded, f"left processes that could not be ended: {pids}", value=pids)
 
     def stopped(self, reason: StopReason, words: str) -> CommandError:
