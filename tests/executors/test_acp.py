@@ -203,7 +203,6 @@ async def test_a_message_or_a_decision_is_not_taken_while_it_works(tmp_path: Pat
         assert not room.acp.send_messages("r", [Message.user("more")])
         assert not room.acp.wake_pending_boundary("r")
         assert room.acp.executing == 1
-        assert await room.commands.orphans() == ()
         assert room.acp.cancel("r")
     assert room.acp.executing == 0
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, Protocol
 
-from postroom.concurrency import SystemTimer, Tasks, within
+from postroom.concurrency import SystemTimer, Tasks, in_thread, within
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Clock, SystemClock, Timer, milliseconds
@@ -100,21 +100,18 @@ class ProcessRunner:
             CommandNotStarted, CommandBusy: The folder cannot be made.
         """
         name = hashlib.sha256(run_id.encode("utf-8", "replace")).hexdigest()[:32]
-        path, waited = self.folder / f"{name}{_FOLDER}", 0
-        while (lock := await asyncio.to_thread(_made, path)) is None:
-            if waited >= milliseconds(self.limits.grace + self.limits.kill_wait):
-                raise CommandNotEnded(
-                    "processes of an earlier execution of this run have not ended", value=run_id
-                )
-            await self.timer.sleep(_LOOK_AGAIN_MS)
-            waited += _LOOK_AGAIN_MS
-        folder = RunFolder(path=path, lock=lock)
+        folder, waited = RunFolder(self.folder / f"{name}{_FOLDER}"), 0
         try:
+            while not await in_thread(folder.take):
+                if waited >= milliseconds(self.limits.grace + self.limits.kill_wait):
+                    raise CommandNotEnded(
+                        "processes of an earlier execution of this run have not ended", value=run_id
+                    )
+                await self.timer.sleep(_LOOK_AGAIN_MS)
+                waited += _LOOK_AGAIN_MS
             yield folder
         finally:
-            os.close(lock)
-            if not folder.is_in_use:
-                await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+            await in_thread(folder.release)
 
     def remove_left(self) -> None:
         """Remove the folders of runs that an earlier server was executing. Blocks; call it before any run."""
@@ -123,13 +120,41 @@ class ProcessRunner:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-@dataclass(kw_only=True)
 class RunFolder:
-    """The private folder of a run; `is_in_use` if processes are left that could not be ended."""
+    """The private folder of a run, whose lock one execution has at a time. The methods block."""
 
-    path: Path
-    lock: int
-    is_in_use: bool = False
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock: int | None = None
+        """The descriptor that holds the lock. Each shim has a copy, and so holds the lock until it ends."""
+        self.is_in_use = False
+        """Whether processes are left that could not be ended."""
+
+    def take(self) -> bool:
+        """Make the folder and take its lock; return False if another execution of the run has it.
+
+        Raises:
+            CommandNotStarted, CommandBusy: The folder cannot be made.
+        """
+        with private_files():
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path.parent.chmod(0o700)
+            self.path.mkdir(mode=0o700, exist_ok=True)
+            lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            return False
+        self.lock = lock
+        return True
+
+    def release(self) -> None:
+        """Remove the folder, if this execution has its lock and leaves no process."""
+        if self.lock is not None:
+            os.close(self.lock)
+            if not self.is_in_use:
+                shutil.rmtree(self.path, ignore_errors=True)
 
 
 def has_programs(folder: Path) -> bool:
@@ -156,21 +181,6 @@ def is_locked(path: Path) -> bool:
     finally:
         os.close(lock)
     return False
-
-
-def _made(path: Path) -> int | None:
-    """Make a run's folder and return its lock; None if another execution of the run has it."""
-    with private_files():
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.parent.chmod(0o700)
-        path.mkdir(mode=0o700, exist_ok=True)
-        lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        return None
-    return lock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,6 +293,7 @@ class Program:
 
     def _started(self, launch: Launch) -> Started:
         folder, connection = self._work.folder, self._connection
+        assert folder.lock is not None  # noqa: S101 - an execution of a run has it
         with private_files():
             for name, content in launch.files.items():
                 write_private(folder.path / name, content)

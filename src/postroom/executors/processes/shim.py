@@ -28,8 +28,8 @@ import time
 
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 _TOLD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)
-"""Ignored here, as when a service manager ends each process of its group: the server decides. Programs do not
-inherit that."""
+"""Ignored by launcher and shims, because the server decides, and a service manager may send SIGTERM to all.
+Programs do not inherit that."""
 _KILL_AGAIN, _TERM_AGAIN, _LOOK_AT_CLOCK = 0.02, 0.25, 1.0
 """Seconds. While a machine sleeps a wait stands still, and the clock does not."""
 _MOST_NAMED = 100
@@ -68,7 +68,7 @@ class Shim:
     """Keeps the processes of one run."""
 
     def __init__(self, lock: int, stdin: int, stdout: int, stderr: int, control: int) -> None:
-        """Take the descriptors over. The lock is free for another execution of the run when this one ends."""
+        """Take the descriptors over. The lock becomes free when no process of the run is left."""
         self._lock, self._ends = lock, (stdin, stdout, stderr)
         self._control = socket.socket(fileno=control)
         self._is_alone = False
@@ -77,7 +77,7 @@ class Shim:
         self._clock = int(sys.argv[2])
         self._until: float | None = None
         self._pid = 0
-        self._is_reaper = sys.argv[1] == "linux" and _prctl(_SET_CHILD_SUBREAPER, 1)
+        self._is_reaper = sys.argv[1] == "linux" and bool(_stat("self")) and _prctl(_SET_CHILD_SUBREAPER, 1)
         self._asked: set[tuple[int, bytes]] = set()
         self._wish: signal.Signals | None = None
         self._kills = 0
@@ -143,7 +143,7 @@ class Shim:
             raise OSError(int(refused), os.strerror(int(refused)))
 
     def _become(self, argv: list[bytes], environment: dict[bytes, bytes], cwd: bytes) -> None:
-        """Become the program, which ends with the shim where the system can have it so."""
+        """Become the program. On Linux it is killed if the shim is."""
         shim = os.getppid()
         os.setsid()
         for position, end in enumerate(self._ends):
