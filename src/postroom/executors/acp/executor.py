@@ -21,7 +21,7 @@ from postroom.executors.acp.permissions import Decisions, Permission, UsedPermis
 from postroom.executors.activations import prompt_of
 from postroom.executors.processes.active import StopReason
 from postroom.executors.processes.advice import LastWords
-from postroom.executors.processes.child_environment import GEMINI_VARIABLES, secrets_in
+from postroom.executors.processes.child_environment import GEMINI_VARIABLES
 from postroom.executors.processes.executor import ProgramExecutor, no_server, nothing_more
 from postroom.executors.processes.failing import Failing
 from postroom.executors.processes.limits import ERRORS_KEPT
@@ -44,7 +44,7 @@ _STOPS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A program that has ended, with what was said; `secrets` are not to be shown."""
+    """A program that has ended, with what was said."""
 
     program: str
     runner: Runner
@@ -52,7 +52,7 @@ class Outcome:
     talk: Conversation
     errors: Tail
     now: int
-    secrets: tuple[str, ...] = field(default=(), repr=False)
+    environment: Mapping[str, str] = field(repr=False)
 
     @property
     def is_kept(self) -> bool:
@@ -84,7 +84,7 @@ class Outcome:
         if talk.stop_reason != DONE:
             raise self._failure(failing)
         if not said.strip():
-            raise failing.by(CommandSaidNothing, f"ended its turn and said nothing{self._words(failing)}")
+            raise failing.by(CommandSaidNothing, f"ended its turn and said nothing{failing.words}")
         return AgentRunResult(run_id=run_id, response=said, steps=1, usage=talk.usage)
 
     def last_words(self) -> LastWords:
@@ -101,28 +101,32 @@ class Outcome:
 
     def _failing(self) -> Failing:
         taken = self.talk.taken + self.errors.total
-        return Failing(program=self.program, runner=self.runner, taken=taken, secrets=self.secrets)
-
-    def _words(self, failing: Failing) -> str:
         fault = self.talk.fault
-        return failing.words(fault.words if fault else None, self.errors, self.talk.noise)
+        return Failing(
+            program=self.program,
+            runner=self.runner,
+            taken=taken,
+            environment=self.environment,
+            said=fault.words if fault else None,
+            tails=(self.errors, self.talk.noise),
+        )
 
     def _failure(self, failing: Failing) -> CommandError:
-        talk, ended, words = self.talk, self.ended, self._words(failing)
+        talk, ended = self.talk, self.ended
         if ended.stopped not in (None, StopReason.DONE):
-            return failing.stopped(ended.stopped, words)
+            return failing.stopped(ended.stopped)
         if talk.fault is not None:
-            return failing.by(talk.fault.kind, f"{talk.fault.what}{words}")
+            return failing.by(talk.fault.kind, f"{talk.fault.what}{failing.words}")
         if talk.stop_reason is not None:
             return self._stopped(failing, talk.stop_reason)
         if ended.code != 0:
-            return failing.exited(ended.code, words)
-        return failing.by(AgentProtocolBroken, f"ended before it had answered {talk.stage!r}{words}")
+            return failing.exited(ended.code)
+        return failing.by(AgentProtocolBroken, f"ended before it had answered {talk.stage!r}{failing.words}")
 
     def _stopped(self, failing: Failing, reason: str) -> CommandError:
         why = _STOPS.get(reason, "it gives a reason that is not known")
         named = storable(reason[:MOST_NAMED])
-        last = failing.words(None, self.talk.turn.said) or " nothing"
+        last = failing.quoted(None, self.talk.turn.said) or " nothing"
         what = f"stopped before it was done: {why} ({named}); it said{last}"
         return failing.by(AgentStopped, what, value=named)
 
@@ -196,7 +200,7 @@ class AcpExecutor(ProgramExecutor):
             talk=talk,
             errors=errors,
             now=self.process_runner.clock.now(),
-            secrets=secrets_in(program.environment),
+            environment=program.environment,
         )
 
     async def _keep(self, work: Work, finished: Outcome) -> None:

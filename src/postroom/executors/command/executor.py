@@ -25,7 +25,6 @@ from postroom.executors.command.recipes import RECIPES, SESSION, Reading, refuse
 from postroom.executors.command.steering import SteeredTalk, steered_words
 from postroom.executors.processes.active import StopReason
 from postroom.executors.processes.advice import LastWords
-from postroom.executors.processes.child_environment import secrets_in
 from postroom.executors.processes.connecting import opencode_plugin
 from postroom.executors.processes.executor import ProgramExecutor, from_the_start, no_server, nothing_more
 from postroom.executors.processes.failing import Failing
@@ -43,14 +42,14 @@ _PROMPT: Final = "prompt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A program that has ended, with what it said; `secrets` are not to be shown."""
+    """A program that has ended, with what it said."""
 
     program: str
     runner: Runner
     ended: ProgramEnd
     reading: Reading
     errors: Tail
-    secrets: tuple[str, ...] = field(default=(), repr=False)
+    environment: Mapping[str, str] = field(repr=False)
 
     @property
     def is_cut_off(self) -> bool:
@@ -83,26 +82,27 @@ class Outcome:
             program=self.program,
             runner=self.runner,
             taken=self.reading.taken + self.errors.total,
-            secrets=self.secrets,
+            environment=self.environment,
+            said=said.error,
+            tails=(self.errors, self.reading.raw),
         )
         if ended.left:
             raise failing.left(ended)
         if ended.stopped is StopReason.CANCELLED:
             return AgentRunResult(run_id=run_id, termination=TerminationReason.cancelled(), usage=said.usage)
-        words = failing.words(said.error, self.errors, self.reading.raw)
         if ended.stopped is not None:
-            raise failing.stopped(ended.stopped, words)
+            raise failing.stopped(ended.stopped)
         if ended.code != 0:
-            raise failing.exited(ended.code, words)
+            raise failing.exited(ended.code)
         if said.error is not None:
-            raise failing.by(CommandFailed, f"says that it failed{words}")
+            raise failing.by(CommandFailed, f"says that it failed{failing.words}")
         if self.reading.kinds_not_known() is not None:
-            raise failing.by(CommandFailed, f"put out what is not known here{words}")
+            raise failing.by(CommandFailed, f"put out what is not known here{failing.words}")
         if self.is_cut_off:
-            raise failing.by(CommandFailed, f"ended before its turn was over{words}")
+            raise failing.by(CommandFailed, f"ended before its turn was over{failing.words}")
         answer = self.reading.answer()
         if not answer.strip():
-            raise failing.by(CommandSaidNothing, f"ended well and put nothing out{words}")
+            raise failing.by(CommandSaidNothing, f"ended well and put nothing out{failing.words}")
         return AgentRunResult(run_id=run_id, response=answer, steps=1, usage=said.usage)
 
     def last_words(self) -> LastWords:
@@ -128,15 +128,11 @@ def words_of(
         words += [session if word == SESSION else word for word in rules.resume]
     if runner.prompt is PromptWay.ARGUMENT and PROMPT not in words:
         words += rules.with_argument
-    elif runner.prompt is PromptWay.STDIN and not _end_with(words, rules.with_stdin):
-        words += rules.with_stdin
+    elif runner.prompt is PromptWay.STDIN and tuple(words[-len(rules.with_stdin) :]) != rules.with_stdin:
+        words += rules.with_stdin  # also if it is empty: nothing is added
     is_command = rules.one_word_is_command and len(prompt.split()) == 1
     shown = f" {prompt}" if prompt.startswith("-") or is_command else prompt
     return tuple(shown if word == PROMPT else word for word in words)
-
-
-def _end_with(words: Sequence[str], last: Sequence[str]) -> bool:
-    return not last or tuple(words[-len(last) :]) == tuple(last)
 
 
 class Heard:
@@ -264,7 +260,7 @@ class CommandExecutor(ProgramExecutor):
             ended=ended,
             reading=reading,
             errors=errors,
-            secrets=secrets_in(program.environment),
+            environment=program.environment,
         )
 
     async def _keep(self, work: Work, finished: Outcome) -> None:

@@ -107,8 +107,6 @@ class Shim:
                 os.read(woken, 4_096)
             if self._control.fileno() in ready:
                 self._hear()
-        os.close(self._lock)
-        self._say(b"ended\n")
 
     def _start(self) -> None:
         """Start the program that the server names.
@@ -158,16 +156,22 @@ class Shim:
         os.execvpe(argv[0], argv, environment)  # noqa: S606 - no shell; whose words these are the runner's docstring says
 
     def _reap(self) -> bool:
-        """Reap whatever has ended; return True when no process of the run is left."""
-        while True:
+        """Reap whatever has ended, and say what is new; return True when no process of the run is left."""
+        news, is_over, pid = b"", False, -1
+        while pid:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return self._is_reaper or not self._has_group()
-            if pid == 0:
-                return False
+                is_over = self._is_reaper or not self._has_group()
+                break
             if pid == self._pid:
-                self._say(b"exited %d\n" % os.waitstatus_to_exitcode(status))
+                news = b"exited %d\n" % os.waitstatus_to_exitcode(status)
+        if is_over:
+            os.close(self._lock)
+            news += b"ended\n"
+        if news:
+            self._say(news)
+        return is_over
 
     def _has_group(self) -> bool:
         try:
