@@ -1,4 +1,4 @@
-"""What the event loop has of a program: its output, its input, and the control socket of its shim."""
+"""The output and input of a program and the control socket of its shim, as protocols of the event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -115,7 +115,7 @@ class Control(asyncio.Protocol):
             self._transport = transport
 
     def say(self, line: str) -> None:
-        """Tell the shim something; nothing happens if it is gone."""
+        """Send a line to the shim; do nothing if the shim has ended."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(f"{line}\n".encode())
 

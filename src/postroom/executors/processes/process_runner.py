@@ -1,4 +1,4 @@
-"""Runs programs for runs: each under a shim, in a private folder, to the end of its last process.
+"""Runs the program of a run under a shim, in a private folder, until its last process has ended.
 
 start ─▶ exits by itself ───────────────▶ its other processes are ended ─▶ the rest of its output is read
 └─▶ must stop ─▶ is told so, briefly ─▶┘
@@ -83,9 +83,9 @@ class ProcessRunner:
         """The instant at which another server can begin the runs of this one; None if no other server can."""
 
     def hold(self, duration: int) -> None:
-        """Let programs go on for this many milliseconds from now: then their shims kill them.
+        """Move the deadline of all programs to this many milliseconds from now: then their shims kill them.
 
-        A server that stands still cannot stop its programs, and another server will begin their runs again.
+        A frozen server cannot stop its programs, and another server will begin their runs again.
         """
         self.until = time.clock_gettime(CLOCK) + duration / 1_000 + _MARGIN_SECONDS
         for control in self.controls:
@@ -93,7 +93,7 @@ class ProcessRunner:
 
     @asynccontextmanager
     async def folder_of(self, run_id: str) -> "AsyncIterator[RunFolder]":
-        """Make the private folder of a run, which one execution has at a time; remove it behind the block.
+        """Make the private folder of a run, for one execution at a time, and remove it after the block.
 
         Raises:
             CommandNotEnded: Processes of an earlier execution of the run are still there.
@@ -169,7 +169,7 @@ def has_programs(folder: Path) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether an execution of a run is there, by the run's private folder."""
+    """Return whether an execution of a run still has processes, by the private folder of the run."""
     try:
         lock = os.open(path / _LOCK, os.O_RDWR)
     except FileNotFoundError:
@@ -196,7 +196,7 @@ class Work:
     told: Mapping[str, str]
     access: RunAccess | None = None
     received: tuple[tuple[ChatFile, Path], ...] = ()
-    """The files of its messages, and where they are for the program."""
+    """The files of its messages, with their paths for the program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +253,7 @@ class Program:
         self._heard_at = 0
 
     async def connect(self) -> Connection:
-        """Have the client told of our server for this run; return what must stand in its command too."""
+        """Connect the client to our server for this run; return the words that its command needs for that."""
         access, connect = self._work.access, CONNECTING.get(self._work.runner.recipe)
         if access is not None and connect is not None:
             folder = self._work.folder.path / _SETTINGS
@@ -264,8 +264,8 @@ class Program:
     async def run(self, launch: Launch, talk: Talk, errors: Tail) -> ProgramEnd | None:
         """Run the program until none of its processes is left, or the rest could not be ended.
 
-        Return None if it was asked to end before it was started. Do not cancel it: whoever wants the program
-        to end asks the active run's `stop` for that.
+        Return None if the run was stopped before the start. Do not cancel this: stop the program by the
+        active run's `stop`.
 
         Raises:
             CommandNotStarted, PromptTooLong, CommandBusy: It was not started; nothing of it is left.

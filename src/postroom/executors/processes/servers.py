@@ -1,4 +1,4 @@
-"""Which process a server is: another on the same machine sees that it is gone, and waits for no lease."""
+"""The process of a server: another server of the machine sees when it has ended, and waits for no lease."""
 
 import os
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ _NAMESPACE: Final = Path("/proc/self/ns/pid")
 
 
 def own_process(programs: Path) -> dict[str, Json]:
-    """Return what others recognise this process by; `programs` is the private folder of its runs."""
+    """Return facts by which other servers recognise this process; `programs` is the folder of its runs."""
     return {"machine": _machine(), "pid": os.getpid(), "programs": str(programs)}
 
 
 def is_gone(about: Mapping[str, Json]) -> bool:
     """Return whether the process that said so of itself has surely ended, with all its programs.
 
-    Return False for a process of another machine, and for one whose pid another process has by now. Blocks.
+    Return False for a process of another machine, and if another process has its pid by now. Blocks.
     """
     machine, pid, programs = about.get("machine"), about.get("pid"), about.get("programs")
     if not machine or machine != _machine() or not isinstance(pid, int) or not isinstance(programs, str):

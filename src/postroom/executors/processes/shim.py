@@ -4,7 +4,7 @@
 
 The server sends the launcher five descriptors for each run. The launcher forks a shim, because a fork costs a
 tenth of a start of Python. The shim starts the program and kills every process of the run when its control
-socket closes (as when the server is killed), at its deadline, and when the server says so.
+socket closes (as when the server is killed), at its deadline, and at the server's request.
 
 On Linux the shim becomes the parent of each process of the run that loses its own parent, so that none of
 them escapes. On other systems it knows the process group of the program alone.
@@ -31,10 +31,10 @@ _TOLD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SI
 """Ignored by launcher and shims, because the server decides, and a service manager may send SIGTERM to all.
 Programs do not inherit that."""
 _KILL_AGAIN, _TERM_AGAIN, _LOOK_AT_CLOCK = 0.02, 0.25, 1.0
-"""Seconds. While a machine sleeps a wait stands still, and the clock does not."""
+"""Seconds. A sleeping machine stops a wait, but not the clock: no wait for a deadline is longer than the last."""
 _MOST_NAMED = 100
 _QUICK_ROUNDS = 50
-"""Kills after which a process counts as one that cannot be ended now, and is killed again once a second."""
+"""The number of kills after which the shim kills once a second, because a process cannot be ended now."""
 
 
 def launch() -> None:
@@ -156,7 +156,7 @@ class Shim:
         os.execvpe(argv[0], argv, environment)  # noqa: S606 - no shell; whose words these are the runner's docstring says
 
     def _reap(self) -> bool:
-        """Reap whatever has ended, and say what is new; return True when no process of the run is left."""
+        """Reap ended processes and tell the server; return True when no process of the run is left."""
         news, is_over, pid = b"", False, -1
         while pid:
             try:
@@ -217,7 +217,7 @@ class Shim:
             self._control.sendall(line)
 
     def _signal(self, number: signal.Signals) -> None:
-        """Signal each process of the run: SIGTERM once, SIGKILL again and again."""
+        """Signal each process of the run. A process gets SIGTERM once, but SIGKILL each time."""
         if not self._is_reaper:
             if number is signal.SIGKILL or not self._asked:
                 self._asked.add((self._pid, b""))
@@ -254,7 +254,7 @@ def _descendants() -> list[tuple[int, bytes]]:
 
 
 def _stat(pid: object) -> list[bytes]:
-    """Return what the system tells of a process: its state first, its parent second; empty if it is gone."""
+    """Return the fields of a process after its name: state, parent, ...; empty if the process has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as told:  # noqa: PTH123 - pathlib would double the time of a start
             return told.read().rpartition(b")")[2].split()

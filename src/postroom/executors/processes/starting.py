@@ -32,7 +32,7 @@ NO_ROOM: Final = {
 }
 """Errors that pass when other programs have ended, or there is room on the disk again."""
 CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""The clock of deadlines. Nobody sets it, and on Linux it goes on while the machine sleeps."""
+"""The clock of deadlines. Nobody can set it, and on Linux it also counts while the machine sleeps."""
 _SHIM: Final = str(Path(__file__).with_name("shim.py"))
 _START_SECONDS: Final = 60.0
 """How long a shim may take to start a program; on a machine without memory a fork can take long."""
@@ -61,7 +61,7 @@ class Started:
 
     Attributes:
         control: The socket to its shim, which kills the program when the socket closes.
-        said: What the shim has said beyond the start.
+        said: Further output of the shim that came with the start.
         stdin: The pipe to the program, if it was started with one.
     """
 
@@ -106,7 +106,7 @@ class Launcher:
             socket.send_fds(self._line, [b"+"], ends)
 
     def close(self) -> None:
-        """End the process; shims that are at work go on."""
+        """End the launcher; active shims continue."""
         with self._turn:
             if self._line is not None:
                 self._line.close()
@@ -192,7 +192,7 @@ def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[IO[bytes], int]:
 
 
 def _asked(control: socket.socket, launch: Launch, until: float | None) -> tuple[int, bytes]:
-    """Tell a shim what to start; return the program's pid, and what the shim has said beyond that.
+    """Name the program to its shim; return the program's pid, and further output of the shim.
 
     Raises:
         OSError: The shim could not start it, or is gone.
