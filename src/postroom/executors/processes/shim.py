@@ -31,7 +31,7 @@ _TOLD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SI
 """Ignored by launcher and shims, because the server decides, and a service manager may send SIGTERM to all.
 Programs do not inherit that."""
 _KILL_AGAIN, _TERM_AGAIN, _LOOK_AT_CLOCK = 0.02, 0.25, 1.0
-"""Seconds. A sleeping machine stops a wait, but not the clock: no wait for a deadline is longer than the last."""
+"""Seconds. A sleeping machine stops a wait, but not the clock: no wait for a deadline exceeds the last."""
 _MOST_NAMED = 100
 _QUICK_ROUNDS = 50
 """The number of kills after which the shim kills once a second, because a process cannot be ended now."""
