@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 from uuid import uuid4
 
 from dispatch_room import PATIENCE
@@ -91,6 +91,8 @@ def script(text: str, *words: str, **fields: Any) -> Runner:
 class Room:
     """An executor with one runner, over stores in memory."""
 
+    made: ClassVar[list["Room"]] = []
+
     def __init__(self, folder: Path, runner: Runner | None, **fields: Any) -> None:
         self.folder = folder / "private"
         self.stores = MemoryRunStores()
@@ -104,6 +106,7 @@ class Room:
             **fields,
         )
         self.sink = Sink()
+        self.made.append(self)
 
     async def activation(self, text: str = "go", *, thread: str = "t", run: str = "r") -> RunActivation:
         if await self.stores.threads.load_thread(thread) is None:

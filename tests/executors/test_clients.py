@@ -227,7 +227,7 @@ async def test_a_folder_that_is_missing_is_not_taken_for_a_client_that_is(tmp_pa
 async def test_without_room_for_its_settings_a_client_is_not_started_and_the_run_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The note of the program finds room, its settings do not: it never runs without its connection."""
+    """The disk has no room for its settings: it never runs without its connection."""
 
     @asynccontextmanager
     async def opened(_: RunActivation) -> AsyncIterator[RunAccess | None]:
@@ -238,7 +238,7 @@ async def test_without_room_for_its_settings_a_client_is_not_started_and_the_run
     real = os.open
 
     def full(path: os.PathLike[str], flags: int, *how: Any, **more: Any) -> int:
-        if ".settings" in str(path) and flags & os.O_CREAT:
+        if "/settings/" in str(path) and flags & os.O_CREAT:
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         return real(path, flags, *how, **more)
 

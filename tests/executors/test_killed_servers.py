@@ -112,8 +112,8 @@ async def test_what_a_killed_server_left_in_its_folder_is_removed_at_the_next_st
 async def test_a_killed_server_counts_as_gone_when_its_programs_have_ended(tmp_path: Path) -> None:
     with an_owner(tmp_path) as owner:
         [pid] = await asyncio.to_thread(owner.numbers, "pid")
-        programs = tmp_path / "private"
-        about: dict[str, Json] = {**servers.own_process(programs), "pid": owner.process.pid}
+        own = await asyncio.to_thread(servers.own_process, tmp_path / "private")
+        about: dict[str, Json] = {**own, "pid": owner.process.pid}
 
         async def counts_as_gone() -> bool:
             return await asyncio.to_thread(servers.is_gone, about)
