@@ -110,11 +110,11 @@ class ThreadState:
 class RunEffects(Protocol):
     """Decides what a run's beginning and its end cause."""
 
-    def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
-        """Write what belongs to the beginning of a new run, in the change that claims it.
+    def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> object | None:
+        """Write the rows that belong to the start of a new run, in the change that claims it.
 
-        `messages` are what it reads first. Return whether the thread's runs have such a beginning; what
-        executes a run that has begun otherwise writes it itself (`RunControl.is_noted`).
+        `messages` are the first that the run reads. The executor of the run gets the result as
+        `RunControl.beginning`. After None, the executor writes such rows itself.
         """
         ...
 
@@ -204,8 +204,8 @@ class RunControl:
     """Exceptions after which neither the run nor a step of it is retried."""
     spends: Callable[[Usage], tuple[Spending, ...]] = lambda _: ()
     """Returns what a commit adds to budgets for what a step of the run has used."""
-    is_noted: bool = False
-    """Whether `RunEffects.begin` has written what belongs to the beginning of this execution."""
+    beginning: object | None = None
+    """The result of `RunEffects.begin` for this execution; None if it wrote nothing."""
     conversation: str | None = None
     """Which of the conversations that its thread holds the run belongs to, where it holds several."""
     only: frozenset[str] | None = None

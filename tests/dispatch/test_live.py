@@ -488,7 +488,7 @@ class Telling:
         self.asked, self.known = [], []
 
     def begin(self, tx, run, messages):
-        return False
+        """Write nothing of its own."""
 
     def write(self, tx, run, accept):
         """Write nothing of its own."""

@@ -221,13 +221,12 @@ class ExecutorRegistry:
         name, _, slug = agent_id.partition("@")
 
         def look(tx: MailReads) -> str | None:
-            row_id = _row_of(tx, slug, name)
-            if row_id is None:
+            addressed = tx.agent_addressed(slug, name)
+            if addressed is None:
                 named = _addresses_of(tx, name)
                 remedy = f"name one of the agents called {name}: {', '.join(named)}" if named else None
                 raise AgentNotFound(f"there is no agent {agent_id!r}", value=agent_id, remedy=remedy)
-            kept = tx.runner(row_id)
-            return None if kept is None else kept.runner
+            return addressed.runner
 
         kept = await self._mail.store.read(look)
         return None if kept is None else read_runner(kept)
@@ -251,12 +250,14 @@ class ExecutorRegistry:
     async def _access_of(self, activation: RunActivation) -> AsyncIterator[RunAccess | None]:
         """Open this server to a run of an agent, by a token that ends with the run's program."""
         name, _, slug = (activation.agent_id or "").partition("@")
-        agent_id = await self._mail.store.read(lambda tx: _row_of(tx, slug, name)) if self._address else None
-        if agent_id is None:
+        addressed = None
+        if self._address:
+            addressed = await self._mail.store.read(lambda tx: tx.agent_addressed(slug, name))
+        if addressed is None:
             yield None
             return
         token = new_run_token(self._server)
-        self._tokens.issue(token, agent_id=agent_id, agent=name, run_id=activation.run_id or "")
+        self._tokens.issue(token, agent_id=addressed.agent.id, agent=name, run_id=activation.run_id or "")
         try:
             yield RunAccess(
                 url=self._address,
@@ -277,12 +278,6 @@ class ExecutorRegistry:
         await self.results.close()
         await self._commands.close()
         await self._acp.close()
-
-
-def _row_of(tx: MailReads, slug: str, name: str) -> int | None:
-    project = tx.project(slug)
-    agent = None if project is None else tx.agent(project.id, name)
-    return None if agent is None else agent.id
 
 
 def _addresses_of(tx: MailReads, name: str) -> list[str]:

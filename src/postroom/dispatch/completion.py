@@ -219,8 +219,8 @@ class Claimed(Record, frozen=True, kw_only=True):
     messages: tuple[Message, ...] = ()
     has_begun: bool = False
     """Whether its execution began in the step that claimed it: nothing of it is to be looked up."""
-    is_noted: bool = False
-    """Whether what belongs to the beginning of a new run was written in that step."""
+    beginning: object | None = None
+    """The result of `RunEffects.begin` in that step."""
     asks: tuple[RunWaitingTicket, ...] = ()
     """What it has to ask before it may begin: a budget is used up."""
     is_held: bool = False
@@ -303,7 +303,7 @@ class _Next(Record, frozen=True, kw_only=True):
         claimed, begun = self.claimed, self.begun
         if begun is None or asks.effects is None:
             return claimed
-        return replace(claimed, is_noted=asks.effects.begin(tx, begun, claimed.messages or ()))
+        return replace(claimed, beginning=asks.effects.begin(tx, begun, claimed.messages or ()))
 
 
 def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | None:

@@ -975,7 +975,7 @@ class Submissions:
                 run=run,
                 messages=plan.messages,
                 has_begun=True,
-                is_noted=claims.effects is not None and claims.effects.begin(tx, run, plan.messages),
+                beginning=claims.effects and claims.effects.begin(tx, run, plan.messages),
             )
         return replace(plan, run=run), done, claimed
 

@@ -49,9 +49,8 @@ class Ends:
         for watch in list(self._watches.values()):
             watch.told.set()
 
-    def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
+    def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> None:
         """Write nothing."""
-        return False
 
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
         """Write the event of a run that is done, or asks; one that goes on by itself is queued for then."""

@@ -259,9 +259,8 @@ class ChatEffects:
     def stored(self, run: RunRecord) -> None:
         """Take no note: the relay hears of what is stored."""
 
-    def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
+    def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> None:
         """Write nothing: only an end is told."""
-        return False
 
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
         """Write nothing."""

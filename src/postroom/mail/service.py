@@ -3,9 +3,9 @@
 import asyncio
 import hashlib
 import random
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -36,7 +36,6 @@ from postroom.mail.context import (
     LoadedAttachment,
     OperationContext,
     Rules,
-    Waking,
     WriteContext,
     token_hash,
 )
@@ -59,7 +58,9 @@ from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.mail.store import MailStore
 from postroom.stores.transaction import Transaction
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from postroom.mail.waking.waker import OpenChange, Waker
+
 _LISTS_ON = 60_000
 """For how long, in ms, a token that replaced itself may list tools."""
 _ENCODER = msgspec.json.Encoder(order="deterministic")
@@ -72,24 +73,6 @@ class _AnswerKey:
     scope: str
     key: str
     digest: str
-
-
-class WakingStore(Protocol):
-    """Runs changes that wake readers."""
-
-    async def write(
-        self, change: Callable[[MailWrites, Waking | None], T], *, key: str, readers: Hashable = None
-    ) -> T:
-        """Run a change, which is given what has readers woken in it; `key` as for `MailStore.write`."""
-        ...
-
-    def opened(self, tx: Transaction, accept: Accept) -> Waking:
-        """Return what wakes readers in a change that another room makes."""
-        ...
-
-    def wake(self) -> None:
-        """Hint that there may be a message that has woken nobody."""
-        ...
 
 
 def _nobody() -> None:
@@ -108,7 +91,7 @@ class Mail:
         dice: random.Random | None = None,
         keep_token: Callable[[str, str], tuple[str, str]] | None = None,
         tracing: Tracing = OFF,
-        waker: Callable[[], WakingStore | None] = _nobody,
+        waker: Callable[[], "Waker | None"] = _nobody,
     ) -> None:
         """Keep what it works with.
 
@@ -317,7 +300,7 @@ class Mail:
         tx: Any,
         caller: Caller,
         loaded: Sequence[LoadedAttachment] = (),
-        waking: Waking | None = None,
+        waking: "OpenChange | None" = None,
         recognition: Recognition | None = None,
     ) -> OperationContext[Any, Any]:
         """Return what the operations of a caller work with."""
@@ -348,7 +331,7 @@ class Mail:
         loaded = await self._prepared(command, caller) if is_slow else ()
         recognition = await self._recognition(command, caller) if is_slow else None
 
-        def change(tx: MailWrites, waking: Waking | None = None) -> Any:
+        def change(tx: MailWrites, waking: "OpenChange | None" = None) -> Any:
             lock_projects_of(tx, command)
             context = self.context(tx, caller, loaded, waking, recognition)
             if caller.agent_token is not None:
@@ -368,7 +351,8 @@ class Mail:
         if waker is None:
             answer = await self.store.write(change, key=key)
         else:
-            answer = await waker.write(change, key=key, readers=named_readers(command))
+            readers = named_readers(command)
+            answer = await waker.write(lambda made: change(made.tx.mail, made), key=key, readers=readers)
         return answer
 
     def _answer_before(self, tx: MailReads, place: _AnswerKey, command: Command, caller: Caller) -> Any:

@@ -78,7 +78,7 @@ async def _with_taken(activation: RunActivation, control: RunControl) -> RunActi
 
     That is what came on its thread after the request, whatever the request brought: messages, or an answer.
     """
-    if control.is_noted:
+    if control.beginning is not None:
         return activation  # it begins now
     run = await control.threads.load_run(activation.run_id or "")
     if run is None or run.input is None or run.activation is None:

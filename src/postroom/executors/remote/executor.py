@@ -303,9 +303,8 @@ class RemoteExecutor(RunDispatchExecutor):
             if execution.ended.is_set() and not execution.senders:
                 self._forget(execution)
 
-    def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
+    def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> None:
         """Write nothing: only an end is told."""
-        return False
 
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
         """Write nothing."""

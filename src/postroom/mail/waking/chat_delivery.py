@@ -9,7 +9,7 @@ from postroom.mail.context import Caller
 from postroom.mail.outgoing import woken_by
 from postroom.mail.people import name_person, visitor_of
 from postroom.mail.projects import HUMAN, PEOPLE_KEY, PEOPLE_SLUG, VISITOR
-from postroom.mail.waking.completion import RunCompletion
+from postroom.mail.waking.answers import RunCompletion
 from postroom.stores.mail.access import MailReads, MailWrites
 
 if TYPE_CHECKING:

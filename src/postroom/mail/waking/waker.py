@@ -20,7 +20,6 @@ from postroom.contracts.messages import Boundary, DeliveryMode
 from postroom.contracts.messages import Message as RunMessage
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.runs import RunRecord
-from postroom.mail.context import Waking
 from postroom.mail.outgoing import wake_key
 from postroom.mail.projects import PEOPLE_SLUG, VISITOR, address_of
 from postroom.mail.waking.open_questions import answers, given_by_reply
@@ -36,7 +35,7 @@ from postroom.mail.waking.prompts import (
     message_name,
 )
 from postroom.ports import ChatDelivery, ChatOutbox, RunQueue
-from postroom.stores.mail.access import MailReads, MailWrites
+from postroom.stores.mail.access import MailReads
 from postroom.stores.mail.store import MailStore
 from postroom.stores.transaction import Transaction
 
@@ -54,8 +53,8 @@ _BATCH = 100
 
 
 @dataclass(slots=True, eq=False)
-class OpenChange(Waking):
-    """Wakes readers within one open change."""
+class OpenChange:
+    """Wakes readers within one open change: agents with a runner, people with a chat."""
 
     tx: Transaction
     accept: Accept
@@ -73,9 +72,10 @@ class OpenChange(Waking):
     def expect(
         self, readers: Sequence[Reader], *, thread_id: str | None, reply_to: int | None, sender_id: int
     ) -> None:
-        """Take note of the readers that a message is to wake, before anything is written.
+        """Check that a message can wake its readers, before anything is written.
 
-        A reply that answers a reader's open question is taken however many messages wait for that reader.
+        `thread_id` is the mail thread; None if the message starts one. A reply that answers a reader's open
+        question is accepted however many messages wait for that reader.
 
         Raises:
             ThreadsNeeded: The change must run again with these threads.
@@ -104,22 +104,30 @@ class OpenChange(Waking):
         is_full = all(map(self.accept.is_full, threads))
         return not is_full or self._answered(reader, reply_to, sender_id) is not None
 
-    def wake(self, message: Message, sender: Agent, readers: Sequence[Reader]) -> None:
-        """Have readers woken by a message; whoever cannot be at once is found in a round."""
-        mail = self.tx.mail
-        home = mail.project_by_id(message.project_id)
+    def wake(
+        self, message: Message, home: Project, sender: Agent, readers: Sequence[Reader], *, is_answer: bool
+    ) -> None:
+        """Wake readers by a message of the project `home`; a round finds the readers that wake later.
+
+        `is_answer`: the message is the answer of a run.
+        """
         for one in readers:
             origin = Origin(
-                address=address_of(message.sender_name, home.slug if home else "?", one[0].slug),
+                address=address_of(message.sender_name, home.slug, one[0].slug),
                 program=sender.program,
                 verified=self.verified,
-                is_answer=mail.answering_run(message.id) is not None,
+                is_answer=is_answer,
             )
             if is_person(one):
                 self._carry(message, origin, one[1])
             elif thread_of(one, message.thread_id) not in self.accept.thread_ids:
                 self.leaves_some = True
-            elif self.has_room(one, message.thread_id, message.reply_to, message.sender_id):
+            elif (
+                self.refuses_full
+                or self.has_room(  # `expect` has refused the message where there is no room
+                    one, message.thread_id, message.reply_to, message.sender_id
+                )
+            ):
                 self._run(message, origin, one)  # else a round finds it when some were read
 
     def _run(self, message: Message, origin: Origin, reader: Reader) -> None:
@@ -177,9 +185,11 @@ class _Left:
     """A message that has woken its reader not yet."""
 
     message: Message
+    home: Project
     sender: Agent
     reader: Reader
     chat: ChatAddress | None
+    is_answer: bool
 
     @property
     def thread_ids(self) -> frozenset[str]:
@@ -221,13 +231,7 @@ class Waker:
         """Find such messages until cancelled."""
         await self._rounds.serve()
 
-    async def write(
-        self, change: Callable[[MailWrites, Waking | None], T], *, key: str, readers: Hashable = None
-    ) -> T:
-        """Run a change that is given what wakes readers; `key` and `readers` are those of `changing`."""
-        return await self.changing(lambda made: change(made.tx.mail, made), key=key, readers=readers)
-
-    async def changing(self, change: Callable[[OpenChange], T], *, key: str, readers: Hashable = None) -> T:
+    async def write(self, change: Callable[[OpenChange], T], *, key: str, readers: Hashable = None) -> T:
         """Run a change that writes messages, and perhaps more than mail; `key` is that of `MailStore.write`.
 
         The change locks the threads of the readers before everything else. `readers` names the readers as
@@ -312,7 +316,9 @@ class Waker:
                 full.add(agent_id)
                 return False
             if left is not None:
-                open_change.wake(left.message, left.sender, [left.reader])
+                open_change.wake(
+                    left.message, left.home, left.sender, [left.reader], is_answer=left.is_answer
+                )
             return left is not None
 
         try:
@@ -360,9 +366,24 @@ def _left(tx: MailReads, *, message_id: int, agent_id: int) -> _Left | None:
     """Return a message that is to wake a reader; None when it is not any more."""
     if (message_id, agent_id) not in tx.unwoken(after=(message_id, agent_id - 1), limit=1):
         return None
-    message, agent = tx.message(message_id), tx.agents_by_id([agent_id]).get(agent_id)
-    home = None if agent is None else tx.project_by_id(agent.project_id)
-    sender = None if message is None else tx.agents_by_id([message.sender_id]).get(message.sender_id)
-    if message is None or agent is None or home is None or sender is None:
+    message = tx.message(message_id)
+    if message is None:
         return None
-    return _Left(message=message, sender=sender, reader=(home, agent), chat=tx.chat_address(agent_id))
+    agents = tx.agents_by_id([agent_id, message.sender_id])
+    homes = {one.project_id: tx.project_by_id(one.project_id) for one in agents.values()}
+    agent, sender, home = (
+        agents.get(agent_id),
+        agents.get(message.sender_id),
+        tx.project_by_id(message.project_id),
+    )
+    room = None if agent is None else homes[agent.project_id]
+    if agent is None or sender is None or home is None or room is None:
+        return None
+    return _Left(
+        message=message,
+        home=home,
+        sender=sender,
+        reader=(room, agent),
+        chat=tx.chat_address(agent_id),
+        is_answer=tx.answering_run(message_id) is not None,
+    )

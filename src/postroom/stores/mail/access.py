@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from postroom.contracts.announcing import AnnouncingReads, AnnouncingWrites
 from postroom.contracts.choices import ContactPolicy, ContactStatus, Importance, RecipientKind, SearchOrder
 from postroom.contracts.mail import (
+    AddressedAgent,
     Agent,
     Attachment,
     ContactLink,
@@ -22,6 +23,7 @@ from postroom.contracts.mail import (
     ProjectTally,
     Query,
     Reach,
+    Received,
     Recipient,
     Reservation,
     SearchHit,
@@ -115,6 +117,10 @@ class RecordReads(
         """Return the agent with this name, compared without regard to case."""
         ...
 
+    def agent_addressed(self, project_key: str, name: str) -> AddressedAgent | None:
+        """Return the agent with this name in the project that a path, alias or slug names."""
+        ...
+
     def agents_named(self, project_id: int, names: Sequence[str]) -> list[Agent]:
         """Return those agents whose names are among `names`, compared without regard to case."""
         ...
@@ -141,6 +147,10 @@ class RecordReads(
 
     def messages(self, message_ids: Sequence[int]) -> dict[int, Message]:
         """Return the messages with these ids; unknown ids are left out."""
+        ...
+
+    def received(self, agent_id: int, message_ids: Sequence[int]) -> dict[int, Received]:
+        """Return those of these messages that an agent received, by message id."""
         ...
 
     def recipients(self, message_ids: Sequence[int]) -> dict[int, list[Recipient]]:

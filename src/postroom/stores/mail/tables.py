@@ -22,6 +22,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.events import CanonicalEvent, EventScope
 from postroom.contracts.mail import (
+    AddressedAgent,
     Agent,
     Attachment,
     ContactLink,
@@ -32,6 +33,7 @@ from postroom.contracts.mail import (
     ProjectTally,
     Query,
     Reach,
+    Received,
     Recipient,
     Reservation,
     SearchHit,
@@ -70,6 +72,7 @@ _INBOX = {
     (True, False): "mail.inbox_unread_after",
 }
 _COUNTED = ("projects", "agents", "messages", "live_reservations", "outbox", "runners")
+_OF_AGENTS = len(Agent.__struct_fields__)
 _OF_TOKENS = tuple(field.name for field in fields(KeptToken))
 
 
@@ -131,13 +134,9 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
 
     @override
     def project(self, key: str) -> Project | None:
-        if key in self._known:
-            return self._known[key]
-        for by in ("mail.project_by_path", "mail.project_by_slug", "mail.project_by_alias"):
-            if found := self._one(Project, by, key=key):
-                self._known[key] = found
-                return found
-        return None
+        if key not in self._known and (found := self._one(Project, "mail.project_named", key=key)):
+            self._known[key] = found
+        return self._known.get(key)
 
     @override
     def project_by_id(self, project_id: int) -> Project | None:
@@ -197,6 +196,17 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
     def agent(self, project_id: int, name: str) -> Agent | None:
         [rows] = asked(self._tx, [_agent_named(project_id, name)]).values()
         return record(Agent, rows[0]) if rows else None
+
+    @override
+    def agent_addressed(self, project_key: str, name: str) -> AddressedAgent | None:
+        look = "mail.agent_addressed", {"key": project_key, "name_key": name.casefold()}
+        [rows] = asked(self._tx, [look]).values()
+        if not rows:
+            return None
+        [row] = rows
+        agent, project = record(Agent, row), record(Project, row[_OF_AGENTS:])
+        self._events.know_agent(agent)
+        return AddressedAgent(project=project, agent=agent, runner=row[-1])
 
     @override
     def agents_named(self, project_id: int, names: Sequence[str]) -> list[Agent]:
@@ -324,6 +334,13 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
     @override
     def messages(self, message_ids: Sequence[int]) -> dict[int, Message]:
         return {one.id: one for one in self._messages("mail.messages", ids=message_ids)}
+
+    @override
+    def received(self, agent_id: int, message_ids: Sequence[int]) -> dict[int, Received]:
+        found = self._all(Received, "mail.received", agent_id=agent_id, ids=message_ids)
+        for one in found:
+            self._events.know_delivery(one.message_id, one.project_id, agent_id, one.kind)
+        return {one.message_id: one for one in found}
 
     @override
     def recipients(self, message_ids: Sequence[int]) -> dict[int, list[Recipient]]:

@@ -145,23 +145,25 @@ class Waking(WakingWrites):
     @override
     def put_message_run(self, message_run: MessageRun) -> None:
         values = {name: getattr(message_run, name) for name in _COLUMNS}
-        reader = self._tx.one("mail.recipient_kind", values)
-        if reader is None:
+        kind = self._events.kind_of(message_run.message_id, message_run.agent_id)
+        if kind is None:
             raise StoreError(
                 f"agent {message_run.agent_id} did not receive message {message_run.message_id}",
                 value=message_run.message_id,
             )
         self._tx.run("mail.put_message_run", values)
-        self._events.of_message_run(message_run, reader[0])
+        self._events.of_message_run(message_run, kind)
 
     @override
     def begin_run(self, run_id: str, agent_id: int, now: int, *, answered: Sequence[str] = ()) -> None:
-        former = self._tx.one("mail.end_run", {"run_id": run_id})
-        if former is not None:  # it lost its lease, or its server, while it was at work
-            self._events.of_run("run.cut_off", run_id, former[0], now)
-            self._end_attempt(run_id, "cut_off", now)
         values = {"run_id": run_id, "agent_id": agent_id, "now": now}
-        self._tx.run("mail.begin_run", values)
+        if not self._tx.changed(
+            "mail.begin_run", values
+        ):  # its lease or its server ended while it was active
+            former = self._tx.one("mail.end_run", {"run_id": run_id})
+            self._events.of_run("run.cut_off", run_id, agent_id if former is None else former[0], now)
+            self._end_attempt(run_id, "cut_off", now)
+            self._tx.run("mail.begin_run", values)
         self._tx.run("timeline.end_wait", values)
         self._tx.run("timeline.begin_attempt", values)
         self._events.run_began(run_id, agent_id, now, answered)
