@@ -4,7 +4,7 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from postroom.mail.waking.completion import MOST_ANSWERS
+from postroom.mail.waking.answers import MOST_ANSWERS
 
 from dispatch_room import done
 from postroom.contracts.activation import RunActivation
