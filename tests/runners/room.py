@@ -69,9 +69,7 @@ class RunnerRoom(Room):
             ExecutorsByThread({AGENT_THREAD: self.turns}),
             self.runs,
             consumer_id="server",
-            effects=JoinedEffects(
-                MessageEffects(self.mail.own_context, self.mail.wake_readers), self.results
-            ),
+            effects=JoinedEffects(MessageEffects(self.mail.own_context), self.results),
             timer=self.clock,
             random=Random(1),
             config=MailboxConfig(drain_grace=timedelta(0), default_max_attempts=self.most_attempts),

@@ -355,9 +355,7 @@ def store_message(context: WriteContext, new: NewMessage, reach: Mapping[int, Re
         ThreadsNeeded, QueueFull: As `Waking.expect` says; nothing was written.
     """
     tx = context.tx
-    woken: list[tuple[Project, Agent]] = []
-    if context.waking is not None:
-        woken = [(one.project, one.agent) for one in new.addressees if reach[one.agent.id].is_woken]
+    woken = [(one.project, one.agent) for one in new.addressees if reach[one.agent.id].is_woken]
     if context.waking is not None and woken:
         reply_to = None if new.reply_to is None else new.reply_to.id
         sender_id = new.sender.id
@@ -391,10 +389,14 @@ def store_message(context: WriteContext, new: NewMessage, reach: Mapping[int, Re
 
 
 def wake_readers(context: WriteContext, new: NewMessage, stored: StoredMessage) -> None:
-    """Wake the readers of a message that was stored in this change."""
-    if context.waking is not None and stored.woken:
-        is_answer = new.answering_run is not None
-        context.waking.wake(stored.message, new.project, new.sender, stored.woken, is_answer=is_answer)
+    """Wake the readers of a message that was stored in this change, or have them woken after its commit."""
+    if not stored.woken:
+        return
+    if context.waking is None:
+        context.tx.wake_later()
+        return
+    is_answer = new.answering_run is not None
+    context.waking.wake(stored.message, new.project, new.sender, stored.woken, is_answer=is_answer)
 
 
 def _sent(context: WriteContext, new: NewMessage, stored: StoredMessage, reach: Mapping[int, Reach]) -> Sent:

@@ -28,7 +28,6 @@ from postroom.mail.commands import (
     RotateAgentToken,
     SendMessage,
     StartSession,
-    UnretireAgent,
     read_command,
 )
 from postroom.mail.context import (
@@ -147,17 +146,10 @@ class Mail:
 
             return await self.store.read(look)
         answer = await self._changed(operation, command, caller)
-        if isinstance(command, UnretireAgent):
-            self.wake_readers()  # messages may have waited for it
         if isinstance(command, ReplyMessage) and caller.grant is not None and not caller.grant.scopes & READ:
             for delivery in answer["deliveries"]:  # what the first message says is not the answer's to tell
                 delivery["payload"] |= {"subject": "", "topic": ""}
         return answer
-
-    def wake_readers(self) -> None:
-        """Have it looked whether a message has woken nobody."""
-        if (waker := self._waker()) is not None:
-            waker.wake()
 
     async def issue_token(self, project_key: str, agent_name: str, hashed: str | None) -> None:
         """Replace an agent's token by its hash, or revoke it with None; for the operator alone.
@@ -268,9 +260,7 @@ class Mail:
             tx.put_runner(agent.id, runner, declared_by=declared_by, now=tx.now())
             return RunnerChange(had_one=known, waking=waking)
 
-        changed = await self.store.write(change)
-        self.wake_readers()
-        return changed
+        return await self.store.write(change)
 
     async def set_chat_address(self, project_key: str, person: str, address: ChatAddress | None) -> bool:
         """Say in which chat a person is reached, None for none; for the operator alone.
@@ -291,9 +281,7 @@ class Mail:
             tx.put_chat_address(agent.id, address, now=tx.now())
             return known
 
-        had_one = await self.store.write(change)
-        self.wake_readers()
-        return had_one
+        return await self.store.write(change)
 
     def context(
         self,

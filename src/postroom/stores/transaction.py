@@ -73,7 +73,7 @@ class Transaction:
     def mail(self) -> MailWrites:
         """Projects, agents, messages, reservations and what belongs to them."""
         self.tell(MAIL)
-        return MailWrites(self.sql, self.outbox, self.events, now=self.now, lock=self.lock)
+        return MailWrites(self.sql, self.outbox, self.events, now=self.now, lock=self.lock, tell=self.tell)
 
     @_Part
     def runs(self) -> RunTables:

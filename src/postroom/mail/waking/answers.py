@@ -173,14 +173,8 @@ def _nobody_reads(context: WriteContext, asked: Message) -> bool:
 class MessageEffects:
     """Assigns messages to an agent's run that starts, and answers their senders when it ends."""
 
-    def __init__(
-        self,
-        context_of: Callable[[Transaction, Accept | None], WriteContext],
-        wake_readers: Callable[[], None],
-    ) -> None:
-        """`wake_readers` is called after messages were written that may have woken nobody."""
+    def __init__(self, context_of: Callable[[Transaction, Accept | None], WriteContext]) -> None:
         self._context_of = context_of
-        self._wake_readers = wake_readers
 
     def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[RunMessage]) -> RunInput | None:
         """Record that an agent's run is active, and assign its messages to it."""
@@ -238,9 +232,7 @@ class MessageEffects:
         return ()
 
     def stored(self, run: RunRecord) -> None:
-        """Hint that there may be an answer."""
-        if agent_of(run.thread_id) is not None:
-            self._wake_readers()
+        """Do nothing: the change itself has woken the readers of the answer."""
 
 
 def _completion(run: RunRecord) -> RunCompletion | None:

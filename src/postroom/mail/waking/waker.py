@@ -11,15 +11,15 @@ from datetime import timedelta
 from functools import partial
 from typing import Final, TypeVar
 
-from postroom.concurrency import Rounds
 from postroom.contracts.accepting import Accept, ThreadsNeeded
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.errors import IdempotencyConflict, QueueFull
+from postroom.contracts.errors import IdempotencyConflict, PostroomError, QueueFull
 from postroom.contracts.mail import Agent, Message, Project
 from postroom.contracts.messages import Boundary, DeliveryMode
 from postroom.contracts.messages import Message as RunMessage
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.runs import RunRecord
+from postroom.log import get_logger
 from postroom.mail.outgoing import wake_key
 from postroom.mail.projects import PEOPLE_SLUG, VISITOR, address_of
 from postroom.mail.waking.open_questions import answers, given_by_reply
@@ -35,6 +35,7 @@ from postroom.mail.waking.prompts import (
     message_name,
 )
 from postroom.ports import ChatDelivery, ChatOutbox, RunQueue
+from postroom.stores.changes import WAKES
 from postroom.stores.mail.access import MailReads
 from postroom.stores.mail.store import MailStore
 from postroom.stores.transaction import Transaction
@@ -42,6 +43,7 @@ from postroom.stores.transaction import Transaction
 T = TypeVar("T")
 Reader = tuple[Project, Agent]
 
+_LOG = get_logger(__name__)
 POLL = timedelta(seconds=5)
 BY: Final = "runner"
 MOST_AT_ONCE: Final = 32
@@ -64,8 +66,6 @@ class OpenChange:
     """The names of messages that were taken for chats."""
     refuses_full: bool = False
     """Whether a message to a reader for whose runs too many messages wait is refused; else it wakes later."""
-    leaves_some: bool = False
-    """Whether readers are still to be woken."""
     expected: frozenset[str] = frozenset()
     """The threads that the readers of its messages need."""
 
@@ -121,7 +121,7 @@ class OpenChange:
             if is_person(one):
                 self._carry(message, origin, one[1])
             elif thread_of(one, message.thread_id) not in self.accept.thread_ids:
-                self.leaves_some = True
+                self.tx.mail.wake_later()
             elif (
                 self.refuses_full
                 or self.has_room(  # `expect` has refused the message where there is no room
@@ -168,7 +168,7 @@ class OpenChange:
     def _carry(self, message: Message, origin: Origin, person: Agent) -> None:
         address = self.tx.mail.chat_address(person.id)
         if address is None or self.chats is None or not self.chats.reaches(address):
-            self.leaves_some = True
+            self.tx.mail.wake_later()
             return
         key = wake_key(message.id, person.id)
         is_visitor = person.program == VISITOR
@@ -221,15 +221,18 @@ class Waker:
         """The messages that chats were given and are not known to have shown."""
         self._woken_by: dict[Hashable, frozenset[str]] = {}
         """The threads that the last message to the same readers needed; empty sets are left out."""
-        self._rounds = Rounds("wakes", self.round, POLL)
-
-    def wake(self) -> None:
-        """Hint that there may be a message that has woken nobody."""
-        self._rounds.hint()
 
     async def serve(self) -> None:
-        """Find such messages until cancelled."""
-        await self._rounds.serve()
+        """Wake readers in rounds until cancelled: at each hint, every 5 seconds, and at once while more wait."""
+        with self._store.changes.listen(WAKES) as hints:
+            while True:
+                woken = 0
+                try:
+                    woken = await self.round()
+                except PostroomError as error:
+                    _LOG.warning("wakes.put_off", reason=error.describe())
+                if not woken:
+                    await hints.wait(POLL)
 
     async def write(self, change: Callable[[OpenChange], T], *, key: str, readers: Hashable = None) -> T:
         """Run a change that writes messages, and perhaps more than mail; `key` is that of `MailStore.write`.
@@ -285,8 +288,6 @@ class Waker:
             return change(made), made
 
         done, made = await self._run_queue.accepting(thread_ids, opened, key=key)
-        if made.leaves_some:
-            self.wake()
         if made.said and self._chats is not None:
             self._in_chats |= made.said
         return done, made.expected

@@ -132,9 +132,11 @@ class RecordReads(RetentionReads, TimelineReads, WakingReads):
         *,
         now: Callable[[], int],
         lock: Callable[..., None],
+        tell: Callable[..., None],
     ) -> None:
         self._tx = tx
         self._now = now
+        self._tell = tell
         self.outbox = outbox
         self._log = log
         self._events = EventRecorder(tx, log, lock)
@@ -630,6 +632,8 @@ class RecordWrites(RecordReads, RetentionWrites, WakingWrites):
         before = self.agents_by_id([agent_id]).get(agent_id)
         self._update("mail.set_agent_retired", {"id": agent_id, "retired_at": retired_at}, UnknownAgent)
         self._events.agent_retired(before, retired_at, now)
+        if retired_at is None:
+            self.wake_later()  # messages may have waited for the agent
 
     def set_agent_token(self, agent_id: int, token_hash: str | None) -> None:
         """Replace an agent's token; None revokes it."""

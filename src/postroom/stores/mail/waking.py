@@ -1,6 +1,6 @@
 """Agents that postroom runs itself, and what their runs made of messages."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 
 from postroom.contracts.errors import StoreError
@@ -9,6 +9,7 @@ from postroom.contracts.project_log import EventKind
 from postroom.contracts.runs import OnTimeout, RunRecord
 from postroom.contracts.timeline import Outcome
 from postroom.contracts.waking import AskedQuestion, KeptRunner, MessageRun, RunnerSource
+from postroom.stores.changes import WAKES
 from postroom.stores.codec import record
 from postroom.stores.mail.event_recorder import EventRecorder
 from postroom.stores.runs import rows
@@ -117,6 +118,11 @@ class WakingWrites(WakingReads):
     """Writes them."""
 
     _events: EventRecorder
+    _tell: Callable[..., None]
+
+    def wake_later(self) -> None:
+        """Hint after the commit that a message may have yet to wake a reader."""
+        self._tell(WAKES)
 
     def put_place(self, thread_id: str, place: str) -> None:
         """Say where runs of a thread may execute, '' for anywhere."""
@@ -131,6 +137,7 @@ class WakingWrites(WakingReads):
         values = {"agent_id": agent_id, "runner": runner, "declared_by": declared_by, "now": now}
         self._tx.run("mail.put_runner", values)
         self._events.of_agent("agent.runner_set", agent_id, now)
+        self.wake_later()
 
     def drop_runner(self, agent_id: int, *, now: int) -> bool:
         """Have an agent run no more; False when it was not."""
@@ -144,6 +151,7 @@ class WakingWrites(WakingReads):
         values = {"agent_id": agent_id, "platform": address.platform, "chat_id": address.chat_id, "now": now}
         self._tx.run("mail.put_chat_address", values)
         self._events.of_agent("agent.runner_set", agent_id, now)
+        self.wake_later()
 
     def drop_chat_address(self, agent_id: int, *, now: int) -> bool:
         """Have a person reached in no chat; False when they were in none."""
