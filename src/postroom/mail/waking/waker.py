@@ -223,7 +223,7 @@ class Waker:
         """The threads that the last message to the same readers needed; empty sets are left out."""
 
     async def serve(self) -> None:
-        """Wake readers in rounds until cancelled: at each hint, every 5 seconds, and at once while more wait."""
+        """Wake readers in rounds: at each hint, every 5 seconds, and at once while more wait."""
         with self._store.changes.listen(WAKES) as hints:
             while True:
                 woken = 0
