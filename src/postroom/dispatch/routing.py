@@ -133,7 +133,7 @@ class ExecutorsByThread(SeveralExecutors):
         return next((executor for prefix, executor in routes if thread_id.startswith(prefix)), None)
 
 
-class JoinedEffects:
+class JoinedEffects(RunEffects):
     """The effects of several rooms; each looks at its own threads only."""
 
     def __init__(self, *parts: RunEffects) -> None:

@@ -10,7 +10,6 @@ from postroom.contracts.accepting import Accept
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.mail import Agent, Message, Project, Received
 from postroom.contracts.messages import Message as RunMessage
-from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.quoting import without_escapes
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
 from postroom.contracts.waking import MessageRun
@@ -23,6 +22,7 @@ from postroom.mail.tracing import run_trace
 from postroom.mail.waking.open_questions import takes_reply
 from postroom.mail.waking.prompts import NO_WORDS, STOPS, agent_of, asks, clipped, failure, messages_named
 from postroom.mail.waking.run_input import RunInput, begin
+from postroom.ports import RunEffects
 from postroom.stores.transaction import Transaction
 
 _LOG = get_logger(__name__)
@@ -170,7 +170,7 @@ def _nobody_reads(context: WriteContext, asked: Message) -> bool:
     return len(newest) == MOST_ANSWERS and all(context.tx.answering_run(one.id) is not None for one in newest)
 
 
-class MessageEffects:
+class MessageEffects(RunEffects):
     """Assigns messages to an agent's run that starts, and answers their senders when it ends."""
 
     def __init__(self, context_of: Callable[[Transaction, Accept | None], WriteContext]) -> None:
@@ -226,13 +226,6 @@ class MessageEffects:
             tx.mail.lock_projects([addressed.project.id])
             questions = [one.tool_call_id for one in run.open_tickets]
             tx.mail.withdraw_questions(run.run_id, addressed.agent.id, questions, now=tx.now())
-
-    def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:
-        """Return no effects: the answer is in the database."""
-        return ()
-
-    def stored(self, run: RunRecord) -> None:
-        """Do nothing: the change itself has woken the readers of the answer."""
 
 
 def _completion(run: RunRecord) -> RunCompletion | None:
