@@ -10,7 +10,7 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.budgets import Spending
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.files import RunFiles
-from postroom.contracts.mail import Attachment
+from postroom.contracts.mail import AddressedAgent, Attachment
 from postroom.contracts.messages import Boundary, Message, PendingMessage
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.people import ChatAddress, ChatWords
@@ -202,6 +202,8 @@ class RunControl:
     """Returns what a commit adds to budgets for what a step of the run has used."""
     beginning: object | None = None
     """The result of `RunEffects.begin` for this execution; None if it wrote nothing."""
+    agent: AddressedAgent | None = None
+    """The agent of the run, if it is one of mail: as it was when the run got its messages."""
     conversation: str | None = None
     """Which of the conversations that its thread holds the run belongs to, where it holds several."""
     only: frozenset[str] | None = None

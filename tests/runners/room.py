@@ -78,7 +78,7 @@ class RunnerRoom(Room):
         verified = self.rules.verified
         self.waker = Waker(self.store, self.mailbox, verified=verified, chat_delivery=boxes)
 
-    async def runner_of(self, agent_id: str) -> AnyRunner | None:
+    async def runner_of(self, agent_id: str, agent: object = None) -> AnyRunner | None:
         return self.runners.get(agent_id.partition("@")[0])
 
     async def _secret_of(self, runner: HttpRunner) -> str:

@@ -21,6 +21,7 @@ from postroom.contracts.errors import (
     StaleClaim,
 )
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
+from postroom.contracts.mail import AddressedAgent
 from postroom.contracts.messages import Boundary
 from postroom.contracts.records import replace
 from postroom.contracts.run_access import AccessOf, RunAccess
@@ -188,7 +189,7 @@ class ProgramExecutor(RunDispatchExecutor):
                 identity=identity,
             )
         )
-        runner = await self._runner_of(identity.agent_id)
+        runner = await self._runner_of(identity.agent_id, control.agent)
         activation = await _with_taken(activation, control)
         folder = self.process_runner.records.files_folder(identity.run_id)
         async with (
@@ -252,8 +253,8 @@ class ProgramExecutor(RunDispatchExecutor):
         active = self._runs.find(run_id)
         return "" if active is None else await active.untold()
 
-    async def _runner_of(self, agent_id: str) -> Runner:
-        runner = await self._runners.runner_of(agent_id)
+    async def _runner_of(self, agent_id: str, agent: AddressedAgent | None) -> Runner:
+        runner = await self._runners.runner_of(agent_id, agent)
         if runner is None:
             raise RunnerNotFound(f"agent {agent_id!r} has no runner", value=agent_id)
         if not isinstance(runner, Runner) or runner.kind is not self.kind:

@@ -65,7 +65,7 @@ class MailRunExecutor(ExecutorAround):
         if not messages and not begun.mail:
             return AgentRunResult(run_id=run_id)
         told = replace(
-            self._with_live_mail(activation, begun, whose),
+            self._with_mail(activation, begun, whose),
             messages=messages,
             agent_id=self.agent_of(activation.thread_id),
         )
@@ -105,13 +105,15 @@ class MailRunExecutor(ExecutorAround):
         if (at := span.traceparent) is not None:
             await self._store.write(lambda tx: tx.put_trace(run_trace(run_id), at))
 
-    def _with_live_mail(self, activation: RunActivation, begun: RunInput, whose: AgentName) -> RunActivation:
-        """Return the request with the conversation of its mail, from which the run reads later messages."""
+    def _with_mail(self, activation: RunActivation, begun: RunInput, whose: AgentName) -> RunActivation:
+        """Return the request with its agent and the conversation of its mail, of which the run reads more."""
         control, mail_thread = activation.control, begun.mail_thread
-        if mail_thread is None or not isinstance(control, RunControl):
+        if not isinstance(control, RunControl):
             return activation
-        control = replace(control, conversation=begun.conversation)
-        if control.pending is not None:
+        control = replace(control, agent=begun.agent)
+        if mail_thread is not None:
+            control = replace(control, conversation=begun.conversation)
+        if mail_thread is not None and control.pending is not None:
             live = LiveMail(control.pending, self._store, mail_thread, whose, activation.run_id or "")
             control = replace(control, pending=live)
         return replace(activation, control=control)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from postroom.contracts.mail import Received
+from postroom.contracts.mail import AddressedAgent, Received
 from postroom.contracts.messages import Message
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.waking import MessageRun
@@ -18,6 +18,8 @@ AgentName = tuple[str, str]
 class RunInput:
     """The mail of a run that starts or continues."""
 
+    agent: AddressedAgent | None
+    """The agent of the run; None if it is gone."""
     mail: tuple[int, ...] = ()
     """The messages that the run has, those of an earlier execution first."""
     mail_thread: str | None = None
@@ -46,14 +48,15 @@ def begin(
     now = messages_named([one.id or "" for one in messages])
     given = before.input.trigger_message_ids if before is not None and before.input is not None else ()
     earlier = [one for one in messages_named(given) if one not in now]
-    agent_id, assigned = _assigned(tx, whose, run_id, [*earlier, *now])
+    agent, assigned = _assigned(tx, whose, run_id, [*earlier, *now])
     has_work = bool(assigned) or any(not messages_named([one.id or ""]) for one in messages)
-    if agent_id is not None and has_work:
-        tx.begin_run(run_id, agent_id, tx.now(), answered=answered)
+    if agent is not None and has_work:
+        tx.begin_run(run_id, agent.agent.id, tx.now(), answered=answered)
     if not assigned:
-        return RunInput()
+        return RunInput(agent=agent)
     first = assigned[0]
     return RunInput(
+        agent=agent,
         mail=tuple(one.message_id for one in assigned),
         mail_thread=first.thread_id,
         conversation=f"{first.project_id}/{first.thread_id}",
@@ -84,7 +87,7 @@ def unread(tx: MailReads, whose: AgentName, messages: Sequence[Message]) -> tupl
 
 def _assigned(
     tx: MailWrites, whose: AgentName, run_id: str, ids: Sequence[int], *, told: bool = False
-) -> tuple[int | None, list[Received]]:
+) -> tuple[AddressedAgent | None, list[Received]]:
     """Assign messages to a run; return its agent, and the messages that need the run.
 
     A message that the run already has stays with it: the run was cut off, and may have read the message.
@@ -108,7 +111,7 @@ def _assigned(
             tx.put_message_run(
                 MessageRun(message_id=one.message_id, agent_id=agent.id, run_id=run_id, delivered_at=tx.now())
             )
-    return agent.id, assigned
+    return addressed, assigned
 
 
 def _among(messages: Sequence[Message], mail: Sequence[int]) -> tuple[Message, ...]:
