@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from postroom.concurrency import Tasks
 from postroom.contracts.dispatch import OPEN, RunDispatchStatus
 from postroom.contracts.errors import QueueFull, StoreUnavailable, Unauthorized
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.mail.context import Caller
+from postroom.mail.waking import waker
+from postroom.mail.waking.chat_delivery import StoredChatDelivery
 from postroom.mail.waking.prompts import agent_thread
 from postroom.mail.waking.waker import MOST_AT_ONCE
 from postroom.stores.mail.store import MailStore
@@ -477,3 +480,39 @@ async def test_the_answer_of_a_run_to_an_agent_with_too_many_waiting_messages_wa
     read = [text for who, prompts in room.agents.prompts for text in prompts if who.startswith("Bo")]
     assert sum("Cy did it" in text for text in read) == 1
     await room.close()
+
+
+class AwayAtFirst:
+    """A store that cannot be read until it is back."""
+
+    def __init__(self, store):
+        self.changes, self._store = store.changes, store
+        self.is_away, self.refused = True, asyncio.Event()
+
+    async def read(self, look):
+        if self.is_away:
+            self.refused.set()
+            raise StoreUnavailable("the store is away")
+        return await self._store.read(look)
+
+
+async def test_a_hint_wakes_readers_whom_no_change_has_woken_also_after_a_round_that_failed(
+    room, monkeypatch
+):
+    monkeypatch.setattr(waker, "POLL", timedelta(hours=1))
+    await room.people("Ada", "Bo", runners=("Bo",))
+    room.wakes, store, began = False, AwayAtFirst(room.store), asyncio.Event()
+    serving = waker.Waker(store, room.mailbox, verified=False, chat_delivery=StoredChatDelivery(room.mail))
+
+    async def act(activation):
+        began.set()
+
+    room.agents.act = act
+    tasks = Tasks("waker")
+    tasks.start(serving.serve(), name="waker")
+    async with asyncio.timeout(60):
+        await store.refused.wait()
+        store.is_away = False
+        await room.send("Ada", "Bo")
+        await began.wait()
+    await tasks.close()
