@@ -148,7 +148,7 @@ class Archive:
                 return None
             batch = gather(tx, project, records)
             gather_deletions(tx, batch, deletions)
-            batch.newest_entry = tx.log_bounds(project_id).newest
+            batch.newest_entry = tx.newest_entry(project_id)
             return batch
 
         slug = self._slugs[project_id]

@@ -504,6 +504,10 @@ class RecordReads(RetentionReads, TimelineReads, WakingReads):
         oldest, newest = self._log.bounds(EventScope.project(project_id).key)
         return LogBounds(oldest=oldest - 1, newest=newest)
 
+    def newest_entry(self, project_id: int) -> int:
+        """Return the number of the newest entry of a project's log; 0 while the log is empty."""
+        return self._log.newest(EventScope.project(project_id).key)
+
     def messages_of(self, agent_id: int, message_ids: Sequence[int]) -> tuple[set[int], set[int]]:
         """Return which of these messages the agent wrote, and which of them came to it."""
         values = {"agent_id": agent_id, "ids": message_ids}
