@@ -56,10 +56,9 @@ class MailRunExecutor(ExecutorAround):
         if whose is None:
             return await self._within.run(activation, sink)
         run_id = activation.run_id or ""
-        before = await _former(activation)
-        activation = await _asked_again(activation, before)
-        said = _decided(activation, before)
-        activation = replace(activation, messages=(*activation.messages, *said))
+        before: RunRecord | None = None
+        if activation.recovery is not Recovery.START or activation.decisions:
+            activation, before = await _continued(activation)
         begun = await self._begun(whose, activation, before)
         messages = begun.read(activation.messages)
         if not messages and not begun.mail:
@@ -207,42 +206,29 @@ def _failed(result: AgentRunResult) -> bool:
     return result.waiting is None and result.termination.type not in ends_well
 
 
-async def _former(activation: RunActivation) -> RunRecord | None:
-    """Return the run as an execution before this one has left it; None for one that begins."""
-    control = activation.control
-    begins = activation.recovery is Recovery.START and not activation.decisions
-    if begins or not isinstance(control, RunControl):
-        return None
-    return await control.threads.load_run(activation.run_id or "")
+async def _continued(activation: RunActivation) -> tuple[RunActivation, RunRecord | None]:
+    """Return the request of a run that continues with all that it reads, and the run as it was left.
 
-
-def waits_for_budget(run: RunRecord) -> bool:
-    """Say whether a run waits to be let go on where its budget is used up, and for nothing else."""
-    tickets = run.waiting.tickets if run.waiting is not None else ()
-    return bool(tickets) and all(one.tool_name == BUDGET_TOOL for one in tickets)
-
-
-async def _asked_again(activation: RunActivation, before: RunRecord | None) -> RunActivation:
-    """Return the request with all that the run was asked, where a budget kept it from being executed."""
-    control = activation.control
-    if before is None or before.input is None or not waits_for_budget(before):
-        return activation
-    if not isinstance(control, RunControl):
-        return activation
-    given = {one.id for one in activation.messages}
-    ids = [one for one in before.input.trigger_message_ids if one not in given]
-    records = await control.threads.load_message_records(activation.thread_id, ids)
-    return replace(activation, messages=(*(one.message for one in records), *activation.messages))
-
-
-def _decided(activation: RunActivation, run: RunRecord | None) -> tuple[Message, ...]:
-    """Return what a person has decided about the run's questions, as it is told to the agent."""
-    tickets = run.waiting.tickets if run is not None and run.waiting is not None else ()
+    That includes decisions of people, as messages, and the earlier messages of a run that a budget kept from
+    being executed.
+    """
+    control, messages = activation.control, activation.messages
+    before: RunRecord | None = None
+    if isinstance(control, RunControl):
+        before = await control.threads.load_run(activation.run_id or "")
+    tickets = before.waiting.tickets if before is not None and before.waiting is not None else ()
     asked = {one.tool_call_id: one.reason for one in tickets}
     budgets = {one.tool_call_id for one in tickets if one.tool_name == BUDGET_TOOL}
-    return tuple(
+    was_kept = bool(budgets) and len(budgets) == len(asked)
+    if was_kept and before is not None and before.input is not None and isinstance(control, RunControl):
+        given = {one.id for one in messages}
+        ids = [one for one in before.input.trigger_message_ids if one not in given]
+        records = await control.threads.load_message_records(activation.thread_id, ids)
+        messages = (*(one.message for one in records), *messages)
+    decided = (
         Message.user(answer_told(asked.get(call_id, ""), resume), id=f"{DECISION}{resume.decision_id}")
         for call_id, resume in activation.decisions
         if call_id not in budgets  # the agent has not asked whether it may run
         and not resume.decision_id.startswith(f"{BY_MAIL}/")  # it reads the reply itself
     )
+    return replace(activation, messages=(*messages, *decided)), before
