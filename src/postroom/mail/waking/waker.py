@@ -27,7 +27,6 @@ from postroom.mail.waking.prompts import (
     Origin,
     agent_of,
     agent_thread,
-    agent_threads,
     as_answered,
     as_prompt,
     as_said,
@@ -120,7 +119,7 @@ class OpenChange:
             )
             if is_person(one):
                 self._carry(message, origin, one[1])
-            elif thread_of(one, message.thread_id) not in self.accept.thread_ids:
+            elif not self.accept.thread_ids.issuperset(lanes_of(one, message.thread_id)):
                 self.tx.mail.wake_later()
             elif (
                 self.refuses_full
@@ -144,7 +143,7 @@ class OpenChange:
         answers_given = () if asking is None else given_by_reply(asking, message, self.tx.now())
         self.tx.mail.mark_announced(reader[1].id, [message.id], by=BY, now=self.tx.now())
         run_message = RunMessage.user(text, id=message_name(message.id))
-        thread_id = thread_of(reader, message.thread_id) if asking is None else asking.thread_id
+        [thread_id] = lanes_of(reader, message.thread_id) if asking is None else [asking.thread_id]
         self.accept(thread_id, run_message, mode, answers_given)
 
     def _asking(self, reader: Reader, reply_to: int | None) -> RunRecord | None:
@@ -196,7 +195,7 @@ class _Left:
         """What is to be locked."""
         if is_person(self.reader):
             return frozenset()
-        return frozenset({thread_of(self.reader, self.message.thread_id)})
+        return frozenset(lanes_of(self.reader, self.message.thread_id))
 
 
 class Waker:
@@ -234,25 +233,39 @@ class Waker:
                 if not woken:
                     await hints.wait(POLL)
 
-    async def write(self, change: Callable[[OpenChange], T], *, key: str, readers: Hashable = None) -> T:
+    async def write(
+        self,
+        change: Callable[[OpenChange], T],
+        *,
+        key: str,
+        readers: Hashable = None,
+        thread_ids: frozenset[str] = frozenset(),
+    ) -> T:
         """Run a change that writes messages, and perhaps more than mail; `key` is that of `MailStore.write`.
 
-        The change locks the threads of the readers before everything else. `readers` names the readers as
-        the call names them; None if only the change can find them. The threads that the last change with
-        the same `readers` needed are locked at once. If the change finds that it needs other threads, it
+        The change locks the threads of the readers before everything else: `thread_ids`, and the threads
+        that the last change with the same `readers` needed. `readers` names the readers as the call names
+        them; None if only the change can find them. If the change finds that it needs other threads, it
         stops before it has written anything, and runs again with those.
         """
-        thread_ids = self._woken_by.get(readers, frozenset())
+
+        def opened(tx: Transaction, accept: Accept) -> tuple[T, OpenChange]:
+            made = self.opened(tx, accept)
+            made.refuses_full = True
+            return change(made), made
+
+        thread_ids |= self._woken_by.get(readers, frozenset())
         while True:
             try:
-                done, expected = await self._write(thread_ids, change, key)
+                done, made = await self._run_queue.accepting(thread_ids, opened, key=key)
                 break
             except ThreadsNeeded as needed:
                 thread_ids |= needed.thread_ids
-        if readers is not None and expected:
+        self._in_chats |= made.said
+        if readers is not None and made.expected:
             if len(self._woken_by) >= MAX_REMEMBERED:
                 self._woken_by.clear()  # each is found again at the cost of one more run of its change
-            self._woken_by[readers] = expected
+            self._woken_by[readers] = made.expected
         else:
             self._woken_by.pop(readers, None)
         return done
@@ -276,21 +289,6 @@ class Waker:
                     done += await self._taken_up(message_id, agent_id, full)
         self._in_chats -= shown
         return done
-
-    async def _write(
-        self, thread_ids: frozenset[str], change: Callable[[OpenChange], T], key: str
-    ) -> tuple[T, frozenset[str]]:
-        """Lock these threads and run a change; return its result, and the threads that its readers need."""
-
-        def opened(tx: Transaction, accept: Accept) -> tuple[T, OpenChange]:
-            made = self.opened(tx, accept)
-            made.refuses_full = True
-            return change(made), made
-
-        done, made = await self._run_queue.accepting(thread_ids, opened, key=key)
-        if made.said and self._chats is not None:
-            self._in_chats |= made.said
-        return done, made.expected
 
     async def _taken_up(self, message_id: int, agent_id: int, full: set[int]) -> bool:
         """Wake a reader by a message; return False if that is no longer needed, or not possible yet.
@@ -323,11 +321,10 @@ class Waker:
             return left is not None
 
         try:
-            woken, _ = await self._write(seen.thread_ids, change, seen.reader[0].slug)
+            return await self.write(change, key=seen.reader[0].slug, thread_ids=seen.thread_ids)
         except IdempotencyConflict:  # an earlier version has taken it, in other words
             self._in_chats.add(wake_key(message_id, agent_id))
             return False
-        return woken
 
 
 def _too_much_mail(readers: Sequence[Reader]) -> QueueFull:
@@ -347,16 +344,10 @@ def is_person(reader: Reader) -> bool:
 
 
 def lanes_of(reader: Reader, mail_thread: str | None) -> list[str]:
-    """Return the threads of an agent's runs on a mail thread; None: of a new one, all of them."""
-    if mail_thread is None:
-        return agent_threads(reader[0].slug, reader[1])
-    return [thread_of(reader, mail_thread)]
-
-
-def thread_of(reader: Reader, mail_thread: str) -> str:
-    """Return the thread of an agent's runs on a mail thread."""
-    lane = lane_of(mail_thread, reader[1].runs_at_once)
-    return agent_thread(reader[0].slug, reader[1].name, lane)
+    """Return the thread of an agent's runs on a mail thread; None: of a new one, all of the agent's threads."""
+    project, agent = reader
+    lanes = range(agent.runs_at_once) if mail_thread is None else [lane_of(mail_thread, agent.runs_at_once)]
+    return [agent_thread(project.slug, agent.name, lane) for lane in lanes]
 
 
 def _unwoken(tx: MailReads, *, after: tuple[int, int]) -> list[tuple[int, int]]:
