@@ -344,7 +344,7 @@ def is_person(reader: Reader) -> bool:
 
 
 def lanes_of(reader: Reader, mail_thread: str | None) -> list[str]:
-    """Return the thread of an agent's runs on a mail thread; None: of a new one, all of the agent's threads."""
+    """Return the thread of an agent's runs on a mail thread; with None, all threads of its runs."""
     project, agent = reader
     lanes = range(agent.runs_at_once) if mail_thread is None else [lane_of(mail_thread, agent.runs_at_once)]
     return [agent_thread(project.slug, agent.name, lane) for lane in lanes]
