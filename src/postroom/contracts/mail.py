@@ -130,6 +130,8 @@ class Received(Record, frozen=True, kw_only=True):
     """When that run was given the message."""
     ended_at: int | None
     """When that run ended; None while it has not."""
+    answer_of: str | None
+    """The run whose answer the message is; None: an agent or a person wrote it."""
 
 
 class InboxEntry(Record, frozen=True, kw_only=True):

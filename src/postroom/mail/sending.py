@@ -15,7 +15,7 @@ from postroom.contracts.errors import (
     TooLarge,
     UnknownThread,
 )
-from postroom.contracts.mail import Agent, Attachment, Message, Project, Reach, Recipient
+from postroom.contracts.mail import Agent, Message, Project, Reach, Recipient
 from postroom.mail.commands import RecallMessage, ReplyMessage, SendMessage
 from postroom.mail.contacts import Addressee, answered_by, refusals
 from postroom.mail.context import WriteContext
@@ -333,23 +333,18 @@ def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], sk
         raise InvalidRecipients(
             "the message has no recipient", value=[], remedy="name at least one agent in `to`, `cc` or `bcc`"
         )
-    stored = store_message(context, new, reach)
-    sent = _sent(context, new, stored, reach)  # before a run starts with the message
-    wake_readers(context, new, stored)
+    message, woken = store_message(context, new, reach)
+    sent = _sent(context, new, message, reach)  # before a run starts with the message
+    wake_readers(context, new, message, woken)
     return {**sent, "skipped": skipped}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredMessage:
-    """A message in its change, and the readers that it has yet to wake."""
+def store_message(
+    context: WriteContext, new: NewMessage, reach: Mapping[int, Reach]
+) -> tuple[Message, Sequence[tuple[Project, Agent]]]:
+    """Store a message that its addressees accept, with its recipients and its outbox row.
 
-    message: Message
-    attachments: Sequence[Attachment]
-    woken: Sequence[tuple[Project, Agent]]
-
-
-def store_message(context: WriteContext, new: NewMessage, reach: Mapping[int, Reach]) -> StoredMessage:
-    """Store a message that its addressees accept, with its recipients and its outbox row; wake nobody.
+    Return the message, and the readers that it has yet to wake.
 
     Raises:
         ThreadsNeeded, QueueFull: As `Waking.expect` says; nothing was written.
@@ -385,23 +380,24 @@ def store_message(context: WriteContext, new: NewMessage, reach: Mapping[int, Re
             tx.insert_blob(loaded.attachment.preview_sha256, loaded.preview)
         tx.insert_attachment(message.id, loaded.attachment)
     to_archive(context, "message", message.id, new.project.id)
-    return StoredMessage(message=message, attachments=[one.attachment for one in context.loaded], woken=woken)
+    return message, woken
 
 
-def wake_readers(context: WriteContext, new: NewMessage, stored: StoredMessage) -> None:
+def wake_readers(
+    context: WriteContext, new: NewMessage, message: Message, woken: Sequence[tuple[Project, Agent]]
+) -> None:
     """Wake the readers of a message that was stored in this change, or have them woken after its commit."""
-    if not stored.woken:
+    if not woken:
         return
     if context.waking is None:
         context.tx.wake_later()
         return
     is_answer = new.answering_run is not None
-    context.waking.wake(stored.message, new.project, new.sender, stored.woken, is_answer=is_answer)
+    context.waking.wake(message, new.project, new.sender, woken, is_answer=is_answer)
 
 
-def _sent(context: WriteContext, new: NewMessage, stored: StoredMessage, reach: Mapping[int, Reach]) -> Sent:
+def _sent(context: WriteContext, new: NewMessage, message: Message, reach: Mapping[int, Reach]) -> Sent:
     """Return the view of a message that its sender gets."""
-    message = stored.message
     recipients = [
         Recipient(
             message_id=message.id,
@@ -413,11 +409,10 @@ def _sent(context: WriteContext, new: NewMessage, stored: StoredMessage, reach: 
         for one in new.addressees
     ]
     home = new.project.slug
-    payload = message_view(
-        message, recipients, stored.attachments, viewer=new.sender, home_slug=home, bodies=False
-    )
+    attachments = [one.attachment for one in context.loaded]
+    payload = message_view(message, recipients, attachments, viewer=new.sender, home_slug=home, bodies=False)
     agents = {one.agent.id: one.agent for one in new.addressees}
-    seen = _seen_by(context.tx, message, recipients, reach, agents)
+    seen = _seen_by(context.tx, message, recipients, reach, agents, starts_thread=new.thread_id is None)
     deliveries: dict[str, Delivery] = {}
     for reader in recipients:
         slug = reader.project_slug
@@ -440,10 +435,14 @@ def _seen_by(
     readers: Sequence[Recipient],
     reach: Mapping[int, Reach],
     agents: Mapping[int, Agent],
+    *,
+    starts_thread: bool = False,
 ) -> dict[int, str]:
-    """Return how each reader will see the message."""
+    """Return how each reader will see the message; no run has messages of a thread that it starts."""
     woken = {agent_id for agent_id, one in reach.items() if one.is_woken}
-    at_work = tx.working_on(list(woken), message.project_id, message.thread_id) if woken else set[int]()
+    at_work = set[int]()
+    if woken and not starts_thread:
+        at_work = tx.working_on(list(woken), message.project_id, message.thread_id)
     run = [one for one in readers if one.agent_id in woken and one.project_slug != PEOPLE_SLUG]
     held = open_questions.held(tx, message, run, agents)
     seen: dict[int, str] = {}

@@ -66,7 +66,10 @@ class RunCompletion:
         if not concerned:
             return
         messages = tx.messages(concerned)
-        found = (_asker(context, agent, messages[one]) for one in reversed(concerned))
+        found = (
+            _asker(context, agent, messages[one], is_answer=received[one].answer_of is not None)
+            for one in reversed(concerned)
+        )
         askers = {one.id: one for one in found if one is not None}
         if askers:
             self._answer(context, project, agent, messages[concerned[-1]], list(askers.values()))
@@ -146,17 +149,17 @@ class RunCompletion:
             trace=tx.traces([run_trace(self.run_id)]).get(run_trace(self.run_id)),
             answering_run=self.run_id,
         )
-        wake_readers(context, new, store_message(context, new, reach))
+        wake_readers(context, new, *store_message(context, new, reach))
 
 
-def _asker(context: WriteContext, agent: Agent, asked: Message) -> Agent | None:
+def _asker(context: WriteContext, agent: Agent, asked: Message, *, is_answer: bool) -> Agent | None:
     """Return the agent that gets the answer to a message, if there is one.
 
     That is the sender of the message. If the message is itself the answer of a run, it is whoever began the
     thread: two agents would otherwise thank each other for ever.
     """
     tx, sender_id = context.tx, asked.sender_id
-    if tx.answering_run(asked.id) is not None:
+    if is_answer:
         first = tx.thread(asked.project_id, asked.thread_id, limit=1)
         sender_id = first[0].sender_id if first else agent.id
         if sender_id == asked.sender_id or _nobody_reads(context, asked):

@@ -820,7 +820,8 @@ SELECT r.run_id, r.body FROM run_threads t JOIN runs r ON r.run_id = t.open_run_
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = r.run_id);
 
 -- received
-SELECT r.message_id, m.project_id, m.thread_id, r.kind, r.read_at, m.recalled_at, s.run_id, s.delivered_at, s.ended_at
+SELECT r.message_id, m.project_id, m.thread_id, r.kind, r.read_at, m.recalled_at, s.run_id, s.delivered_at, s.ended_at,
+       (SELECT a.run_id FROM run_answers a WHERE a.message_id = r.message_id)
   FROM recipients r JOIN messages m ON m.id = r.message_id
   LEFT JOIN message_runs s ON s.message_id = r.message_id AND s.agent_id = r.agent_id
  WHERE r.agent_id = :agent_id AND r.message_id IN {ints :ids};
