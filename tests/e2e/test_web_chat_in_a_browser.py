@@ -538,8 +538,8 @@ def test_a_conversation_is_found_by_words_of_its_title_also_if_the_list_does_not
     page: Browser, harbour: Harbour
 ) -> None:
     for number in range(120):
-        opened = harbour.stores.web_chats.open("Ada", f"number-{number}", title=f"Pier {number}")
-        harbour.run(opened)
+        place = {"thread_id": f"number-{number}"}
+        harbour.run(harbour.adapter.send("Ada", f"Pier {number}", metadata=place))
     page.open(harbour.address)
     soon(page, "document.querySelectorAll('#conversations li').length === 50")
     page.see("document.querySelector('#seek').focus()")

@@ -172,7 +172,7 @@ function show(data) {
   const stays = isAtEnd(80);
   let shown = entries.get(data.id);
   if (!shown) {
-    shown = { element: element("article"), body: element("div", "body"), choices: element("div", "choices"), files: element("div", "files") };
+    shown = { element: element("article"), body: element("div", "body"), choices: element("div", "choices"), files: element("div", "files"), made: {} };
     shown.note = element("p", "note");
     shown.note.setAttribute("role", "status");
     shown.meta = element("p", "meta");
@@ -227,11 +227,16 @@ function settle() {
   showBusy();
 }
 
+/* Returns whether a part of an entry was made from the same value: its buttons keep the focus while a draft grows. */
+function isSame(shown, name, value) {
+  const [before, now] = [shown.made[name], JSON.stringify(value)];
+  shown.made[name] = now;
+  return before === now;
+}
+
 function showFiles(shown) {
   const files = shown.data.gone ? [] : shown.data.files || [];
-  const key = JSON.stringify(files);
-  if (shown.filesKey === key) return;
-  shown.filesKey = key;
+  if (isSame(shown, "files", files)) return;
   shown.files.replaceChildren(...files.map((file) => fileLink(file, shown.data.id)));
 }
 
@@ -269,9 +274,7 @@ function shownTime(at) {
 
 function showMeta(shown) {
   const { data } = shown;
-  const key = JSON.stringify([data.at, data.edited, data.gone, data.state, data.answered, data.reason, data.draft, data.failed]);
-  if (shown.metaKey === key) return; // so that a button keeps the focus while a draft grows
-  shown.metaKey = key;
+  if (isSame(shown, "meta", [data.at, data.edited, data.gone, data.state, data.answered, data.reason, data.draft, data.failed])) return;
   const said = data.at ? [shownTime(data.at)] : [];
   if (data.edited && !data.gone) said.push(element("span", "", "edited"));
   if (data.kind === "message" && !data.gone) {
@@ -294,9 +297,7 @@ function showMeta(shown) {
 }
 
 function showChoices(shown) {
-  const key = JSON.stringify(shown.data.buttons || []);
-  if (shown.choicesKey === key) return;
-  shown.choicesKey = key;
+  if (isSame(shown, "choices", shown.data.buttons || [])) return;
   const made = (shown.data.buttons || []).map(({ label, value }) => button(label, "", () => press(shown, value)));
   shown.choices.replaceChildren(...made);
 }
@@ -308,30 +309,24 @@ function showNote(shown, said) {
 
 /* What the person does in a conversation */
 
-function keepWritten() {
+function keep(name, value) {
   try {
-    sessionStorage.setItem(WRITTEN, JSON.stringify(written));
+    sessionStorage.setItem(name, JSON.stringify(value));
   } catch {
-    note("This text is too long to survive a reload of the page.");
+    note("The text that is not sent yet is too long to survive a reload of the page.");
   }
 }
 
 function write(conversation, said) {
   if (said) written.texts[conversation] = said;
   else delete written.texts[conversation];
-  keepWritten();
+  keep(WRITTEN, written);
 }
 
 function remember() {
-  const kept = [...unsent.values()].map(({ id, text: said, at, files, conversation, isRefused }) => ({
-    ...{ id, kind: "message", text: said, at, conversation, isRefused },
-    files: files.map((one) => ({ id: one.id, name: one.name, size: one.size, type: one.type })),
-  }));
-  try {
-    sessionStorage.setItem(UNSENT, JSON.stringify(kept));
-  } catch {
-    note("A message that is not sent yet is too long to survive a reload of the page.");
-  }
+  const named = (files) => files.map(({ id, name, size: bytes, type }) => ({ id, name, size: bytes, type }));
+  const kept = ({ id, text: said, at, files, conversation, isRefused }) => ({ id, kind: "message", text: said, at, files: named(files), conversation, isRefused });
+  keep(UNSENT, [...unsent.values()].map(kept));
 }
 
 function stand(data) {
@@ -773,7 +768,7 @@ async function open(id) {
     if (current === null && text.value) write(id, [written.texts[id], text.value].filter(Boolean).join("\n")); // typed while the page loaded
     current = id;
     written.shown = id;
-    keepWritten();
+    keep(WRITTEN, written);
     leaveEditing();
     showUploads();
   }
