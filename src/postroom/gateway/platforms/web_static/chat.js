@@ -19,6 +19,7 @@ const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 const UNSENT = `postroom-unsent ${document.body.dataset.name}`;
 const WRITTEN = `postroom-written ${document.body.dataset.name}`;
 
+const hasFilesOf = ({ files }) => files.every((one) => one.id || one.blob); // a file that is neither uploaded nor in this page is lost
 const entries = new Map(); // id -> {data, element, ...}: the entries of the conversation that is shown
 const unsent = new Map(JSON.parse(sessionStorage.getItem(UNSENT) || "[]").map((one) => [one.id, { ...one, order: Infinity, ...asReloaded(one) }]));
 const writing = new Map(); // conversation -> until when an answer counts as being written there
@@ -52,7 +53,7 @@ function element(tag, className, content) {
 }
 
 function asReloaded({ files, isRefused }) {
-  const isLost = files.some((one) => !one.id);
+  const isLost = !hasFilesOf({ files });
   const reason = isLost ? "not sent: the page was loaded again before its files were uploaded" : isRefused ? "not sent" : "not sent yet";
   return { state: "failed", reason, isRefused: isLost || isRefused };
 }
@@ -282,7 +283,7 @@ function showMeta(shown) {
     const states = { sending: "sending…", failed: data.reason, kept: data.answered ? "read" : "sent" };
     said.push(element("span", "state", states[state]));
     if (state === "failed") {
-      said.push(button("Send again", "quiet", () => sendAgain(data.id)));
+      if (hasFilesOf(data)) said.push(button("Send again", "quiet", () => sendAgain(data.id)));
       said.push(button("Edit", "quiet", () => takeUp(data.id)));
       said.push(button("Discard", "quiet", () => discard(data.id)));
     } else if (state === "kept" && !data.answered) {
@@ -370,9 +371,9 @@ async function deliverOne(id) {
   if (!known) return true;
   if (answer.ok) stand({ ...known, state: "kept" });
   else {
-    const isForgotten = answer.told.error?.code === "unknown_file" && files.every((one) => one.blob);
-    if (isForgotten) for (const one of files) one.id = ""; // the server was restarted: they are uploaded again
-    const isRefused = answer.isRefused && !isForgotten;
+    const isForgotten = answer.told.error?.code === "unknown_file"; // the server was restarted: they are uploaded again
+    if (isForgotten) for (const one of files) one.id = "";
+    const isRefused = answer.isRefused && !(isForgotten && hasFilesOf(known));
     stand({ ...known, state: "failed", reason: `${isRefused ? "not sent" : "not sent yet"}: ${what}${answer.reason}`, isRefused });
   }
   return answer.ok || unsent.get(id).isRefused;
