@@ -157,7 +157,9 @@ function render(shown) {
 
 const isAtEnd = (within) => scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < within;
 const toEnd = () => (scroll.scrollTop = scroll.scrollHeight);
-const showNewest = () => (part("newest").hidden = isAtEnd(80));
+let keepsEnd = true; // whether the newest message stays in sight when the box below it grows
+const showNewest = () => (part("newest").hidden = keepsEnd = isAtEnd(80));
+new ResizeObserver(() => keepsEnd && toEnd()).observe(scroll);
 
 function place(shown) {
   let next = null;
@@ -489,17 +491,17 @@ function showBusy() {
 function showUploads() {
   const id = current;
   const made = (uploads.get(id) || []).map((one) => {
-    const item = element("li", one.isRefused ? "failed" : "");
-    item.append(element("span", "file-name", one.name), element("span", "file-size", size(one.size)));
-    if (one.reason) item.append(element("span", "reason", one.reason));
+    const [item, words] = [element("li", one.isRefused ? "failed" : ""), element("span", "words")];
+    words.append(element("span", "file-name", one.name), element("span", "file-size", size(one.size)));
+    if (one.reason) words.append(element("span", "reason", one.reason));
     else if (!one.id) {
       one.bar = element("progress");
       one.bar.max = one.size || 1;
       one.bar.value = one.sent;
       one.bar.setAttribute("aria-label", `Uploading ${one.name}`);
-      item.append(one.bar);
+      words.append(one.bar);
     }
-    item.append(iconButton("close", `Remove ${one.name}`, () => {
+    item.append(words, iconButton("close", `Remove ${one.name}`, () => {
       uploads.set(id, uploads.get(id).filter((other) => other !== one));
       one.isRefused = true; // not uploaded again
       if (one.request) one.request.abort();
