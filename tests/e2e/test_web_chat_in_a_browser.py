@@ -542,6 +542,7 @@ def test_a_conversation_is_found_by_words_of_its_title_also_if_the_list_does_not
         harbour.run(harbour.adapter.send("Ada", f"Pier {number}", metadata=place))
     page.open(harbour.address)
     soon(page, "document.querySelectorAll('#conversations li').length === 50")
+    soon(page, "document.querySelector('#link.up') !== null")
     page.see("document.querySelector('#seek').focus()")
     page.ask("Input.insertText", text="PIER 7")
     soon(page, "document.querySelectorAll('#conversations li').length === 11")
@@ -803,7 +804,9 @@ def test_a_message_whose_file_was_lost_by_a_reload_says_so_and_can_be_written_ag
     page.wait_for("Page.loadEventFired")
     soon(page, f"{STATE}?.startsWith('not sent: the page was loaded again')")
     write(page, "Another")
-    soon(page, f"{STATES}.endsWith('sent')")
+    soon(page, f"{STATES}.startsWith('sent,not sent: ')")
+    labels = "[...document.querySelectorAll('.message.failed button')].map(one => one.textContent)"
+    assert page.see(labels) == ["Edit", "Discard"]
     press = "[...document.querySelectorAll('.message.failed button')].find(one => one.textContent === 'Edit').click()"
     page.see(press)
     assert page.see("document.querySelector('#text').value") == "Read this"
