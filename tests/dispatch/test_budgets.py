@@ -11,7 +11,7 @@ from postroom.contracts import errors
 from postroom.contracts.budgets import Budget, BudgetScope, BudgetWindow, Spending, window_of
 from postroom.contracts.inference import InferenceResult
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import ClaimRequest, RunQuery
+from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus, Usage, WaitingReason
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.budgets import Budgets
@@ -34,6 +34,9 @@ def budgets(*budgets, **more):
 
 def of_all(window=None, **limits):
     return Budget(per=BudgetScope.ALL, window=window, **limits)
+
+
+ONE_A_MONTH = of_all(MONTH, zone="Europe/Berlin", runs=1)  # reads the zone, which no event loop waits for
 
 
 async def submitted(mailbox, count, *, prefix="t", agent=None, **delivery):
@@ -253,7 +256,7 @@ async def test_a_process_that_dies_as_it_asks_leaves_one_question(room):
     config = budgets(of_all(DAY, runs=0))
     found = await submitted(room.mailbox(Counting(), consumer_id="writer", config=NO_WORK), 3)
     # It comes to claiming the run that is to ask, and not to writing what that waits for.
-    asks = ClaimAsk(request=ClaimRequest(consumer="dead", lease_ms=30_000), instance_id="dead")
+    asks = ClaimAsk(consumer="dead", lease_ms=30_000, instance_id="dead")
     claimed = await room.stores.store.write(
         lambda tx: claimed_within(tx, "t0", asks, (), Budgets(config.budgets))
     )
@@ -382,7 +385,7 @@ def test_windows_follow_the_calendar_of_their_zone(window, zone, now, name, ends
 async def test_a_month_begins_where_its_zone_says(room):
     at(room, "2026-11-30 22:59")
     executor = Counting()
-    mailbox = room.mailbox(executor, config=budgets(of_all(MONTH, zone="Europe/Berlin", runs=1)))
+    mailbox = room.mailbox(executor, config=budgets(ONE_A_MONTH))
     await submitted(mailbox, 2)
     assert said(executor) == [["go"]]
     room.passes(minutes=1)

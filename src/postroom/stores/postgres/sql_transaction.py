@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import takewhile
 from typing import Final
@@ -36,14 +37,11 @@ OF_ONE_THREAD: Final = frozenset(
 """
 LOOKS_OF_ONE_THREAD: Final = frozenset(
     (
-        "dispatches.commands",
-        "dispatches.dispatch",
         "dispatches.next_due",
-        "dispatches.queue_of_thread",
         "dispatches.stale_queue",
+        "dispatches.thread_state",
         "threads.committed",
         "threads.named_messages",
-        "threads.run",
         "threads.thread",
     )
 )
@@ -303,6 +301,7 @@ def _key(statement: Statement, values: Values) -> _Key:
     ]
 
 
+@lru_cache(maxsize=4_096)
 def lock_number(name: str) -> int:
     """Return the number by which a name is locked."""
     digest = blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest()
