@@ -113,7 +113,7 @@ async def _list_projects(server: Server, _: Query) -> object:
     return {"projects": await server.operations.projects()}
 
 
-class _Examination(Query, frozen=True):
+class _Doctor(Query, frozen=True):
     full: str = ""
 
 
@@ -125,8 +125,8 @@ class _Repair(Asked, frozen=True):
 _doctor = SERVER.at("/admin/doctor", "The examination behind `postroom doctor`.", is_long=True)
 
 
-@_doctor("GET", _Examination)
-async def _examine(server: Server, asked: _Examination) -> object:
+@_doctor("GET", _Doctor)
+async def _examine(server: Server, asked: _Doctor) -> object:
     return await server.operations.doctor(full=asked.full == "yes")
 
 
