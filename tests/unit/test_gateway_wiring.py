@@ -368,7 +368,7 @@ async def test_a_notice_without_a_chat_goes_home(desk: Desk) -> None:
 async def test_the_files_home_counts_where_nobody_made_another(clock: ManualClock) -> None:
     runs = MemoryRunStores(clock)
     room = Room(stores=runs.chat, runs=runs, clock=clock)
-    home = HomeChannel(platform=Platform.TELEGRAM, chat_id="team", thread_id="7")
+    home = HomeChannel(chat_id="team", thread_id="7")
     told = replace(CONFIG.platforms[Platform.TELEGRAM], home_channel=home)
     config = replace(CONFIG, platforms={Platform.TELEGRAM: told})
     gateway, channel = await room.open(Agent(), config=config)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from postroom.app import places
-from postroom.app.config import duration_of, tables_of
+from postroom.app.config import tables_of
+from postroom.contracts.durations import duration_of
 from postroom.contracts.errors import ConfigError, InvalidRunner
 from postroom.contracts.runners import AnyRunner, runner_of
 

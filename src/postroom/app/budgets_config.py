@@ -5,9 +5,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from postroom.app.config import duration_of, tables_of
+from postroom.app.config import tables_of
 from postroom.contracts.budgets import Budget, BudgetScope, BudgetWindow, same_limits
 from postroom.contracts.clock import milliseconds
+from postroom.contracts.durations import duration_of
 from postroom.contracts.errors import ConfigError
 
 TABLE: Final = "budgets"

@@ -2,7 +2,7 @@
 
     POST ──▶ kept ──▶ waits for what is said in its session and answers it ──▶ pieces as they grow ──▶ the end
 
-`config.api_key` is the bearer token that each request must bring, 16 characters or more. In `config.extra`:
+Each request must bring `api_key` as its bearer token, of 16 characters or more. In [platforms.api_server]:
 
 | name | default | meaning |
 |---|---|---|
@@ -83,7 +83,7 @@ from postroom.gateway.platforms.http_adapter import (
     read_body,
     require_json,
 )
-from postroom.gateway.platforms.options import Options, secret_remedy
+from postroom.gateway.platforms.options import secret_remedy
 from postroom.gateway.session import Platform, SessionSource
 from postroom.log import get_logger
 from postroom.sse import SseResponse
@@ -95,11 +95,11 @@ SESSION_HEADER: Final = "X-Postroom-Session"
 KEY_HEADER: Final = "Idempotency-Key"
 
 
-class ApiServerOptions(Options, frozen=True):
-    """The names that stand in the table above."""
+class ApiServerOptions(PlatformConfig, frozen=True, kw_only=True):
+    """The table [platforms.api_server]; the names are explained above."""
 
     timeout_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 590
-    model: Annotated[str, Meta(min_length=1, description="a text that is not empty")] = "postroom"
+    model: Annotated[str, Meta(min_length=1, extra={"write": "a text that is not empty"})] = "postroom"
     max_image_bytes: Annotated[int, Meta(ge=1, le=5_000_000)] = 1_000_000
 
     def __post_init__(self) -> None:
@@ -115,16 +115,19 @@ class ApiServerAdapter(HttpAdapter):
     """
 
     platform: ClassVar = Platform.API_SERVER
+    options: ClassVar = ApiServerOptions
+    at_root: ClassVar = True
+    largest_body: ClassVar = LARGEST_BODY
     beats = True
     capabilities: ClassVar = ChannelCapabilities(
         limit=NO_LIMIT, streams=True, min_edit_interval_ms=0, holds_requests=True, reasoning=True
     )
 
     def __init__(
-        self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
+        self, config: ApiServerOptions, *, clock: Clock | None = None, timer: Timer | None = None
     ) -> None:
         super().__init__(config, clock=clock, timer=timer)
-        self._options = options = ApiServerOptions.read(config)
+        self._options = options = config
         key = config.api_key or ""
         if len(key) < LEAST_KEY:
             raise ConfigError(

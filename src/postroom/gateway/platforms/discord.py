@@ -1,6 +1,6 @@
 """Discord, by its gateway and REST, through discord.py (extra `discord`).
 
-`config.token` is the bot's token. `config.extra` may hold:
+`token` is the bot's token. In [platforms.discord]:
 
     name              default                       meaning
     base_url          https://discord.com/api/v10   REST; holds for the whole process, as the library wants it
@@ -42,7 +42,6 @@ from postroom.contracts.errors import ConfigError, CredentialRefused, ServerUnav
 from postroom.contracts.files import FileContent
 from postroom.contracts.messages import Json
 from postroom.gateway.capabilities import ChannelCapabilities, Rate, RateLimits
-from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import FILES, Attachment, Card, SendErrorKind, SendResult
 from postroom.gateway.platforms import discord_library
 from postroom.gateway.platforms import discord_wire as wire
@@ -87,13 +86,10 @@ _REFUSALS: Mapping[int, tuple[str, str, str]] = {
 
 
 class DiscordAdapter(BasePlatformAdapter):
-    """Speaks with Discord as one bot.
-
-    Raises:
-        ConfigError: a setting in `config.extra` is not known or malformed.
-    """
+    """Speaks with Discord as one bot."""
 
     platform = Platform.DISCORD
+    options = DiscordOptions
     passing = (RestFailure, OSError)
     capabilities = ChannelCapabilities(
         # Code points, by the word of its makers (discord/discord-api-docs 1315).
@@ -109,10 +105,10 @@ class DiscordAdapter(BasePlatformAdapter):
     )
 
     def __init__(
-        self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
+        self, config: DiscordOptions, *, clock: Clock | None = None, timer: Timer | None = None
     ) -> None:
         super().__init__(config, clock=clock, timer=timer)
-        self._options = DiscordOptions.read(config)
+        self._options = config
         self._intake = Intake(
             self._options,
             self._timer,

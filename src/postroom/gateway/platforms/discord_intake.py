@@ -15,18 +15,19 @@ from msgspec import Meta
 from postroom.contracts.clock import Timer
 from postroom.contracts.errors import ConfigError, PostroomError
 from postroom.contracts.messages import Json
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import ButtonPress, MessageEvent
 from postroom.gateway.platforms import discord_wire as wire
 from postroom.gateway.platforms.base import Inbound, pause_ms
 from postroom.gateway.platforms.discord_wire import Channel, Me, RestFailure, note_of
-from postroom.gateway.platforms.options import Options, refuse_address, secret_remedy
+from postroom.gateway.platforms.options import refuse_address, secret_remedy
 from postroom.log import get_logger
 
-ChannelId = Annotated[str, Meta(pattern=r"^[0-9]{1,20}\Z", description="a text of digits")]
+ChannelId = Annotated[str, Meta(pattern=r"^[0-9]{1,20}\Z", extra={"write": "a text of digits"})]
 
 
-class DiscordOptions(Options, frozen=True):
-    """The names are in the table of `postroom.gateway.platforms.discord`."""
+class DiscordOptions(PlatformConfig, frozen=True, kw_only=True):
+    """The table [platforms.discord]; `postroom.gateway.platforms.discord` says what each name means."""
 
     base_url: str = "https://discord.com/api/v10"
     cdn_url: str = "https://cdn.discordapp.com"

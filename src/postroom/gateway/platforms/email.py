@@ -1,6 +1,6 @@
 """E-mail: a mailbox that is looked into again and again by IMAP, and answers that go out by SMTP.
 
-`token` is the mailbox's password, `api_key` another one for SMTP. What stands in `extra`:
+`token` is the mailbox's password, `api_key` another one for SMTP. In [platforms.email]:
 
 | name | default | meaning |
 |---|---|---|
@@ -30,7 +30,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Annotated, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 from uuid import uuid4
 
 from msgspec import Meta
@@ -61,7 +61,7 @@ from postroom.gateway.platforms.email_post import (
     deliver,
 )
 from postroom.gateway.platforms.email_wire import ADDRESS
-from postroom.gateway.platforms.options import LOOPBACK, Line, Options, secret_remedy
+from postroom.gateway.platforms.options import LOOPBACK, FilePath, Line, secret_remedy
 from postroom.gateway.platforms.safe_text import to_html
 from postroom.gateway.session import Platform, SessionSource
 from postroom.log import get_logger
@@ -71,9 +71,10 @@ _SMTP_PORTS = {Security.SSL: 465, Security.STARTTLS: 587, Security.PLAIN: 25}
 Port = Annotated[int, Meta(ge=1, le=65_535)]
 
 
-class EmailOptions(Options, frozen=True):
-    """The names that stand in the table above."""
+class EmailOptions(PlatformConfig, frozen=True, kw_only=True):
+    """The table [platforms.email]; the names are explained above."""
 
+    ALSO: ClassVar = {"password": "token", "smtp_password": "api_key"}
     address: str
     imap_host: Line
     smtp_host: Line
@@ -85,7 +86,7 @@ class EmailOptions(Options, frozen=True):
     imap_security: Security = Security.SSL
     smtp_security: Security = Security.STARTTLS
     allow_plain: bool = False
-    ca_file: Line | None = None
+    ca_file: FilePath | None = None
     authserv_id: Line | None = None
     folder: Line = "INBOX"
     subject: Line = "your message"
@@ -164,14 +165,15 @@ class EmailAdapter(BasePlatformAdapter):
     """
 
     platform = Platform.EMAIL
+    options = EmailOptions
     passing = NETWORK
     capabilities = ChannelCapabilities(limit=50_000, threads=True, media=FILES)
 
     def __init__(
-        self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
+        self, config: EmailOptions, *, clock: Clock | None = None, timer: Timer | None = None
     ) -> None:
         super().__init__(config, clock=clock, timer=timer)
-        self._options = options = EmailOptions.read(config)
+        self._options = options = config
         self._address = options.address.lower()
         self._me = wire.Ourselves(address=self._address, authserv_id=options.authserv_id)
         password = _password(config.token, "password")

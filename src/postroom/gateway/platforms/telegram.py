@@ -4,7 +4,7 @@
     webhook   POST, secret in a header ──▶ kept ──▶ 200
 
 `config.token` is the bot's token. With a webhook `config.api_key` is the secret that Telegram sends with each
-update. In `config.extra`:
+update. In [platforms.telegram]:
 
 | name | default | meaning |
 |---|---|---|
@@ -34,7 +34,7 @@ from postroom.gateway.events import ALL_MEDIA, Attachment, Card, SendErrorKind, 
 from postroom.gateway.platforms import telegram_wire as wire
 from postroom.gateway.platforms.base import TOO_OFTEN, BasePlatformAdapter, Metadata
 from postroom.gateway.platforms.http_adapter import bounded_body
-from postroom.gateway.platforms.options import Options, refuse_address, secret_remedy
+from postroom.gateway.platforms.options import Proxy, refuse_address, secret_remedy
 from postroom.gateway.platforms.telegram_markdown import markdown_v2
 from postroom.gateway.platforms.telegram_wire import Answer, failed_call, mended, unreachable
 from postroom.gateway.session import Platform, SessionSource
@@ -73,46 +73,31 @@ if TYPE_CHECKING:
 
 
 import re
-from typing import Self
 
 _TOKEN: Final = re.compile(r"[0-9]{1,20}:[A-Za-z0-9_-]{1,120}")
 _SECRET: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")
 
 
-class TelegramOptions(Options, frozen=True):
-    """What is set beside the token and the secret."""
+class TelegramOptions(PlatformConfig, frozen=True, kw_only=True):
+    """The table [platforms.telegram]. The token is the bot's."""
 
+    ALSO: ClassVar = {"webhook_secret": "api_key"}
     base_url: str = "https://api.telegram.org"
     webhook_url: str | None = None
     delete_webhook: bool = False
     poll_seconds: Annotated[int, Meta(ge=1, le=50)] = 30
     timeout_ms: Annotated[int, Meta(ge=1, le=300_000)] = 30_000
-    proxy: (
-        Annotated[
-            str, Meta(pattern="^https?://", description="an address that begins with http:// or https://")
-        ]
-        | None
-    ) = None
+    proxy: Proxy | None = None
 
     def __post_init__(self) -> None:
         refuse_address("base_url", self.base_url, plain=True)
         if self.webhook_url is not None:
             refuse_address("webhook_url", self.webhook_url, plain=True)
-
-    @classmethod
-    def read(cls, config: PlatformConfig) -> Self:
-        """Return what a configuration says.
-
-        Raises:
-            ConfigError: as for others, or a webhook has no secret.
-        """
-        options = super().read(config)
-        if options.webhook_url is not None and not _SECRET.fullmatch(config.api_key or ""):
-            raise ConfigError(
-                "the webhook has no secret, or one that Telegram does not send",
-                remedy=secret_remedy("webhook_secret", "1 to 256 letters, digits, _ or -"),
-            )
-        return options
+            if not _SECRET.fullmatch(self.api_key or ""):
+                raise ConfigError(
+                    "the webhook has no secret, or one that Telegram does not send",
+                    remedy=secret_remedy("webhook_secret", "1 to 256 letters, digits, _ or -"),
+                )
 
 
 def token_of(config: PlatformConfig) -> str:
@@ -161,13 +146,10 @@ SHORT_TEXT: Final = 256
 
 
 class TelegramAdapter(BasePlatformAdapter):
-    """One bot at Telegram.
-
-    Raises:
-        ConfigError: a name in `config.extra` is not known, a value is none, or a webhook has no secret.
-    """
+    """One bot at Telegram."""
 
     platform: ClassVar[Platform] = Platform.TELEGRAM
+    options: ClassVar = TelegramOptions
     capabilities: ClassVar[ChannelCapabilities] = ChannelCapabilities(
         # 4096 after formatting. Only private chats know drafts.
         limit=4_096,
@@ -189,7 +171,7 @@ class TelegramAdapter(BasePlatformAdapter):
 
     def __init__(
         self,
-        config: PlatformConfig,
+        config: TelegramOptions,
         *,
         clock: Clock | None = None,
         timer: Timer | None = None,
@@ -197,7 +179,7 @@ class TelegramAdapter(BasePlatformAdapter):
     ) -> None:
         super().__init__(config, clock=clock, timer=timer)
         self._api: TelegramApi | None = None
-        self._options = TelegramOptions.read(config)
+        self._options = config
         self._random = random or Random()  # noqa: S311 - spreads retries; nothing secret hangs on it
         self._moved: dict[str, str] = {}
         """The id that each group has now which became a supergroup since the start."""
