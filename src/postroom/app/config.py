@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Meta, field, inspect
 
 from postroom.app import places
+from postroom.app.gateway_secrets import Place
 from postroom.app.tables import extra_of, fields_of, place_of, shown, words
 from postroom.app.tokens import redact
 from postroom.contracts.addresses import refuse_malformed_address, shown_address
@@ -442,21 +443,21 @@ _OLDER_NAMES: Final = {
 }
 
 
-def tables_of(environment: Mapping[str, str], name: str) -> tuple[Path, list[dict[str, Any]]]:
-    """Return the configuration file, and the tables `[[name]]` in it; none without a file.
+def tables_of(environment: Mapping[str, str], name: str) -> list[tuple[Place, dict[str, Any]]]:
+    """Return the tables `[[name]]` of the configuration file, each with its place; none without a file.
 
     Raises:
-        ConfigError: they are no such tables.
+        ConfigError: The file has something else of that name.
     """
     file = places.config_file(environment)
     try:
         with file.open("rb") as stream:
             told = tomllib.load(stream).get(name, [])
     except FileNotFoundError:
-        return file, []
+        return []
     if not isinstance(told, list) or not all(isinstance(one, dict) for one in told):
         raise ConfigError(f"{file} {name}: it is no list of tables", remedy=f"write [[{name}]] before each")
-    return file, told
+    return [(Place(file, name, number), one) for number, one in enumerate(told, start=1)]
 
 
 def _from_file(environment: Mapping[str, str]) -> dict[str, _Found]:

@@ -29,6 +29,8 @@ class Place:
 
     file: Path
     name: str
+    number: int | None = None
+    """Which of several tables of that name."""
 
     def within(self, name: str) -> "Place":
         """Return the place of a table within this one."""
@@ -37,6 +39,8 @@ class Place:
     def error(self, reason: str, *, value: object = None, remedy: str) -> ConfigError:
         """Return the error that something in the table is wrong."""
         where = f"{self.file} [{self.name}]" if self.name else f"{self.file}"
+        if self.number is not None:
+            where = f"{self.file} [[{self.name}]] number {self.number}"
         return ConfigError(f"{where}: {reason}", value=value, remedy=remedy)
 
     def refuse(self, reason: str, *, value: object = None, remedy: str) -> NoReturn:

@@ -125,8 +125,8 @@ def words(kind: inspect.Type) -> str:
             return f"a whole number from {least} to {most}"
         case inspect.FloatType(ge=least, le=most):
             return f"a number from {least} to {most}"
-        case inspect.VarTupleType(item_type=item):
-            return f"a list, each of it {words(item)}"
+        case inspect.VarTupleType(item_type=item, min_length=least):
+            return f"a list{' that is not empty' if least else ''}, each of it {words(item)}"
         case inspect.DictType(min_length=least):
             return "a table that is not empty" if least else "a table"
         case inspect.StrType():
@@ -189,7 +189,7 @@ def _converted(place: Place, told: Mapping[str, Any], kind: type[T], environment
     except ConfigError as error:  # the struct refuses itself
         raise place.error(error.message, value=error.value, remedy=error.remedy) from error
     except msgspec.ValidationError as error:
-        _refuse_invalid(place, rest, kind, str(error))
+        _refuse_invalid(place, told, rest, kind, str(error))
         raise
 
 
@@ -207,8 +207,10 @@ def _value(place: Place, name: str, value: Any, kind: inspect.Type, environment:
         place.refuse(f"{name} is {told!r}: {error}", value=told, remedy=f"correct or remove {name}")
 
 
-def _refuse_invalid(place: Place, told: Mapping[str, Any], kind: type[Table], why: str) -> None:
-    """Refuse the value that msgspec refused, in words of the file.
+def _refuse_invalid(
+    place: Place, given: Mapping[str, Any], told: Mapping[str, Any], kind: type[Table], why: str
+) -> None:
+    """Refuse the value that msgspec refused, in words of the file; `told` has the given values as they were read.
 
     Raises:
         ConfigError: Always.
@@ -226,12 +228,15 @@ def _refuse_invalid(place: Place, told: Mapping[str, Any], kind: type[Table], wh
     if isinstance(bare, inspect.DictType) and isinstance(value, dict) and value:
         place = place.within(name)
         annotation = next(one.type for one in msgspec.structs.fields(kind) if one.encode_name == name)
+        given = given[name]
         name = next(key for key, one in value.items() if not _fits({key: one}, annotation))
         if "at `key`" in why:
             accepted = words(bare.key_type)
-            place.refuse(f"{name!r} is not accepted: write {accepted}", value=name, remedy=f"correct {name}")
+            place.refuse(
+                f"{name!r} is not accepted: write {accepted}", value=name, remedy=f"correct or remove {name}"
+            )
         value, wanted = value[name], bare.value_type
-    _refuse(place, name, value, wanted)
+    _refuse(place, name, given.get(name, value), wanted)
 
 
 def _refuse(place: Place, name: str, value: object, wanted: inspect.Type) -> None:
