@@ -10,7 +10,6 @@ import difflib
 import ipaddress
 import re
 import sys
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,7 +22,7 @@ from msgspec import Meta, field, inspect
 
 from postroom.app import places
 from postroom.app.gateway_secrets import Place
-from postroom.app.tables import extra_of, fields_of, place_of, shown, words
+from postroom.app.tables import extra_of, fields_of, place_of, read_toml, shown, unreadable, words
 from postroom.app.tokens import redact
 from postroom.contracts.addresses import refuse_malformed_address, shown_address
 from postroom.contracts.durations import LONGEST, duration_of, duration_text
@@ -425,6 +424,8 @@ def _shown_value(settings: Settings, name: str) -> str:
 
 
 _WITH_PASSWORDS: Final = frozenset({"database_url", "database_direct_url"})
+_CALLED: Final = "the configuration file"
+_REMEDY: Final = f"correct the file, or point {places.CONFIG_NAME} to another one"
 _PATHS: Final = frozenset({"data_dir", "database", "gateway_file", "storage_root"})
 _SOURCES: Final = ("file", "env", "flag")
 """Where settings stand; the later wins."""
@@ -450,11 +451,7 @@ def tables_of(environment: Mapping[str, str], name: str) -> list[tuple[Place, di
         ConfigError: The file has something else of that name.
     """
     file = places.config_file(environment)
-    try:
-        with file.open("rb") as stream:
-            told = tomllib.load(stream).get(name, [])
-    except FileNotFoundError:
-        return []
+    told = (read_toml(file, _CALLED, _REMEDY) or {}).get(name, [])
     if not isinstance(told, list) or not all(isinstance(one, dict) for one in told):
         raise ConfigError(f"{file} {name}: it is no list of tables", remedy=f"write [[{name}]] before each")
     return [(Place(file, name, number), one) for number, one in enumerate(told, start=1)]
@@ -462,17 +459,11 @@ def tables_of(environment: Mapping[str, str], name: str) -> list[tuple[Place, di
 
 def _from_file(environment: Mapping[str, str]) -> dict[str, _Found]:
     file = places.config_file(environment)
-    try:
-        with file.open("rb") as stream:
-            table = tomllib.load(stream)
-    except FileNotFoundError as error:
+    table = read_toml(file, _CALLED, _REMEDY)
+    if table is None:
         if not environment.get(places.CONFIG_NAME):
             return {}
-        raise _unreadable(file, "it is not there") from error
-    except OSError as error:
-        raise _unreadable(file, error.strerror or type(error).__name__) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _unreadable(file, f"not TOML: {error}") from error
+        raise unreadable(file, _CALLED, "it is not there", _REMEDY)
     for name in _TABLES:
         table.pop(name, None)
     for name in table:
@@ -586,14 +577,6 @@ def _read(name: str, found: _Found) -> object:
 def _wrong(name: str, found: _Found, reason: str, remedy: str) -> ConfigError:
     told = "(hidden)" if name in _WITH_PASSWORDS else shown(found.value)  # also a bad address may hold one
     return ConfigError(f"{name} is {told!r} (from {found.origin}): {reason}", value=told, remedy=remedy)
-
-
-def _unreadable(file: Path, reason: str) -> ConfigError:
-    return ConfigError(
-        f"the configuration file {file} cannot be read: {reason}",
-        value=str(file),
-        remedy=f"correct the file, or point {places.CONFIG_NAME} to another one",
-    )
 
 
 def value_text(value: object) -> str:

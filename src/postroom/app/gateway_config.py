@@ -12,7 +12,6 @@ the name, the value where it is no secret, and the remedy.
 """
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -25,7 +24,7 @@ from msgspec import Meta, structs
 from postroom.app import places
 from postroom.app.config import Settings
 from postroom.app.gateway_secrets import Place
-from postroom.app.tables import check_names, check_table, read_table
+from postroom.app.tables import check_names, check_table, read_table, read_toml, unreadable
 from postroom.contracts import records
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.tables import Duration, Secret, Table
@@ -48,7 +47,8 @@ from postroom.mail.names import RULE
 
 STATE_DIR: Final = "gateway"
 """Folder in the data folder: the gateway's status, its locks, and how far channels have read."""
-_LARGEST: Final = 1024 * 1024
+_CALLED: Final = "the gateway's file"
+_REMEDY: Final = "correct it, or take it away: without it the server runs with no chats"
 _TABLES: Final = ("agent", "agents", "gateway", "platforms")
 _ROUTES: Final = "routes"
 T = TypeVar("T", bound=Table)
@@ -175,9 +175,11 @@ def load_gateway(settings: Settings, *, environment: Mapping[str, str] | None = 
     """
     given = places.environment() if environment is None else environment
     file = settings.gateway_file
-    told = _read(file, required=settings.origin_of("gateway_file") != "default")
+    told = read_toml(file, _CALLED, _REMEDY)
     if told is None:
-        return None
+        if settings.origin_of("gateway_file") == "default":
+            return None
+        raise unreadable(file, _CALLED, "it is not there", _REMEDY)
     source = _Source(file, given, settings.data_dir / STATE_DIR)
     top = source.place("")
     check_names(top, told, (*_TABLES, _ROUTES))
@@ -329,33 +331,6 @@ def _named(table: Place, name: str, agent: AgentConfig, models: Mapping[str, Age
             f"or one of {known}",
         )
     return name
-
-
-def _read(file: Path, *, required: bool) -> dict[str, Any] | None:
-    try:
-        with file.open("rb") as stream:
-            content = stream.read(_LARGEST + 1)
-        if len(content) > _LARGEST:
-            raise _unreadable(file, f"it is larger than {_LARGEST} bytes")
-        return tomllib.loads(content.decode("utf-8"))
-    except FileNotFoundError as error:
-        if required:
-            raise _unreadable(file, "it is not there") from error
-        return None
-    except OSError as error:
-        raise _unreadable(file, error.strerror or type(error).__name__) from error
-    except tomllib.TOMLDecodeError as error:
-        raise _unreadable(file, f"not TOML: {error}") from error
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise _unreadable(file, f"not TOML: {type(error).__name__}") from error
-
-
-def _unreadable(file: Path, reason: str) -> ConfigError:
-    return ConfigError(
-        f"the gateway's file {file} cannot be read: {reason}",
-        value=str(file),
-        remedy="correct it, or take it away: without it the server runs with no chats",
-    )
 
 
 def _platforms(source: _Source, told: Mapping[str, Any]) -> Mapping[Platform, PlatformConfig]:

@@ -10,8 +10,10 @@ msgspec cannot say stands in `Meta(extra=...)` of a field:
 
 import difflib
 import re
+import tomllib
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -26,7 +28,34 @@ from postroom.contracts.tables import Secret, Table
 T = TypeVar("T", bound=Table)
 _PASSWORD: Final = re.compile(r"://[^/\s]*@")
 _LOCATION: Final = re.compile(r" - at `(?:key` in `)?\$\.(\w+)")
+_LARGEST: Final = 1024 * 1024
 _NAMED: Final = re.compile(r"`(\w+)`")
+
+
+def read_toml(file: Path, called: str, remedy: str) -> dict[str, Any] | None:
+    """Return the content of a TOML file; None if the file is not there. An error calls it `called`.
+
+    Raises:
+        ConfigError: The file cannot be read, is not TOML, or is larger than 1 MiB.
+    """
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(_LARGEST + 1)
+        if len(content) <= _LARGEST:
+            return tomllib.loads(content.decode("utf-8"))
+        reason = f"it is larger than {_LARGEST} bytes"
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        reason = f"not TOML: {error if isinstance(error, tomllib.TOMLDecodeError) else type(error).__name__}"
+    raise unreadable(file, called, reason, remedy)
+
+
+def unreadable(file: Path, called: str, reason: str, remedy: str) -> ConfigError:
+    """Return the error that a TOML file cannot be read."""
+    return ConfigError(f"{called} {file} cannot be read: {reason}", value=str(file), remedy=remedy)
 
 
 def read_table(place: Place, told: object, kind: type[T], environment: Mapping[str, str]) -> T:
@@ -210,7 +239,7 @@ def _value(place: Place, name: str, value: Any, kind: inspect.Type, environment:
 def _refuse_invalid(
     place: Place, given: Mapping[str, Any], told: Mapping[str, Any], kind: type[Table], why: str
 ) -> None:
-    """Refuse the value that msgspec refused, in words of the file; `told` has the given values as they were read.
+    """Refuse the value that msgspec refused, in words of the file; `told` has the `given` values as read.
 
     Raises:
         ConfigError: Always.
