@@ -2,13 +2,7 @@
 
     POST ──▶ kept ──▶ waits for what is said in its session and answers it ──▶ pieces as they grow ──▶ the end
 
-Each request must bring `api_key` as its bearer token, of 16 characters or more. In [platforms.api_server]:
-
-| name | default | meaning |
-|---|---|---|
-| `timeout_s` | 590 | how long a request waits for its answer; 0.1 to 86400. OpenAI's SDK waits for 600 s |
-| `model` | `postroom` | the name of the one model there is |
-| `max_image_bytes` | 1000000 | how large an image may be; up to 5000000 |
+Each request must bring `api_key` as its bearer token, of 16 characters or more.
 
 A session is named by the header `X-Postroom-Session`, or in the body by `conversation` or
 `previous_response_id`. The field `user` names a person, and no session. In a session the conversation is
@@ -96,11 +90,14 @@ KEY_HEADER: Final = "Idempotency-Key"
 
 
 class ApiServerOptions(PlatformConfig, frozen=True, kw_only=True):
-    """The table [platforms.api_server]; the names are explained above."""
+    """The table [platforms.api_server]."""
 
     timeout_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 590
+    """How long a request waits for its answer. OpenAI's SDK waits for 600 s."""
     model: Annotated[str, Meta(min_length=1, extra={"write": "a text that is not empty"})] = "postroom"
+    """The name of the one model that is listed."""
     max_image_bytes: Annotated[int, Meta(ge=1, le=5_000_000)] = 1_000_000
+    """The largest image."""
 
     def __post_init__(self) -> None:
         if not self.model.isprintable():

@@ -1,17 +1,5 @@
 """Discord, by its gateway and REST, through discord.py (extra `discord`).
 
-`token` is the bot's token. In [platforms.discord]:
-
-    name              default                       meaning
-    base_url          https://discord.com/api/v10   REST; holds for the whole process, as the library wants it
-    cdn_url           https://cdn.discordapp.com    where files are fetched from; no other host is asked
-    backfill          true                          ask for what was said while we were away
-    backfill_limit    500                           messages asked for in one channel after one absence
-    backfill_minutes  60                            how far back `channels` are looked through at first
-    channels          []                            ids of channels that are looked through at the start
-    max_held          1000                          updates in memory that are not kept yet
-    timeout_seconds   30                            for one answer of Discord
-
 What Discord cannot promise, and what we do about it:
 
 - It acknowledges no message. A session moves on with what was received, not with what was kept. So

@@ -27,16 +27,24 @@ ChannelId = Annotated[str, Meta(pattern=r"^[0-9]{1,20}\Z", extra={"write": "a te
 
 
 class DiscordOptions(PlatformConfig, frozen=True, kw_only=True):
-    """The table [platforms.discord]; `postroom.gateway.platforms.discord` says what each name means."""
+    """The table [platforms.discord]. The token is the bot's."""
 
     base_url: str = "https://discord.com/api/v10"
+    """The REST API; it holds for the whole process, as the library has it."""
     cdn_url: str = "https://cdn.discordapp.com"
+    """The host of files; no other host is asked."""
     backfill: bool = True
+    """Whether messages that were sent while the bot was away are asked for."""
     backfill_limit: Annotated[int, Meta(ge=1, le=100_000)] = 500
+    """The messages that are asked for in one channel after one absence."""
     backfill_minutes: Annotated[int, Meta(ge=0, le=100_000)] = 60
+    """How far back the first look into `channels` reaches."""
     channels: tuple[ChannelId, ...] = ()
+    """The ids of the channels that are read at the start."""
     max_held: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
+    """The updates in memory that are not stored yet."""
     timeout_seconds: Annotated[float, Meta(ge=0.1, le=600)] = 30
+    """How long one answer of Discord may take."""
 
     def __post_init__(self) -> None:
         refuse_address("base_url", self.base_url)

@@ -1,14 +1,6 @@
 """Matrix by its client-server API: long polls for what comes in, transactions for what goes out.
 
-`token` is an access token; there is no log-in by password. In [platforms.matrix]:
-
-| name | default | meaning |
-|---|---|---|
-| `base_url` | (needed) | the homeserver, for instance `https://matrix.example.org` |
-| `user_id` | None | whose token it must be; another's is refused |
-| `sync_file` | None | where the place in the stream is kept; None: each process begins at its start |
-| `poll_ms` | 30000 | how long the homeserver may wait for something new |
-| `command_prefix` | `!` | what commands begin with besides `/`, which clients keep; empty: nothing |
+The token is an access token; there is no log-in by password.
 
 There is no encryption: an encrypted room is told once that we cannot read it, and nothing is said there.
 The place in the stream moves when every message of a batch is kept. Invitations are accepted from those in
@@ -48,13 +40,18 @@ _RENDERED_ON_THE_LOOP = 8_000
 
 
 class MatrixOptions(PlatformConfig, frozen=True, kw_only=True):
-    """The table [platforms.matrix]; the names are explained above."""
+    """The table [platforms.matrix]."""
 
     base_url: str
+    """The homeserver, such as `https://matrix.example.org`."""
     user_id: str | None = None
+    """The user of the token; the token of another user is refused."""
     sync_file: FilePath | None = None
+    """Keeps the position in the stream; None: each process begins at its start."""
     poll_ms: Annotated[int, Meta(ge=1_000, le=300_000)] = 30_000
+    """How long the homeserver may wait for something new."""
     command_prefix: str = "!"
+    """Begins a command beside `/`, which clients keep for themselves; empty: nothing does."""
 
     def __post_init__(self) -> None:
         refuse_address("base_url", self.base_url, plain=True)

@@ -1,17 +1,7 @@
 """Slack: Socket Mode (with an app token) or signed HTTP requests (with a signing secret), and the Web API.
 
-`PlatformConfig.token` is the bot's token (`xoxb-…`), `api_key` the app's (`xapp-…`, scope connections:write);
+`SlackOptions.token` is the bot's token (`xoxb-…`), `api_key` the app's (`xapp-…`, scope connections:write);
 with the latter we open a web socket, without it Slack calls `/slack`, and `signing_secret` is needed.
-
-| name | default | meaning |
-|---|---|---|
-| `signing_secret` | none | checks the requests that Slack sends; without it there is no route |
-| `base_url` | `https://slack.com/api` | the Web API; plain http on loopback alone |
-| `command` | `/postroom` | the slash command whose first word is the command: `/postroom stop` is `/stop` |
-| `reply_in_threads` | false | each message in a channel begins a thread, and is a session of its own |
-| `unfurl` | false | whether Slack looks at the addresses in what we say |
-| `proxy` | none | an HTTP proxy on the way to Slack |
-| `timeout_ms` | 30000 | how long a call waits |
 
 Slack knows no answers but threads: `reply_to` begins one where `reply_in_threads` says so, and `thread_id` is
 the thread's first message. `metadata["dedupe_key"]` becomes `client_msg_id`, by which Slack takes a message
@@ -101,10 +91,15 @@ class SlackOptions(Rules, frozen=True, kw_only=True):
 
     ALSO: ClassVar = {"app_token": "api_key"}
     signing_secret: Secret | None = None
+    """Checks the requests that Slack sends; without it there is no route."""
     base_url: str = "https://slack.com/api"
+    """The address of the Web API; plain http on loopback alone."""
     unfurl: bool = False
+    """Whether Slack shows previews of the addresses in our messages."""
     proxy: Proxy | None = None
+    """An HTTP proxy on the way to Slack."""
     timeout_ms: Annotated[int, Meta(ge=1, le=600_000)] = 30_000
+    """How long a call waits."""
 
     def __post_init__(self) -> None:
         refuse_address("base_url", self.base_url)

@@ -65,7 +65,9 @@ class Rules(PlatformConfig, frozen=True, kw_only=True):
     command: Annotated[str, Meta(pattern=r"^/[^/]+\Z", extra={"write": "a text such as /postroom"})] = (
         "/postroom"
     )
+    """The slash command whose first word is the command: `/postroom stop` is `/stop`."""
     reply_in_threads: bool = False
+    """Whether each message in a channel begins a thread, and with it a session of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,17 +3,8 @@
     poll      getUpdates(offset) ──▶ each update in turn: kept ──▶ offset moves past it ──▶ getUpdates(offset)
     webhook   POST, secret in a header ──▶ kept ──▶ 200
 
-`config.token` is the bot's token. With a webhook `config.api_key` is the secret that Telegram sends with each
-update. In [platforms.telegram]:
-
-| name | default | meaning |
-|---|---|---|
-| `base_url` | `https://api.telegram.org` | where the Bot API is |
-| `webhook_url` | none: long polling | the public address of `/channels/telegram` that Telegram calls |
-| `delete_webhook` | false | take a webhook away that another set, where long polling is wanted |
-| `poll_seconds` | 30 | how long Telegram holds a poll open while there is nothing new; 1 to 50 |
-| `timeout_ms` | 30000 | how long a call may be without a sign of life |
-| `proxy` | none | an HTTP proxy on the way to Telegram |
+`TelegramOptions` is the table [platforms.telegram]. With a webhook its `api_key` is the secret that Telegram
+sends with each update.
 
 Telegram has no key that makes a repeated send harmless, and tells bots nothing of deleted messages. A command
 without a bot's name is taken as meant for us, in groups too; one with another bot's name is passed over.
@@ -83,11 +74,17 @@ class TelegramOptions(PlatformConfig, frozen=True, kw_only=True):
 
     ALSO: ClassVar = {"webhook_secret": "api_key"}
     base_url: str = "https://api.telegram.org"
+    """The address of the Bot API."""
     webhook_url: str | None = None
+    """The public address of `/channels/telegram`, which Telegram calls; None: long polling."""
     delete_webhook: bool = False
+    """Whether long polling removes a webhook that another program set."""
     poll_seconds: Annotated[int, Meta(ge=1, le=50)] = 30
+    """How long Telegram holds a poll open while nothing is new."""
     timeout_ms: Annotated[int, Meta(ge=1, le=300_000)] = 30_000
+    """How long a call may stay without a sign of life."""
     proxy: Proxy | None = None
+    """An HTTP proxy on the way to Telegram."""
 
     def __post_init__(self) -> None:
         refuse_address("base_url", self.base_url, plain=True)

@@ -4,13 +4,7 @@
     page ◀── GET /chat/conversations: the list; GET /chat/conversations/<id>: the newest entries, then older
     page ◀── GET /chat/events: numbered changes; after a lost connection the page gets what it missed
 
-The first person signs in with `token`, of 16 characters or more. In [platforms.web]:
-
-| name | default | meaning |
-|---|---|---|
-| `name` | `owner` | the person of `token` |
-| `people` | none | a table for each other person, with a `token`; each has conversations of their own |
-| `title` | `postroom` | the heading of the page |
+The first person signs in with `token`, of 16 characters or more.
 
 A person's stable id is `web:<name>`, and the chat is `<name>`. Each conversation is a thread of that chat
 and has its own session. The conversation `main` is the chat itself, with mail and reminders. A browser
@@ -108,13 +102,16 @@ class WebPerson(Table, frozen=True, kw_only=True):
 
 
 class WebOptions(PlatformConfig, frozen=True, kw_only=True):
-    """The table [platforms.web]; the names are explained above."""
+    """The table [platforms.web]."""
 
     name: str = "owner"
+    """The person who signs in with `token`."""
     people: Mapping[str, WebPerson] = {}
+    """The other people; each has conversations of their own."""
     title: Annotated[
         str, Meta(min_length=1, max_length=80, extra={"write": "a text of 1 to 80 characters"})
     ] = "postroom"
+    """The heading of the page."""
 
 
 class WebAdapter(HttpAdapter):

@@ -3,22 +3,7 @@
     POST /webhook/<name>, signed ──▶ kept ──▶ 202
     answer ──▶ POST callback_url, signed       or, without one, GET /webhook/<name>/answers/<delivery>
 
-In [platforms.webhook]:
-
-| name | default | meaning |
-|---|---|---|
-| `routes` | required | {name: route} |
-| `callback_timeout_s` | 10 | how long a callback may be without a sign of life; 0.1 to 60 |
-
-A route is a table of texts:
-
-| name | default | meaning |
-|---|---|---|
-| `secret` | required | what both sides know, 16 characters or more |
-| `scheme` | `postroom` | `postroom`, `github` or `gitlab`: how the caller proves that it knows the secret |
-| `prompt` | the body's `text`, else the body | what the agent reads; fields as `{commits.0.message}` |
-| `callback_url` | none | where answers go: https, or http on this machine; redirects are not followed |
-| `callback_secret` | `secret` | what answers are signed with |
+`WebhookOptions` is the table [platforms.webhook], and `HookTable` that of each caller.
 
 The scheme `postroom`: `X-Postroom-Timestamp` is the time in seconds since the epoch and
 `X-Postroom-Signature: v1=<hex>` is the HMAC-SHA256 of `<timestamp>.<raw body>`; `X-Postroom-Delivery` names
@@ -102,10 +87,12 @@ MOST_SIGNATURES: Final = 50_000
 
 
 class WebhookOptions(PlatformConfig, frozen=True, kw_only=True):
-    """The table [platforms.webhook]; the names are explained above."""
+    """The table [platforms.webhook]."""
 
     routes: Annotated[Mapping[RouteName, HookTable], Meta(min_length=1)]
+    """The callers by name, which is part of the address of each."""
     callback_timeout_s: Annotated[float, Meta(ge=0.1, le=60)] = 10
+    """How long a callback may stay without a sign of life."""
 
 
 class WebhookAdapter(HttpAdapter):

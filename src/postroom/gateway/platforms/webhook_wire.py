@@ -46,9 +46,13 @@ class HookTable(Table, frozen=True, kw_only=True):
     """The table [platforms.webhook.routes.<name>]: how a caller proves itself, and where answers go."""
 
     secret: Secret = Secret()
+    """The secret that both sides know, of 16 characters or more."""
     scheme: Scheme = Scheme.POSTROOM
+    """How the caller proves that it knows the secret."""
     prompt: str | None = None
+    """The text for the agent, with fields as `{repo.name}`; None: the body's `text`, else the body."""
     callback_url: str | None = None
+    """Receives answers: https, or http on this machine; redirects are not followed."""
     callback_secret: Secret | None = None
     """None: answers are signed with `secret`."""
 
