@@ -100,7 +100,7 @@ def test_where_files_have_no_modes_their_folders_lists_protect_them(tmp_path: Pa
     shared.write_text("x")
     shared.chmod(0o644)
     found = shared.stat()
-    table = gateway_secrets.Table(shared, "")
+    place = gateway_secrets.Place(shared, "")
     told = [privacy._is_shared(shared, platform=one) for one in ("linux", "darwin", "win32")]
     assert told == [True, True, False]
 
@@ -108,7 +108,7 @@ def test_where_files_have_no_modes_their_folders_lists_protect_them(tmp_path: Pa
         tokens._check_private(shared, found, platform=platform)
 
     def check_secret(platform: str) -> None:
-        gateway_secrets._check_private(table, "a setting", shared, found, platform=platform)
+        gateway_secrets._check_private(place, "a setting", shared, found, platform=platform)
 
     for look in (check, check_secret):
         look("win32")
