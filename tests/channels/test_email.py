@@ -21,6 +21,7 @@ from channels.fake_mail_servers import ADDRESS, PASSWORD, FakeImap, FakeMail, Fa
 from channels.fetching import fetched, sending
 from platform_tables import table
 from postroom.contracts.errors import ConfigError, ServerUnavailable, TooLarge
+from postroom.contracts.records import replace
 from postroom.gateway.events import Attachment, Button, Card, MessageEvent, MessageType, SendErrorKind
 from postroom.gateway.platforms import email_wire as wire
 from postroom.gateway.platforms.base import AdapterState
@@ -63,7 +64,10 @@ def configured(fake: FakeMail, token: str | None = PASSWORD, **extra: Any) -> Em
         "smtp_security": "plain",
         "timeout_ms": 5_000,
     }
-    return table(EmailOptions, token=token, **{**usual, **extra})
+    certificates = extra.pop(
+        "ca_file", None
+    )  # the reader of tables would make its path absolute, which blocks
+    return replace(table(EmailOptions, token=token, **{**usual, **extra}), ca_file=certificates)
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def listener() -> Listener:
 def made(fake: FakeMatrix, clock: ManualClock, **words: Any) -> MatrixAdapter:
     extra = {"base_url": fake.url, **words.pop("extra", {})}
     allow = {ANN: PersonRole.MEMBER}
-    config = table(MatrixOptions, token=words.pop("token", TOKEN), allow=allow, **extra)
+    config = MatrixOptions(token=words.pop("token", TOKEN), allow=allow, **extra)
     return MatrixAdapter(config, clock=clock, timer=clock)
 
 

@@ -90,7 +90,7 @@ def made(
     fake: FakeTelegram, clock: ManualClock, *, token: str | None = TOKEN, **extra: Any
 ) -> TelegramAdapter:
     secret = SECRET if "webhook_url" in extra else None
-    config = table(TelegramOptions, token=token, api_key=secret, **{"base_url": fake.url, **extra})
+    config = TelegramOptions(token=token, api_key=secret, **{"base_url": fake.url, **extra})
     return Hurried(config, clock=clock, timer=clock, random=Random(1))
 
 

@@ -419,7 +419,7 @@ def test_a_folder_is_no_secret(home: Path) -> None:
             "poll_seconds is '99': write",
         ),
         ('[platforms.slack]\ntoken_env = "CHAT_TOKEN"\n', "[platforms.slack]: Slack has no way to reach us"),
-        ('[platforms.webhook.routes.ci]\nscheme = "x"\n', "[platforms.webhook]"),
+        ('[platforms.webhook.routes.ci]\nscheme = "x"\n', "[platforms.webhook.routes.ci]: scheme"),
         ("[platforms.api_server]\n", "[platforms.api_server]: the key is missing"),
     ],
 )
