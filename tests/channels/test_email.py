@@ -64,10 +64,11 @@ def configured(fake: FakeMail, token: str | None = PASSWORD, **extra: Any) -> Em
         "smtp_security": "plain",
         "timeout_ms": 5_000,
     }
-    certificates = extra.pop(
-        "ca_file", None
-    )  # the reader of tables would make its path absolute, which blocks
-    return replace(table(EmailOptions, token=token, **{**usual, **extra}), ca_file=certificates)
+    path = extra.get("ca_file")
+    if isinstance(path, str):  # the reader would make it absolute, which blocks the loop
+        return replace(configured(fake, token, **{**extra, "ca_file": None}), ca_file=path)
+    told = {name: one for name, one in {**usual, **extra}.items() if one is not None}
+    return table(EmailOptions, token=token, **told)
 
 
 @pytest.fixture
