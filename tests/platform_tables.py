@@ -12,7 +12,7 @@ T = TypeVar("T", bound=PlatformConfig)
 SECRETS = {"token", "api_key", "secret", "callback_secret", "signing_secret"}
 
 
-def table(kind: type[T], **told: Any) -> T:
+def table_of(kind: type[T], **told: Any) -> T:
     """Return the table of a platform. Its secrets are given as they are; None leaves one out."""
     environment: dict[str, str] = {}
     return read_table(

@@ -19,6 +19,7 @@ from channels import fake_discord, fake_slack, fake_telegram
 from channels.fake_mail_servers import ADDRESS, PASSWORD, FakeMail, mail
 from channels.fake_matrix import BOT, TOKEN, FakeMatrix, Fault
 from channels.http_room import calling
+from platform_tables import table_of
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.records import replace
 from postroom.gateway.capabilities import RateLimits
@@ -214,7 +215,7 @@ class TelegramDriver(Driver):
 
     def config(self, *, secret: str | None = None) -> PlatformConfig:
         token = secret or fake_telegram.TOKEN
-        return table(TelegramOptions, token=token, allow=self.allow, base_url=self.fake.url)
+        return table_of(TelegramOptions, token=token, allow=self.allow, base_url=self.fake.url)
 
     def _person(self, person: str) -> dict[str, Any]:
         return {"id": int(self.people[person]), "is_bot": False, "first_name": person.title()}
@@ -351,7 +352,7 @@ class SlackDriver(Driver):
         self._envelopes: list[dict[str, Any]] = []
 
     def config(self, *, secret: str | None = None) -> PlatformConfig:
-        return table(
+        return table_of(
             SlackOptions,
             token=secret or fake_slack.BOT_TOKEN,
             api_key=fake_slack.APP_TOKEN,
@@ -541,7 +542,7 @@ class DiscordDriver(Driver):
         return {ANN: fake_discord.DIRECT, BEN: "3004", EVE: "3005"}[person]
 
     def config(self, *, secret: str | None = None) -> PlatformConfig:
-        return table(
+        return table_of(
             DiscordOptions,
             token=secret or fake_discord.TOKEN,
             allow=self.allow,
@@ -656,7 +657,7 @@ class MatrixDriver(Driver):
 
     def config(self, *, secret: str | None = None) -> PlatformConfig:
         extra = {"base_url": self.fake.url, "sync_file": str(self.folder / "matrix.json")}
-        return table(MatrixOptions, token=secret or TOKEN, allow=self.allow, **extra)
+        return MatrixOptions(token=secret or TOKEN, allow=self.allow, **extra)
 
     def _event(self, person: str, kind: str = "m.room.message", **content: Any) -> dict[str, Any]:
         self.number += 1
@@ -777,7 +778,7 @@ class EmailDriver(Driver):
         extra |= {"smtp_host": "127.0.0.1", "smtp_port": self.fake.smtp.port, "timeout_ms": 5_000}
         extra |= {"imap_security": "plain", "smtp_security": "plain", "poll_ms": 100}
         extra |= {"authserv_id": "mx.example.org"}
-        return table(EmailOptions, token=secret or PASSWORD, allow=self.allow, **extra)
+        return table_of(EmailOptions, token=secret or PASSWORD, allow=self.allow, **extra)
 
     def adapter(self, clock: ManualClock, *, secret: str | None = None) -> BasePlatformAdapter:
         self.fake.imap.refusals = {"LOGIN": "[AUTHENTICATIONFAILED] Invalid credentials"} if secret else {}
@@ -884,7 +885,7 @@ class WebDriver(Driver):
 
     def config(self, *, secret: str | None = None) -> PlatformConfig:
         people = {BEN: {"token": "the token of ben, long enough"}}
-        return table(WebOptions, token="the token of ann, long enough", name=ANN, people=people)
+        return table_of(WebOptions, token="the token of ann, long enough", name=ANN, people=people)
 
     async def opened(self, adapter: BasePlatformAdapter) -> None:
         self._adapter = adapter

@@ -10,7 +10,7 @@ import httpx2
 
 from channels import fake_discord, fake_slack, fake_telegram
 from channels.http_room import calling
-from platform_tables import table
+from platform_tables import table_of
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.records import replace
 from postroom.gateway.capabilities import RateLimits
@@ -73,7 +73,7 @@ class TelegramPlace:
     def __init__(self, fake: fake_telegram.FakeTelegram, clock: ManualClock) -> None:
         self._fake = fake
         allow = {"*": PersonRole.MEMBER}
-        self.config = table(TelegramOptions, token=fake_telegram.TOKEN, allow=allow, base_url=fake.url)
+        self.config = table_of(TelegramOptions, token=fake_telegram.TOKEN, allow=allow, base_url=fake.url)
         self.adapter = _hurried(fake_telegram.TelegramAdapter, self.config, clock)
 
     async def say(self, said: list[Said]) -> int:
@@ -123,7 +123,7 @@ class SlackPlace:
 
     def __init__(self, fake: fake_slack.FakeSlack, clock: ManualClock) -> None:
         self._fake = fake
-        self.config = table(
+        self.config = table_of(
             SlackOptions,
             token=fake_slack.BOT_TOKEN,
             api_key=fake_slack.APP_TOKEN,
@@ -165,7 +165,7 @@ class DiscordPlace:
 
     def __init__(self, fake: fake_discord.FakeDiscord, clock: ManualClock) -> None:
         self._fake = fake
-        self.config = table(
+        self.config = table_of(
             DiscordOptions,
             token=fake_discord.TOKEN,
             allow={"*": PersonRole.MEMBER},
@@ -208,7 +208,7 @@ class WebPlace:
         tokens = {name: f"the token of {name}, long enough" for name in PEOPLE}
         first, *others = PEOPLE
         people = {name: {"token": tokens[name]} for name in others}
-        self.config = table(WebOptions, token=tokens[first], name=first, people=people)
+        self.config = table_of(WebOptions, token=tokens[first], name=first, people=people)
         self.adapter = WebAdapter(self.config, clock=clock, timer=clock)
         self._tokens = tokens
         self._pages: dict[str, httpx2.AsyncClient] = {}

@@ -16,7 +16,7 @@ import pytest
 from channels.chat_listener import Listener, eventually
 from channels.fake_discord import ALICE, BOB, DIRECT, GUILD, ME, PERSONS, ROOM, THREAD, TOKEN, FakeDiscord
 from channels.fetching import fetched, sending
-from platform_tables import table
+from platform_tables import table_of
 from postroom.contracts.errors import (
     ConfigError,
     CredentialRefused,
@@ -59,7 +59,7 @@ def inbox() -> Listener:
 def made(
     fake: FakeDiscord, inbox: Listener, clock: ManualClock, *, token: str = TOKEN, **extra: Any
 ) -> DiscordAdapter:
-    config = table(DiscordOptions, token=token, **{"base_url": fake.url, "cdn_url": fake.cdn, **extra})
+    config = table_of(DiscordOptions, token=token, **{"base_url": fake.url, "cdn_url": fake.cdn, **extra})
     adapter = DiscordAdapter(config, clock=clock, timer=clock)
     adapter.set_message_handler(inbox)
     return adapter
@@ -321,7 +321,7 @@ def test_a_file_name_may_stand_in_a_header(name, kept) -> None:
 )
 def test_a_malformed_setting_is_refused_by_name(extra) -> None:
     with pytest.raises(ConfigError) as refused:
-        table(DiscordOptions, token=TOKEN, **extra)
+        table_of(DiscordOptions, token=TOKEN, **extra)
     assert next(iter(extra)) in refused.value.message
     assert "secret" not in refused.value.message
     assert refused.value.remedy
@@ -329,7 +329,7 @@ def test_a_malformed_setting_is_refused_by_name(extra) -> None:
 
 def test_settings_are_read() -> None:
     extra = {"channels": ["3001"], "base_url": "https://x.example/api", "timeout_seconds": 0.5}
-    options = table(DiscordOptions, **extra)
+    options = table_of(DiscordOptions, **extra)
     assert (options.channels, options.base_url, options.timeout_seconds) == (
         ("3001",),
         "https://x.example/api",

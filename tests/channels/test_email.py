@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from channels.chat_listener import Listener, eventually
 from channels.fake_mail_servers import ADDRESS, PASSWORD, FakeImap, FakeMail, FakeSmtp, mail
 from channels.fetching import fetched, sending
-from platform_tables import table
+from platform_tables import table_of
 from postroom.contracts.errors import ConfigError, ServerUnavailable, TooLarge
 from postroom.contracts.records import replace
 from postroom.gateway.events import Attachment, Button, Card, MessageEvent, MessageType, SendErrorKind
@@ -68,7 +68,7 @@ def configured(fake: FakeMail, token: str | None = PASSWORD, **extra: Any) -> Em
     if isinstance(path, str):  # the reader would make it absolute, which blocks the loop
         return replace(configured(fake, token, **{**extra, "ca_file": None}), ca_file=path)
     told = {name: one for name, one in {**usual, **extra}.items() if one is not None}
-    return table(EmailOptions, token=token, **told)
+    return table_of(EmailOptions, token=token, **told)
 
 
 @pytest.fixture

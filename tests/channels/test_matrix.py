@@ -16,7 +16,7 @@ from nio import Api
 from channels.chat_listener import Listener, eventually
 from channels.fake_matrix import BOT, TOKEN, FakeMatrix, Fault
 from channels.fetching import fetched, sending
-from platform_tables import table
+from platform_tables import table_of
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.errors import ConfigError, ServerUnavailable, StoreUnavailable, TooLarge
 from postroom.gateway.events import Attachment, MessageType, SendErrorKind
@@ -597,7 +597,7 @@ async def test_a_server_that_does_not_answer_is_to_be_tried_again(fake, clock, f
 )
 def test_wrong_settings_are_named(extra) -> None:
     with pytest.raises(ConfigError) as caught:
-        MatrixAdapter(table(MatrixOptions, token=TOKEN, **{"base_url": "https://x", **extra}))
+        MatrixAdapter(table_of(MatrixOptions, token=TOKEN, **{"base_url": "https://x", **extra}))
     assert caught.value.remedy
     assert "password@" not in str(caught.value.as_dict())
 

@@ -46,7 +46,7 @@ from channels.fake_slack import (
 )
 from channels.fetching import fetched, sending
 from channels.http_room import endless, status_of
-from platform_tables import table
+from platform_tables import table_of
 from postroom.concurrency import Tasks
 from postroom.contracts.errors import (
     ConfigError,
@@ -98,7 +98,7 @@ class Hurried(SlackAdapter):
 def made(fake: FakeSlack | None, clock: ManualClock, **words: Any) -> SlackAdapter:
     base = {} if fake is None else {"base_url": fake.url}
     given = {"token": BOT_TOKEN, "api_key": APP_TOKEN, **base, **words}
-    return Hurried(table(SlackOptions, **given), clock=clock, timer=clock)
+    return Hurried(table_of(SlackOptions, **given), clock=clock, timer=clock)
 
 
 @asynccontextmanager

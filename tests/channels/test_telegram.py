@@ -34,7 +34,7 @@ from channels.fake_telegram import (
 )
 from channels.fetching import fetched, sending
 from channels.http_room import endless, status_of
-from platform_tables import table
+from platform_tables import table_of
 from postroom.contracts.errors import (
     ConfigError,
     InvalidRecord,
@@ -202,7 +202,7 @@ async def test_what_is_no_bot_api_is_named(fake, clock) -> None:
 )
 def test_a_wrong_setting_is_named_when_it_is_made(extra) -> None:
     with pytest.raises(ConfigError, match=next(iter(extra))) as caught:
-        table(TelegramOptions, token=TOKEN, **extra)
+        table_of(TelegramOptions, token=TOKEN, **extra)
     assert caught.value.remedy
 
 

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from channels.http_room import FakeGateway, calling, listening, unavailable, until
-from platform_tables import table
+from platform_tables import table_of
 from postroom.contracts.errors import ConfigError, InvalidArgument, MissingExtra
 from postroom.gateway.events import MessageType, SendErrorKind
 from postroom.gateway.platforms.base import AdapterState
@@ -30,7 +30,7 @@ OTHER = "another secret, for answers"
 
 
 def config(**routes: dict[str, str]) -> WebhookOptions:
-    return table(WebhookOptions, routes=routes or {"pier": {"secret": SECRET}})
+    return table_of(WebhookOptions, routes=routes or {"pier": {"secret": SECRET}})
 
 
 @pytest.fixture
@@ -582,7 +582,7 @@ def test_a_wait_is_read_as_seconds_or_as_a_date() -> None:
 )
 def test_settings_that_cannot_be_are_refused_at_once(extra) -> None:
     with pytest.raises(ConfigError) as refused:
-        table(WebhookOptions, **extra)
+        table_of(WebhookOptions, **extra)
     assert refused.value.remedy
     assert SECRET not in str(refused.value.as_dict())
 
