@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from postroom.app.gateway_secrets import Place
 from postroom.app.tables import read_table
 from postroom.gateway.config import PlatformConfig
+from postroom.toml_files import TableName
 
 T = TypeVar("T", bound=PlatformConfig)
 SECRETS = {"token", "api_key", "secret", "callback_secret", "signing_secret"}
@@ -16,7 +16,7 @@ def table_of(kind: type[T], **told: Any) -> T:
     """Return the table of a platform. Its secrets are given as they are; None leaves one out."""
     environment: dict[str, str] = {}
     return read_table(
-        Place(Path("/gateway.toml"), "platforms.x"), _named(told, environment), kind, environment
+        TableName(Path("/gateway.toml"), "platforms.x"), _named(told, environment), kind, environment
     )
 
 

@@ -9,8 +9,8 @@ from msgspec import inspect
 from from_code.markdown import table
 from postroom.app import config, places
 from postroom.app.config import IN_DATA_DIR, SETTINGS, Settings, description_of, value_text
-from postroom.app.tables import fields_of
 from postroom.cli import exit_codes
+from postroom.toml_files import fields_of
 
 CLIENT_WORDS: Final = {
     "POSTROOM_URL": "Address of the server to use, for commands and the stdio entry; without it, the server "

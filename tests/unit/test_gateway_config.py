@@ -9,9 +9,8 @@ import pytest
 
 from postroom.app.config import Settings, load_settings
 from postroom.app.gateway_config import AgentConfig, GatewayFile, ModelPrices, load_gateway
-from postroom.app.gateway_secrets import Place
 from postroom.app.gateway_wiring import examine, outline
-from postroom.app.tables import fields_of, read_table
+from postroom.app.tables import read_table
 from postroom.contracts.chat_people import PairingRules, PersonRole
 from postroom.contracts.errors import ConfigError, MissingExtra
 from postroom.gateway.config import (
@@ -31,6 +30,7 @@ from postroom.gateway.platforms.telegram import TelegramOptions
 from postroom.gateway.platforms.web import WebOptions
 from postroom.gateway.platforms.webhook import WebhookOptions
 from postroom.gateway.session import Platform
+from postroom.toml_files import TableName, fields_of
 from table_rows import each_row
 
 SECRET = "s3cret-of-sixteen-chars"
@@ -495,7 +495,7 @@ def test_a_model_without_its_client_names_what_to_install(
 def test_a_value_of_another_type_is_refused_in_words_for_every_name(platform: Platform) -> None:
     adapter = adapter_of(platform)
     assert adapter.platform is platform
-    place = Place(Path("gateway.toml"), f"platforms.{platform.value}")
+    place = TableName(Path("gateway.toml"), f"platforms.{platform.value}")
     secrets = {"token", "api_key", "signing_secret"}
     for name in fields_of(adapter.options).keys() - secrets:
         refused = rf"{name}(\]: it is no table| must be (a|an) | is '.*': write )"

@@ -25,6 +25,7 @@ from postroom.mail.archive import git
 from postroom.stores.sqlite import apart, apart_process
 from postroom.stores.sqlite.connection import prepare
 from postroom.stores.sqlite.copying import sync_folder
+from postroom.toml_files import TableName
 
 
 def test_on_macos_a_commit_and_a_checkpoint_reach_the_disk_past_the_drives_cache(tmp_path: Path) -> None:
@@ -100,7 +101,7 @@ def test_where_files_have_no_modes_their_folders_lists_protect_them(tmp_path: Pa
     shared.write_text("x")
     shared.chmod(0o644)
     found = shared.stat()
-    place = gateway_secrets.Place(shared, "")
+    place = TableName(shared, "")
     told = [privacy._is_shared(shared, platform=one) for one in ("linux", "darwin", "win32")]
     assert told == [True, True, False]
 

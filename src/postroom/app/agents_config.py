@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from postroom.app import places
 from postroom.app.config import tables_of
-from postroom.app.gateway_secrets import Place
 from postroom.contracts.durations import duration_of
 from postroom.contracts.errors import ConfigError, InvalidRunner
 from postroom.contracts.runners import AnyRunner, runner_of
+from postroom.toml_files import TableName
 
 TABLE: Final = "agents"
 _OWN: Final = ("name", "project", "task")
@@ -44,7 +44,7 @@ def load_agents(environment: Mapping[str, str]) -> tuple[DeclaredAgent, ...]:
     return found
 
 
-def _agent(place: Place, told: Mapping[str, Any]) -> DeclaredAgent:
+def _agent(place: TableName, told: Mapping[str, Any]) -> DeclaredAgent:
     file, which = place.file, str(told.get("name") or f"number {place.number}")
     for name in ("name", "project"):
         if not isinstance(told.get(name), str) or not told[name].strip():

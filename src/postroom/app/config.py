@@ -21,14 +21,13 @@ import msgspec
 from msgspec import Meta, field, inspect
 
 from postroom.app import places
-from postroom.app.gateway_secrets import Place
-from postroom.app.tables import extra_of, fields_of, place_of, read_toml, shown, unreadable, words
-from postroom.app.tokens import redact
+from postroom.app.tokens import redact, shown
 from postroom.contracts.addresses import refuse_malformed_address, shown_address
 from postroom.contracts.durations import LONGEST, duration_of, duration_text
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.records import Record
 from postroom.contracts.runners import is_place
+from postroom.toml_files import TableName, extra_of, fields_of, place_of, read_toml, unreadable, words
 
 _MIB: Final = 1024 * 1024
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,62})?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,62})?)*")
@@ -444,7 +443,7 @@ _OLDER_NAMES: Final = {
 }
 
 
-def tables_of(environment: Mapping[str, str], name: str) -> list[tuple[Place, dict[str, Any]]]:
+def tables_of(environment: Mapping[str, str], name: str) -> list[tuple[TableName, dict[str, Any]]]:
     """Return the tables `[[name]]` of the configuration file, each with its place; none without a file.
 
     Raises:
@@ -454,7 +453,7 @@ def tables_of(environment: Mapping[str, str], name: str) -> list[tuple[Place, di
     told = (read_toml(file, _CALLED, _REMEDY) or {}).get(name, [])
     if not isinstance(told, list) or not all(isinstance(one, dict) for one in told):
         raise ConfigError(f"{file} {name}: it is no list of tables", remedy=f"write [[{name}]] before each")
-    return [(Place(file, name, number), one) for number, one in enumerate(told, start=1)]
+    return [(TableName(file, name, number), one) for number, one in enumerate(told, start=1)]
 
 
 def _from_file(environment: Mapping[str, str]) -> dict[str, _Found]:

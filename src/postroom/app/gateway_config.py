@@ -23,8 +23,7 @@ from msgspec import Meta, structs
 
 from postroom.app import places
 from postroom.app.config import Settings
-from postroom.app.gateway_secrets import Place
-from postroom.app.tables import check_names, check_table, read_table, read_toml, unreadable
+from postroom.app.tables import check_table, read_table
 from postroom.contracts import records
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.tables import Duration, Secret, Table
@@ -44,6 +43,7 @@ from postroom.gateway.replies import agent_on
 from postroom.gateway.routes import check_routes
 from postroom.gateway.session import ANSWER_ONLY, Platform
 from postroom.mail.names import RULE
+from postroom.toml_files import TableName, check_names, read_toml, unreadable
 
 STATE_DIR: Final = "gateway"
 """Folder in the data folder: the gateway's status, its locks, and how far channels have read."""
@@ -160,8 +160,8 @@ class _Source:
     environment: Mapping[str, str]
     state_dir: Path
 
-    def place(self, name: str) -> Place:
-        return Place(self.file, name)
+    def place(self, name: str) -> TableName:
+        return TableName(self.file, name)
 
     def read(self, name: str, told: object, kind: type[T]) -> T:
         return read_table(self.place(name), told, kind, self.environment)
@@ -295,7 +295,7 @@ def _routes(
     return tuple(routes)
 
 
-def _check_person(table: Place, person: str, route: Route, connected: Sequence[Platform]) -> None:
+def _check_person(table: TableName, person: str, route: Route, connected: Sequence[Platform]) -> None:
     """Refuse a route to a person whose answer could not come where it is asked for."""
     if not RULE.fullmatch(person.removeprefix(PERSON)):
         table.refuse(
@@ -315,7 +315,7 @@ def _check_person(table: Place, person: str, route: Route, connected: Sequence[P
             )
 
 
-def _named(table: Place, name: str, agent: AgentConfig, models: Mapping[str, AgentConfig]) -> str | None:
+def _named(table: TableName, name: str, agent: AgentConfig, models: Mapping[str, AgentConfig]) -> str | None:
     """Return which agent a route names; None for that of `[agent]`."""
     if name in (DEFAULT_AGENT, agent.agent_id):
         return None
@@ -362,7 +362,7 @@ def _platform(source: _Source, platform: Platform, told: object) -> PlatformConf
     return source.read(table.name, rest, kind)
 
 
-def _with_chats(table: Place, told: dict[str, Any]) -> dict[str, Any]:
+def _with_chats(table: TableName, told: dict[str, Any]) -> dict[str, Any]:
     """Return a channel's table with the busy modes of single chats where they stand now."""
     former = told.pop("busy_chats", None)
     if former is None:
@@ -376,7 +376,7 @@ def _with_chats(table: Place, told: dict[str, Any]) -> dict[str, Any]:
     return {**told, "chats": {**kept, **{chat: {**kept.get(chat, {}), **one} for chat, one in chats.items()}}}
 
 
-def _flat(table: Place, told: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(table: TableName, told: Mapping[str, Any]) -> dict[str, Any]:
     """Return a table with what stands in its `extra` beside the rest."""
     rest = dict(told)
     extra = rest.pop("extra", {})

@@ -10,50 +10,20 @@ import os
 import stat
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from postroom.app import places
-from postroom.contracts.errors import ConfigError
 from postroom.contracts.tables import Secret
+from postroom.toml_files import TableName
 
 SUFFIXES: Final = ("_env", "_file")
 _LARGEST: Final = 16 * 1024
 _SHARED: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A table of a file, as errors name it."""
-
-    file: Path
-    name: str
-    number: int | None = None
-    """Which of several tables of that name."""
-
-    def within(self, name: str) -> "Place":
-        """Return the place of a table within this one."""
-        return Place(self.file, f"{self.name}.{name}" if self.name else name)
-
-    def error(self, reason: str, *, value: object = None, remedy: str) -> ConfigError:
-        """Return the error that something in the table is wrong."""
-        where = f"{self.file} [{self.name}]" if self.name else f"{self.file}"
-        if self.number is not None:
-            where = f"{self.file} [[{self.name}]] number {self.number}"
-        return ConfigError(f"{where}: {reason}", value=value, remedy=remedy)
-
-    def refuse(self, reason: str, *, value: object = None, remedy: str) -> NoReturn:
-        """Refuse the table.
-
-        Raises:
-            ConfigError: Always.
-        """
-        raise self.error(reason, value=value, remedy=remedy)
-
-
 def take_secret(
-    place: Place, told: dict[str, object], name: str, environment: Mapping[str, str], *, read: bool = True
+    table: TableName, told: dict[str, object], name: str, environment: Mapping[str, str], *, read: bool = True
 ) -> Secret | None:
     """Take a secret's names out of a table and return the secret; None when it names none.
 
@@ -64,20 +34,20 @@ def take_secret(
     """
     by_env, by_file = f"{name}_env", f"{name}_file"
     if name in told:
-        place.refuse(
+        table.refuse(
             f"the secret {name} stands in the file itself",
             value=name,
             remedy=f"set {by_env} to the name of an environment variable that holds it, or {by_file} to a "
             "private file, and change the secret if others may have read this file",
         )
     if by_env in told and by_file in told:
-        place.refuse(f"{by_env} and {by_file} are both set", value=name, remedy="keep one of them")
+        table.refuse(f"{by_env} and {by_file} are both set", value=name, remedy="keep one of them")
     for way, look in ((by_env, _from_environment), (by_file, _from_file)):
         if way in told:
             named = told.pop(way)
             if not isinstance(named, str) or not named.strip() or "\0" in named:
-                place.refuse(f"{way} is no text", value=way, remedy=f"give {way} as text, within quotes")
-            return look(place, way, named, environment) if read else Secret()
+                table.refuse(f"{way} is no text", value=way, remedy=f"give {way} as text, within quotes")
+            return look(table, way, named, environment) if read else Secret()
     return None
 
 
@@ -86,32 +56,32 @@ def secret_names(names: Iterable[str]) -> list[str]:
     return [f"{name}{suffix}" for name in names for suffix in SUFFIXES]
 
 
-def _from_environment(place: Place, way: str, name: str, environment: Mapping[str, str]) -> Secret:
+def _from_environment(table: TableName, way: str, name: str, environment: Mapping[str, str]) -> Secret:
     if name.startswith(places.PREFIX):
-        place.refuse(
+        table.refuse(
             f"{way} names a variable that begins with {places.PREFIX}, which are settings of the server",
             value=way,
             remedy="give the variable another name, such as CHAT_TOKEN",
         )
     found = environment.get(name, "")
     if not found.strip():
-        place.refuse(
+        table.refuse(
             f"the variable that {way} names is not set in the server's environment",
             value=way,
             remedy=f"set it for the process that runs `postroom up`; {way} holds its name, not the secret",
         )
-    return _one_line(place, way, found)
+    return _one_line(table, way, found)
 
 
-def _from_file(place: Place, way: str, name: str, environment: Mapping[str, str]) -> Secret:
-    path = places.absolute(name, environment, base=place.file.parent)
+def _from_file(table: TableName, way: str, name: str, environment: Mapping[str, str]) -> Secret:
+    path = places.absolute(name, environment, base=table.file.parent)
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with open(descriptor, "rb") as file:  # noqa: PTH123 - the checks below need this very descriptor
-            _check_private(place, way, path, os.fstat(descriptor))
+            _check_private(table, way, path, os.fstat(descriptor))
             content = file.read(_LARGEST + 1)
     except OSError as error:
-        place.refuse(
+        table.refuse(
             f"the file that {way} names cannot be read: {error.strerror}",
             value=way,
             remedy=f"write the secret into a file of mode 0600; {way} holds its path, not the secret",
@@ -121,38 +91,38 @@ def _from_file(place: Place, way: str, name: str, environment: Mapping[str, str]
     except UnicodeDecodeError:
         text = ""
     if not text.strip() or len(content) > _LARGEST:
-        place.refuse(
+        table.refuse(
             f"the file {path} holds no secret",
             value=str(path),
             remedy="write the secret into it, as one line of text",
         )
-    return _one_line(place, way, text)
+    return _one_line(table, way, text)
 
 
-def _one_line(place: Place, way: str, text: str) -> Secret:
+def _one_line(table: TableName, way: str, text: str) -> Secret:
     secret = text.strip("\r\n")
     if not secret.isprintable():
-        place.refuse(
+        table.refuse(
             f"what {way} leads to is not one line of text", value=way, remedy="write the secret as one line"
         )
     return Secret(secret)
 
 
 def _check_private(
-    place: Place, way: str, path: Path, found: os.stat_result, *, platform: str = sys.platform
+    table: TableName, way: str, path: Path, found: os.stat_result, *, platform: str = sys.platform
 ) -> None:
     if not stat.S_ISREG(found.st_mode):
-        place.refuse(f"{path} is no file", value=str(path), remedy=f"let {way} name a file")
+        table.refuse(f"{path} is no file", value=str(path), remedy=f"let {way} name a file")
     if platform == "win32":  # no such bits there; the folder's access list protects the file
         return
     if found.st_mode & _SHARED:
-        place.refuse(
+        table.refuse(
             f"the file {path} can be used by other users (mode {stat.S_IMODE(found.st_mode):04o})",
             value=str(path),
             remedy=f"chmod 600 {path}; if others may have read it, get a new secret",
         )
     if found.st_uid != os.geteuid():
-        place.refuse(
+        table.refuse(
             f"the file {path} belongs to user {found.st_uid}, not to the server's user {os.geteuid()}",
             value=str(path),
             remedy=f"`chown {os.geteuid()} {path}` as root, or run this as user {found.st_uid}",
