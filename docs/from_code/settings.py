@@ -26,7 +26,7 @@ CLIENT_WORDS: Final = {
 }
 DEFAULT_WORDS: Final = {
     "data_dir": "by system, see below",
-    "case_sensitive_paths": "`true`; on Windows and macOS `false`",
+    "case_sensitive_paths": "`true`; on macOS `false`",
     **{name: f"`{path}` in `data_dir`" for name, path in IN_DATA_DIR.items()},
 }
 NO_EFFECT: Final[dict[str, str]] = {}
@@ -51,7 +51,7 @@ def page() -> str:
     clients = [(f"`{name}`", CLIENT_WORDS[name]) for name in sorted(places.CLIENT_NAMES)]
     folders = [
         (title, f"`{_data_dir(platform)}`", f"`{_config_file(platform)}`")
-        for title, platform in (("Linux and others", "linux"), ("macOS", "darwin"), ("Windows", "win32"))
+        for title, platform in (("Linux and others", "linux"), ("macOS", "darwin"))
     ]
     return f"""
 # Settings

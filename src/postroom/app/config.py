@@ -137,11 +137,6 @@ Interval = Annotated[timedelta, _read_by(_interval)]
 Duration = Annotated[timedelta, _read_by(duration_of)]
 
 
-def tells_case_apart(platform: str) -> bool:
-    """Say whether paths that differ by case are two on a system, unless told otherwise."""
-    return platform not in ("win32", "darwin")
-
-
 IN_DATA_DIR: Final = {"database": "postroom.db", "storage_root": "archive", "gateway_file": "gateway.toml"}
 """The paths that are in the data folder unless they are set."""
 
@@ -250,7 +245,7 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 100_000
     case_sensitive_paths: Annotated[
         Switch, _about("Whether paths that differ by case are two; by default as on this system.")
-    ] = tells_case_apart(sys.platform)
+    ] = sys.platform != "darwin"
     guard_mode: Annotated[
         Literal["warn", "block", "off"],
         _read_by(_lower),

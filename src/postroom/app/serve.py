@@ -38,7 +38,6 @@ from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts import progress
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import ConfigError, PostroomError
-from postroom.executors.processes.job import end_programs_with_this_process
 from postroom.executors.remote import CALLBACKS, LARGEST_BODY
 from postroom.http_api.guard import Credentials, Guard, GuardRules, OpenPath
 from postroom.http_api.operations import FreshReadiness, LagMeter, measure_lag
@@ -48,21 +47,21 @@ from postroom.http_api.permissions import table
 from postroom.http_api.rest.routes import rest_paths
 from postroom.http_api.routes import application as asgi_application
 from postroom.http_api.routes import callback_routes, routes
-from postroom.http_api.sessions import LoginService, Sessions
+from postroom.http_api.sessions import LoginService
 from postroom.log import get_logger
 from postroom.mcp_server.loading import LoadedOnUse
 from postroom.mcp_server.profiles import Addresses
 from postroom.services.following import EventFollowing, Following
 from postroom.services.hooks import Hooks
-from postroom.services.login_codes import EndedSessions, LoginCodes
+from postroom.services.login_codes import EndedSessions, LoginCodes, Sessions
 from postroom.services.people import MessageService, PeopleService
 from postroom.services.questions import QuestionService
 from postroom.services.runners import RunnerService
 from postroom.services.work import WorkService
 from postroom.stores.sqlite.lock import OwnerLock
 from postroom.version import __version__
-from postroom.web.forms import PageServices
 from postroom.web.pages import page_routes
+from postroom.web.site import PageServices
 
 if TYPE_CHECKING:
     from postroom.mcp_server.endpoint import McpOverHttp
@@ -164,7 +163,9 @@ class Site:
             *people_routes(self._people),
             *([] if application.gateway is None else application.gateway.routes()),
             *page_routes(
-                application.store, clock=application.clock, services=self._page_services(questions, runs)
+                application.store.runs.store,
+                clock=application.clock,
+                services=self._page_services(questions, runs),
             ),
         ]
 
@@ -316,7 +317,6 @@ def run(settings: Settings, *, new_store: bool = False) -> int:
     """
     configure_logs(settings)
     logging.captureWarnings(True)  # so that warnings of libraries have the form of other lines
-    end_programs_with_this_process()
     keep_private(settings)
     told = load_gateway(settings)
     given = places.environment()

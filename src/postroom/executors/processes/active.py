@@ -62,11 +62,10 @@ class Stop:
 
 
 class ActiveRun:
-    """One execution, seen from outside; `instance` marks its processes."""
+    """One execution, seen from outside."""
 
-    def __init__(self, identity: RunIdentity, instance: str) -> None:
+    def __init__(self, identity: RunIdentity) -> None:
         self.identity = identity
-        self.instance = instance
         self.stop = Stop()
         self.ended = asyncio.Event()
         self.arrivals = asyncio.Event()
@@ -108,10 +107,6 @@ class ActiveRuns:
 
     def __len__(self) -> int:
         return len(self._by_thread)
-
-    def instances(self) -> frozenset[str]:
-        """Return what marks the processes of these runs."""
-        return frozenset(active.instance for active in self._by_thread.values())
 
     def all(self) -> tuple[ActiveRun, ...]:
         """Return every run."""
