@@ -112,10 +112,10 @@ LINES: tuple[Plant, ...] = (
         "                return False\n",
     ),
     plant(
-        "dispatch/submission.py: if options is not None or options.claims is not None:",
+        "dispatch/submission.py: if is_queued or submission.claims is not None:",
         "dispatch/submission.py",
-        "            if options is not None and options.claims is not None:\n",
-        "            if options is not None or options.claims is not None:\n",
+        "            if is_queued and submission.claims is not None:\n",
+        "            if is_queued or submission.claims is not None:\n",
     ),
     plant(
         "dispatch/commands.py: while False:",
@@ -262,8 +262,8 @@ LINES: tuple[Plant, ...] = (
         "        return False\n",
     ),
     plant(
-        "mail/waking/completion.py: askers = {one.id: one for one in found if one is None}",
-        "mail/waking/completion.py",
+        "mail/waking/answers.py: askers = {one.id: one for one in found if one is None}",
+        "mail/waking/answers.py",
         "        askers = {one.id: one for one in found if one is not None}\n",
         "        askers = {one.id: one for one in found if one is None}\n",
     ),

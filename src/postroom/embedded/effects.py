@@ -1,19 +1,18 @@
 """What the end of a run tells those who wait for it, and the waking of one that sleeps, in one change."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Final
 from weakref import WeakValueDictionary
 
 from postroom.contracts.accepting import Accept
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope
-from postroom.contracts.messages import Json, Message
-from postroom.contracts.outbox import OutboxDraft
+from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import Delivery, ThreadCommit
 from postroom.contracts.runs import OnTimeout, RunRecord, RunStatus, RunWaitingTicket
 from postroom.embedded.running import SLEEP
+from postroom.ports import RunEffects
 from postroom.stores.transaction import Transaction
 
 ENDED: Final = "RunEnded"
@@ -31,7 +30,7 @@ class Watch:
         """The run as its end was stored; None before that."""
 
 
-class Ends:
+class Ends(RunEffects):
     """Writes an event when a run has ended or waits, so that handles hear of it in every process.
 
     It also passes the ended run to the watches of this process, so that they need not read it.
@@ -49,10 +48,6 @@ class Ends:
         for watch in list(self._watches.values()):
             watch.told.set()
 
-    def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
-        """Write nothing."""
-        return False
-
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
         """Write the event of a run that is done, or asks; one that goes on by itself is queued for then."""
         is_done = run.status is RunStatus.DONE
@@ -61,20 +56,29 @@ class Ends:
             _wake_later(tx, run, asked[0])
         if (asked and asked[0].tool_name == SLEEP) or (not is_done and not asked):
             return
-        kind = ENDED if is_done else WAITS
+        kind, end = ENDED if is_done else WAITS, run.termination
         # A run that is begun again may wait for the same question: each dispatch has an event of its own.
         key = f"{kind}/{run.run_id}/" + (f"{asked[0].ticket_id}/{run.dispatch_id}" if asked else "")
-        tx.events.append((_event(run, kind, key, _told_of(run)),), ended_run=run)
-
-    def put_back(self, tx: Transaction, row: RunDispatch) -> None:
-        """Write nothing: the run goes on."""
-
-    def withdraw(self, tx: Transaction, run: RunRecord) -> None:
-        """Write nothing: its end is written."""
-
-    def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:
-        """Return nothing: there are no effects outside the database."""
-        return ()
+        told: dict[str, Json] = {
+            "text": run.final_output or "",
+            "termination": end.type.value if end else None,
+            "error": run.error,
+        }
+        if asked:
+            told = {
+                "question": asked[0].question,
+                "question_id": asked[0].tool_call_id,
+                "tool": asked[0].tool_name,
+                "arguments": asked[0].arguments,
+            }
+        draft = CanonicalEventDraft(
+            scopes=(EventScope.thread(run.thread_id), EventScope.run(run.run_id)),
+            event_kind=kind,
+            payload=told,
+            correlation_id=run.dispatch_id,
+            options=AppendOptions(writer_id=_WRITER, idempotency_key=key),
+        )
+        tx.events.append((draft,), ended_run=run)
 
     def stored(self, run: RunRecord) -> None:
         """Tell the watches of a run; they have to look themselves if it is not done."""
@@ -82,33 +86,6 @@ class Ends:
             if (watch := self._watches.get(message_id)) is not None:
                 watch.run = run if run.status is RunStatus.DONE else None
                 watch.told.set()
-
-
-def _told_of(run: RunRecord) -> dict[str, Json]:
-    if run.waiting is not None:
-        ticket = run.waiting.tickets[0]
-        return {
-            "question": ticket.question,
-            "question_id": ticket.tool_call_id,
-            "tool": ticket.tool_name,
-            "arguments": ticket.arguments,
-        }
-    end = run.termination
-    return {
-        "text": run.final_output or "",
-        "termination": end.type.value if end else None,
-        "error": run.error,
-    }
-
-
-def _event(run: RunRecord, kind: str, key: str, payload: dict[str, Json]) -> CanonicalEventDraft:
-    return CanonicalEventDraft(
-        scopes=(EventScope.thread(run.thread_id), EventScope.run(run.run_id)),
-        event_kind=kind,
-        payload=payload,
-        correlation_id=run.dispatch_id,
-        options=AppendOptions(writer_id=_WRITER, idempotency_key=key),
-    )
 
 
 def _wake_later(tx: Transaction, run: RunRecord, ticket: RunWaitingTicket) -> None:
