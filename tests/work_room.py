@@ -94,7 +94,7 @@ class WorkRoom:
         self.mail = Mail(self.store, self.clock, self.rules, waker=lambda: self.waker if self.wakes else None)
         self.runs = RunService(self.stores, registry=CollectorRegistry(), is_exclusive=True, timer=self.clock)
         self.agents = Talking(self.mail)
-        effects = MessageEffects(self.mail.own_context, self.mail.wake_readers)
+        effects = MessageEffects(self.mail.own_context)
         self.runs.serve(AGENT_THREAD, MailRunExecutor(self.agents, self.store, self.clock), effects)
         boxes = StoredChatDelivery(self.mail)
         self.waker = Waker(self.store, self.runs.mailbox, verified=self.rules.verified, chat_delivery=boxes)
