@@ -105,7 +105,7 @@ say('begun again')
         send(line, folder, "Bo", "work")
     left = [int(pid) for pid in soon(lambda: told(folder / "pids")).split()]
     server.kill()
-    assert shown(lambda: not any(map(lives, left)))
+    assert soon(lambda: not any(map(lives, left)))
     server.start()
     with server.line() as line:
         messages = soon(lambda: line.tool("fetch_inbox", **inbox))
