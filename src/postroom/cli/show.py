@@ -96,7 +96,7 @@ def failure(error: PostroomError, *, as_json: bool) -> None:
 def tell_more(page: Mapping[str, object], option: str) -> None:
     """Say on stderr how to see what comes behind a page of a list, if anything does."""
     if page.get("next") is not None:
-        print(f"there may be more: add {option} {page['next']}", file=sys.stderr)
+        print(f"more results: add {option} {page['next']}", file=sys.stderr)
 
 
 @contextmanager
@@ -285,7 +285,7 @@ def write(text: str) -> None:
 
 def discarded(ids: Sequence[str]) -> str:
     """Return what is said of dead letters that were taken off their list."""
-    return "\n".join(f"{line(one)} is discarded" for one in ids) or "there was nothing to discard"
+    return "\n".join(f"Discarded {line(one)}." for one in ids) or "Nothing to discard."
 
 
 def items(found: object) -> list[dict[str, Any]]:
@@ -314,6 +314,6 @@ def fields(found: object) -> dict[str, Any]:
 
 def _surprise(found: object) -> PostroomError:
     return PostroomError(
-        f"the server answered with {type(found).__name__} where another form was expected",
-        remedy="see that the server and this command have one version: `postroom version`",
+        f"the server answered with an unexpected {type(found).__name__}",
+        remedy="compare the versions of the server and of this command: `postroom version`",
     )
