@@ -142,7 +142,7 @@ class AskTool:
     descriptor = ToolDescriptor(
         id=ASK,
         name=ASK,
-        description="Ask a person a yes or no question. The run waits for the answer, and this tool returns it.",
+        description="Ask a person a yes or no question. The run waits, and this tool returns the answer.",
         parameters={
             "type": "object",
             "properties": {"question": {"type": "string"}},

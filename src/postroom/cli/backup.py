@@ -51,8 +51,6 @@ def create(
     """Write a verified backup of the database, with or without a running server.
 
     Without TARGET the backup goes to the folder of backups.
-
-    Without TARGET it lies in the folder of backups.
     """
     if (
         target is not None and len(target.parts) == 1 and not target.suffix
@@ -106,8 +104,6 @@ def prune(
     """Remove all but the newest backups that postroom made. Other files in the folder stay.
 
     The backups to keep are verified first. A damaged backup does not count and is removed.
-
-    Those that stay are read to their end first: damaged ones do not count, and go too.
     """
     from postroom.app.backups import remove
     from postroom.cli.restoring import beyond
@@ -149,8 +145,6 @@ def restore(
     """Replace the database with a backup. The backup is verified first; stop the server before.
 
     An archive that is newer than the backup is moved aside, so that the server can start.
-
-    An archive that is newer than the backup is moved aside, so that the server starts on what was restored.
     """
     from postroom.app.config import load_settings
     from postroom.app.store_identity import adopt_restored

@@ -57,10 +57,6 @@ def copy(
     Stop all servers of both databases first. Ids, tokens and cursors stay the same. Repeat the command to
     continue an interrupted copy; no server opens the target before the copy is complete. The source does not
     change.
-
-    No server may use either side. Ids, tokens and cursors stay, so that clients go on as before. A copy that
-    was cut off goes on when the same command is given again; until it is finished no server opens the target.
-    The source is not changed.
     """
     from postroom.app.config import load_settings
     from postroom.cli.moving import checked, copied

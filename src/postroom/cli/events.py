@@ -51,10 +51,6 @@ def events(
     Each line has the number, time, kind, agent and subject of an event. With --json each line is a JSON
     object. With --follow it waits for new events, also while the server is away, until Ctrl-C (exit code
     130), SIGTERM (143) or until the output is closed (141).
-
-    A line each: number, moment, kind, agent, and what it is about. With --json each line is a JSON
-    object. With --follow it goes on, also when the server was away, until Ctrl-C (130), SIGTERM (143) or
-    until nobody reads (141).
     """
     if unknown := [one for one in kind or () if one not in EVENT_KINDS]:
         raise InvalidArgument(

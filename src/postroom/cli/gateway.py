@@ -255,8 +255,6 @@ def check(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Check gateway.toml and its secrets, and list the channels. Exit code 78 if the file is invalid.
 
     A running server also checks that the named agents and people exist.
-
-    Whether there are the agents and people that it names is asked of the running server.
     """
     settings, told = _read(data_dir)
     from postroom.app.gateway_answering import answering

@@ -42,8 +42,6 @@ def status(repo: Repo = HERE, as_json: AsJson = False) -> None:
     """Show the state of each hook: absent, installed, foreign (only another program's) or overwritten.
 
     If husky or lefthook writes the hooks, a hook is installed if their configuration calls the guard.
-
-    If husky or lefthook writes the hooks, a hook is installed if their configuration calls the guard.
     """
     _show(guard_hooks.hooks_of(repo), as_json=as_json)
 

@@ -193,7 +193,7 @@ def read(
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Show a message. A recipient who reads it also marks it as read."""
+    """Show a message. If it was sent to this agent, it is marked as read."""
     server = Server.find()
     message_id = message_id or _latest(project, acting)
     named = {"project_key": project_key(project), "agent_name": acting, "message_id": message_id}

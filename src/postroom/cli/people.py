@@ -32,9 +32,6 @@ def add(
     """Let agents write to a person.
 
     Repeat the command to change the chat. Without a chat the person reads messages on the pages.
-
-    Call it again with another chat, or none, to change that. Without a chat the messages are read on the
-    pages.
     """
     found = Server.find(data_dir=data_dir).admin("PUT", "/admin/people", {"name": name, "chat": chat})
     show.answer(found, as_json=as_json, text=lambda: "\n".join(_added(found)))

@@ -69,9 +69,6 @@ def move(
 
     The old path still names the project. A renamed folder needs no command: the next registration or session
     there finds the project again.
-
-    The former path still names the project. A folder that was only renamed needs no command: the next
-    registration or session there finds the project again.
     """
     asked = {"project": _key(project), "folder": os.path.abspath(folder.expanduser())}  # noqa: PTH100 - keeps links
     found = Server.find(data_dir=data_dir).admin("POST", "/admin/projects/move", asked)
@@ -126,9 +123,6 @@ def merge(  # noqa: PLR0913 - options of one command
 
     The path and slug of the first then name the second, so agents need not register again. The merge is one
     transaction. Only a backup can undo it.
-
-    Path and slug of the first name the second from then on, so that its agents go on without registering
-    again. It is one change: all of it is done, or nothing. There is no way back but a backup.
     """
     asked = {
         "source": _key(source),

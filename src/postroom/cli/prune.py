@@ -30,8 +30,6 @@ def prune(
     """Delete the messages that no [[keep]] rule keeps.
 
     A running server does this every hour, in small steps, so that other work continues.
-
-    The running server does so every hour by itself; in small steps, so that others go on working.
     """
     with show.progress(as_json=as_json):
         doing = "counting messages" if dry_run else "deleting messages"

@@ -57,8 +57,6 @@ def answer(
     """Answer a question. The first answer counts, from every surface.
 
     At a terminal the command asks for missing values; without a number it asks each open question in turn.
-
-    At a terminal, what is not given is asked: without a number each open question in turn.
     """
     if word is None and not as_json and sys.stdin.isatty():
         _ask_in_turn(Server.find(data_dir=data_dir), number, why)

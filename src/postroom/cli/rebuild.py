@@ -40,8 +40,6 @@ def archive(
     """Write the records of the database to the Git archive.
 
     The running server does it. Existing records stay, so you can run it at any time.
-
-    The running server does it. What is there already stays; it may be run at any time.
     """
     key = None if project is None else project_key(project)
     with show.progress(as_json=as_json):
@@ -67,10 +65,6 @@ def database(
     Then put it in place with `postroom restore`, or `postroom database copy` for PostgreSQL. The archive is
     written after the database, so messages of the last moments before the loss may be missing. Hidden
     recipients, read marks, contacts and tokens are not in the archive and are lost.
-
-    Put it in place with `postroom restore`; on PostgreSQL with `postroom database copy`. What had not come to
-    the archive yet is not in it: messages of the last moments before the loss. Hidden recipients, read marks,
-    contacts and tokens are not in the archive and do not come back.
     """
     from postroom.app.config import load_settings
 

@@ -82,9 +82,6 @@ def show_one(
 
     --follow ends when the run ends: with exit code 0 if it succeeded, 1 if it failed or was cancelled. With
     --json each line is a JSON object: a piece of output, and at the end the run.
-
-    With --follow it ends when the run does: with 0 when it is done, with 1 when it failed or was cancelled.
-    With --json each line is then a JSON object: a piece of output, or at the end the run.
     """
     if follow:
         raise typer.Exit(_follow(run, data_dir, as_json=as_json))
@@ -210,8 +207,6 @@ def dead(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List the dead letters: failed runs that wait for a person, oldest first, and why they failed.
 
     `replay` executes a dead letter again, `discard` removes it from the list.
-
-    `replay` has one tried again, `discard` leaves it as it is.
     """
     found = Server.find(data_dir=data_dir).admin("GET", "/admin/runs/dead")
     rows = [

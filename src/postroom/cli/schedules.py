@@ -98,9 +98,6 @@ def add(  # noqa: PLR0913 - an option an argument
 
     `postroom schedules add standup --from Ana --to Ada --cron "0 9 * * MON" --zone Europe/Berlin
     --subject "Plan" --body "What is planned this week?"`
-
-    `postroom schedules add standup --from Ana --to Ada --cron "0 9 * * MON" --zone Europe/Berlin
-    --subject "Plan" --body "What is planned this week?"`
     """
     if (cron is None) == (every is None):
         raise InvalidArgument(

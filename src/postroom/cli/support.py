@@ -34,8 +34,6 @@ def support_bundle(
     """Collect diagnostics for a support request: versions, states, counts. No messages, names or secrets.
 
     The bundle contains less if no server runs.
-
-    With or without a running server; without one it holds less.
     """
     now = SystemClock().now()
     moment = datetime.fromtimestamp(now / 1000, tz=UTC).strftime("%Y%m%dT%H%M%SZ")

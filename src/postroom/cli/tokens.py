@@ -61,8 +61,6 @@ def create(  # noqa: PLR0913 - the options of the command
     """Create a token and print it. It is shown only once.
 
     `postroom tokens create ci --scope mail:read --scope mail:send --project . --expires 90d`
-
-    `postroom tokens create ci --scope mail:read --scope mail:send --project . --expires 90d`
     """
     asked = {
         "name": name,

@@ -40,8 +40,6 @@ def top(
     """Show runs, waiting messages and questions live. q or Ctrl-C quits.
 
     Without a terminal, or with --json, print the overview once.
-
-    Without a terminal, and with --json, it is printed once.
     """
     server = Server.find(data_dir=data_dir)
     if as_json or once or not (sys.stdout.isatty() and sys.stdin.isatty()):

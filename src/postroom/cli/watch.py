@@ -63,12 +63,6 @@ def watch(
 
     With --wake it is a Claude Code hook with asyncRewake: a new message starts a turn of an idle session. If
     another such hook already waits for the agent, this one exits with 0.
-
-    It has the number in the inbox, the id, the importance and the sender. With --json each line is a JSON
-    object. Ends at Ctrl-C (130), SIGTERM (143) or when nobody reads (141).
-
-    With --wake it is a hook of Claude Code with asyncRewake: a session that is idle begins a turn. Where
-    somebody waits for the agent in this way already, it ends at once, with 0.
     """
     signal.signal(signal.SIGTERM, terminate)
     if wake:

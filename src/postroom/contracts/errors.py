@@ -120,7 +120,7 @@ class InvalidName(InputError):
 
 
 class NameTaken(InputError):
-    """The name differs from another agent's name only in upper and lower case."""
+    """Another agent has the same name in upper or lower case."""
 
     code = "name_taken"
 

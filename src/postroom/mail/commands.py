@@ -70,8 +70,6 @@ class RegisterAgent(Change, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Register an agent, or update the agent of that name. Default: a generated name.
 
     To start your own work use start_session, which does this and more.
-
-    To begin your own work use start_session, which does this and more.
     """
 
     project_key: ProjectKey
@@ -87,8 +85,6 @@ class CreateAgentIdentity(Change, frozen=True, kw_only=True, forbid_unknown_fiel
     """Create a new agent with a generated name.
 
     To start your own work use start_session.
-
-    To begin your own work use start_session.
     """
 
     project_key: ProjectKey
@@ -101,9 +97,6 @@ class StartSession(Change, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Call this first: it registers you, reserves the files you will edit, and lists your unread messages.
 
     Use the same name each time; without a name a new agent is created. Then read the messages with
-    fetch_inbox.
-
-    Give the same name each time; without one a new agent is made. Then read the messages with
     fetch_inbox.
     """
 
@@ -121,8 +114,6 @@ class ShowProject(Command, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Show a project: its agents, newest threads and active reservations.
 
     Use it to see the current work before you plan.
-
-    Use it to see what goes on before you plan.
     """
 
     project_key: ProjectKey
@@ -132,8 +123,6 @@ class Whois(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Show an agent's identity, task and reservations.
 
     Use it before you write to an agent you do not know.
-
-    Use it before you write to somebody you do not know.
     """
 
     project_key: ProjectKey
@@ -144,8 +133,6 @@ class ListAgents(Command, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """List the project's agents and their tasks.
 
     Use it to find recipients.
-
-    Use it to find whom to write to.
     """
 
     project_key: ProjectKey
@@ -158,8 +145,6 @@ class RetireAgent(Change, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Retire an agent: it neither sends nor receives, and its reservations end.
 
     Use it for an agent that will not return; unretire_agent undoes it.
-
-    Use it for one that does not come back; unretire_agent undoes it.
     """
 
     project_key: ProjectKey
@@ -177,8 +162,6 @@ class RotateAgentToken(Command, frozen=True, kw_only=True, forbid_unknown_fields
     """Replace the agent's token; the new token is written to a file on the server, never returned.
 
     Use it if someone else may know the old token.
-
-    Use it when somebody else may know the old one.
     """
 
     project_key: ProjectKey
@@ -197,9 +180,6 @@ class SendMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Send a message to agents or people; if a recipient is invalid, nothing is sent.
 
     Use it to ask, tell or hand over; to answer a message use reply_message. list_agents lists the names.
-    Answers come to your inbox.
-
-    Use it to ask, tell or hand over; to answer a message use reply_message. list_agents has the names.
     Answers come to your inbox.
     """
 
@@ -226,9 +206,6 @@ class ReplyMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     If you are in its bcc, only the sender gets the reply, and `skipped` lists the others.
     Then call acknowledge_message for the message that you answered.
-
-    If you are in its bcc, only the sender gets it, and `skipped` has the others.
-    Then call acknowledge_message for the message that you answered.
     """
 
     project_key: ProjectKey
@@ -246,10 +223,6 @@ class FetchInbox(Command, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     Use it when you begin, between steps and before you end (unread_only). It marks nothing as read: answer
     with reply_message, then call acknowledge_message. If `truncated`, continue with message_id and offset.
-    Read files as MCP `resource`.
-
-    Look when you begin, between steps and before you end (unread_only). Reading marks nothing: answer
-    with reply_message, then call acknowledge_message. If `truncated`, read on with message_id and offset.
     Read files as MCP `resource`.
     """
 
@@ -272,8 +245,6 @@ class FetchInboxEvents(Command, frozen=True, kw_only=True, forbid_unknown_fields
     """Follow an inbox with a cursor that survives restarts; each message comes once, in order.
 
     For programs that watch; to read your messages use fetch_inbox.
-
-    For programs that watch; to read your messages use fetch_inbox.
     """
 
     project_key: ProjectKey
@@ -284,8 +255,6 @@ class FetchInboxEvents(Command, frozen=True, kw_only=True, forbid_unknown_fields
 
 class FetchEvents(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Follow the events of a project with a cursor that survives restarts: each entry once, in order.
-
-    For programs that watch or report.
 
     For programs that watch or report.
     """
@@ -322,8 +291,6 @@ class GetAttachment(Command, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Read a message's file: text as `text`, other files as `content_base64`.
 
     If `truncated`, call again with `next_offset` as offset.
-
-    If `truncated`, call again with `next_offset` as offset.
     """
 
     project_key: ProjectKey
@@ -337,8 +304,6 @@ class DeliveryStatus(Command, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Show for each recipient whether a message is stored, announced, read or acknowledged, and since when.
 
     Use it if no answer comes; do not send the message again.
-
-    Use it when no answer comes, and do not send the message again.
     """
 
     project_key: ProjectKey
@@ -350,8 +315,6 @@ class MarkMessageRead(Change, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Mark a message as read; only the first mark counts.
 
     If `ack_required` is true, use acknowledge_message.
-
-    Where `ack_required` is true, use acknowledge_message.
     """
 
     project_key: ProjectKey
@@ -363,9 +326,6 @@ class AcknowledgeMessage(Change, frozen=True, kw_only=True, forbid_unknown_field
     """Acknowledge messages, which also marks them as read; only the first acknowledgement counts.
 
     Do it after you have acted on a message or answered it: until then it counts as unread.
-    Give message_id, or several ids at once.
-
-    Do it once you have acted on a message or answered it: until then it counts as unread.
     Give message_id, or several ids at once.
     """
 
@@ -379,8 +339,6 @@ class RecallMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Recall your own message that nobody has read; its text is deleted.
 
     If someone has read it, correct it with reply_message.
-
-    Once somebody has read it, correct it with reply_message.
     """
 
     project_key: ProjectKey
@@ -392,8 +350,6 @@ class SearchMessages(Command, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Search messages: words, "phrases", prefix*, AND OR NOT, field:word (subject, body, sender, topic).
 
     Use it before you ask: the answer may exist.
-
-    Use it before you ask what may have been settled.
     """
 
     project_key: ProjectKey
@@ -407,8 +363,6 @@ class FetchThread(Command, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Read the messages of a thread, oldest first, including messages from other projects.
 
     Give `next` as `after` for more. Nothing is marked as read.
-
-    Give `next` as `after` for more. Reading marks nothing.
     """
 
     project_key: ProjectKey
@@ -421,8 +375,6 @@ class SummarizeThread(Command, frozen=True, kw_only=True, forbid_unknown_fields=
     """Show a thread's participants, open questions, missing acknowledgements and reservations.
 
     Use it before you answer in a long thread.
-
-    Use it before you answer in a long thread.
     """
 
     project_key: ProjectKey
@@ -433,8 +385,6 @@ class AskPerson(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Ask a person a yes or no question, in a run that the server has started.
 
     Use it before a step that only a person may decide. Then end your turn: the run resumes with the answer.
-
-    Use it before what only a person may decide. Then end your turn: the run goes on with the answer.
     """
 
     project_key: ProjectKey
@@ -464,8 +414,6 @@ class RequestContact(Change, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Ask an agent to accept your messages.
 
     Use it if sending failed with contact_required.
-
-    Use it when sending was refused with contact_required.
     """
 
     project_key: ProjectKey
@@ -488,8 +436,6 @@ class ListContacts(Command, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """List an agent's contact requests, sent and received.
 
     Answer pending requests with respond_contact.
-
-    Answer what is pending with respond_contact.
     """
 
     project_key: ProjectKey
@@ -497,7 +443,7 @@ class ListContacts(Command, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class SetContactPolicy(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Set whose messages an agent accepts: open, same_owner, approval (contacts only) or closed (nobody's)."""
+    """Set whose messages an agent accepts: open, same_owner, approval (contacts only) or closed (none)."""
 
     project_key: ProjectKey
     agent_name: AgentName
@@ -508,9 +454,6 @@ class ReservePaths(Change, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Reserve files or globs before you edit them; repeat it for the same path to renew it.
 
     It is granted even if others hold the same: if `held` is false, do not edit, but write to the
-    holder in `conflicts` or work elsewhere. `enforced_by` says what refuses edits of others.
-
-    It is granted even where others hold the same: if `held` is false, do not edit, but write to the
     holder in `conflicts` or work elsewhere. `enforced_by` says what refuses edits of others.
     """
 
@@ -536,8 +479,6 @@ class CheckReservations(Command, frozen=True, kw_only=True, forbid_unknown_field
     """List reservations that conflict with these paths, and reserve nothing.
 
     Use it to plan; before you edit, use file_reservation_paths.
-
-    Use it to plan; before you edit, use file_reservation_paths.
     """
 
     project_key: ProjectKey
@@ -550,8 +491,6 @@ class ReleaseReservations(Change, frozen=True, kw_only=True, forbid_unknown_fiel
     """Release your reservations: those of the given paths or ids, or all.
 
     Do it as soon as you have finished editing, so that others can continue.
-
-    Do it as soon as you have finished editing, so that others can go on.
     """
 
     project_key: ProjectKey
@@ -564,8 +503,6 @@ class RenewReservations(Change, frozen=True, kw_only=True, forbid_unknown_fields
     """Renew your reservations for `ttl_seconds` from now: those of the given paths or ids, or all.
 
     Use it if your work takes longer than they last.
-
-    Use it when your work takes longer than they last.
     """
 
     project_key: ProjectKey
@@ -579,8 +516,6 @@ class ForceReleaseReservation(Change, frozen=True, kw_only=True, forbid_unknown_
     """End another agent's reservation; the holder gets the reason as a message.
 
     Write to the holder first; use it only if no answer comes or the holder agrees.
-
-    Write to the holder first; use it only when no answer comes or the holder agrees.
     """
 
     project_key: ProjectKey
@@ -591,8 +526,6 @@ class ForceReleaseReservation(Change, frozen=True, kw_only=True, forbid_unknown_
 
 class ListReservations(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """List the active reservations of a project.
-
-    Use it to see who works where.
 
     Use it to see who works where.
     """
@@ -606,8 +539,6 @@ class HealthCheck(Command, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Check that the server works, with a read of the database.
 
     Use it if other tools fail.
-
-    Use it when other tools fail.
     """
 
 

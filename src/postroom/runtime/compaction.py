@@ -60,10 +60,10 @@ class Compacted:
         """What a person is told of it."""
         if self.left_out:
             return (
-                f"The model could not sum up the earlier conversation: {self.left_out} messages are left "
-                "out of what it reads; they are kept, and can be searched."
+                "The model could not summarize the earlier conversation: it no longer reads "
+                f"{self.left_out} messages; they are stored, and can be searched."
             )
-        return f"Compacted: a summary stands for {self.messages} earlier messages, which are kept."
+        return f"Compacted: a summary replaces {self.messages} earlier messages, which are still stored."
 
 
 class _Silent:
@@ -213,5 +213,5 @@ def shown(summary: Summary | None) -> tuple[Message, ...]:
         return ()
     parts = ["What was said before, summed up:", summary.text] if summary.text else []
     if summary.left_out:
-        parts.append(f"[{summary.left_out} earlier messages are left out here.]")
+        parts.append(f"[{summary.left_out} earlier messages are omitted here.]")
     return (Message.internal("\n".join(parts)),)

@@ -256,7 +256,7 @@ class _Why:
         """Return why messages to an agent wait, and the run behind which they do; None when none is open."""
         name = whose(thread_id)[1]
         if (run_id := self._at_work.get(thread_id)) is not None:
-            return f"{name} is at work, and reads this after that", run_id
+            return f"{name} is active, and reads this message afterwards", run_id
         asks = self._asking.get(thread_id)
         return None if asks is None else (why_held(name, asks), asks.run_id)
 
@@ -332,7 +332,7 @@ def _waiting(tx: Transaction, prefix: str, why: _Why) -> list[Waiting]:
     found = list[Waiting]()
     for thread_id in threads[:MOST_WAITING]:
         slug, name = whose(thread_id)
-        reason, run_id = why.behind(thread_id) or ("its next run takes it", None)
+        reason, run_id = why.behind(thread_id) or ("its next run takes the message", None)
         found += [
             Waiting(
                 message=number,

@@ -25,7 +25,7 @@ from postroom.services.runs import RunService, whose
 _LOG = get_logger(__name__)
 POLL_MS = 5_000
 NOBODY = "nobody"
-SILENCE = "nobody has answered in time"
+SILENCE = "no answer came in time"
 PAGES: Final = "page"
 COMMAND_LINE: Final = "operator"
 _PLACES: Final = {
@@ -84,7 +84,7 @@ class QuestionService:
             raise _stale(meant or number, given.get(meant or ""), [question for _, question in asked])
         if numbers.count(meant) > 1:  # a number has 24 bits, so that runs may share it
             raise InvalidArgument(
-                f"{numbers.count(meant)} open questions have the number {meant}; none was answered",
+                f"{numbers.count(meant)} open questions have the number {meant}, so none was answered",
                 value=meant,
                 remedy="answer each question on its page",
             )
@@ -230,7 +230,8 @@ def _stale(number: str, before: GivenAnswer | None, now: Sequence[Question]) -> 
         word = {True: "yes", False: "no"}.get(before.approved, "something else")  # type: ignore[arg-type]
         who = " ".join(part for part in (before.by or "somebody", before.where) if part)
         text = (
-            f"question {before.number} was answered already: {who} said {word} at {iso(before.answered_at)}"
+            f"question {before.number} was answered already: {who} answered {word} at "
+            f"{iso(before.answered_at)}"
         )
     newest = ", ".join(f"{one.number} ({one.text[:_SHOWN]})" for one in now[-_NAMED:])
     return StaleDecision(

@@ -259,7 +259,7 @@ class WorkService:
             raise IllegalTransition(
                 f"run {work.run_id} is {(await self.work(work.run_id)).state} and cannot be cancelled",
                 value=run_id,
-                remedy=f"`postroom runs show {work.run_id}` says how it ended",
+                remedy=f"run `postroom runs show {work.run_id}` to see how it ended",
             )
 
     async def replay(self, run_id: str) -> Work:
@@ -275,9 +275,9 @@ class WorkService:
         work, dispatch_id = await self._given_up(run_id)
         if not work.can_replay:
             raise IllegalTransition(
-                f"the caller of run {work.run_id} has the failure as its answer, and waits no more",
+                f"the caller of run {work.run_id} has already received the error",
                 value=run_id,
-                remedy="have the caller ask again; `postroom runs discard` takes this one off the list",
+                remedy="let the caller ask again; discard this dead letter with `postroom runs discard`",
             )
         try:
             result = await self._runs.mailbox.replay_dead_letter(dispatch_id)
@@ -316,7 +316,7 @@ class WorkService:
         work = await self.named(run_id)
         if not work.can_hasten or work.dispatch_id is None:
             raise IllegalTransition(
-                f"run {work.run_id} is {work.state}, and is not to be tried again later", value=run_id
+                f"run {work.run_id} is {work.state}, and does not wait for another attempt", value=run_id
             )
         await self._runs.mailbox.hasten(work.dispatch_id)
         return await self.work(work.run_id)
@@ -360,11 +360,11 @@ class WorkService:
     ) -> tuple[str, int | None, str]:
         if state == "queued":
             if row is None:
-                return "its place in the queue is being written", None, ""
+                return "it is being queued", None, ""
             try:
                 reason = await self._runs.mailbox.why_not(row.dispatch_id)
             except UnknownDispatch:
-                return "it has ended at this moment", None, ""
+                return "it has just ended", None, ""
             return reason.text, reason.until, reason.why.value
         if state == "asks":
             return why_held(whose(run.thread_id)[1], run), None, ""
@@ -378,7 +378,11 @@ class WorkService:
         claimed = await self._runs.stores.dispatches.claimed_dispatch(thread_id)
         asks = await self._runs.stores.threads.latest_run(thread_id)
         behind = None if claimed is None else claimed.run_id
-        why = "its next run takes it" if claimed is None else "it is at work, and reads this after that"
+        why = (
+            "its next run takes the message"
+            if claimed is None
+            else "it is active, and reads this message afterwards"
+        )
         if claimed is None and asks is not None and asks.status is RunStatus.WAITING:
             why, behind = why_held(name, asks), asks.run_id
         return [
@@ -448,9 +452,9 @@ def _is_in(tx: Transaction, run: RunRecord, state: str) -> bool:
 
 def _gone(run_id: str) -> IllegalTransition:
     return IllegalTransition(
-        f"run {run_id} is no dead letter",
+        f"run {run_id} is not a dead letter",
         value=run_id,
-        remedy="see `postroom runs dead`; a run that was tried again or discarded is not there any more",
+        remedy="see `postroom runs dead`; a dead letter that was replayed or discarded is no longer listed",
     )
 
 

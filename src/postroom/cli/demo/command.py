@@ -128,9 +128,6 @@ def demo(
 
     Messages start them. They reserve, edit, review, ask you, and finish. The demo needs no model and no key.
     It works in a scratch repository and keeps the repository for you.
-
-    Woken by mail, they reserve, edit, review, ask you, and finish. No model and no key is needed. It
-    works in a scratch repository, which stays to be looked at.
     """
     server = Server.find()
     if urlsplit(server.endpoint.url).hostname not in _LOOPBACK:
