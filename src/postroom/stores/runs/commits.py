@@ -63,7 +63,7 @@ def thread_before(step: ThreadCommit, message_ids: tuple[str, ...], found: Found
     row = found["threads.thread", thread_id]
     known = rows.thread(row[0]) if row else None
     if known is None and step.claim is not None:  # a commit that nobody owns makes the thread
-        raise UnknownThread(f"thread {thread_id!r} is gone", value=thread_id)
+        raise UnknownThread(f"thread {thread_id!r} no longer exists", value=thread_id)
     if step.joins is not None:
         _refuse_not_joined(step, step.joins, found)
     if step.consumes:
@@ -93,7 +93,7 @@ def _refuse_not_joined(step: ThreadCommit, joins: str, found: Found) -> None:
     joined = rows.dispatch(row[0]) if row else None
     queued = joined is not None and joined.status is RunDispatchStatus.QUEUED
     if joined is None or not queued or joined.thread_id != step.thread_id:
-        raise VersionConflict(f"dispatch {joins!r} is not queued any more", value=joins)
+        raise VersionConflict(f"dispatch {joins!r} is no longer queued", value=joins)
 
 
 def refuse_unwritable_run(step: ThreadCommit, thread: Thread, found: Found) -> None:
@@ -108,11 +108,11 @@ def refuse_unwritable_run(step: ThreadCommit, thread: Thread, found: Found) -> N
     if run is None:
         return
     if run.thread_id != thread.id:
-        raise ForeignThread(f"run {run.run_id!r} is of thread {run.thread_id!r}", value=run.run_id)
+        raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
     row = found["threads.run", run.run_id]
     before = rows.run(row[0]) if row else None
     if step.replaces is not None and before != step.replaces:
-        raise VersionConflict(f"run {run.run_id!r} is not as it was seen", value=run.run_id)
+        raise VersionConflict(f"run {run.run_id!r} has changed", value=run.run_id)
     run.refuse_illegal_move(before)
 
 
@@ -133,14 +133,14 @@ def delivered(
     if busy is not None or queued or is_held:
         _refuse_busy(delivery, step.thread_id, busy, held_by if is_held else None)
     if thread_id != step.thread_id:
-        raise ForeignThread(f"the dispatch is of thread {thread_id!r}", value=asked.run_id)
+        raise ForeignThread(f"the dispatch belongs to thread {thread_id!r}", value=asked.run_id)
     stored = asked.prepared_for_enqueue(epoch=epoch + delivery.interrupt)
     look, values = against_look(asked)
     gone = found["dispatches.queue", thread_id] if delivery.interrupt else ()
     refuse_taken(asked, found[look, *values.values()], gone)
     interrupt = interrupted(epoch, gone, (), now) if delivery.interrupt else None
     if cap is not None and (0 if interrupt else queued) >= cap:
-        raise QueueFull(f"{cap} dispatches wait on thread {thread_id!r}", value=thread_id)
+        raise QueueFull(f"thread {thread_id!r} already has {cap} queued dispatches", value=thread_id)
     first = stored if delivery.claim_needed else _first(stored, delivery, found, now)
     if asks is None or busy is not None or is_held or first is None:
         return stored, None, interrupt
@@ -155,9 +155,9 @@ def _refuse_busy(delivery: Delivery, thread_id: str, busy: str | None, held_by: 
     is_now = delivery.claim is not None and delivery.claim_needed
     if held_by is not None and is_now:
         raise ActiveRunConflict(
-            f"run {held_by!r} of thread {thread_id!r} waits for an answer, and others behind it",
+            f"run {held_by!r} of thread {thread_id!r} waits for an answer, and later runs wait for it",
             value=thread_id,
-            remedy="answer it, or cancel that run",
+            remedy="answer the question, or cancel that run",
         )
     if busy is not None and (delivery.interrupt or is_now):
         raise ActiveRunConflict(

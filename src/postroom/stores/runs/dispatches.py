@@ -579,7 +579,7 @@ def refuse_taken(dispatch: RunDispatch, against: Sequence[Row], gone: Sequence[R
     """
     for rule, found in against:
         if rule == 0:
-            raise DuplicateRecord(f"dispatch {found!r} exists", value=found)
+            raise DuplicateRecord(f"dispatch {found!r} exists already", value=found)
         if any(row[0] == found for row in gone):
             continue
         kind: type[PostroomError] = DedupeKeyInUse if rule == 1 else RunNotOpen
@@ -610,4 +610,4 @@ def _within(places: Places) -> dict[str, object]:
 
 
 def _not_owned(row: RunDispatch) -> StaleClaim:
-    return StaleClaim(f"dispatch {row.dispatch_id!r} is not owned by this claim", value=row.dispatch_id)
+    return StaleClaim(f"this claim does not own dispatch {row.dispatch_id!r}", value=row.dispatch_id)
