@@ -193,6 +193,6 @@ def _there(chats: ChatOperations | None) -> ChatOperations:
     if chats is None:
         raise ConfigError(
             "this server has no gateway: it found no gateway.toml when it started",
-            remedy="write the file (`postroom gateway config check` looks at it) and start the server again",
+            remedy="write the file (`postroom gateway config check` checks it) and start the server again",
         )
     return chats

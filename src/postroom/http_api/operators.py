@@ -85,7 +85,7 @@ def _decoded(body: bytes, kind: type[D], remedy: str) -> D:
     try:
         return msgspec.json.decode(body or b"{}", type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidArgument(f"the body does not fit: {error}"[:300], remedy=remedy) from error
+        raise InvalidArgument(f"the body is invalid: {error}"[:300], remedy=remedy) from error
 
 
 class _Backup(Asked, frozen=True):
@@ -130,9 +130,9 @@ async def _login_address(request: Request, login: LoginService, then: str) -> st
     """
     if then != own_address(then) or not _is_shown(request, then):
         raise InvalidArgument(
-            "the path is none of this server's pages",
+            "the path is not a page of this server",
             value=then[:200],
-            remedy="give one such as /p/shop/runs",
+            remedy="use a path such as /p/shop/runs",
         )
     leads_on = "" if then == "/" else f"&next={quote(then, safe='/')}"
     base = f"{request.url.scheme}://{request.headers['host']}"  # the name by which the caller reaches us
@@ -241,7 +241,7 @@ def _absolute(text: str | None) -> Path | None:
     path = Path(text)
     if not path.is_absolute() or "\0" in text or len(text) > _LONGEST_PATH:
         raise InvalidPath(
-            "the target is no absolute path",
+            "the target is not an absolute path",
             value=text[:200],
             remedy="send an absolute path on the server's machine",
         )
@@ -318,7 +318,7 @@ def run_routes(runs: WorkService) -> list[Route]:
     async def shown(request: Request) -> Response:
         run_id = request.query_params.get("run")
         if not run_id:
-            raise InvalidArgument("no run is named", remedy="give its id as `run`")
+            raise InvalidArgument("no run is given", remedy="give the run's id as `run`")
         work = await runs.named(run_id)
         output = await runs.output(work.run_id, whole=request.query_params.get("output") == "whole")
         return JSONResponse({**told(work), "output": output.text, "output_is_cut": output.is_cut})

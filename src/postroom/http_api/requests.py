@@ -132,20 +132,20 @@ def _path(scope: Scope) -> str:
     path: str = scope["path"]
     raw: bytes = scope.get("raw_path") or b""
     if max(len(path), len(raw)) > LONGEST_PATH:
-        raise Malformed(f"the path is longer than {LONGEST_PATH} bytes")
+        raise Malformed(f"the path exceeds {LONGEST_PATH} bytes")
     query: bytes = scope.get("query_string", b"")
     if len(query) > LONGEST_QUERY:
-        raise Malformed(f"the query is longer than {LONGEST_QUERY} bytes")
+        raise Malformed(f"the query exceeds {LONGEST_QUERY} bytes")
     if not query.isascii():
-        raise Malformed("the query holds bytes that must be percent-encoded")
+        raise Malformed("the query contains bytes that must be percent-encoded")
     if _BROKEN_ESCAPE.search(raw):
-        raise Malformed("the path holds a percent sign without two digits behind it")
+        raise Malformed("the path contains a percent sign without two hexadecimal digits")
     try:
         unquote_to_bytes(raw).decode("utf-8")
     except UnicodeDecodeError as error:
         raise Malformed("the path is not UTF-8") from error
     if not path.startswith("/") or _BAD_IN_PATH.search(path):
-        raise Malformed("the path holds control characters, backslashes or dot segments")
+        raise Malformed("the path contains control characters, backslashes or dot segments")
     return path
 
 
@@ -156,7 +156,7 @@ def _all(headers: Headers, name: bytes) -> list[str]:
 def _single(headers: Headers, name: bytes) -> str | None:
     found = _all(headers, name)
     if len(found) > 1:
-        raise Malformed(f"the header {name.decode()} came {len(found)} times")
+        raise Malformed(f"the header {name.decode()} occurs {len(found)} times")
     return found[0].strip() if found else None
 
 
@@ -164,5 +164,5 @@ def _length(text: str | None) -> int:
     if text is None:
         return 0
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise Malformed("the header content-length is no length")
+        raise Malformed("the header content-length is not a valid length")
     return int(text)

@@ -97,14 +97,14 @@ class Outcome:
         if ended.code != 0:
             raise failing.exited(ended.code, words)
         if said.error is not None:
-            raise failing.by(CommandFailed, f"says that it failed{words}")
+            raise failing.by(CommandFailed, f"reported that it failed{words}")
         if self.reading.kinds_not_known() is not None:
-            raise failing.by(CommandFailed, f"put out what is not known here{words}")
+            raise failing.by(CommandFailed, f"wrote an unknown format{words}")
         if self.is_cut_off:
-            raise failing.by(CommandFailed, f"ended before its turn was over{words}")
+            raise failing.by(CommandFailed, f"ended before its turn was complete{words}")
         answer = self.reading.answer()
         if not answer.strip():
-            raise failing.by(CommandSaidNothing, f"ended well and put nothing out{words}")
+            raise failing.by(CommandSaidNothing, f"ended successfully without an answer{words}")
         return AgentRunResult(run_id=run_id, response=answer, steps=1, usage=said.usage)
 
     def last_words(self) -> LastWords:
@@ -310,7 +310,9 @@ class CommandExecutor(ProgramExecutor):
         outcome = await Execution(self.process_runner, work).run(session)
         if outcome is not None and outcome.refuses_session:
             _LOG.info("command.session_refused", run_id=work.active.identity.run_id)
-            await work.sink.emit(StreamReset(reason="the client does not know its session; it begins anew"))
+            await work.sink.emit(
+                StreamReset(reason="the client does not know its session; it starts a new session")
+            )
             work.active.stop.open()
             return await self._executed_anew(work)
         return outcome

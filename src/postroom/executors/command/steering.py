@@ -115,7 +115,7 @@ class CodexSteering:
             self._answered(line)
             return None
         if "id" in line:
-            refusal = {"code": -32601, "message": "nobody is here to be asked"}
+            refusal = {"code": -32601, "message": "no person can answer here"}
             self._say({"id": line["id"], "error": refusal})
             return None
         params = table(line, "params")
@@ -239,13 +239,13 @@ class SteeredTalk:
         """
         if platform == "win32":
             raise CommandNotStarted(
-                "OpenCode is told what comes meanwhile by a socket that Python lacks on Windows",
-                remedy="have another client run this agent, or run the server on Linux or macOS",
+                "messages for a running OpenCode need a socket that Python lacks on Windows",
+                remedy="use another client for this agent, or run the server on Linux or macOS",
             )
         try:
             folder, listening = await asyncio.to_thread(_listening)
         except OSError as error:
-            raise CommandBusy(f"no socket for what comes meanwhile: {error.strerror or error}") from error
+            raise CommandBusy(f"no socket for messages during a run: {error.strerror or error}") from error
         server = await asyncio.get_running_loop().create_unix_server(self._plugin_came, sock=listening)
         try:
             yield listening.getsockname()
