@@ -34,9 +34,9 @@ class ChatPages:
         run_id = whole_id(named, dead, what="runs", remedy=f"see {links.chats()}")
         if run_id is None:
             raise UnknownRun(
-                f"no chat has a run {named[:80]!r} that was given up",
+                f"no dead letter of a chat has the run id {named[:80]!r}",
                 value=named[:80],
-                remedy=f"see {links.chats()}; it may have been tried again, or left",
+                remedy=f"see {links.chats()}; it may have been retried or discarded",
             )
         if request.method == "GET":
             return await self._shown(request, [dead[run_id]])
@@ -48,7 +48,9 @@ class ChatPages:
                 await services.runs.discard(run_id)
             case word:
                 raise InvalidArgument(
-                    "a run of a chat can be tried again or left", value=word[:40], remedy="press a button"
+                    "a dead letter of a chat can be retried or discarded",
+                    value=word[:40],
+                    remedy="press a button",
                 )
         return see(links.chats(done=form.text("do")))
 

@@ -41,8 +41,8 @@ _WORDS: Final[Mapping[Shape, str]] = {
     "interrupted": "was interrupted",
     "failed": "failed",
     "dead": "became a dead letter",
-    "asked": "was at work until it asked",
-    "asks": "asks a person",
+    "asked": "was active until it asked",
+    "asks": "waits for an answer",
     "queued": "waits to begin",
 }
 
@@ -309,7 +309,7 @@ def _of_attempt(one: Attempt, lane: Track, standing: QueueState, axis: Axis, now
         shape = "dead" if is_dead else "failed" if one.outcome == "failed" else "interrupted"
     key, text = f"attempt:{one.id}", one_line(one.error)
     if one.outcome == "cut_off" and not text:
-        text = "its server stopped, or stood still for longer than its lease"
+        text = "its server ended or lost its lease"
     if one.ended_at is None or one.ended_at > axis.span.begin:
         yield _mark(
             lane, axis, shape, one.began_at, one.ended_at, now=now, key=key, run_id=one.run_id, text=text
