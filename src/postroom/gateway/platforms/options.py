@@ -11,7 +11,7 @@ from postroom.contracts.errors import ConfigError
 from postroom.gateway.config import PlatformConfig
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
-Line = Annotated[str, Meta(pattern=r"^[\x20-\x7e]+\Z", description="a text of one line in ASCII")]
+Line = Annotated[str, Meta(pattern=r"^[\x20-\x7e]+\Z", description="one line of ASCII text")]
 _NAMED: Final = re.compile(r"`(?:\$\.)?(\w+)[^`]*`")
 _PLACE: Final = re.compile(r" - at `[^`]*`\Z")
 
@@ -40,8 +40,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         name = _NAMED.findall(why)[-1]
         kinds = {field.name: field.type for field in inspect.type_info(cls).fields}  # type: ignore[attr-defined]  # it is a struct
         if name not in kinds:
-            remedy = f"there are {', '.join(kinds)}"
-            raise ConfigError(f"no setting is called {name!r}", value=name, remedy=remedy)
+            remedy = f"use one of {', '.join(kinds)}"
+            raise ConfigError(f"unknown setting {name!r}", value=name, remedy=remedy)
         if why.startswith("Object missing"):
             raise ConfigError(f"{name} is missing", value=name, remedy=f"add {name}: {_words(kinds[name])}")
         if _PLACE.search(why):
@@ -61,11 +61,11 @@ def _words(kind: inspect.Type) -> str:
         case inspect.BoolType():
             return "true or false"
         case inspect.IntType():
-            return f"a whole number from {kind.ge} to {kind.le}"
+            return f"an integer from {kind.ge} to {kind.le}"
         case inspect.FloatType():
             return f"a number from {kind.ge} to {kind.le}"
         case inspect.VarTupleType():
-            return f"a list, each of it {_words(kind.item_type)}"
+            return f"a list; each item is {_words(kind.item_type)}"
         case inspect.DictType():
             return "a table that is not empty"
         case inspect.StrType():
@@ -75,7 +75,7 @@ def _words(kind: inspect.Type) -> str:
 
 def secret_remedy(name: str, what: str) -> str:
     """Return the remedy where a secret is missing or wrong: it never stands in the file itself."""
-    return f"put {what} into a variable or a private file, and name that in `{name}_env` or `{name}_file`"
+    return f"put {what} into a variable or a private file, and set `{name}_env` or `{name}_file` to its name"
 
 
 def refuse_address(name: str, url: str, *, plain: bool = False, query: bool = False) -> None:
@@ -95,8 +95,6 @@ def refuse_address(name: str, url: str, *, plain: bool = False, query: bool = Fa
         parts.scheme == "https" or (parts.scheme == "http" and (plain or host in LOOPBACK))
     )
     if not secure or port == 0 or "@" in parts.netloc or parts.fragment or (parts.query and not query):
-        raise ValueError(
-            f"`{name}` must be an address that begins with {'http:// or ' if plain else ''}https://"
-        )
+        raise ValueError(f"`{name}` must be a URL that begins with {'http:// or ' if plain else ''}https://")
     if not url.isascii() or not url.isprintable() or " " in url:
-        raise ValueError(f"`{name}` holds a character that no address holds")
+        raise ValueError(f"`{name}` contains a character that is not allowed in a URL")

@@ -61,31 +61,31 @@ class HookRoute:
             ConfigError: it is none.
         """
         if not _NAME.fullmatch(name):
-            raise _wrong(name, "its name is not made of letters, digits, _ and -", "choose another name")
+            raise _wrong(name, "a name can have only letters, digits, _ and -", "use another name")
         if not isinstance(told, Mapping):
             raise _wrong(name, "it must be a table", f"write it as [platforms.webhook.routes.{name}]")
         for key, one in told.items():
             if key not in _ROUTE_FIELDS:
-                raise _wrong(name, f"no setting is called {key[:64]!r}", f"there are {_ROUTE_NAMES}")
+                raise _wrong(name, f"unknown setting {key[:64]!r}", f"use one of {_ROUTE_NAMES}")
             if not isinstance(one, str):
-                raise _wrong(name, f"{key} must be a text", f"write {key} within quotes")
+                raise _wrong(name, f"{key} must be text", f"write {key} in quotes")
         try:
             scheme = Scheme(told.get("scheme", "postroom"))
         except ValueError as error:
             why = "scheme must be one of postroom, github, gitlab"
-            raise _wrong(name, why, "correct scheme, or leave it out") from error
+            raise _wrong(name, why, "correct scheme, or remove it") from error
         secret = told.get("secret", "")
         callback_secret = told.get("callback_secret", secret)
         if min(len(secret), len(callback_secret)) < LEAST_SECRET:
             which = "secret" if len(secret) < LEAST_SECRET else "callback_secret"
-            remedy = secret_remedy(which, f"{LEAST_SECRET} characters or more")
+            remedy = secret_remedy(which, f"at least {LEAST_SECRET} characters")
             raise _wrong(name, f"the {which} is missing or too short", remedy)
         callback_url = told.get("callback_url")
         if callback_url is not None:
             try:
                 refuse_address("callback_url", callback_url, query=True)
             except ValueError as error:
-                raise _wrong(name, str(error), "give an address that begins with https://") from None
+                raise _wrong(name, str(error), "use a URL that begins with https://") from None
         return cls(
             name=name,
             secret=secret,
@@ -97,9 +97,7 @@ class HookRoute:
 
 
 def _wrong(name: str, why: str, remedy: str) -> ConfigError:
-    return ConfigError(
-        f"the webhook route {name[:64]!r} cannot be used: {why}", value=name[:64], remedy=remedy
-    )
+    return ConfigError(f"the webhook route {name[:64]!r} is invalid: {why}", value=name[:64], remedy=remedy)
 
 
 def check_signed(secret: str, headers: Mapping[str, str], content: bytes, *, now: int) -> None:
@@ -112,7 +110,7 @@ def check_signed(secret: str, headers: Mapping[str, str], content: bytes, *, now
     if proof is Proof.WRONG:
         raise _not_proven()
     if proof is Proof.TOO_OLD:
-        raise Refused(401, "too_old", "the time stamp is not within five minutes of ours")
+        raise Refused(401, "too_old", "the time stamp differs from the server's time by more than 5 minutes")
 
 
 def check_caller(route: HookRoute, headers: Mapping[str, str], body: bytes, *, now: int) -> None:
@@ -155,7 +153,7 @@ def delivery_of(route: HookRoute, headers: Mapping[str, str], body: bytes) -> st
     if given is None:
         return hashlib.sha256(body).hexdigest()
     if not _DELIVERY.fullmatch(given):
-        raise Refused(400, "malformed", "the delivery id is not made of 1 to 128 letters, digits and . _ : -")
+        raise Refused(400, "malformed", "the delivery id must have 1 to 128 letters, digits and . _ : -")
     return given
 
 
@@ -182,7 +180,7 @@ def prompt_of(template: str | None, data: Mapping[str, Json], body: bytes) -> st
     else:
         said = _filled(template, data)
     if not said.strip():
-        raise Refused(400, "malformed", "there is no text in it")
+        raise Refused(400, "malformed", "the message has no text")
     return said
 
 
@@ -211,7 +209,7 @@ def _filled(template: str, data: Mapping[str, Json]) -> str:
         parts += (template[last : found.start()], _shown(_looked_up(data, found[1])))
         length += len(parts[-1])
         if length > LONGEST_PROMPT:
-            raise Refused(413, "too_large", f"the prompt would be longer than {LONGEST_PROMPT} characters")
+            raise Refused(413, "too_large", f"the prompt would exceed {LONGEST_PROMPT} characters")
         last = found.end()
     return "".join((*parts, template[last:]))
 
@@ -252,7 +250,7 @@ def conversation_of(data: Mapping[str, Json]) -> str | None:
     if named is None:
         return None
     if not isinstance(named, str) or not 1 <= len(named) <= 200 or not named.isprintable():
-        raise Refused(400, "malformed", "`conversation` is no line of 1 to 200 characters")
+        raise Refused(400, "malformed", "`conversation` must be one line of 1 to 200 characters")
     return named
 
 
