@@ -164,7 +164,7 @@ def _are_told(told: int, refused: int, mode: BusyPolicy) -> bool:
 
 
 def _refusals(fake: FakeTelegram) -> int:
-    return sum(shown_text(one["text"]).startswith("Not taken") for one in fake.messages.values())
+    return sum(shown_text(one["text"]).startswith("Rejected") for one in fake.messages.values())
 
 
 def _refuse_wrong(

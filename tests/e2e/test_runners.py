@@ -273,7 +273,7 @@ def test_a_runner_that_cannot_be_is_refused_and_nothing_is_changed(
             asked = {"project": str(crew.folder), "agent": CREW[0], "runner": runner}
             answer = declared(line, asked)
             assert (answer.status, answer.json()["code"]) == (400, "invalid_runner")
-        assert "it is to run on 'nosuchhost'" in str(answer.json())
+        assert "its runs_on is 'nosuchhost'" in str(answer.json())
         assert line.request("GET", "/admin/runners").json() == before
         assert len(before["runners"]) == 10
         assert str(crew.folder) not in str([one["runner"]["env"] for one in before["runners"]])
@@ -304,7 +304,7 @@ def test_whoever_wrote_learns_why_a_program_failed_and_nothing_of_it_is_left(
         pause.wait(0.05)
     [answer] = crew.answers()
     assert answer["importance"] == "high"
-    assert answer["body_md"].startswith(f"{CREW[0]} could not handle your message: ")
+    assert answer["body_md"].startswith(f"{CREW[0]} could not process your message: ")
     assert reason in answer["body_md"]
     [told] = crew.call("delivery_status", agent_name="Hal", message_id=answer["reply_to"])["recipients"]
     assert (told["state"], reason in told["failure"]) == ("failed", True)

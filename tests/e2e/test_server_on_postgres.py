@@ -236,7 +236,7 @@ def test_a_server_is_not_ready_while_postgresql_is_away_and_goes_on_by_itself(tm
             postgres.kill()
             await_that(lambda: readiness(server) == ("failed", "store_unavailable"), "it was told")
             found = json.dumps(ask(server, "GET", "/admin/doctor"))
-            assert (found.count("Connection refused"), found.count("as told above") > 2) == (1, True)
+            assert (found.count("Connection refused"), found.count("as reported above") > 2) == (1, True)
             postgres.start()
             await_that(lambda: readiness(server) == ("ok", None), "it was ready again")
             asyncio.run(write_by_a_real_client(server, "2026", "candle"))
@@ -272,7 +272,7 @@ def test_doctor_finds_damage_on_postgresql_without_a_server(
     code, checks = doctor()
     assert (code, checks["store"]["state"]) == (1, "failed"), checks
     assert "of table project_aliases: 1 rows break it" in checks["store"]["detail"]
-    assert "PostgreSQL server restore a backup" in checks["store"]["remedy"]
+    assert "PostgreSQL server to restore a backup" in checks["store"]["remedy"]
 
 
 def test_every_surface_takes_an_address_of_a_unix_socket(tmp_path: Path, here: Command) -> None:
@@ -373,7 +373,7 @@ def await_that(look: Callable[[], bool], what: str) -> None:
     ("url", "code", "told"),
     [
         ("postgresql://u:hunter2@127.0.0.1:1/mail", TEMPORARY, "cannot be reached"),
-        ("postgresql://u:hunter2@127.0.0.1:x/mail", CONFIGURATION, "its port by a number"),
+        ("postgresql://u:hunter2@127.0.0.1:x/mail", CONFIGURATION, "a numeric port"),
         ("mysql://u:hunter2@db/mail", CONFIGURATION, "postgresql://user:password@host:port/database"),
         ("postgresql://u:hunter2@2@db/mail", CONFIGURATION, "%40"),
         ("postgresql://u:p/hunter2@db/mail", CONFIGURATION, "%2F"),
@@ -437,7 +437,7 @@ def test_what_listens_there_and_is_no_postgresql_is_told_as_that(
         threading.Thread(target=other.serve_forever, daemon=True).start()
         url = f"postgresql://u:hunter2@127.0.0.1:{other.server_address[1]}/mail"
         refused(
-            url, code, f"what listens at 127.0.0.1:{other.server_address[1]} answers no PostgreSQL", tmp_path
+            url, code, f"the program that listens at 127.0.0.1:{other.server_address[1]} is not PostgreSQL", tmp_path
         )
         other.shutdown()
 

@@ -293,23 +293,23 @@ def test_an_acp_runner_has_its_words_by_the_protocol(subtests: pytest.Subtests) 
     for fields, why, remedy in [
         (
             {"prompt": "argument"},
-            "the runner's prompt is refused: .* told its prompt by the protocol",
+            "the runner's prompt is refused: .* gets its prompt through the protocol",
             "leave it",
         ),
         ({"prompt": "file"}, "the runner's prompt is refused", "leave it out"),
-        ({"argv": ("x", "{prompt}")}, "the runner's argv is refused: .* by the protocol", "take {prompt}"),
+        ({"argv": ("x", "{prompt}")}, "the runner's argv is refused: .* by the protocol", "remove {prompt}"),
         (
             {"argv": ("x", "--in={prompt_file}")},
             "the runner's argv is refused: .* by the protocol",
-            "take {prompt}",
+            "remove {prompt}",
         ),
         (
             {"argv": ()},
-            "no command is named",
+            "no command is given",
             "or a recipe that has a command: claude, codex, gemini, opencode",
         ),
-        ({"argv": (" ",)}, "its first word is the program", ""),
-        ({"recipe": "cursor"}, "'cursor' is not known", "one of: shell, claude"),
+        ({"argv": (" ",)}, "the first word must be the program", ""),
+        ({"recipe": "cursor"}, "'cursor' is unknown", "one of: shell, claude"),
     ]:
         with subtests.test(fields=fields, why=why, remedy=remedy):
             with pytest.raises(InvalidRunner, match=why) as raised:

@@ -108,7 +108,7 @@ def test_gemini_has_a_home_whose_settings_alone_are_the_runs(tmp_path: Path) -> 
     assert [
         (own / name).read_text() for name in ("tmp/session", "oauth_creds.json", "trustedFolders.json")
     ] == ["anew"] * 3
-    (own / "settings.json").write_text("no settings")  # Gemini CLI says what is wrong with them
+    (own / "settings.json").write_text("No settings.")  # Gemini CLI says what is wrong with them
     assert CONNECTING[Recipe.GEMINI](ACCESS, {"HOME": str(own.parent)}, folder) == NO_CONNECTION
 
 

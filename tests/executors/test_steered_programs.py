@@ -273,7 +273,7 @@ async def test_codex_goes_on_with_its_thread_or_begins_anew(application: Applica
         ),
         (
             "[print(one, flush=True) for one in ('{', '{}', '[]', '{\"id\": 7}', '{\"id\": \"x\", \"error\": 1}')]",
-            "ended before its turn was over",
+            "ended before its turn was complete",
         ),
     ],
 )

@@ -111,7 +111,7 @@ def test_a_backup_that_may_not_be_read_is_told_like_other_files_with_whose_it_is
     os.chown(theirs, THEIRS, THEIRS)
     told = run("restore", str(theirs), "--to", str(data / "to.db"))
     assert told.returncode == CONFIGURATION, told
-    assert f"{theirs} cannot be read: it belongs to user {THEIRS}, and this is user {OURS}" in told.stderr
+    assert f"{theirs} cannot be read: it belongs to user {THEIRS}, but this is user {OURS}" in told.stderr
     assert f"chown {OURS} {theirs}" in told.stderr
 
 
@@ -176,8 +176,8 @@ def test_a_token_file_of_another_user_is_told_with_its_owner_and_what_mends_it(d
     os.chown(token, THEIRS, THEIRS)
     told = run("up", "--port", "0")
     assert told.returncode == CONFIGURATION, told
-    assert f"belongs to user {THEIRS}, and this is user {OURS}" in told.stderr
-    assert f"`chown {OURS} {token}` as root, or run this as user {THEIRS}" in told.stderr
+    assert f"belongs to user {THEIRS}, but this is user {OURS}" in told.stderr
+    assert f"`chown {OURS} {token}` as root, or run this command as user {THEIRS}" in told.stderr
 
 
 @pytest.mark.parametrize(
@@ -198,4 +198,4 @@ def test_a_data_folder_of_another_user_is_a_fault_of_configuration_however_it_is
     told = run(*given, user=THEIRS, **elsewhere)
     assert told.returncode == CONFIGURATION, told
     assert f"the data folder {data} cannot be read: it belongs to user {OURS}" in told.stderr
-    assert f"`chown -R {THEIRS} {data}` as root, or run this as user {OURS}" in told.stderr
+    assert f"`chown -R {THEIRS} {data}` as root, or run this command as user {OURS}" in told.stderr

@@ -266,7 +266,7 @@ def test_what_is_no_backup_is_refused(
     assert (code, document["error"]["code"]) == (2, "invalid_argument"), "a live database"
     assert names(data) == {"postroom.db"}
     assert main(["restore", "monday"]) != 0
-    assert "there is no backup" in (said := capsys.readouterr().err)
+    assert "no backup" in (said := capsys.readouterr().err)
     assert "postroom backup list" in said
     assert main(["doctor", "--dry-run"]) == 2
     assert "--repair" in capsys.readouterr().err, "a trial without a repair"

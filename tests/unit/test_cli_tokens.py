@@ -91,5 +91,5 @@ def test_an_overlap_is_a_length_of_time(fake: FakePostroom, run: Run) -> None:
         assert fake.seen[-1].body["overlap_seconds"] == seconds
     for wrong in ("90", "d", "-1d", "1.5h", "1w", "9999999d", ""):
         done = run("tokens", "rotate", "ci", "--overlap", wrong)
-        assert (done.code, "no length of time" in done.err) == (2, True), wrong
+        assert (done.code, "not a duration" in done.err) == (2, True), wrong
     assert len(fake.seen) == 3

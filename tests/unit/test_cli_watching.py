@@ -111,7 +111,7 @@ def test_what_many_hold_is_one_line_of_the_overview(fake: FakePostroom, run: Run
         "conflicts": [{"first": first, "second": second} for first, second in pairs],
     }
     assert run("runs", "overview", "--project", "p").out.splitlines() == [
-        "HELD BY MORE THAN ONE",
+        "CONFLICTING RESERVATIONS",
         "  src/**: A0, A1, A2, A3, A4",
         "  *.md: B; a.md: C",
     ]
@@ -130,7 +130,7 @@ def test_open_questions_are_asked_in_turn_at_a_terminal(
         {"number": "4f2a", "answer": "yes", "why": "after lunch"},
         {"number": "99cc", "answer": "no", "why": ""},
     ]
-    assert (done.code, "May I?" in done.out, "'maybe' is no answer" in done.out) == (0, True, True)
+    assert (done.code, "May I?" in done.out, "'maybe' is not an answer" in done.out) == (0, True, True)
     at_a_terminal(monkeypatch)
     assert run("questions", "answer", "none").code == 2
 
@@ -154,8 +154,8 @@ def test_top_is_no_wider_than_the_screen_and_cuts_no_id(
         monkeypatch.setenv("COLUMNS", str(columns))
         shown = run("top").out
         assert max(map(len, shown.splitlines())) <= columns
-        ids = (RUN["run_id"], "f" * 36, "4f2a", "message 7", "AT WORK (1)", "FAILED (20)")
-        for text in (*ids, "and 12 more", "1 at work", "reading the plan"):
+        ids = (RUN["run_id"], "f" * 36, "4f2a", "message 7", "ACTIVE (1)", "FAILED (20)")
+        for text in (*ids, "and 12 more", "1 active", "reading the plan"):
             assert text in shown
         assert re.search(r"d{36} +\d+\w  done", shown)
         for whose in (f"Ada@{RUN['project']}", "Ada@a-project-with-a-long-name"):
@@ -171,7 +171,7 @@ def test_top_fits_the_lines_of_the_screen_and_says_what_it_leaves_out(
     done = {**failed, "state": "done", "run_id": "d" * 36, "agent": "Last"}
     found: dict[str, Any] = {"server": STATUS, "questions": [QUESTION] * 3, "waiting": [WAITING] * 2}
     found["runs"] = [*[at_work] * 9, *[{**RUN, "state": "queued"}] * 2, *[failed] * 12, *[done] * 4]
-    heads = ["QUESTIONS", "AT WORK", "QUEUED", "MAIL THAT WAITS FOR ITS READER", "FAILED", "LATELY"]
+    heads = ["QUESTIONS", "ACTIVE", "QUEUED", "WAITING MESSAGES", "FAILED", "LATELY"]
     for lines in (24, 30, 60):
         shown = rendered(top.drawn(found, lines=lines))
         assert len(shown.splitlines()) <= lines
@@ -185,7 +185,7 @@ def test_top_fits_the_lines_of_the_screen_and_says_what_it_leaves_out(
             assert f"({told + (int(more[1]) if more else 0)})" in head
         assert "d" * 36 in lists[-1]
     empty: dict[str, Any] = {"server": STATUS, "questions": [], "runs": [], "waiting": []}
-    assert "Nobody works" in rendered(top.drawn(empty))
+    assert "No runs, no waiting messages" in rendered(top.drawn(empty))
 
 
 def test_a_span_is_told_in_its_largest_unit() -> None:
@@ -274,10 +274,10 @@ def test_who_watches_without_a_server_is_told_that_it_is_waited_for_once_and_whe
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(watch, "SHORTEST_PAUSE", 0)
-    for is_quiet, told in ((False, "no server runs here; waiting for it\nthe server is back\n"), (True, "")):
+    for is_quiet, told in ((False, "no server is running here; waiting for the server\nthe server is back\n"), (True, "")):
         patience = watch.Patience(is_quiet=is_quiet)
         for _ in range(2):
-            patience.wait_out(ServerUnavailable("no server runs here"))
+            patience.wait_out(ServerUnavailable("no server is running here"))
         patience.reset()
         assert capsys.readouterr().err == told
 
@@ -293,7 +293,7 @@ def test_a_name_without_a_platform_is_refused_before_anybody_is_asked(fake: Fake
 def test_messages_that_do_not_add_up_are_said_to(fake: FakePostroom, run: Run) -> None:
     wrong = {**HEALTH, "messages": {**HEALTH["messages"], "adds_up": False}}
     fake.admin["GET", "/health/detailed"] = lambda _: {"gateway": wrong}
-    assert "which does not add up" in run("gateway", "status").out
+    assert "the numbers do not add up" in run("gateway", "status").out
 
 
 def test_a_file_is_checked_without_a_server_and_tells_who_answers_and_no_secret(
@@ -304,7 +304,7 @@ def test_a_file_is_checked_without_a_server_and_tells_who_answers_and_no_secret(
     missing = bare("gateway", "config", "check")
     assert (missing.code, "there is no" in missing.err) == (78, True)
     (data / "chat.token").touch(mode=0o600)
-    (data / "chat.token").write_text("sixteen characters or more")
+    (data / "chat.token").write_text("at least sixteen characters")
     (data / "gateway.toml").write_text(
         '[agent]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\n[platforms.web]\ntoken_file = "chat.token"\n'
     )

@@ -135,9 +135,9 @@ async def test_messages_that_a_rule_deleted_and_the_archive_still_has_are_on_the
     await _archived(here)
     await _write_archive(here)
     await _delete(here, 1)
-    assert await _told(here, full=full) == ("ok", "1 messages, 0 on their way, 1 on their way out")
+    assert await _told(here, full=full) == ("ok", "1 messages, 0 waiting to be written, 1 waiting to be deleted")
     await _write_archive(here)
-    assert await _told(here, full=full) == ("ok", "1 messages, 0 on their way")
+    assert await _told(here, full=full) == ("ok", "1 messages, 0 waiting to be written")
 
 
 async def test_messages_that_went_from_both_while_the_archive_was_looked_at_are_not_missing(
@@ -151,7 +151,7 @@ async def test_messages_that_went_from_both_while_the_archive_was_looked_at_are_
         await _write_archive(here)
 
     _between(here, monkeypatch, both)
-    assert await _told(here) == ("ok", "1 messages, 0 on their way")
+    assert await _told(here) == ("ok", "1 messages, 0 waiting to be written")
 
 
 async def test_messages_that_came_to_both_while_the_archive_was_looked_at_are_in_the_database(
@@ -165,7 +165,7 @@ async def test_messages_that_came_to_both_while_the_archive_was_looked_at_are_in
         await _write_archive(here)
 
     _between(here, monkeypatch, come)
-    assert await _told(here) == ("ok", "3 messages, 0 on their way")
+    assert await _told(here) == ("ok", "3 messages, 0 waiting to be written")
 
 
 async def test_messages_that_came_and_went_while_the_archive_was_looked_at_are_no_failure(

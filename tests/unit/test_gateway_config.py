@@ -354,13 +354,13 @@ def test_a_wrong_file_is_refused_in_words_that_lead_to_the_fault(
 
 
 UNSAFE = rows(r"""
-[platforms.telegram]\ntoken = "{SECRET}"\n | token stands in the file itself
-[platforms.api_server]\napi_key = "{SECRET}"\n | api_key stands in the file itself
-[platforms.web]\n[agent]\napi_key = "{SECRET}"\n | api_key stands in the file itself
+[platforms.telegram]\ntoken = "{SECRET}"\n | token itself
+[platforms.api_server]\napi_key = "{SECRET}"\n | api_key itself
+[platforms.web]\n[agent]\napi_key = "{SECRET}"\n | api_key itself
 [platforms.slack.extra]\nsigning_secret = "{SECRET}"\n | signing_secret stands
-[platforms.email]\npassword = "{SECRET}"\n | password stands in the file itself
-[platforms.webhook.routes.ci]\nsecret = "{SECRET}"\n | secret stands in the file itself
-[platforms.web.people.ben]\ntoken = "{SECRET}"\n | token stands in the file itself
+[platforms.email]\npassword = "{SECRET}"\n | password itself
+[platforms.webhook.routes.ci]\nsecret = "{SECRET}"\n | secret itself
+[platforms.web.people.ben]\ntoken = "{SECRET}"\n | token itself
 [platforms.web]\ntoken_env = "{SECRET}"\n | the variable that token_env names
 [platforms.web]\ntoken_file = "{SECRET}"\n | the file that token_file names
 [agent]\nbase_url = "http://u:{SECRET}@x/v1"\nmodel = "m"\n{WEB} | no password
@@ -383,11 +383,11 @@ def test_a_secret_is_never_taken_from_the_file_and_never_shown(home: Path, text:
 @each_row(
     "content, mode, words",
     [
-        (SECRET, 0o640, "can be used by other users (mode 0640)"),
-        (SECRET, 0o604, "can be used by other users (mode 0604)"),
-        ("", 0o600, "holds no secret"),
-        (" \n", 0o600, "holds no secret"),
-        ("x" * 20_000, 0o600, "holds no secret"),
+        (SECRET, 0o640, "(mode 0640)"),
+        (SECRET, 0o604, "(mode 0604)"),
+        ("", 0o600, "is empty"),
+        (" \n", 0o600, "is empty"),
+        ("x" * 20_000, 0o600, "is empty"),
         (f"{SECRET}\n{SECRET}\n", 0o600, "not one line"),
     ],
 )
@@ -411,7 +411,7 @@ def test_a_folder_is_no_secret(home: Path) -> None:
     [
         (WEB + "name = ''\n", "[platforms.web]"),
         ('[platforms.telegram]\ntoken_env = "CHAT_TOKEN"\npoll_seconds = 99\n', "poll_seconds must be"),
-        ('[platforms.slack]\ntoken_env = "CHAT_TOKEN"\n', "[platforms.slack]: Slack has no way to reach us"),
+        ('[platforms.slack]\ntoken_env = "CHAT_TOKEN"\n', "[platforms.slack]: Slack has no way to reach this server"),
         ('[platforms.webhook.routes.ci]\nscheme = "x"\n', "[platforms.webhook]"),
         ("[platforms.api_server]\n", "[platforms.api_server]: the key is missing"),
     ],
@@ -449,7 +449,7 @@ ADAPTERS = rows(r"""
 {MAIL}imap_port = "x"\n | : imap_port must be a whole number from 1 to 65535 | imap_port
 {MAIL}allow_plain = 1\n | : allow_plain must be true or false | allow_plain
 {WEB}title = 7\n | : title must be a text of 1 to 80 characters | title
-[platforms.api_server]\napi_key_env = "CHAT_TOKEN"\nmodel = ""\n | model must be a text that is not empty | model
+[platforms.api_server]\napi_key_env = "CHAT_TOKEN"\nmodel = ""\n | model must be text that is not empty | model
 [platforms.api_server]\napi_key_env = "CHAT_TOKEN"\ntimeout_s = 0\n | timeout_s must be a number from 0.1 to 86400 | timeout_s
 [platforms.discord]\ntoken_env = "BOT"\nchannels = [5]\n | channels must be a list, each of it a text of digits | channels
 """)

@@ -200,7 +200,7 @@ def test_the_configured_folder_of_hooks_is_used(repo: Path) -> None:
 def test_hooks_that_others_share_or_make_are_refused(repos: Callable[[], Path], tmp_path: Path) -> None:
     shared, repo = tmp_path / "everywhere", repos()
     git(repo, "config", "core.hooksPath", str(shared))
-    with pytest.raises(InvalidPath, match="outside of this repository"):
+    with pytest.raises(InvalidPath, match="outside this repository"):
         guard_hooks.install(repo)
     assert not shared.exists()
     repo = repos()

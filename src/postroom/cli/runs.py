@@ -54,7 +54,7 @@ def list_all(project: OneProject = None, data_dir: DataDir = None, as_json: AsJs
     asked = "" if project is None else "?" + urlencode({"project": project_key(project)})
     found = Server.find(data_dir=data_dir).admin("GET", f"/admin/runs{asked}")
     rows = [
-        (one["run_id"], _agent(one), one["state"], _since(one), one["why"])
+        (one["run_id"], _agent(one), show.state_word(one["state"]), _since(one), one["why"])
         for one in show.items(found.get("runs"))
     ]
     rows += [
@@ -117,7 +117,11 @@ def replay(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
 def hasten(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Retry now a run that waits for its next attempt."""
     found = Server.find(data_dir=data_dir).admin("POST", "/admin/runs/hasten", {"run": run})
-    show.answer(found, as_json=as_json, text=lambda: f"Run {show.line(found['run_id'])} is {found['state']}.")
+    show.answer(
+        found,
+        as_json=as_json,
+        text=lambda: f"Run {show.line(found['run_id'])} is {show.state_word(str(found['state']))}.",
+    )
 
 
 @app.command()
@@ -160,7 +164,9 @@ def _overview(found: Mapping[str, Any]) -> str:
         "DEAD LETTERS": [f"{one['run_id']}  {one['agent']}: {one['why']}" for one in found["given_up"]],
         "CONFLICTING RESERVATIONS": _overlaps(found["conflicts"]),
         "RUNS": [f"{one['run_id']}  {_agent(one)}: {_stands(one)}" for one in found["works"]],
-        "WAITING FOR EACH OTHER": [f"{' -> '.join(one['names'])}: {one['state']}" for one in found["waits"]],
+        "WAITING FOR EACH OTHER": [
+            f"{' -> '.join(one['names'])}: {show.state_word(one['state'])}" for one in found["waits"]
+        ],
         "WAITING MESSAGES": [
             f"#{one['message']} for {_agent(one)}: {one['why']}" for one in found["waiting"]
         ],
@@ -199,7 +205,8 @@ def _held(one: Mapping[str, Any]) -> _Held:
 
 
 def _stands(run: Mapping[str, Any]) -> str:
-    return f"{run['state']}, {run['why']}" if run["why"] else str(run["state"])
+    word = show.state_word(run["state"])
+    return f"{word}, {run['why']}" if run["why"] else word
 
 
 @app.command()
@@ -275,12 +282,14 @@ def _since(one: Mapping[str, Any]) -> object:
 
 
 def _reason(found: Mapping[str, Any]) -> str:
-    said = f"{show.line(found['state'])}: {show.line(found['why'])}" if found["why"] else found["state"]
+    word = show.state_word(str(found["state"]))
+    said = f"{word}: {show.line(found['why'])}" if found["why"] else word
     return f"{said}, until {show.line(found['until'])}" if found["until"] else str(said)
 
 
 def _shown(found: Mapping[str, Any]) -> str:
     facts = {name: value for name, value in found.items() if not name.startswith("output")}
+    facts["state"] = show.state_word(str(facts["state"]))
     output = str(found["output"])
     told = show.plain(without_escapes(end_of(output, _OUTPUT_SHOWN)))
     is_cut = found["output_is_cut"] or len(output) > _OUTPUT_SHOWN

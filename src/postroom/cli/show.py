@@ -47,16 +47,18 @@ there is no room."""
 _NARROW = 16
 """Characters that a column keeps: those of a moment to the minute."""
 _STYLES = {
-    "at work": "green",
+    "active": "green",
     "queued": "yellow",
     "waits": "yellow",
-    "asks": "magenta",
+    "waiting": "magenta",
     "failed": "red",
     "unread": "cyan",
     "urgent": "red",
     "high": "red",
 }
 """Words that stand alone in a cell, and how a terminal with colours shows them."""
+_STATE_WORDS = {"at work": "active", "asks": "waiting", "done": "succeeded"}
+"""The word that people read for a state of a run, where its value in JSON is another word."""
 _COLOURS = re.compile(r"(\x1b\[(?:0|3[1-6])m)")
 """What Rich writes for those styles."""
 _MOMENT = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
@@ -265,6 +267,11 @@ def accept_any_text() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def state_word(state: str) -> str:
+    """Return the word that people read for a state of a run."""
+    return _STATE_WORDS.get(state, state)
 
 
 def print_line(text: str) -> None:

@@ -116,7 +116,7 @@ def drawn(found: Mapping[str, Any], *, lines: int | None = None) -> "Group":
     ended = [run for run in found["runs"] if run["state"] in ("done", "cancelled")][:_LATEST]
     lists = [
         ("QUESTIONS", "magenta", [_question(one, now) for one in found["questions"]]),
-        ("AT WORK", "green", [_run(one, now, one.get("last_line", "")) for one in states["at work"]]),
+        ("ACTIVE", "green", [_run(one, now, one.get("last_line", "")) for one in states["at work"]]),
         ("QUEUED", "yellow", [_run(one, now, one["why"]) for one in states["queued"]]),
         ("WAITING MESSAGES", "yellow", [_mail(one, now) for one in found["waiting"]]),
         ("FAILED", "red", [_run(one, now, one["why"]) for one in states["failed"]]),
@@ -185,7 +185,7 @@ def _head(found: Mapping[str, Any], states: Mapping[str, Sequence[object]]) -> "
     from rich.text import Text
 
     server = found["server"]
-    counts = ", ".join(f"{len(runs)} {state}" for state, runs in states.items())
+    counts = ", ".join(f"{len(runs)} {show.state_word(state)}" for state, runs in states.items())
     unread = server["records"].get("unread", 0)
     return Text(
         f"postroom {show.line(server['version'])}  {show.line(server['url'])}\nruns: {counts}; "
@@ -208,7 +208,7 @@ def _run(run: Mapping[str, Any], now: int, text: str) -> Row:
 
 def _ended(run: Mapping[str, Any], now: int) -> Row:
     run_id, moment, _, whose, _ = _run(run, now, "")
-    return run_id, moment, f"  {run['state']:<9}", whose, ""
+    return run_id, moment, f"  {show.state_word(run['state']):<9}", whose, ""
 
 
 def _mail(one: Mapping[str, Any], now: int) -> Row:

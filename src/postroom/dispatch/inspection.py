@@ -267,7 +267,7 @@ def _told_of_place(tx: Transaction, place: str) -> str:
     """Say which servers a run waits for, and whether one is up."""
     leases, now = tx.leases.listed(), tx.now()
     if there := [one.holder for one in servers(leases, now, place)]:
-        return f"its place is {place}, which is {' or '.join(there)}"
+        return f"its place is {place}, so only {' or '.join(there)} can execute it"
     up = ", ".join(one.holder for one in servers(leases, now)) or "none"
     return f"its place is {place}, but no running server has this place; running: {up}"
 

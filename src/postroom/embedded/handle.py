@@ -386,7 +386,8 @@ def _decoded(text: str, type: Any) -> Any:
     try:
         return text if type is str else msgspec.json.decode(text, type=type)
     except msgspec.DecodeError as error:
-        raise InvalidArgument(f"the answer is not {getattr(type, '__name__', type)}: {error}") from error
+        name = getattr(type, "__name__", type)
+        raise InvalidArgument(f"the answer is not of type {name}: {error}") from error
 
 
 def _told(event: CanonicalEvent, cursor: int) -> RunEvent | None:

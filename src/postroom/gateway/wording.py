@@ -33,7 +33,7 @@ _OVER_A_LIMIT = {
     "token_budget": "Stopped: the run reached its limit of tokens.",
 }
 POSSIBLE_DUPLICATE = "(You may have received this before: the last attempt was interrupted.)"
-STARTING_UP = "Stopped before the agent started."
+STARTING_UP = "The agent was still starting up, so the run was stopped before it began."
 STOPPING = "Stopping."
 BUSY = (
     "Rejected: the agent is busy. Send the message again later. This notice appears at most every 30 seconds."

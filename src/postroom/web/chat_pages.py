@@ -36,7 +36,7 @@ class ChatPages:
             raise UnknownRun(
                 f"no dead letter of a chat has the run id {named[:80]!r}",
                 value=named[:80],
-                remedy=f"see {links.chats()}; it may have been retried or discarded",
+                remedy=f"see {links.chats()}; it may have been replayed or discarded",
             )
         if request.method == "GET":
             return await self._shown(request, [dead[run_id]])
@@ -48,7 +48,7 @@ class ChatPages:
                 await services.runs.discard(run_id)
             case word:
                 raise InvalidArgument(
-                    "a dead letter of a chat can be retried or discarded",
+                    "a dead letter of a chat can be replayed or discarded",
                     value=word[:40],
                     remedy="press a button",
                 )

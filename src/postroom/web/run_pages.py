@@ -167,7 +167,7 @@ class RunPages:
                 await runs.discard(work.run_id)
                 return see(links.run(project.slug, work.run_id, done="discard"))
         raise InvalidArgument(
-            "a run can be cancelled, retried, retried now or discarded",
+            "a run can be cancelled, replayed, retried now or discarded",
             value=form.text("do")[:40],
             remedy="press a button",
         )

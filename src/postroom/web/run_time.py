@@ -24,8 +24,8 @@ GATES: Final = (
 """What a queued run passes, in the order in which the queue looks at it."""
 _CALLED: Final = {
     "queued": "queued",
-    "done": "at work",
-    "at-work": "at work",
+    "done": "active",
+    "at-work": "active",
     "failed": "failed attempts",
     "interrupted": "interrupted",
     "asks": "waiting for an answer",

@@ -15,7 +15,7 @@ from postroom.web.wording import one_line
 Shape = Literal["at-work", "done", "cancelled", "failed", "interrupted", "dead", "asked", "asks", "queued"]
 GROUPS: Final = (
     ("needs", "Needs you"),
-    ("work", "At work"),
+    ("work", "Active"),
     ("quiet", "Quiet"),
     ("idle", "Idle"),
 )
@@ -35,8 +35,8 @@ THINNEST: Final = 0.25
 _GROUP_PARTS: Final = 60
 _IDLE: Final = ("idle", "")
 _WORDS: Final[Mapping[Shape, str]] = {
-    "at-work": "is at work",
-    "done": "is done",
+    "at-work": "is active",
+    "done": "succeeded",
     "cancelled": "was cancelled",
     "interrupted": "was interrupted",
     "failed": "failed",
@@ -241,12 +241,12 @@ def _standings(seen: Window, standing: QueueState, now: int) -> dict[int, tuple[
 
 def _standing_of(attempt: Attempt, standing: QueueState, before: tuple[str, str]) -> tuple[str, str]:
     if attempt.outcome == "waiting" and attempt.waited_until is None:
-        return "needs", "asks"
+        return "needs", "waiting"
     if attempt.outcome in ("failed", "cut_off") and attempt.run_id in standing.given_up:
         return "needs", "dead letter"
     if before[0] == "needs":
         return before
-    return ("work", "at work") if attempt.ended_at is None else before
+    return ("work", "active") if attempt.ended_at is None else before
 
 
 def _busy(seen: Window, agent_ids: set[int], axis: Axis) -> list[float]:

@@ -125,8 +125,8 @@ class Outcome:
     def _stopped(self, failing: Failing, reason: str) -> CommandError:
         why = _STOPS.get(reason, "it gave an unknown reason")
         named = storable(reason[:MOST_NAMED])
-        last = failing.words(None, self.talk.turn.said) or " nothing"
-        what = f"stopped early: {why} ({named}); its last output:{last}"
+        last = failing.words(None, self.talk.turn.said) or " is empty"
+        what = f"stopped early: {why} ({named}); its last text{last}"
         return failing.by(AgentStopped, what, value=named)
 
     def _waiting(self, asked: Permission, said: str) -> RunWaitingState:
