@@ -4,7 +4,7 @@ A budget may have a window: what was used up in it counts until it ends, and the
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from enum import StrEnum
 from functools import cache, lru_cache
@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.limits import chosen, refuse_no_number
+from postroom.contracts.records import Record
 
 BUDGET_TOOL: Final = "budget"
 """What asks whether runs may go on where their budget is used up: the name of the tool in such a question."""
@@ -40,8 +41,7 @@ class BudgetWindow(StrEnum):
     MONTH = "month"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spending:
+class Spending(Record, frozen=True, kw_only=True):
     """What the runs of a scope used up; `cost_micros` in millionths of a US dollar. Negative: a grant."""
 
     scope: str
@@ -58,8 +58,11 @@ class Spending:
 
     def plus(self, more: "Spending") -> "Spending":
         """Return what the scope has used up with `more`."""
-        return replace(
-            self,
+        return Spending(
+            scope=self.scope,
+            until=self.until,
+            asked_by=self.asked_by,
+            is_refused=self.is_refused,
             runs=self.runs + more.runs,
             wall_ms=self.wall_ms + more.wall_ms,
             tokens=self.tokens + more.tokens,

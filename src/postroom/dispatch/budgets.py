@@ -93,6 +93,8 @@ class Budgets:
 
     def __init__(self, budgets: Sequence[Budget]) -> None:
         self._budgets = tuple(budgets)
+        self._of_costs = any(budget.limits.keys() - {"runs"} for budget in budgets)
+        """Whether a budget limits costs, which are known when a run ends."""
         self._highest = dict[tuple[BudgetScope, str], Spending]()
         """The highest cost of the runs that ended here, by whose they are; older runs count less and less."""
         self.holds_back = False
@@ -110,8 +112,9 @@ class Budgets:
         """
         if not self._budgets or not is_start(run):
             return ()
-        allowed = _allowed(run)
-        reached = [one for one in self._reached(tx, dispatch, run) if one.spent.scope not in allowed]
+        reached = self._reached(tx, dispatch, run)
+        allowed = _allowed(run) if reached else set()
+        reached = [one for one in reached if one.spent.scope not in allowed]
         for one in reached:
             spent = one.spent
             if spent.is_refused:
@@ -133,7 +136,9 @@ class Budgets:
         """
         allowed, ids, scopes = _allowed(run), _ids(dispatch, run), list[str]()
         starting = Counter() if starting is None else starting
-        for budget, account in self._counted(dispatch, run, tx.now()) if is_start(run) else ():
+        for budget, account in (
+            self._counted(dispatch, run, tx.now()) if self._of_costs and is_start(run) else ()
+        ):
             most = self._most_at_once(tx, budget, account, ids[budget.per])
             if most is None or account.scope in allowed:
                 continue
@@ -149,7 +154,7 @@ class Budgets:
     def learn(self, dispatch: RunDispatch, run: RunRecord, used: Usage, *, wall_ms: int) -> None:
         """Remember what an execution has cost, its steps included, for the runs that start after it."""
         ids, cost = _ids(dispatch, run), _costs(used, wall_ms)
-        for budget in self._budgets:
+        for budget in self._budgets if self._of_costs else ():
             key = (budget.per, ids[budget.per])
             before = self._highest.get(key, Spending(scope=""))
             if len(self._highest) >= _MOST_REMEMBERED and key not in self._highest:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import takewhile
 from typing import Final
@@ -303,6 +304,7 @@ def _key(statement: Statement, values: Values) -> _Key:
     ]
 
 
+@lru_cache(maxsize=4_096)
 def lock_number(name: str) -> int:
     """Return the number by which a name is locked."""
     digest = blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest()
