@@ -69,7 +69,9 @@ def test_a_message_is_answered_and_a_permission_is_given_by_a_person_through_a_r
         assert (answer["thread_id"], answer["body_md"]) == (first, "I look. hi")
         send(line, folder, "Bo", "remove it")
         [_, question] = shown(lambda: found if len(found := line.tool("fetch_inbox", **inbox)) > 1 else [])
-        assert 'May the agent continue with "Remove" (delete)? The call: {"path": "old"}' in question["body_md"]
+        assert (
+            'May the agent continue with "Remove" (delete)? The call: {"path": "old"}' in question["body_md"]
+        )
     assert processes_of(server.data_dir) == []
     server.kill()
     server.start()

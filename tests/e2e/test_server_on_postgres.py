@@ -437,7 +437,10 @@ def test_what_listens_there_and_is_no_postgresql_is_told_as_that(
         threading.Thread(target=other.serve_forever, daemon=True).start()
         url = f"postgresql://u:hunter2@127.0.0.1:{other.server_address[1]}/mail"
         refused(
-            url, code, f"the program that listens at 127.0.0.1:{other.server_address[1]} is not PostgreSQL", tmp_path
+            url,
+            code,
+            f"the program that listens at 127.0.0.1:{other.server_address[1]} is not PostgreSQL",
+            tmp_path,
         )
         other.shutdown()
 

@@ -63,11 +63,17 @@ CALLS = (
     (lambda box, _: box.dead_letters.replay("a\0"), "the id of a run must not contain NUL"),
     (lambda box, _: box.pending.list("a\0"), "the id of a thread must not contain NUL"),
     (lambda box, _: box.schedules.pause("a\0"), "name of a schedule must not contain NUL"),
-    (lambda box, _: box.schedules.add("a", "t2", object(), every=HOUR), "the enqueued content cannot be stored"),
+    (
+        lambda box, _: box.schedules.add("a", "t2", object(), every=HOUR),
+        "the enqueued content cannot be stored",
+    ),
     (lambda box, _: box.schedules.add("a", "t2", "go", every=HOUR, priority=256), "priority"),
     (lambda box, _: box.schedules.add("a", "t2", "go", every=HOUR, interruptions=-1), "must not be negative"),
     (lambda box, _: box.schedules.add("a", "t2", "go"), "one of them"),
-    (lambda box, _: box.enqueue("t2", "a", when_busy="no"), "when_busy must be one of interrupt, .*, not 'no'"),
+    (
+        lambda box, _: box.enqueue("t2", "a", when_busy="no"),
+        "when_busy must be one of interrupt, .*, not 'no'",
+    ),
 )
 NAMING = (
     lambda box, id: box.handle(id),

@@ -274,7 +274,10 @@ def test_who_watches_without_a_server_is_told_that_it_is_waited_for_once_and_whe
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(watch, "SHORTEST_PAUSE", 0)
-    for is_quiet, told in ((False, "no server is running here; waiting for the server\nthe server is back\n"), (True, "")):
+    for is_quiet, told in (
+        (False, "no server is running here; waiting for the server\nthe server is back\n"),
+        (True, ""),
+    ):
         patience = watch.Patience(is_quiet=is_quiet)
         for _ in range(2):
             patience.wait_out(ServerUnavailable("no server is running here"))

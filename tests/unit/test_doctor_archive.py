@@ -135,7 +135,10 @@ async def test_messages_that_a_rule_deleted_and_the_archive_still_has_are_on_the
     await _archived(here)
     await _write_archive(here)
     await _delete(here, 1)
-    assert await _told(here, full=full) == ("ok", "1 messages, 0 waiting to be written, 1 waiting to be deleted")
+    assert await _told(here, full=full) == (
+        "ok",
+        "1 messages, 0 waiting to be written, 1 waiting to be deleted",
+    )
     await _write_archive(here)
     assert await _told(here, full=full) == ("ok", "1 messages, 0 waiting to be written")
 

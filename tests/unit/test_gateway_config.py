@@ -411,7 +411,10 @@ def test_a_folder_is_no_secret(home: Path) -> None:
     [
         (WEB + "name = ''\n", "[platforms.web]"),
         ('[platforms.telegram]\ntoken_env = "CHAT_TOKEN"\npoll_seconds = 99\n', "poll_seconds must be"),
-        ('[platforms.slack]\ntoken_env = "CHAT_TOKEN"\n', "[platforms.slack]: Slack has no way to reach this server"),
+        (
+            '[platforms.slack]\ntoken_env = "CHAT_TOKEN"\n',
+            "[platforms.slack]: Slack has no way to reach this server",
+        ),
         ('[platforms.webhook.routes.ci]\nscheme = "x"\n', "[platforms.webhook]"),
         ("[platforms.api_server]\n", "[platforms.api_server]: the key is missing"),
     ],

@@ -109,7 +109,10 @@ def test_only_a_program_works_in_its_project() -> None:
         (HTTP | {"secret_env": ""}, "secret_env is refused"),
         (HTTP | {"secret_env": 5}, "secret_env is refused"),
         (HTTP | {"secret_file": "/etc/bo"}, "secret_env is refused: secret_env and secret_file are both set"),
-        (HTTP | {"secret_env": None, "secret_file": "bo"}, "secret_file is refused: secret_file must be an absolute path"),
+        (
+            HTTP | {"secret_env": None, "secret_file": "bo"},
+            "secret_file is refused: secret_file must be an absolute path",
+        ),
         (HTTP | {"secret_env": None, "secret_file": 5}, "secret_file is refused"),
         (HTTP | {"allow_plain": "yes"}, "allow_plain is refused"),
         (HTTP | {"timeout": 0}, "timeout is refused"),

@@ -720,7 +720,12 @@ async def test_runs_say_how_they_stand_what_began_them_and_why_they_wait(room):
     assert await room.operator.at_work(SLUG) == {"bo": room.clock.now()}
     browser = room.browser()
     page = (await browser.get(RUNS)).text
-    for words in ("At hand", "Behind it", "it is active, and reads this message afterwards", "the key is not known"):
+    for words in (
+        "At hand",
+        "Behind it",
+        "it is active, and reads this message afterwards",
+        "the key is not known",
+    ):
         assert words in page
     agents = (await browser.get(f"/p/{SLUG}/agents")).text
     assert [agents.count(f">{word} <span") for word in ("active", "reachable", "unknown")] == [1, 2, 1]

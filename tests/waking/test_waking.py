@@ -350,7 +350,9 @@ async def test_of_an_answer_that_is_longer_than_a_message_the_end_is_kept_and_it
     await room.turn()
     [(_, text)] = await room.texts("Ada")
     assert len(text.encode()) <= 2_000
-    assert text.startswith("(The beginning was cut off, because the answer exceeds the limit for a message.)\n\néé")
+    assert text.startswith(
+        "(The beginning was cut off, because the answer exceeds the limit for a message.)\n\néé"
+    )
     assert text.endswith("éé the end")
 
 
@@ -505,7 +507,9 @@ async def test_of_two_answers_to_a_question_the_first_counts_also_before_the_run
     room.clock.advance(timedelta(seconds=2))
     await room.mailbox.poll()
     await room.turn()
-    assert room.agents.prompts[1][1] == ["You asked a person: May I?\nThe answer is yes.\nContinue with this answer."]
+    assert room.agents.prompts[1][1] == [
+        "You asked a person: May I?\nThe answer is yes.\nContinue with this answer."
+    ]
     assert (await room.runs.threads.load_run(run.run_id)).answered == waiting.answered
 
 

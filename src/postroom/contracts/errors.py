@@ -120,7 +120,7 @@ class InvalidName(InputError):
 
 
 class NameTaken(InputError):
-    """Another agent has the same name in upper or lower case."""
+    """The name differs from another agent's name only in upper and lower case."""
 
     code = "name_taken"
 
@@ -324,7 +324,7 @@ class ContactRequired(StateError):
 
 
 class ContactBlocked(StateError):
-    """The recipient has blocked this sender."""
+    """The recipient accepts no messages from this sender."""
 
     code = "contact_blocked"
     default_remedy = "write to another agent of the project, or to a person"
