@@ -10,7 +10,7 @@ from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, DataDir
 
 app = typer.Typer(
-    help="See the servers that share one PostgreSQL.",
+    help="Show the servers that share one PostgreSQL database.",
     rich_markup_mode=None,
     epilog=examples("cluster status", "cluster status --json"),
 )

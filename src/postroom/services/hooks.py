@@ -59,7 +59,9 @@ class HookCall(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     guard: Literal["", "warn", "block", "off"] = ""
     paths: Annotated[tuple[_Path, ...], Meta(max_length=MOST_PATHS)] = ()
     stop_active: Annotated[bool, Meta(description="the turn was held before")] = False
-    acts_as: Annotated[str, Meta(max_length=400, description="agent that a tool of ours acted as")] = ""
+    acts_as: Annotated[
+        str, Meta(max_length=400, description="agent that the client's last tool call acted as")
+    ] = ""
     acts_in: Annotated[str, Meta(max_length=4096, description="and its project")] = ""
     waiting_since: Annotated[
         int,

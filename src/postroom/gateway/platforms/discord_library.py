@@ -253,7 +253,7 @@ class Bot:
             starts = found["session_start_limit"]
             if starts["remaining"] <= 0:
                 raise RestFailure(
-                    "Discord allows no more sessions now", status=429, wait_ms=starts["reset_after"]
+                    "Discord allows no further sessions now", status=429, wait_ms=starts["reset_after"]
                 )
             return str(found["url"])
         except (KeyError, TypeError):
