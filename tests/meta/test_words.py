@@ -148,7 +148,7 @@ def retired_in_text(text: str) -> set[str]:
 
 
 def found() -> dict[str, set[str]]:
-    """Return what is still running: by folder of the source, and by page."""
+    """Return what is still there: by folder of the source, and by page."""
     words: dict[str, set[str]] = defaultdict(set)
     for path in SOURCE.rglob("*.py"):
         words[path.parent.relative_to(SOURCE).as_posix()] |= retired_in_module(

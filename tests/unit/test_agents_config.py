@@ -63,7 +63,7 @@ def test_without_a_file_or_without_agents_there_are_none(tmp_path: Path) -> None
         ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\nrecepie = 'y'", "no such field"),
         ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\ntimeout = '5'", "duration"),
         ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\ntimeout = true", "time"),
-        ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\ntask = 1", "task must be text"),
+        ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\ntask = 1", "task is no text"),
         (2 * "[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\n", "declared twice"),
     ],
 )

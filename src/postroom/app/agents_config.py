@@ -38,7 +38,7 @@ def load_agents(environment: Mapping[str, str]) -> tuple[DeclaredAgent, ...]:
     named = [(one.project, one.name.casefold()) for one in found]
     twice = next((one for one in found if named.count((one.project, one.name.casefold())) > 1), None)
     if twice is not None:
-        raise _wrong(file, twice.name, "the agent is declared twice", "remove one of the declarations")
+        raise _wrong(file, twice.name, "it is declared twice", "leave one of them out")
     return found
 
 
@@ -48,7 +48,7 @@ def _agent(file: Path, number: int, told: Mapping[str, Any]) -> DeclaredAgent:
         if not isinstance(told.get(name), str) or not told[name].strip():
             raise _wrong(file, which, f"{name} is missing", f"add {name}")
     if not isinstance(told.get("task", ""), str):
-        raise _wrong(file, which, "task must be text", "write the task as text")
+        raise _wrong(file, which, "task is no text", "write a text")
     project = places.absolute(told["project"], places.environment(), base=file.parent)
     runner = {name: value for name, value in told.items() if name not in _OWN}
     try:
@@ -64,7 +64,7 @@ def _agent(file: Path, number: int, told: Mapping[str, Any]) -> DeclaredAgent:
 
 def _seconds(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError("a time must be a number of seconds, or text such as 30m")  # noqa: TRY004 - told like the other faults
+        raise ValueError("a time is no text such as 30m")  # noqa: TRY004 - told like the other faults
     return (duration_of(value) if isinstance(value, str) else timedelta(seconds=value)).total_seconds()
 
 

@@ -33,9 +33,8 @@ def load_budgets(environment: Mapping[str, str]) -> tuple[Budget, ...]:
     found = tuple(_budget(file, number, one) for number, one in enumerate(told, start=1))
     for name in same_limits(found):
         raise ConfigError(
-            f"{file} [[{TABLE}]]: two tables set {_NAMES.get(name, name)} for the same runs and the "
-            "same window",
-            remedy="remove one of the two",
+            f"{file} [[{TABLE}]]: two set {_NAMES.get(name, name)} for the same runs and the same time",
+            remedy="leave one of them out",
         )
     return found
 
@@ -50,27 +49,24 @@ def _budget(file: Path, number: int, told: Mapping[str, Any]) -> Budget:
     except ValueError as error:
         raise ConfigError(
             f"{file} [[{TABLE}]] number {number}: {error}",
-            remedy=(
-                'write per = "conversation", "agent" or "all", and at least one of runs, work = "8h", '
-                "tokens and cost"
-            ),
+            remedy='write per = "conversation", "agent" or "all", and runs, work = "8h", tokens or cost',
         ) from error
 
 
 def _read(told: Mapping[str, Any]) -> Budget:
     if unknown := sorted(told.keys() - {"per", "window", "zone", *_LIMITS}):
-        raise ValueError(f"unknown setting {unknown[0]}")
+        raise ValueError(f"{unknown[0]} is not known")
     per = _PER.get(told["per"]) if isinstance(told.get("per"), str) else None
     if per is None:
-        raise ValueError("per must be conversation, agent or all")
+        raise ValueError("per says neither conversation, agent nor all")
     if not any(name in told for name in _LIMITS):
-        raise ValueError("the budget has no limit")
+        raise ValueError("it has no limit")
     window = told.get("window")
     if window is not None and not (isinstance(window, str) and window in _WINDOWS):
-        raise ValueError("window must be hour, day or month")
+        raise ValueError("window says neither hour, day nor month")
     zone = told.get("zone")
     if zone is not None and (window is None or not isinstance(zone, str)):
-        raise ValueError("zone must be the name of a time zone, and needs a window")
+        raise ValueError("zone is the name of a time zone, beside a window")
     return Budget(
         per=per,
         window=None if window is None else _WINDOWS[window],
@@ -86,17 +82,17 @@ def _count(told: Mapping[str, Any], name: str) -> int | None:
     value = told.get(name)
     is_number = isinstance(value, int) and not isinstance(value, bool)
     if value is not None and not (is_number and 0 < value <= _MOST):
-        raise ValueError(f"{name} must be an integer above 0")
+        raise ValueError(f"{name} is no number above 0")
     return value
 
 
 def _work(value: object) -> timedelta:
     if not isinstance(value, str):
-        raise ValueError("work must be text such as 8h")  # noqa: TRY004 - told like the other faults
+        raise ValueError("work is no text such as 8h")  # noqa: TRY004 - told like the other faults
     return duration_of(value)
 
 
 def _micros(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST / _MICROS:
-        raise ValueError("cost must be a number above 0")
+        raise ValueError("cost is no number above 0")
     return round(value * _MICROS)

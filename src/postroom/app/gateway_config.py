@@ -141,7 +141,7 @@ def load_gateway(settings: Settings, *, environment: Mapping[str, str] | None = 
     _check_names(source.table(""), told, (*_TABLES, _ROUTES))
     for name in _TABLES:
         if not isinstance(told.get(name, {}), dict):
-            source.table("").refuse(f"{name} must be a table", value=name, remedy=f"write it as [{name}]")
+            source.table("").refuse(f"{name} is no table", value=name, remedy=f"write it as [{name}]")
     agent = _agent(source, told.get("agent"))
     models = _models(source, told.get("agent", {}), told.get("agents", {}))
     rules = _checked(source.table("gateway"), GatewayTable, told.get("gateway", {}))
@@ -169,28 +169,18 @@ def _models(
         name = str(key)
         if not _OWN_NAME.fullmatch(name) or name.casefold() in _NOT_NAMES:
             table.refuse(
-                f"{name!r} is not a valid agent name",
+                f"{name!r} is no name for an agent",
                 value=name,
-                remedy=(
-                    f"use letters, digits, _ and -, at most 64 characters, but not {' or '.join(_NOT_NAMES)}"
-                ),
+                remedy=f"write letters, digits, _ and -, 64 at most, and not {' or '.join(_NOT_NAMES)}",
             )
         inner = table.within(name)
         if not isinstance(rest, dict):
-            inner.refuse("this must be a table", value=name, remedy=f"write it as [{inner.name}]")
+            inner.refuse("it is no table", value=name, remedy=f"write it as [{inner.name}]")
         for other in ("id", "run"):
             if other in rest:
-                inner.refuse(
-                    f"{other} is not allowed here",
-                    value=other,
-                    remedy="name agents of the mail room in routes",
-                )
+                inner.refuse(f"{other} is set", value=other, remedy="name agents of the mail room in routes")
         for setting in sorted(one for one in rest if one.startswith("speech_")):
-            inner.refuse(
-                f"{setting} is not allowed here",
-                value=setting,
-                remedy="set it in [agent]: it applies to all agents",
-            )
+            inner.refuse(f"{setting} is set", value=setting, remedy="set it in [agent]: it is for all agents")
         own = {"base_url", "api_key_env", "api_key_file"} & rest.keys()
         left = {"id", "run", "instructions", *(("api_key_env", "api_key_file") if own else ())}
         left |= {"models"} if own else set()
@@ -224,7 +214,7 @@ def _routes(
     channels: Mapping[Platform, _Channel],
 ) -> tuple[Route, ...]:
     if not isinstance(told, list) or not all(isinstance(one, dict) for one in told):
-        source.table("").refuse("routes must be tables", value=_ROUTES, remedy="write each as [[routes]]")
+        source.table("").refuse("routes are no tables", value=_ROUTES, remedy="write each as [[routes]]")
     routes = []
     for number, one in enumerate(told, start=1):
         table = source.table(f"routes, rule {number}")
@@ -232,7 +222,7 @@ def _routes(
         for platform in read.platform:
             if platform not in channels or not channels[platform].config.enabled:
                 table.refuse(
-                    f"the rule matches nothing: {platform.value} is not enabled",
+                    f"it matches nothing: {platform.value} is not connected",
                     value=platform.value,
                     remedy=f"add [platforms.{platform.value}], or remove the rule",
                 )
@@ -251,19 +241,19 @@ def _check_person(table: Table, read: RouteTable, channels: Mapping[Platform, _C
     """Refuse a route to a person whose answer could not come where it is asked for."""
     if not RULE.fullmatch(read.agent.removeprefix(PERSON)):
         table.refuse(
-            f"{read.agent!r} has no name of a person",
+            f"{read.agent!r} names nobody",
             value=read.agent,
-            remedy='write agent = "human:name" with a name from `postroom people list`',
+            remedy='write agent = "human:name", as `postroom people` lists them',
         )
     if read.thread:
-        told = f"{read.agent} can answer in a chat, but not in one of its threads"
-        table.refuse(told, value=read.agent, remedy="remove thread")
+        told = f"{read.agent} answers in a chat, and in none of its threads"
+        table.refuse(told, value=read.agent, remedy="leave thread out")
     for platform in read.platform or (one for one, channel in channels.items() if channel.config.enabled):
         if platform in ANSWER_ONLY:
             table.refuse(
-                f"{read.agent} cannot answer over {platform.value}, because its callers wait for the answer",
+                f"{read.agent} cannot answer over {platform.value}, whose callers wait for their answer",
                 value=platform.value,
-                remedy="list the other platforms in the rule",
+                remedy="name the other platforms in the rule",
             )
 
 
@@ -277,7 +267,7 @@ def _named(table: Table, name: str, agent: AgentConfig, models: Mapping[str, Age
     if name not in models and not (at and who.strip() and project.strip()):
         known = ", ".join((DEFAULT_AGENT, *models))
         table.refuse(
-            f"unknown agent {name!r}",
+            f"there is no agent {name!r}",
             value=name,
             remedy='write agent = "name@project" for an agent of the mail room, "human:name" for a person, '
             f"or one of {known}",
@@ -290,11 +280,11 @@ def _read(file: Path, *, required: bool) -> dict[str, Any] | None:
         with file.open("rb") as stream:
             content = stream.read(_LARGEST + 1)
         if len(content) > _LARGEST:
-            raise _unreadable(file, f"it exceeds {_LARGEST} bytes")
+            raise _unreadable(file, f"it is larger than {_LARGEST} bytes")
         return tomllib.loads(content.decode("utf-8"))
     except FileNotFoundError as error:
         if required:
-            raise _unreadable(file, "it does not exist") from error
+            raise _unreadable(file, "it is not there") from error
         return None
     except OSError as error:
         raise _unreadable(file, error.strerror or type(error).__name__) from error
@@ -308,7 +298,7 @@ def _unreadable(file: Path, reason: str) -> ConfigError:
     return ConfigError(
         f"the gateway's file {file} cannot be read: {reason}",
         value=str(file),
-        remedy="correct the file, or remove it: without it the server runs without chats",
+        remedy="correct it, or take it away: without it the server runs with no chats",
     )
 
 
@@ -316,7 +306,7 @@ def _agent(source: _Source, told: dict[str, Any] | None, table: Table | None = N
     table = table or source.table("agent")
     if told is None:
         source.table("").refuse(
-            "the table [agent] is missing, so no agent would answer",
+            "there is no [agent], so that nobody would answer",
             value="agent",
             remedy="add [agent] with base_url and model, or with run",
         )
@@ -355,14 +345,14 @@ def _run(table: Table, read: AgentTable) -> tuple[str, str] | None:
     told = {"base_url": read.base_url, "model": read.model}
     if read.run is None:
         for missing in (name for name, value in told.items() if value is None):
-            table.refuse(f"{missing} is missing", value=missing, remedy=f"add {missing}, or use run instead")
+            table.refuse(f"{missing} is missing", value=missing, remedy=f"add {missing}, or run alone")
         return None
     if any(value is not None for value in told.values()):
-        table.refuse("[agent] has both a model and run", value=read.run, remedy="remove one of them")
+        table.refuse("names a model and an agent", value=read.run, remedy="leave one of them out")
     name, at, project = read.run.partition("@")
     if not (name.strip() and at and project.strip()):
         table.refuse(
-            "run is not the name of an agent",
+            "run names no agent",
             value=read.run,
             remedy='write run = "name@project", the project by slug or path',
         )
@@ -418,9 +408,9 @@ def _channels(source: _Source, told: Mapping[str, Any]) -> Mapping[Platform, _Ch
     found = {Platform(name): _channel(source, Platform(name), rest) for name, rest in told.items()}
     if not any(one.config.enabled for one in found.values()):
         source.table("").refuse(
-            "no platform is enabled, so nobody could write",
+            "no platform is enabled, so that nobody could write",
             value="platforms",
-            remedy=f"add [platforms.<name>] with one of {', '.join(known)}; or remove the file",
+            remedy=f"add [platforms.<name>], of {', '.join(known)}; or take the file away",
         )
     return MappingProxyType(found)
 
@@ -428,7 +418,7 @@ def _channels(source: _Source, told: Mapping[str, Any]) -> Mapping[Platform, _Ch
 def _channel(source: _Source, platform: Platform, told: object) -> _Channel:
     table, names = source.table(f"platforms.{platform.value}"), PLATFORMS[platform]
     if not isinstance(told, dict):
-        table.refuse("this must be a table", value=platform.value, remedy=f"write it as [{table.name}]")
+        table.refuse("it is no table", value=platform.value, remedy=f"write it as [{table.name}]")
     rest = _with_chats(table, _flat(table, told))
     read = rest.get("enabled", True) is not False
     secrets = {
@@ -454,7 +444,7 @@ def _with_chats(table: Table, told: dict[str, Any]) -> dict[str, Any]:
     chats = told.get("chats", {})
     if not isinstance(former, dict) or not isinstance(chats, dict):
         table.refuse(
-            "busy_chats must be a table", value="busy_chats", remedy="write [<channel>.chats.<id>] instead"
+            "busy_chats is no table", value="busy_chats", remedy="write [<channel>.chats.<id>] instead"
         )
     kept = {chat: {"busy": mode} for chat, mode in former.items()}
     return {**told, "chats": {**kept, **{chat: {**kept.get(chat, {}), **one} for chat, one in chats.items()}}}
@@ -471,9 +461,7 @@ def _platform(
     main = {name: secrets[name] for name in ("token", "api_key")}
     for name, stands_for in names.also.items():
         if secrets[name] is not None and main[stands_for] is not None:
-            table.refuse(
-                f"{name} and {stands_for} have the same meaning here", value=name, remedy="remove one of them"
-            )
+            table.refuse(f"{name} and {stands_for} are the same here", value=name, remedy="keep one of them")
         main[stands_for] = secrets[name] if main[stands_for] is None else main[stands_for]
     home = told.home_channel
     return PlatformConfig(
@@ -492,10 +480,10 @@ def _flat(table: Table, told: Mapping[str, Any]) -> dict[str, Any]:
     rest = dict(told)
     extra = rest.pop("extra", {})
     if not isinstance(extra, dict):
-        table.refuse("extra must be a table", value="extra", remedy=f"write it as [{table.name}.extra]")
+        table.refuse("extra is no table", value="extra", remedy=f"write it as [{table.name}.extra]")
     for name, value in extra.items():
         if name in rest:
-            table.refuse(f"{name} is set twice", value=name, remedy="set it either here or in extra")
+            table.refuse(f"{name} is set twice", value=name, remedy="set it here, or in its extra")
         rest[name] = value
     return rest
 
@@ -509,7 +497,7 @@ def _extra(source: _Source, table: Table, platform: Platform, name: str, value: 
         return _nested(source, table.within(name), inner, value, read=read)
     if name == "proxy" and isinstance(value, str) and "@" in value:
         table.refuse(
-            "the proxy's URL contains a password", value=name, remedy="use a proxy without a password"
+            "a password stands in the proxy's address", value=name, remedy="name a proxy that asks for none"
         )
     return value
 
@@ -517,13 +505,13 @@ def _extra(source: _Source, table: Table, platform: Platform, name: str, value: 
 def _nested(source: _Source, table: Table, names: frozenset[str], told: Any, *, read: bool) -> Json:
     """Return a table of tables with the secrets of each read; one that is a secret alone becomes that."""
     if not isinstance(told, dict):
-        table.refuse("this must be a table", value=table.name, remedy=f"write [{table.name}.<name>]")
+        table.refuse("it is no table", value=table.name, remedy=f"write [{table.name}.<name>]")
     found: dict[str, Json] = {}
     for key, one in told.items():
         inner = table.within(key)
         ways = secret_names(sorted(names))
         if not isinstance(one, dict):
-            inner.refuse("this must be a table", value=key, remedy=f"write [{inner.name}] with {ways[0]}")
+            inner.refuse("it is no table", value=key, remedy=f"write [{inner.name}] with {ways[0]}")
         rest = dict(one)
         secrets = {name: take_secret(inner, rest, name, source.environment, read=read) for name in names}
         kept = {name: secret for name, secret in secrets.items() if secret is not None}
@@ -579,7 +567,7 @@ def _check_names(table: Table, told: Mapping[str, Any], known: Iterable[str]) ->
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
             table.refuse(
-                f"unknown setting {name[:100]!r}",
+                f"no setting is called {name[:100]!r}",
                 value=name[:100],
-                remedy=f"did you mean {near[0]}?" if near else f"known settings: {', '.join(sorted(names))}",
+                remedy=f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(names))}",
             )

@@ -56,20 +56,18 @@ def take_secret(
     by_env, by_file = f"{name}_env", f"{name}_file"
     if name in told:
         table.refuse(
-            f"the file contains the secret {name} itself",
+            f"the secret {name} stands in the file itself",
             value=name,
-            remedy=(
-                f"set {by_env} to the name of an environment variable with the secret, or {by_file} to a "
-                "private file; change the secret if others may have read this file"
-            ),
+            remedy=f"set {by_env} to the name of an environment variable that holds it, or {by_file} to a "
+            "private file, and change the secret if others may have read this file",
         )
     if by_env in told and by_file in told:
-        table.refuse(f"{by_env} and {by_file} are both set", value=name, remedy="remove one of them")
+        table.refuse(f"{by_env} and {by_file} are both set", value=name, remedy="keep one of them")
     for way, look in ((by_env, _from_environment), (by_file, _from_file)):
         if way in told:
             place = told.pop(way)
             if not isinstance(place, str) or not place.strip() or "\0" in place:
-                table.refuse(f"{way} must be text", value=way, remedy=f"write {way} as text, in quotes")
+                table.refuse(f"{way} is no text", value=way, remedy=f"give {way} as text, within quotes")
             return look(table, way, place, environment) if read else ""
     return None
 
@@ -82,18 +80,16 @@ def secret_names(names: Iterable[str]) -> list[str]:
 def _from_environment(table: Table, way: str, name: str, environment: Mapping[str, str]) -> str:
     if name.startswith(places.PREFIX):
         table.refuse(
-            f"{way} names a variable that begins with {places.PREFIX}; these are settings of the server",
+            f"{way} names a variable that begins with {places.PREFIX}, which are settings of the server",
             value=way,
-            remedy="use another variable name, such as CHAT_TOKEN",
+            remedy="give the variable another name, such as CHAT_TOKEN",
         )
     found = environment.get(name, "")
     if not found.strip():
         table.refuse(
-            f"the variable named by {way} is not set in the server's environment",
+            f"the variable that {way} names is not set in the server's environment",
             value=way,
-            remedy=(
-                f"set the variable for the process of `postroom up`; {way} contains its name, not the secret"
-            ),
+            remedy=f"set it for the process that runs `postroom up`; {way} holds its name, not the secret",
         )
     return _one_line(table, way, found)
 
@@ -107,9 +103,9 @@ def _from_file(table: Table, way: str, name: str, environment: Mapping[str, str]
             content = file.read(_LARGEST + 1)
     except OSError as error:
         table.refuse(
-            f"the file named by {way} cannot be read: {error.strerror}",
+            f"the file that {way} names cannot be read: {error.strerror}",
             value=way,
-            remedy=f"write the secret to a file of mode 0600; {way} contains its path, not the secret",
+            remedy=f"write the secret into a file of mode 0600; {way} holds its path, not the secret",
         )
     try:
         text = content.decode("utf-8")
@@ -117,9 +113,9 @@ def _from_file(table: Table, way: str, name: str, environment: Mapping[str, str]
         text = ""
     if not text.strip() or len(content) > _LARGEST:
         table.refuse(
-            f"the file {path} is empty",
+            f"the file {path} holds no secret",
             value=str(path),
-            remedy="write the secret to it, as one line of text",
+            remedy="write the secret into it, as one line of text",
         )
     return _one_line(table, way, text)
 
@@ -128,9 +124,7 @@ def _one_line(table: Table, way: str, text: str) -> str:
     secret = text.strip("\r\n")
     if not secret.isprintable():
         table.refuse(
-            f"the secret that {way} points to is not one line of text",
-            value=way,
-            remedy="write the secret as one line",
+            f"what {way} leads to is not one line of text", value=way, remedy="write the secret as one line"
         )
     return secret
 
@@ -139,18 +133,18 @@ def _check_private(
     table: Table, way: str, path: Path, found: os.stat_result, *, platform: str = sys.platform
 ) -> None:
     if not stat.S_ISREG(found.st_mode):
-        table.refuse(f"{path} is not a file", value=str(path), remedy=f"set {way} to a file")
+        table.refuse(f"{path} is no file", value=str(path), remedy=f"let {way} name a file")
     if platform == "win32":  # no such bits there; the folder's access list protects the file
         return
     if found.st_mode & _SHARED:
         table.refuse(
-            f"other users can use the file {path} (mode {stat.S_IMODE(found.st_mode):04o})",
+            f"the file {path} can be used by other users (mode {stat.S_IMODE(found.st_mode):04o})",
             value=str(path),
-            remedy=f"run chmod 600 {path}; if others may have read the file, use a new secret",
+            remedy=f"chmod 600 {path}; if others may have read it, get a new secret",
         )
     if found.st_uid != os.geteuid():
         table.refuse(
             f"the file {path} belongs to user {found.st_uid}, not to the server's user {os.geteuid()}",
             value=str(path),
-            remedy=f"run `chown {os.geteuid()} {path}` as root, or run this command as user {found.st_uid}",
+            remedy=f"`chown {os.geteuid()} {path}` as root, or run this as user {found.st_uid}",
         )

@@ -30,24 +30,24 @@ def _rule(file: Path, number: int, told: Mapping[str, Any]) -> KeepRule:
     except ValueError as error:
         raise ConfigError(
             f"{file} [[{TABLE}]] number {number}: {error}",
-            remedy="write days = 90, or hold = true; and project, topic or thread to select messages",
+            remedy="write days = 90, or hold = true; and project, topic or thread for what the rule is about",
         ) from error
 
 
 def _read(told: Mapping[str, Any]) -> KeepRule:
     if unknown := sorted(told.keys() - {*_TEXTS, "days", "unread_stays", "hold"}):
-        raise ValueError(f"unknown setting {unknown[0]}")
+        raise ValueError(f"{unknown[0]} is not known")
     for name in _TEXTS:
         if name in told and not (isinstance(told[name], str) and told[name].strip()):
-            raise ValueError(f"{name} must be text")
+            raise ValueError(f"{name} is no text")
     for name in ("unread_stays", "hold"):
         if not isinstance(told.get(name, True), bool):
-            raise ValueError(f"{name} must be true or false")  # noqa: TRY004 - told like the other faults
+            raise ValueError(f"{name} is neither true nor false")  # noqa: TRY004 - told like the other faults
     days, holds = told.get("days"), told.get("hold", False)
     if holds and (days is not None or "unread_stays" in told):
-        raise ValueError("hold = true cannot be combined with days or unread_stays")
+        raise ValueError("what is held is kept for ever: days and unread_stays say nothing beside it")
     if not holds and (isinstance(days, bool) or not isinstance(days, int) or not 0 < days <= _MOST_DAYS):
-        raise ValueError(f"days must be an integer from 1 to {_MOST_DAYS}")
+        raise ValueError(f"days is no number of days from 1 to {_MOST_DAYS}")
     return KeepRule(
         project=told.get("project"),
         topic=told.get("topic"),

@@ -34,9 +34,9 @@ class ChatPages:
         run_id = whole_id(named, dead, what="runs", remedy=f"see {links.chats()}")
         if run_id is None:
             raise UnknownRun(
-                f"no dead letter of a chat has the run id {named[:80]!r}",
+                f"no chat has a run {named[:80]!r} that was given up",
                 value=named[:80],
-                remedy=f"see {links.chats()}; it may have been replayed or discarded",
+                remedy=f"see {links.chats()}; it may have been tried again, or left",
             )
         if request.method == "GET":
             return await self._shown(request, [dead[run_id]])
@@ -48,9 +48,7 @@ class ChatPages:
                 await services.runs.discard(run_id)
             case word:
                 raise InvalidArgument(
-                    "a dead letter of a chat can be replayed or discarded",
-                    value=word[:40],
-                    remedy="press a button",
+                    "a run of a chat can be tried again or left", value=word[:40], remedy="press a button"
                 )
         return see(links.chats(done=form.text("do")))
 

@@ -119,7 +119,7 @@ async def read_form(
     """
     if request.scope.get("state", {}).get("caller") != "person":
         raise NotPermitted(
-            "forms require a person who is logged in",
+            "forms are taken from people who have logged in",
             remedy="log in; programs use the command line, /v1 or /admin",
         )
     given = request.headers.get("content-type", "")
@@ -131,16 +131,16 @@ async def read_form(
         body, is_cut = await _body(request, limit)
         if is_cut:
             raise TooLarge(
-                f"the form exceeds {limit} bytes", value=limit, remedy="send less; nothing was changed"
+                f"the form is larger than {limit} bytes", value=limit, remedy="send less; nothing was changed"
             )
         form = _parsed(body)
     else:
-        raise InvalidArgument("the request is not a form of these pages", remedy=f"send it as {FORM_TYPE}")
+        raise InvalidArgument("this is not the form of a page", remedy=f"send it as {FORM_TYPE}")
     if not visitors.takes_form(_cookies(request), form.text(FORM_TOKEN)):
         request.state.typed = typed_in(form.fields)
         raise NotPermitted(
-            "the form belongs to another session; nothing was changed",
-            remedy="reload the page and send its form",
+            "the form was not made for this session; nothing was changed",
+            remedy="load the page again and send its form",
         )
     return form
 
@@ -197,14 +197,14 @@ def _parts(body: bytes, boundary: bytes, *, is_cut: bool) -> Form:
     try:
         for found, content in named:
             if found is None or not (is_whole or is_cut):
-                raise InvalidArgument("the form cannot be read", remedy="reload the page")
+                raise InvalidArgument("the form cannot be read", remedy="load the page again")
             name, filename = found[1].decode(), found[2]
             if filename is None:
                 fields.setdefault(name, []).append(content.decode())
             elif filename:  # it is empty if no file was chosen
                 files.append(DraftFile(filename.decode().replace("%22", '"'), content))
     except UnicodeDecodeError as error:
-        raise InvalidArgument("the form cannot be read", remedy="reload the page") from error
+        raise InvalidArgument("the form cannot be read", remedy="load the page again") from error
     return Form(fields, tuple(files), is_cut)
 
 
@@ -214,7 +214,7 @@ def _parsed(body: bytes) -> Form:
             body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS
         )
     except ValueError as error:
-        raise InvalidArgument("the form cannot be read", remedy="reload the page") from error
+        raise InvalidArgument("the form cannot be read", remedy="load the page again") from error
     fields: dict[str, list[str]] = {}
     for name, text in pairs:
         fields.setdefault(name, []).append(text)

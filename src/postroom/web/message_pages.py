@@ -38,7 +38,7 @@ OFFERED = 200
 """Agents that the form names; others are written into its second field."""
 FORM_ROOM = 64 * 1024
 """Bytes of a form beside the text of its message."""
-ENDED_FOR: Final = "another agent holds the same file; ended on the pages"
+ENDED_FOR: Final = "somebody else holds the same file; ended on the pages"
 _PERCENT = 3
 """Bytes that a form may need for one of the text's."""
 _IMPORTANCE: Final[dict[str, Importance]] = {one: one for one in get_args(Importance)}
@@ -94,13 +94,13 @@ class MessagePages:
         project = await self._with.project(request)
         given = request.path_params["message_id"]
         if not NUMBER.fullmatch(given):
-            raise UnknownMessage(f"{given[:40]!r} is not a message number", value=given[:40])
+            raise UnknownMessage(f"{given[:40]!r} is no message's number", value=given[:40])
         _, shown = await self._with.mail.read(lambda reads: reading.message(reads, project.slug, int(given)))
         if request.method == "POST":
             room = self._with.services
             form = await read_form(request, room.visitors)
             if form.text("do") not in ("read", "ack"):
-                raise InvalidArgument("a message can be read or acknowledged", value=form.text("do")[:40])
+                raise InvalidArgument("a message is read or acknowledged", value=form.text("do")[:40])
             await room.messages.mark(
                 form.text("name"), shown.message.id, acknowledge=form.text("do") == "ack"
             )
@@ -127,7 +127,7 @@ class MessagePages:
                 await room.messages.share_reservations(project.slug, chosen)
             case other:
                 raise InvalidArgument(
-                    "a reservation can be ended, or conflicting reservations can be shared",
+                    "a reservation is ended, or those that overlap are shared",
                     value=other[:40],
                     remedy="press a button",
                 )
@@ -145,9 +145,9 @@ class MessagePages:
         try:
             if form.is_cut:
                 raise TooLarge(
-                    f"the files together exceed {limits.files_bytes} bytes",
+                    f"the files have over {limits.files_bytes} bytes together",
                     value=limits.files_bytes,
-                    remedy="send the files with several messages",
+                    remedy="send them with several messages",
                 )
             posted = await room.messages.send(project.slug, _draft(typed, answers, form.files))
         except StoreError:
@@ -228,14 +228,14 @@ class MessagePages:
 
 def _sent_before() -> PostroomError:
     return IdempotencyConflict(
-        "this form was already sent with other text, and that message was sent",
-        remedy="press Send again to send this text as a new message",
+        "this form was sent before with other words, and that message stands",
+        remedy="press Send once more to send these words as a message of its own",
     )
 
 
 def _reservation(given: str) -> int:
     if not NUMBER.fullmatch(given):
-        raise UnknownReservation(f"{given[:40]!r} is not a reservation number", value=given[:40])
+        raise UnknownReservation(f"{given[:40]!r} is no reservation's number", value=given[:40])
     return int(given)
 
 
@@ -257,7 +257,7 @@ def _typed(form: Form) -> Typed:
 def _answered(form: Form) -> int | None:
     given = form.text("reply")
     if given and not NUMBER.fullmatch(given):
-        raise UnknownMessage(f"{given[:40]!r} is not a message number", value=given[:40])
+        raise UnknownMessage(f"{given[:40]!r} is no message's number", value=given[:40])
     return int(given) if given else None
 
 
@@ -265,7 +265,9 @@ def _draft(typed: Typed, answers: int | None, files: tuple[DraftFile, ...]) -> D
     others = (one.strip() for one in typed.others.replace("\n", ",").split(","))
     importance = _IMPORTANCE.get(typed.importance)
     if importance is None:
-        raise InvalidArgument(f"{typed.importance[:40]!r} is not an importance", value=typed.importance[:40])
+        raise InvalidArgument(
+            f"no message is of importance {typed.importance[:40]!r}", value=typed.importance[:40]
+        )
     return Draft(
         name=typed.name,
         body=typed.body,

@@ -233,7 +233,7 @@ class Pages:
         """Give a message's text as it was written, to be stored."""
         _, shown = await self._message(request)
         if shown.message.recalled_at is not None:
-            raise UnknownMessage("this message was recalled; its text was deleted", remedy="")
+            raise UnknownMessage("this message was recalled; its text is gone", remedy="")
         text = shown.message.body_md.encode("utf-8", "replace")
         return files.download(text, f"message-{shown.message.id}.md", etag=f"message-{shown.message.id}")
 
@@ -296,7 +296,7 @@ class Pages:
             return files.unchanged(etag=sha256)
         media_type = files.picture_type(content)
         if media_type is None:
-            raise UnknownMessage("this attachment is not an image that can be shown", value=sha256)
+            raise UnknownMessage("this attachment is no picture that can be shown", value=sha256)
         return files.picture(content, media_type, etag=sha256)
 
     async def nowhere(self, request: Request) -> Response:
@@ -322,7 +322,7 @@ class Pages:
     async def _message(self, request: Request) -> tuple[Project, ShownMessage]:
         slug, given = request.path_params["slug"], request.path_params["message_id"]
         if not NUMBER.fullmatch(given):
-            raise UnknownMessage(f"{given!r} is not a message number", value=given)
+            raise UnknownMessage(f"{given!r} is no message's number", value=given)
         return await self._mail.read(lambda reads: reading.message(reads, slug, int(given)))
 
     async def _stored(
@@ -337,10 +337,10 @@ class Pages:
 
         matching, content = await self._mail.read(look)
         if content is None and not fresh:
-            raise UnknownMessage("the content of this attachment is missing from the store", value=sha256)
+            raise UnknownMessage("the bytes of this attachment are not in the store", value=sha256)
         if content is not None and not await asyncio.to_thread(is_content_of, sha256, content):
             raise StoreCorrupt(
-                "the content of this attachment changed on the disk",
+                "the bytes of this attachment changed on the disk",
                 value=sha256,
                 remedy="run `postroom doctor` on the server",
             )
@@ -389,7 +389,7 @@ def _pictures(shown: ShownMessage) -> dict[str, str]:
 def _stored_file(request: Request) -> tuple[str, int]:
     sha256, message_id = request.path_params["sha256"], number(request, "message")
     if not _SHA256.fullmatch(sha256) or message_id is None:
-        raise UnknownMessage("no message with this file is given", remedy="open the file from its message")
+        raise UnknownMessage("no message is named that has this file", remedy="open it from its message")
     return sha256, message_id
 
 

@@ -60,14 +60,14 @@ def _presence(
     agent: Agent, *, began: int | None, runner: int | None, seen: int | None, now: int, are_people: bool
 ) -> Presence:
     if began is not None:
-        return Presence(word="at work", how="its run started", since=began)
+        return Presence(word="at work", how="its run began", since=began)
     if runner is not None:
         how = (
-            "messages go to a chat; the chat was set"
+            "messages are said in a chat; it was named"
             if are_people
-            else "messages start it; its runner was set"
+            else "mail starts it; its runner was set"
         )
         return Presence(word="reachable", how=how, since=runner)
     if seen is not None and now - seen <= LATELY:
-        return Presence(word="reachable", how="hooks of its client were active", since=seen)
-    return Presence(word="unknown", how="last activity", since=agent.last_active_at)
+        return Presence(word="reachable", how="hooks of its client were seen", since=seen)
+    return Presence(word="unknown", how="last sign of life", since=agent.last_active_at)

@@ -64,7 +64,9 @@ def known_project(reads: MailReads, slug: str) -> Project:
     """
     project = reads.project(slug)
     if project is None:
-        raise UnknownProject(f"there is no project {slug!r}", value=slug, remedy="see the list of projects")
+        raise UnknownProject(
+            f"no project is called {slug!r}", value=slug, remedy="look for it in the list of projects"
+        )
     return project
 
 
@@ -155,9 +157,9 @@ def known_agent(reads: MailReads, project: Project, name: str) -> Agent:
     found = reads.agent(project.id, name)
     if found is None:
         raise UnknownAgent(
-            f"{project.slug} has no agent {name!r}",
+            f"{project.slug} has no agent called {name!r}",
             value=name,
-            remedy="see the project's agents",
+            remedy="look for it among the project's agents",
         )
     return found
 
@@ -236,9 +238,7 @@ def attached(reads: MailReads, message_id: int, sha256: str) -> list[Attachment]
     matching = [one for one in stored if sha256 in (one.sha256, one.preview_sha256)]
     if found is None or found.recalled_at is not None or not matching:
         raise UnknownMessage(
-            f"message {message_id} has no such file",
-            value=message_id,
-            remedy="open the file from its message",
+            f"message {message_id} has no such file", value=message_id, remedy="open it from its message"
         )
     return matching
 

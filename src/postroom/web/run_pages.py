@@ -167,7 +167,7 @@ class RunPages:
                 await runs.discard(work.run_id)
                 return see(links.run(project.slug, work.run_id, done="discard"))
         raise InvalidArgument(
-            "a run can be cancelled, replayed, retried now or discarded",
+            "a run can be cancelled, tried again, tried now or left",
             value=form.text("do")[:40],
             remedy="press a button",
         )
@@ -209,7 +209,7 @@ def _wanted(request: Request) -> RunSearch:
         raise InvalidArgument(
             f"no page of runs begins before {given['before'][:40]!r}",
             value=given["before"][:40],
-            remedy="return to the newest runs",
+            remedy="go back to the newest runs",
         )
     return RunSearch(
         state=choice(request, "state", STATES),
@@ -296,12 +296,14 @@ class QuestionPages:
             raise InvalidArgument("the answer must be yes or no", value=word[:40], remedy="press a button")
         if len(why) > LONGEST_WHY or len(by) > LONGEST_NAME:
             raise TooLarge(
-                f"a comment can have at most {LONGEST_WHY} characters, a name at most {LONGEST_NAME}",
+                f"a reason has at most {LONGEST_WHY} characters, a name {LONGEST_NAME}",
                 value=max(len(why), len(by)),
-                remedy="shorten it; nothing was answered",
+                remedy="say it shorter; nothing was answered",
             )
         if not by:
-            raise InvalidArgument("the answer has no name", value=by, remedy="go back and enter your name")
+            raise InvalidArgument(
+                "the answer does not say who gives it", value=by, remedy="go back and write your name"
+            )
         questions = self._with.services.questions
         try:
             await questions.decide(project.slug, run_id, number, approved=_WORDS[word], why=why, by=by)

@@ -9,26 +9,26 @@ from postroom.contracts.work import Work
 from postroom.web.timeline_marks import Shape
 
 GATES: Final = (
-    ("superseded", "No newer run has replaced it"),
+    ("superseded", "Nothing newer has replaced it"),
     ("not_due", "It is due"),
-    ("thread_busy", "No other run is active on its thread"),
+    ("thread_busy", "Nothing else is at work on its thread"),
     ("behind_question", "No question is open on its thread"),
-    ("behind_others", "It is the first run of its thread"),
+    ("behind_others", "It is the first of its thread"),
     ("elsewhere", "It may run on this server"),
-    ("at_limit", "Limits permit it"),
-    ("over_budget", "Its budget permits it"),
-    ("draining", "The server accepts work"),
+    ("at_limit", "Limits allow it"),
+    ("over_budget", "Its budget allows it"),
+    ("draining", "The server takes work"),
     ("no_free_slot", "A slot is free"),
-    ("tenant_at_limit", "Its tenant has a free slot"),
+    ("tenant_at_limit", "Its tenant has a slot free"),
 )
 """What a queued run passes, in the order in which the queue looks at it."""
 _CALLED: Final = {
-    "queued": "queued",
-    "done": "active",
-    "at-work": "active",
+    "queued": "waited to begin",
+    "done": "at work",
+    "at-work": "at work",
     "failed": "failed attempts",
     "interrupted": "interrupted",
-    "asks": "waiting for an answer",
+    "asks": "waited for a person",
     "cancelled": "cancelled",
 }
 

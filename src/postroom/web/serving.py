@@ -90,10 +90,10 @@ _STATUS: tuple[tuple[type[PostroomError], HTTPStatus], ...] = (
 
 _TOOLS = re.compile(rf"\b({'|'.join(one.name for one in ALL_OPERATIONS)})\b")
 _REMEDIES: tuple[tuple[type[PostroomError], str], ...] = (
-    (UnknownProject, "see the list of projects"),
-    (UnknownAgent, "see the project's agents"),
-    (UnknownMessage, "search for it, or see the threads"),
-    (UnknownReservation, "see the project's reservations"),
+    (UnknownProject, "look for it in the list of projects"),
+    (UnknownAgent, "look for it among the project's agents"),
+    (UnknownMessage, "search for it, or look through the threads"),
+    (UnknownReservation, "look for it among the project's reservations"),
 )
 
 
@@ -120,9 +120,7 @@ async def html(
     known = _ENVIRONMENT.get_template(f"{template}.html").blocks
     for name in parts:
         if name != "tabs" and name not in known:
-            raise InvalidArgument(
-                f"this page has no part {name[:40]!r}", value=name, remedy="load the whole page"
-            )
+            raise InvalidArgument(f"this page has no part {name[:40]!r}", value=name, remedy="load it whole")
     layout = {"layout": "parts_only.html" if parts else "base.html", "wanted": parts}
     pieces = list[str]()
     for piece in _pieces(template, {**values, **layout, "frame": frame}):
@@ -163,7 +161,7 @@ def parts_of(request: Request) -> Sequence[str]:
     for name in names:
         if not _PART.fullmatch(name):
             raise InvalidArgument(
-                f"{name[:40]!r} is not the name of a part", value=name[:40], remedy="load the page"
+                f"{name[:40]!r} is no name of a part", value=name[:40], remedy="load the page"
             )
     return names[:MOST_PARTS]
 

@@ -86,7 +86,9 @@ def thread(reads: MailReads, slug: str, thread_id: str, *, me: str, after: int, 
     talk = conversation.Conversation(reads, reads, project, thread_id)
     beginning = talk.messages(limit=1)
     if not beginning:
-        raise UnknownThread(f"{slug} has no thread {thread_id!r}", value=thread_id, remedy="see the threads")
+        raise UnknownThread(
+            f"{slug} has no thread {thread_id!r}", value=thread_id, remedy="look for it among the threads"
+        )
     if newest:
         tail = talk.newest(limit=MESSAGES)
         page = Page(_fitting(tail[::-1])[::-1])
