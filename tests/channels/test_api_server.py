@@ -429,7 +429,7 @@ WRONG = {
     "stream is a word": said("x", stream="yes"),
     "conversation is a number": said("x", conversation=7),
     "conversation is two lines": said("x", conversation="a\nb"),
-    "conversation is long": said("x", conversation="x" * 201),
+    "conversation exceed": said("x", conversation="x" * 201),
     "a text part exceed": said("x" * 65_537),
     "too many parts": parts(*[{"type": "text", "text": "x"}] * 1_001),
     "an unknown part": parts({"type": "input_audio", "input_audio": {}}),

@@ -416,4 +416,4 @@ async def test_speech_is_written_down_and_a_failing_endpoint_is_contained(room) 
     assert second.transcript is None
     assert second.missing == "it could not be transcribed: the endpoint is down"
     assert second.sha256 is not None
-    await settled(lambda: any("could not be written down" in text for text in channel.texts()))
+    await settled(lambda: any("could not be transcribed" in text for text in channel.texts()))

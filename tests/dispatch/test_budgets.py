@@ -220,7 +220,7 @@ async def test_a_no_holds_until_the_window_ends(room):
     await polled(mailbox)
     assert (executor.run_count, await asking(room)) == (2, [])
     for one in found[2:]:
-        assert "a person has said no" in (await mailbox.why_not(one.run_id)).text
+        assert "a person refused more" in (await mailbox.why_not(one.run_id)).text
     room.passes(hours=12)
     await polled(mailbox)
     assert executor.run_count == 4

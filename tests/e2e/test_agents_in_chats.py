@@ -198,7 +198,7 @@ def test_two_agents_of_one_group_answer_each_to_its_name_and_whoever_is_not_ther
             f'[[routes]]\nagent = "Cy@{yard}"\nmention = "cy"\n[[routes]]\nagent = "human:eve"\nmention = "eve"\n'
         )
         unchecked = postroom(data, "gateway", "config", "check")
-        assert (unchecked.returncode, "no server runs" in unchecked.stdout) == (0, True)
+        assert (unchecked.returncode, "no server is running" in unchecked.stdout) == (0, True)
         server.start()
         for number, text in enumerate(("@cy who are you?", "@eve and you?", "/queue and the others?"), 3):
             inbound = {"message_id": number, "date": 1, "text": text, "from": person, "chat": chat}

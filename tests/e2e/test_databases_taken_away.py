@@ -168,7 +168,7 @@ def test_on_postgresql_damage_and_another_store_are_found_and_a_schema_that_is_g
         assert checked(server, "messages") == ("failed", "the texts of 1 messages changed on the disk: 2")
         session.execute("UPDATE messages SET check_value = NULL WHERE id = 2")
         state, detail = checked(server, "archive")
-        assert (state, "tell otherwise than the database" in detail) == ("failed", True)
+        assert (state, "differ from the database" in detail) == ("failed", True)
         session.execute("UPDATE messages SET body_md = 'second' WHERE id = 2")
         assert checked(server, "archive")[0] == "ok"
 
@@ -207,5 +207,5 @@ def test_on_postgresql_a_database_that_is_dropped_is_told_as_gone(dsn: str, tmp_
             assert send(server, "into nothing") == "wrong_store"
             assert at_last(server) == (503, "wrong_store")
             said = postroom(server.data_dir, "doctor").stdout
-            assert "the database is gone" in said
+            assert "the database no longer exists" in said
             assert "pg_restore" in said

@@ -284,7 +284,7 @@ def test_a_runner_that_cannot_be_is_refused_and_nothing_is_changed(
 @each_row(
     "yard, words, limits, reason",
     [
-        ("quiet", ["true"], {}, "put nothing out"),
+        ("quiet", ["true"], {}, "without an answer"),
         ("slow", ["sh", "-c", "trap '' TERM; sleep 60 & sleep 60"], {"timeout": 1}, "1 s"),
         ("idle", ["sh", "-c", "echo so far; sleep 60"], {"idle_timeout": 1}, "1 s"),
         ("broken", ["sh", "-c", "setsid sleep 60 & echo broken >&2; exit 3"], {}, "broken"),

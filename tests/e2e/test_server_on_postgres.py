@@ -397,7 +397,7 @@ def test_what_is_wrong_with_the_address_is_one_sentence(
     [
         ("no_such_mail", "createdb no_such_mail"),
         ("postgres?sslmode=require", "sslmode=disable"),
-        ("read_only", "may be written"),
+        ("read_only", "writable server"),
         ("guarded", 'GRANT CREATE ON DATABASE guarded TO "guest"'),
         ("anothers", 'GRANT USAGE, CREATE ON SCHEMA "postroom" TO "stranger"'),
     ],

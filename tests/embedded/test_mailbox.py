@@ -210,7 +210,7 @@ async def test_a_step_is_tried_as_often_as_it_may_be_and_its_name_is_its_own(ope
         assert await handle.result(timeout=30, type=int) == 3
         logged = [text for type, text in await told(handle.events()) if type == "log"]
         assert logged == [f"step call failed, attempt {n} of 3: away" for n in (1, 2)]
-        for name, why in ((" ", "needs a name"), ("call", "comes twice")):
+        for name, why in ((" ", "needs a name"), ("call", "occurs twice")):
             with failing(why):
                 await (await mailbox.enqueue("t", name)).result(timeout=30)
 

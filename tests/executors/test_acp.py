@@ -216,7 +216,7 @@ async def test_time_and_silence_are_limited(tmp_path: Path) -> None:
     )
     for runner, why in (
         (agent(words, timeout=limit), r"time-out of 60 s"),
-        (agent(words, idle_timeout=limit), "put nothing out"),
+        (agent(words, idle_timeout=limit), "ended its turn without an answer"),
     ):
         room.runners.runner, room.sink = runner, Sink()
         run = asyncio.ensure_future(room.run())
@@ -296,7 +296,7 @@ def test_an_acp_runner_has_its_words_by_the_protocol(subtests: pytest.Subtests) 
             "the runner's prompt is refused: .* gets its prompt through the protocol",
             "leave it",
         ),
-        ({"prompt": "file"}, "the runner's prompt is refused", "leave it out"),
+        ({"prompt": "file"}, "the runner's prompt is refused", "leave this field out"),
         ({"argv": ("x", "{prompt}")}, "the runner's argv is refused: .* by the protocol", "remove {prompt}"),
         (
             {"argv": ("x", "--in={prompt_file}")},

@@ -40,8 +40,8 @@ PID = "say('pid %d. ' % os.getpid())\n"
         ("raw('{\"a\":' + '[' * 100_000 + '\\n'); hang()", AgentProtocolBroken, "begins like a JSON object"),
         ("raw('{}\\n'); hang()", AgentProtocolBroken, "neither a request, a notification nor an answer"),
         ("send(id=99, result={}); hang()", AgentProtocolBroken, "answered a request that it never received"),
-        ("send(id='x', error={'code': 1, 'message': 'no'}); hang()", AgentProtocolBroken, "was not asked"),
-        ("send(id=True, result={}); hang()", AgentProtocolBroken, "was not asked"),
+        ("send(id='x', error={'code': 1, 'message': 'no'}); hang()", AgentProtocolBroken, "never received"),
+        ("send(id=True, result={}); hang()", AgentProtocolBroken, "never received"),
         ("send(id=id, result=[]); hang()", AgentProtocolBroken, "answered 'session/prompt' with a value that is not an object"),
         ("send(id=id, result={}); hang()", AgentProtocolBroken, "ended its turn without a reason"),
         ("send(method=7); hang()", AgentProtocolBroken, "whose method is not text"),
@@ -236,7 +236,7 @@ def test_a_message_may_come_in_pieces_and_several_at_once() -> None:
     assert [type(one) for one in heard] == [Answer, Told, Asked, Answer]
     assert (heard[0].method, heard[0].result) == ("second", {"x": "ä"})
     assert (heard[3].method, heard[3].refusal.code) == ("first", 3)
-    with pytest.raises(ProtocolFault, match="was not asked"):
+    with pytest.raises(ProtocolFault, match="never received"):
         list(peer.heard(b'{"id": 0, "result": {}}\n'))
 
 

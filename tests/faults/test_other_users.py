@@ -86,7 +86,7 @@ def test_a_folder_of_backups_of_another_user_is_told_and_not_taken_for_an_empty_
     )
     assert f"chown -R {OURS} {folder}" in told.stderr
     found = checks(run("doctor", "--json"))["backups"]
-    assert (found["state"], "there is none" in found["detail"]) == ("failed", False)
+    assert (found["state"], "there is no backup" in found["detail"]) == ("failed", False)
     assert f"chown -R {OURS} {folder}" in found["remedy"]
 
 
@@ -149,7 +149,7 @@ def test_who_may_only_read_a_database_leaves_nothing_beside_it(
     told = run(*words, user=THEIRS, umask="022")
     assert told.returncode == {"doctor": 1, "support-bundle": 0}.get(words[0], CONFIGURATION), told
     assert list(data.glob("postroom.db?*")) == []
-    other = "not to the server's" if words[0] == "up" else "and this is"
+    other = "not to the server's" if words[0] == "up" else "but this is"
     if words[0] != "support-bundle":
         assert f"belongs to user {OURS}, {other} user {THEIRS}" in told.stdout + told.stderr
     assert run("backup").returncode == 0

@@ -194,7 +194,7 @@ def test_a_copy_that_is_cut_off_anywhere_goes_on_and_no_server_opens_it_meanwhil
             break
         except KeyboardInterrupt:
             calls += 13
-        with pytest.raises(WrongStore, match="is not finished"):
+        with pytest.raises(WrongStore, match="is incomplete"):
             opened(target, clock)
     assert calls > 30
     assert goes_on(target, clock) == goes_on(source, clock)
@@ -214,7 +214,7 @@ def test_a_copy_that_ends_before_its_first_row_leaves_nothing_or_what_no_server_
         if _is_there(target):
             break
     assert cut_at > 277
-    with pytest.raises(WrongStore, match="is not finished"):
+    with pytest.raises(WrongStore, match="is incomplete"):
         opened(target, clock)
     assert copied(source, target)["went_on"]
     assert goes_on(target, clock) == goes_on(source, clock)
@@ -286,7 +286,7 @@ def test_what_a_copy_left_that_was_killed_is_overwritten_and_a_file_of_another_p
     assert sorted(one.name for one in tmp_path.glob("back.db*")) == ["back.db", "back.db.lock"]
     with closing(sqlite3.connect(other)) as connection, connection:
         connection.execute("CREATE TABLE tides (height INTEGER)")
-    with pytest.raises(StateError, match="of another program"):
+    with pytest.raises(StateError, match="to another program"):
         copied(schema, other)
     with closing(sqlite3.connect(other)) as connection:
         assert connection.execute("SELECT name FROM sqlite_schema").fetchall() == [("tides",)]

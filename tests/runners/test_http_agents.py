@@ -226,7 +226,7 @@ async def test_who_proves_nothing_is_not_told_where_a_secret_should_have_been(
         (reply(204), "answered with status 204"),
         (reply(200, b"<html>"), "the other server's answer is invalid"),
         (reply(200, {"kind": "result", "dispatch": "another", "text": "x"}), "belongs to another dispatch"),
-        (reply(200, b"x" * (LARGEST_BODY + 1)), "larger than"),
+        (reply(200, b"x" * (LARGEST_BODY + 1)), "exceeds"),
         (reply(500), "answered with status 500"),
         (reply(429), "answered with status 429"),
         (CUT, "did not answer"),

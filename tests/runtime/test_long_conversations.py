@@ -209,7 +209,7 @@ async def test_what_cannot_be_summed_up_is_left_out_and_the_person_is_told(
     runs = await talk(application, mailbox, 1, 8)
     told = [run.final_output for run in runs if "could not summarize" in (run.final_output or "")]
     assert len(told) == 1
-    assert "they are kept" in (told[0] or "")
+    assert "they are stored" in (told[0] or "")
     assert "earlier messages are omitted here" in shown(reader)
     assert len(await application.texts()) == 16
     reader.summaries = []

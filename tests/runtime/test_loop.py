@@ -149,7 +149,7 @@ async def test_a_tool_that_fails_is_told_to_the_model() -> None:
     told = [text for role, text in room.asked(2) if role == "tool"]
     assert told[0] == """{"error":"KeyError: 'shelf'"}"""
     assert told[1] == '{"error":"validation error: no such shelf"}'
-    assert "is no JSON" in told[2]
+    assert "is not JSON" in told[2]
     assert told[3] == '{"error":"the tool was cancelled"}'
     assert [one.outcome for one in room.sink.of(ToolCallDone)] == [ToolCallOutcome.FAILED] * 4
 

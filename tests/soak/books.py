@@ -28,7 +28,7 @@ PLATFORMS = {"telegram": "telegram", "webhook": "webhook", "api": "api_server"}
 
 @dataclass
 class Findings:
-    """What is wrong, by kind: `lost` was taken but does not exist, `doubled` is there or was answered twice, `silent` was
+    """What is wrong, by kind: `lost` was taken and is not there, `doubled` is there or was answered twice, `silent` was
     taken and has neither an answer nor a reason, `history` contradicts itself in the database."""
 
     lost: list[str] = field(default_factory=list)
@@ -133,7 +133,7 @@ def _gaps(rows: Rows) -> Iterator[str]:
     )
     there = {number for (number,) in rows.execute("SELECT id FROM messages")}
     yield from (f"message {one} is there and was never told of" for one in there - told.keys())
-    yield from (f"message {one} was told of but does not exist" for one in told.keys() - there)
+    yield from (f"message {one} was told of and is not there" for one in told.keys() - there)
     yield from (f"message {one} was told of {times} times" for one, times in told.items() if times > 1)
     alone = "SELECT count(*) FROM messages WHERE id NOT IN (SELECT message_id FROM recipients)"
     if number := rows.execute(alone).fetchone()[0]:
@@ -150,7 +150,7 @@ def _compare_mail(rows: Rows, asked: Iterable[Asked], found: Findings) -> None:
         if one.channel in PLATFORMS:
             continue
         if one.is_accepted and one.stored_as not in ids:
-            found.lost.append(f"message {one.stored_as} ({one.nonce}) was taken but does not exist")
+            found.lost.append(f"message {one.stored_as} ({one.nonce}) was taken and is not there")
         if len(ids) > 1:
             found.doubled.append(f"{one.nonce} is there as messages {ids}")
 

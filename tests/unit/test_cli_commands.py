@@ -176,7 +176,7 @@ def test_attachments_travel_with_their_content_and_are_enough_of_a_message(
         ("mail send --as A -s S t --importance huge", ""),
         ("nothing", ""),
         ("restore", ""),
-        ("mail read abc --as Ada", "Invalid value for 'ID': 'abc' is no number of a message"),
+        ("mail read abc --as Ada", "Invalid value for 'ID': 'abc' is not a message number"),
         ("mail read 0 --as Ada", "'0' is not a message number; give a number of at least 1, or latest"),
         ("mail inbox --limit x --as Ada", "Invalid value for '--limit': it must be an integer"),
     ],
@@ -259,7 +259,7 @@ def test_remedies_name_commands_and_not_the_tools_of_agents(run: Run, fake: Fake
     for said, shown in (
         (
             errors.UnknownAgent.default_remedy,
-            "run `postroom agents register` first, or `postroom agents list` to see who is there",
+            "run `postroom agents register`, or run `postroom agents list` to see the registered names",
         ),
         ("`search_messages` finds threads", "`postroom mail search` finds threads"),
         ("ask the holder", "ask the holder"),
@@ -593,7 +593,7 @@ def test_the_server_of_a_folder_of_data_is_asked_and_no_other_afterwards(
         assert bare(*words.split(), "--data-dir", str(there)).code == 0, words
         assert fake.seen.pop().headers["Authorization"] == "Bearer of-this-folder", words
         without = bare(*words.split())
-        assert (without.code, "no server runs" in without.err, fake.seen) == (75, True, []), words
+        assert (without.code, "no server is running" in without.err, fake.seen) == (75, True, []), words
 
 
 def test_each_command_of_an_operator_takes_a_folder_of_data() -> None:

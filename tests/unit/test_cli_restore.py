@@ -263,7 +263,7 @@ def test_what_is_no_backup_is_refused(
     live.execute("UPDATE mark SET text = 'newer'")
     code, document = run(capsys, "restore", str(tmp_path / "live.db"))
     live.close()
-    assert (code, document["error"]["code"]) == (2, "invalid_argument"), "a live database"
+    assert (code, document["error"]["code"]) == (2, "invalid_argument"), "a database in use"
     assert names(data) == {"postroom.db"}
     assert main(["restore", "monday"]) != 0
     assert "no backup" in (said := capsys.readouterr().err)

@@ -57,9 +57,9 @@ def test_without_names_what_is_installed_is_set_up(home: Path, run: Run) -> None
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("Cursor: set up over stdio (needs neither address nor token")
     assert f"{home}/.cursor/mcp.json: made" in done.out
-    assert "call: not tried: no server runs\n  remedy: start the server with `postroom up`" in done.out
+    assert "call: not tried: no server is running\n  remedy: start the server with `postroom up`" in done.out
     assert "open a new session of each client" in done.out
-    assert "POSTROOM_DATA_DIR must be set where the client is started" in done.out
+    assert "set POSTROOM_DATA_DIR where the client starts" in done.out
     entry = json.loads((home / ".cursor/mcp.json").read_text())["mcpServers"]["postroom"]
     assert entry == {"command": "postroom", "args": ["mcp", "--tools", "core"]}
 
@@ -92,7 +92,7 @@ def test_remove_gives_back_what_was_there(home: Path, run: Run) -> None:
     run()
     done = run("remove")
     assert done.code == 0
-    assert "Cursor: taken out" in done.out
+    assert "Cursor: removed" in done.out
     assert "Claude" not in done.out
     assert sorted(path for path in home.rglob("*") if ".local" not in path.parts) == before
     assert run("remove", "cursor").out.startswith("Cursor: nothing from setup to remove")
@@ -198,7 +198,7 @@ def test_what_others_wrote_under_our_name_is_taken_out_only_when_somebody_asks(h
     file.write_text('{"mcpServers": {"postroom": {"command": "postroom", "args": ["mcp"]}}}')
     assert run("remove").out == "no client found; name a client, for example `claude`\n"
     assert "postroom" in file.read_text()
-    assert "Cursor: taken out" in run("remove", "cursor").out
+    assert "Cursor: removed" in run("remove", "cursor").out
     assert file.read_text() == '{"mcpServers": {}}'
 
 

@@ -58,7 +58,7 @@ def test_a_file_that_cannot_be_made_new_is_left_alone(fake: FakePostroom, run: R
     (folder / "link").symlink_to(folder / "elsewhere")
     for target in ("file", "link", "gone/token"):
         done = run(*CREATE, "--out", target)
-        assert (done.code, "cannot be made" in done.err, fake.seen) == (2, True, []), target
+        assert (done.code, "cannot create" in done.err, fake.seen) == (2, True, []), target
     assert (folder / "file").read_text() == "mine"
     assert not (folder / "elsewhere").exists()
 

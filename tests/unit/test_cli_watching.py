@@ -15,7 +15,7 @@ from typer.main import get_command
 from cli_room import Run
 from cli_samples import HEALTH, RUN
 from fake_postroom import FakePostroom, Seen
-from postroom.cli import completion, runs, top, watch
+from postroom.cli import completion, runs, show, top, watch
 from postroom.cli.commands import tree
 from postroom.cli.help_text import GROUPS
 from postroom.cli.show import rendered
@@ -84,7 +84,7 @@ def test_a_run_is_followed_to_its_end_and_each_piece_is_printed_once(
             done = run("runs", "show", "01a2", *words)
             assert done.code == code
             if words == ["--follow"]:
-                assert done.out == f"one\ntwo three\n{state}\n"
+                assert done.out == f"one\ntwo three\n{show.state_word(state)}\n"
             else:
                 pieces = [json.loads(text) for text in done.out.splitlines()]
                 assert "".join(one["output"] for one in pieces[:-1]) == texts[3]
@@ -96,7 +96,7 @@ def test_the_end_of_an_output_begins_with_a_line(fake: FakePostroom, run: Run) -
     output = "".join(f"{number} lines of a log, and then some\n" for number in range(1_000, 1_300))
     for text, first in ((output, r"\d{4} lines of a log, and then some\n"), ("x" * 9_000, "x{4000}\n")):
         fake.admin["GET", "/admin/runs/one"] = lambda _, text=text: {**RUN, "output": text}
-        shown = run("runs", "show", "01a2").out.partition("prints all of it):\n")[2]
+        shown = run("runs", "show", "01a2").out.partition("prints all):\n")[2]
         assert re.match(first, shown)
         assert len(shown) <= 4_001
         assert shown.endswith(text[-100:] + "\n")
@@ -157,7 +157,7 @@ def test_top_is_no_wider_than_the_screen_and_cuts_no_id(
         ids = (RUN["run_id"], "f" * 36, "4f2a", "message 7", "ACTIVE (1)", "FAILED (20)")
         for text in (*ids, "and 12 more", "1 active", "reading the plan"):
             assert text in shown
-        assert re.search(r"d{36} +\d+\w  done", shown)
+        assert re.search(r"d{36} +\d+\w  succeeded", shown)
         for whose in (f"Ada@{RUN['project']}", "Ada@a-project-with-a-long-name"):
             assert whose in shown, "who it is comes whole: below, where there is no room"
     assert set(run("top", "--json").document) == {"server", "questions", "runs", "waiting"}
@@ -220,7 +220,7 @@ def test_a_shell_completes_what_the_server_knows_and_nothing_without_one(
         "projects": ("har", ("harbour", "/h")),
         "agents": ("A", ("Ada", "x")),
         "threads": ("msg", ("msg-1", "Lights out")),
-        "runs": ("01a2", (RUN["run_id"], f"Ada@{RUN['project']}, at work")),
+        "runs": ("01a2", (RUN["run_id"], f"Ada@{RUN['project']}, active")),
         "questions": ("4f", ("4f2a", "May I?")),
     }
     reader = Context(acting="Ada")
@@ -305,9 +305,9 @@ def test_a_file_is_checked_without_a_server_and_tells_who_answers_and_no_secret(
     data = tmp_path / "data"
     data.mkdir(mode=0o700)
     missing = bare("gateway", "config", "check")
-    assert (missing.code, "there is no" in missing.err) == (78, True)
+    assert (missing.code, "does not exist" in missing.err) == (78, True)
     (data / "chat.token").touch(mode=0o600)
-    (data / "chat.token").write_text("at least sixteen characters")
+    (data / "chat.token").write_text("sixteen characters or more")
     (data / "gateway.toml").write_text(
         '[agent]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\n[platforms.web]\ntoken_file = "chat.token"\n'
     )

@@ -108,7 +108,7 @@ def test_a_client_that_is_too_old_is_refused_with_its_version(
     code, document = run("claude", *words)
     assert code == 78
     error = document["clients"][0]["error"]
-    for one in ("Claude Code 2.1.87 is too old", "expected 2.1.88 or newer", "in the background"):
+    for one in ("Claude Code 2.1.87 is too old", "expected 2.1.88 or newer", "background hooks"):
         assert one in error["message"]
     assert "npm install -g @anthropic-ai/claude-code@latest" in error["remedy"]
     assert tree(home) == before
@@ -315,7 +315,7 @@ def test_a_client_that_hangs_is_asked_once_and_ended_with_what_it_started(
             "claude",
             "[ $1 = --version ] && echo '2.1.197 (Claude Code)' || echo '<html>'",
             [
-                "a list in JSON in its answer to `claude plugin list",
+                "a JSON list from `claude plugin list",
                 "the way to check the login in the output of `claude auth",
             ],
             "'<html>' (0)",
@@ -380,7 +380,7 @@ def test_status_shows_the_release_and_its_warning_to_a_person(
     assert main(["setup", "status"]) == 0
     shown = capsys.readouterr().out
     assert "RELEASE" in shown
-    assert "claude: warning: Claude Code 99.0.1 was not tried with this postroom" in shown
+    assert "claude: warning: Claude Code 99.0.1 was not tested with this release of postroom" in shown
     assert "  remedy: update postroom" in shown
 
 

@@ -260,7 +260,7 @@ def test_a_ring_of_links_is_refused(room: Room) -> None:
 @each_row(
     "content, words",
     [
-        (None, "no plain file"),
+        (None, "not a regular file"),
         (b"\xff\xfe{\x00}\x00", "not UTF-8 text"),
         (b'{"a": "\xe9"}', "not UTF-8 text"),
         (b"{}", "read-only"),

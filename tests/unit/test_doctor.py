@@ -112,7 +112,7 @@ async def test_a_timer_that_is_off_is_not_called_well(tmp_path: Path, clock: Man
     manager = opened()
     here = await asyncio.to_thread(manager.__enter__)
     told = await here.finding("backups")
-    assert (told["state"], "timer is off" in told["detail"]) == ("unknown", True)
+    assert (told["state"], "automatic backups are disabled" in told["detail"]) == ("unknown", True)
     await asyncio.to_thread(manager.__exit__, None, None, None)
 
 
@@ -148,7 +148,7 @@ async def test_the_run_that_waits_longest_is_told_with_the_reason(here: Place) -
     await here.queue("second")
     here.clock.advance(3 * MINUTE)
     told = await here.finding("runs")
-    assert "run run-first , for 4 minutes" in told["detail"]
+    assert "run is run-first, for 4 minutes" in told["detail"]
     assert told["state"] == "failed"  # no worker claims runs in this application
     assert "no worker claims runs" in told["remedy"]
     here.clock.advance(timedelta(hours=2))

@@ -308,7 +308,7 @@ agent = 3\n | agent is no table | [agent]
 {AGENT}[platforms.telegramm]\n | [platforms] | did you mean telegram?
 {AGENT}[platforms.openai]\n | no setting is called 'openai' | there are api_server, discord, email
 {AGENT}[platforms.telegram]\nnonsense = 1\n | no setting is called 'nonsense' | poll_seconds, proxy, reactions, reset, timeout_ms, token_env, token_file
-{AGENT}{WEB}[platforms.web.chats.ada]\nquiet = '22-7'\n | '22-7' are no quiet hours: write 22:00-07:00 | quiet
+{AGENT}{WEB}[platforms.web.chats.ada]\nquiet = '22-7'\n | '22-7' is not a valid period of quiet hours: write 22:00-07:00 | quiet
 {AGENT}[platforms.local]\n | no setting is called 'local' | telegram
 {AGENT}{WEB}titel = 'x'\n | [platforms.web]: no setting is called 'titel' | title
 {AGENT}[platforms.web]\ntokn_env = 'X'\n | 'tokn_env' | did you mean token_env?
@@ -354,13 +354,13 @@ def test_a_wrong_file_is_refused_in_words_that_lead_to_the_fault(
 
 
 UNSAFE = rows(r"""
-[platforms.telegram]\ntoken = "{SECRET}"\n | token itself
-[platforms.api_server]\napi_key = "{SECRET}"\n | api_key itself
-[platforms.web]\n[agent]\napi_key = "{SECRET}"\n | api_key itself
+[platforms.telegram]\ntoken = "{SECRET}"\n | token stands in the file itself
+[platforms.api_server]\napi_key = "{SECRET}"\n | api_key stands in the file itself
+[platforms.web]\n[agent]\napi_key = "{SECRET}"\n | api_key stands in the file itself
 [platforms.slack.extra]\nsigning_secret = "{SECRET}"\n | signing_secret stands
-[platforms.email]\npassword = "{SECRET}"\n | password itself
-[platforms.webhook.routes.ci]\nsecret = "{SECRET}"\n | secret itself
-[platforms.web.people.ben]\ntoken = "{SECRET}"\n | token itself
+[platforms.email]\npassword = "{SECRET}"\n | password stands in the file itself
+[platforms.webhook.routes.ci]\nsecret = "{SECRET}"\n | secret stands in the file itself
+[platforms.web.people.ben]\ntoken = "{SECRET}"\n | token stands in the file itself
 [platforms.web]\ntoken_env = "{SECRET}"\n | the variable that token_env names
 [platforms.web]\ntoken_file = "{SECRET}"\n | the file that token_file names
 [agent]\nbase_url = "http://u:{SECRET}@x/v1"\nmodel = "m"\n{WEB} | no password
@@ -383,11 +383,11 @@ def test_a_secret_is_never_taken_from_the_file_and_never_shown(home: Path, text:
 @each_row(
     "content, mode, words",
     [
-        (SECRET, 0o640, "(mode 0640)"),
-        (SECRET, 0o604, "(mode 0604)"),
-        ("", 0o600, "is empty"),
-        (" \n", 0o600, "is empty"),
-        ("x" * 20_000, 0o600, "is empty"),
+        (SECRET, 0o640, "can be used by other users (mode 0640)"),
+        (SECRET, 0o604, "can be used by other users (mode 0604)"),
+        ("", 0o600, "holds no secret"),
+        (" \n", 0o600, "holds no secret"),
+        ("x" * 20_000, 0o600, "holds no secret"),
         (f"{SECRET}\n{SECRET}\n", 0o600, "not one line"),
     ],
 )
@@ -429,7 +429,7 @@ def test_what_an_adapter_refuses_is_told_with_file_and_table(home: Path, text: s
 
 
 ADAPTERS = rows(r"""
-[platforms.slack]\n | Slack needs a bot token | `token_env` or `token_file`
+[platforms.slack]\n | Slack requires a bot token | `token_env` or `token_file`
 [platforms.slack]\ntoken_env = "CHAT_TOKEN"\napp_token_env = "BOT"\n | no app token | `app_token_env` or `app_token_file`
 [platforms.slack]\ntoken_env = "CHAT_TOKEN"\n | no way to reach us | `app_token_env`
 [platforms.web]\n | no token | `token_env` or `token_file`
@@ -472,7 +472,7 @@ def test_what_an_adapter_refuses_is_told_in_words_of_the_file(
 
 def test_a_channel_may_not_take_the_address_of_the_mcp_endpoint(home: Path) -> None:
     told = read(home, AGENT + WEB)
-    with pytest.raises(ConfigError, match="answers below /chat"):
+    with pytest.raises(ConfigError, match="path /chat contains"):
         examine(told, Settings(data_dir=home, mcp_path="/chat/mcp"))
     examine(told, Settings(data_dir=home, mcp_path="/chats"))
 
@@ -513,7 +513,7 @@ def test_the_names_of_a_platform_are_those_that_its_adapter_reads(platform: Plat
 @each_row("kind", OPTIONS.values())
 def test_a_value_of_another_type_is_refused_in_words_for_every_name(kind: type[Options]) -> None:
     for name in kind.__struct_fields__:
-        with pytest.raises(ConfigError, match=f"{name} must be (a|an|one of|true or) ") as caught:
+        with pytest.raises(ConfigError, match=f"{name} must be (a|an|one|text|true or) ") as caught:
             kind.read(PlatformConfig(extra={name: object()}))
         assert "None" not in caught.value.message
 

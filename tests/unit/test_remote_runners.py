@@ -97,7 +97,7 @@ def test_only_a_program_works_in_its_project() -> None:
         (MODEL | {"timeout": 8 * 86400}, "timeout is refused"),
         (MODEL | {"tools": "whois"}, "tools is invalid: it is no list"),
         (MODEL | {"tools": ["Whois!"]}, "tools is refused"),
-        (MODEL | {"tools": ["whois", "whois"]}, "named twice"),
+        (MODEL | {"tools": ["whois", "whois"]}, "listed twice"),
         (MODEL | {"cwd": "/work"}, "cwd is refused"),
         ({"kind": "http"}, "url is refused: the URL of the other server is missing"),
         ({"kind": "http", "url": "https://a/"}, "secret_env is refused"),

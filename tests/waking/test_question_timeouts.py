@@ -161,5 +161,5 @@ async def test_cancel_reaches_a_run_that_waits_by_its_id_and_by_its_thread(room)
         assert not await room.mailbox.cancel(run.run_id)
         await room.turn()
         assert await waiting(room) == ()
-    failed = [text for _, text in await room.texts("Ada") if "could not handle" in text]
+    failed = [text for _, text in await room.texts("Ada") if "could not process" in text]
     assert failed == ["Bo could not process your message: cancelled"] * 2

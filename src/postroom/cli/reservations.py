@@ -175,7 +175,11 @@ def _listed(found: Mapping[str, Any], key: str) -> str:
         )
         for one in show.items(found.get(key))
     ]
-    return show.table(("ID", "AGENT", "PATH", "KIND", "UNTIL", "REASON"), rows, none=f"No {key}.")
+    return show.table(
+        ("ID", "AGENT", "PATH", "KIND", "UNTIL", "REASON"),
+        rows,
+        none="No reservations." if key == "reservations" else f"Nothing {key}.",
+    )
 
 
 def _conflicts(found: Mapping[str, Any]) -> str:
