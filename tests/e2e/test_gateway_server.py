@@ -436,7 +436,7 @@ def up(data: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [
-        (lambda data: (data / "api.key").chmod(0o640), "api.key (mode 0640)"),
+        (lambda data: (data / "api.key").chmod(0o640), "api.key can be used by other users (mode 0640)"),
         (
             lambda data: (data / "api.key").unlink(),
             "[platforms.api_server]: the file that api_key_file names",

@@ -383,9 +383,9 @@ async def test_a_server_far_away_that_was_told_no_way_back_must_answer_at_once(
 @pytest.mark.parametrize(
     ("mode", "content", "why"),
     [
-        (0o644, SECRET, "other users can use"),
+        (0o644, SECRET, "can be used by other users"),
         (0o600, "short", "less than 16 characters"),
-        (0o600, "\n", "is empty"),
+        (0o600, "\n", "holds no secret"),
         (None, "", "cannot be read"),
     ],
 )

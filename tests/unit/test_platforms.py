@@ -113,7 +113,7 @@ def test_where_files_have_no_modes_their_folders_lists_protect_them(tmp_path: Pa
     for look in (check, check_secret):
         look("win32")
         for platform in ("linux", "darwin"):
-            with pytest.raises(ConfigError, match="other users can use"):
+            with pytest.raises(ConfigError, match="other users"):
                 look(platform)
 
 

@@ -140,8 +140,8 @@ def _refuse_servers_without(connection: Connection, step: int, is_gone: IsGone) 
     up = servers_up(connection, is_gone) if step else {}
     if without := {name: about for name, about in up.items() if int(about.get("schema") or 0) < step}:
         raise StoreHeld(
-            f"servers without schema step {step} are still running, so the schema cannot be "
-            f"upgraded: {_named(without)}",
+            f"the schema cannot be upgraded while a server runs that lacks schema step {step}: "
+            f"{_named(without)}",
             value=list(without),
             remedy="stop these servers, then start this server again",
         )
