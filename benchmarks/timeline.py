@@ -126,7 +126,9 @@ def _pages(folder: Path) -> Iterator[str]:
     now, clock = SystemClock().now(), SystemClock()
     store = SqliteStore.open(folder / "postroom.db")
     asyncio.run(store.write(lambda tx: a_shop(tx, now=now, agents=AGENTS, each=EACH)))
-    app = Starlette(routes=page_routes(store, clock=clock, services=still_room(now=now, messages=(1, 2))))
+    app = Starlette(
+        routes=page_routes(store.runs.store, clock=clock, services=still_room(now=now, messages=(1, 2)))
+    )
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", ws="none"))
     listening = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, args=([listening],), name="pages")

@@ -14,7 +14,6 @@ from postroom.contracts.tracing import OFF, Tracing
 from postroom.http_api.guard import Credentials, Guard, GuardRules, OpenPath
 from postroom.http_api.rest.routes import rest_paths, rest_routes
 from postroom.http_api.routes import application
-from postroom.http_api.sessions import Sessions
 from postroom.mail.context import Rules, token_hash
 from postroom.mail.named_tokens import NamedTokens
 from postroom.mail.operations import ALL_OPERATIONS
@@ -22,7 +21,7 @@ from postroom.mail.service import Mail
 from postroom.mcp_server.server import PostroomMcpServer
 from postroom.services.calls import Calls, Subscriptions
 from postroom.services.following import EventFollowing
-from postroom.services.login_codes import EndedSessions
+from postroom.services.login_codes import EndedSessions, Sessions
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 

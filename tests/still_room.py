@@ -31,7 +31,7 @@ from postroom.contracts.work import (
 )
 from postroom.services.people import Draft, FormSizes, Posted
 from postroom.services.run_story import Step, Story
-from postroom.web.forms import PageServices
+from postroom.web.site import PageServices
 from web_samples import HOSTILE, HOUR, MINUTE
 
 LONG = "Agent-with-a-name-of-sixty-four-characters-without-a-place-to-1"
@@ -58,7 +58,7 @@ class StillRoom:
         subject_chars=512, body_bytes=1 << 20, files=20, file_bytes=10 << 20, files_bytes=25 << 20
     )
 
-    async def people(self) -> Sequence[str]:
+    def people(self, tx: object) -> Sequence[str]:
         return ["Ana", LONG]
 
     async def mark(self, name: str, message: int, *, acknowledge: bool) -> None:
@@ -80,10 +80,10 @@ class StillRoom:
     async def send(self, slug: str, draft: Draft) -> Posted:
         raise AssertionError("nothing is sent")
 
-    async def count_dead_in_chats(self) -> int:
+    def count_dead_in_chats(self, tx: object) -> int:
         return 0
 
-    async def open_questions(self, slug: str) -> Sequence[OpenQuestion]:
+    def open_questions(self, tx: object, slug: str) -> Sequence[OpenQuestion]:
         return [
             OpenQuestion(
                 number=f"{number:06x}",
@@ -99,7 +99,7 @@ class StillRoom:
             )
         ]
 
-    async def given_answers(self, slug: str, *, limit: int) -> Sequence[GivenAnswer]:
+    def given_answers(self, tx: object, slug: str, *, limit: int) -> Sequence[GivenAnswer]:
         return [
             GivenAnswer(
                 number=f"{number:06x}",
@@ -118,7 +118,7 @@ class StillRoom:
             )
         ]
 
-    async def given_answer(self, slug: str, run_id: str, number: str) -> GivenAnswer | None:
+    def given_answer(self, tx: object, slug: str, run_id: str, number: str) -> GivenAnswer | None:
         return None
 
     async def decide(
@@ -126,10 +126,10 @@ class StillRoom:
     ) -> GivenAnswer:
         raise StaleDecision("nothing is asked")
 
-    async def unsettled(self, slug: str) -> Sequence[Work]:
+    def unsettled(self, tx: object, slug: str) -> Sequence[Work]:
         return [one for one in self._works(slug) if one.finished_at is None or one.can_replay]
 
-    async def found(self, slug: str, wanted: RunSearch) -> FoundRuns:
+    def found(self, tx: object, slug: str, wanted: RunSearch) -> FoundRuns:
         ended = [one for one in self._works(slug) if one.finished_at is not None]
         return FoundRuns(ended, RunCursor(self._now, self._now, "r9"))
 
@@ -162,19 +162,21 @@ class StillRoom:
             ),
         ]
 
-    async def counts(self, slug: str) -> WorkCounts:
+    def counts(self, tx: object, slug: str) -> WorkCounts:
         return WorkCounts(open_runs=3, questions=3, given_up=1)
 
-    async def for_people(self, slugs: Sequence[str]) -> dict[str, int]:
+    def for_people(self, tx: object, slugs: Sequence[str]) -> dict[str, int]:
         return dict.fromkeys(slugs[:1], 4)
 
-    async def floor(self, slug: str) -> Floor:
+    def floor(self, tx: object, slug: str, health: object = ()) -> Floor:
         works = self._works(slug)
         return Floor(
             works=[one for one in works if one.finished_at is None],
-            questions=await self.open_questions(slug),
+            questions=self.open_questions(tx, slug),
+            open_in_all=3,
             given_up=[one for one in works if one.can_replay],
-            waiting=await self.waiting(slug),
+            given_up_in_all=1,
+            waiting=self.waiting(tx, slug),
             last_lines={"r1": "\n".join(HOSTILE[:4]), "r3": WORD},
             conflicts=[
                 ReservationConflict(
@@ -221,7 +223,7 @@ class StillRoom:
             ],
         )
 
-    async def waiting(self, slug: str) -> Sequence[Waiting]:
+    def waiting(self, tx: object, slug: str) -> Sequence[Waiting]:
         return [
             Waiting(
                 message=message,
@@ -234,22 +236,25 @@ class StillRoom:
             for message in (*self._messages, 999_999)
         ]
 
-    async def named(self, run_id: str) -> Work:
-        return await self.work(run_id)
+    async def health(self) -> Sequence[HealthFact]:
+        return ()
 
-    async def work(self, run_id: str) -> Work:
+    async def explained(self, works: Sequence[Work]) -> Sequence[Work]:
+        return works
+
+    def work(self, tx: object, named: str) -> Work:
         for one in self._works("orchard"):
-            if one.run_id == run_id:
+            if one.run_id == named:
                 return one
-        raise UnknownRun("there is none", value=run_id)
+        raise UnknownRun("there is none", value=named)
 
-    async def output(self, run_id: str) -> Output:
+    def last_output(self, tx: object, run_id: str) -> Output:
         return Output(text="\x1b[31m" + "\n".join([*HOSTILE, WORD, "y" * 3_000]), is_cut=True)
 
     async def output_after(self, run_id: str, after: int) -> tuple[str, int]:
         return "", after
 
-    async def story(self, run_id: str) -> Story:
+    def story(self, tx: object, run_id: str) -> Story:
         failed = Attempt(
             id=1,
             run_id=run_id,
@@ -272,9 +277,16 @@ class StillRoom:
             failed,
             records.replace(failed, id=2, began_at=self._now - HOUR, ended_at=None, outcome=""),
         ]
-        return Story(steps=steps, tells_steps=run_id == "r1", attempts=attempts, usage=usage, models=[WORD])
+        return Story(
+            steps=steps,
+            tells_steps=run_id == "r1",
+            attempts=attempts,
+            usage=usage,
+            models=[WORD],
+            output=self.last_output(tx, run_id),
+        )
 
-    async def of_project(self, slug: str) -> Sequence[Schedule]:
+    def of_project(self, tx: object, slug: str) -> Sequence[Schedule]:
         message: dict[str, Any] = {
             "project": slug,
             "sender": "Ana",
@@ -306,11 +318,11 @@ class StillRoom:
         }
         return [made, replace(made, **paused, cron=None, every_ms=HOUR, last_error=HOSTILE[0] + WORD)]
 
-    async def standing(self, slug: str) -> QueueState:
+    def standing(self, tx: object, slug: str) -> QueueState:
         queued = QueuedRun(run_id="r2", agent=LONG, since=self._now - MINUTE)
         return QueueState(queued=(queued,), given_up=frozenset({"r6"}))
 
-    async def at_work(self, slug: str) -> Mapping[str, int]:
+    def at_work(self, tx: object, slug: str) -> Mapping[str, int]:
         return {"greenlake": self._now - HOUR}
 
     async def cancel(self, run_id: str) -> None:

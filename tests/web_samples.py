@@ -24,7 +24,7 @@ HOUR = 60 * MINUTE
 @asynccontextmanager
 async def reader_of(store: SqliteStore, clock: ManualClock) -> AsyncIterator[httpx2.AsyncClient]:
     """Give a browser that reads the pages of a store, where nothing can be changed."""
-    app = Starlette(routes=page_routes(store, clock=clock, services=None))
+    app = Starlette(routes=page_routes(store.runs.store, clock=clock))
     transport = httpx2.ASGITransport(app=app)
     async with httpx2.AsyncClient(
         transport=transport, base_url="http://127.0.0.1:8765", headers={"Accept": "text/html"}

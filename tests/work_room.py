@@ -17,7 +17,7 @@ from postroom.contracts.errors import Overloaded, Unauthorized
 from postroom.http_api.guard import Credentials, Guard, GuardRules
 from postroom.http_api.operators import question_routes, run_routes, schedule_routes
 from postroom.http_api.routes import application
-from postroom.http_api.sessions import LoginService, Sessions
+from postroom.http_api.sessions import LoginService
 from postroom.mail.context import Rules
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.service import Mail
@@ -27,7 +27,7 @@ from postroom.mail.waking.mail_runs import MailRunExecutor
 from postroom.mail.waking.prompts import AGENT_THREAD
 from postroom.mail.waking.waker import Waker
 from postroom.services.calls import Calls
-from postroom.services.login_codes import EndedSessions, LoginCodes
+from postroom.services.login_codes import EndedSessions, LoginCodes, Sessions
 from postroom.services.people import MessageService, PeopleService
 from postroom.services.questions import QuestionService
 from postroom.services.runs import RunService
@@ -36,8 +36,8 @@ from postroom.services.work import WorkService
 from postroom.stores.mail.store import MailStore
 from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
-from postroom.web.forms import PageServices
 from postroom.web.pages import page_routes
+from postroom.web.site import PageServices
 from waking_room import PROJECT, FakeAgents, number
 
 HTTP = "http://127.0.0.1:8765"
@@ -111,14 +111,14 @@ class WorkRoom:
             self.clock,
             is_operator=lambda given: given == TOKEN,
         )
-        room = PageServices(
+        self.services = room = PageServices(
             visitors=self.sessions,
             questions=self.questions,
             messages=messages,
             runs=self.operator,
             schedules=self.schedules,
         )
-        pages = page_routes(self.store, clock=self.clock, services=room)
+        pages = page_routes(self.stores.store, clock=self.clock, services=room)
         routes = [*desk.routes(), *question_routes(self.questions), *run_routes(self.operator), *pages]
         routes += schedule_routes(self.schedules)
         rules = GuardRules(max_request_bytes=8 << 20)
@@ -150,6 +150,10 @@ class WorkRoom:
         """Send a message and return its number."""
         asked = {"project_key": PROJECT, "sender_name": sender, "to": list(to), "body_md": body}
         return number(await self.mail.call("send_message", {"subject": subject, **asked}))
+
+    async def look(self, look: Any, *given: Any, **named: Any) -> Any:
+        """Return what a service reads for a page."""
+        return await self.stores.store.read(lambda tx: look(tx, *given, **named))
 
     async def turn(self) -> None:
         """Let everything happen that is due."""

@@ -6,7 +6,7 @@ from typing import Final
 from from_code.markdown import table
 from postroom.cli import exit_codes
 from postroom.contracts import errors
-from postroom.http_api.errors import status_of
+from postroom.services.statuses import status_of
 
 EDGE_CODES: Final = {
     "malformed_request": (400, "The path or a header cannot be read."),

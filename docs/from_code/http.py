@@ -14,11 +14,11 @@ from postroom.gateway.session import Platform
 from postroom.http_api import guard
 from postroom.http_api.operators import hook_routes, people_routes
 from postroom.http_api.routes import callback_routes, routes
-from postroom.http_api.sessions import LoginService, Sessions
-from postroom.services.login_codes import LoginCodes
+from postroom.http_api.sessions import LoginService
+from postroom.services.login_codes import LoginCodes, Sessions
 from postroom.stores.sqlite import SqliteStore
-from postroom.web.forms import PageServices
 from postroom.web.pages import page_routes
+from postroom.web.site import PageServices
 
 ROUTE_WORDS: Final = {
     "/healthz": "The process answers: status and version.",

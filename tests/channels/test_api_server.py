@@ -22,8 +22,7 @@ from postroom.gateway.platforms.api_server_ids import response_id_of
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.http_adapter import Refused
 from postroom.http_api.guard import Credentials, Guard, GuardRules
-from postroom.http_api.sessions import Sessions
-from postroom.services.login_codes import EndedSessions
+from postroom.services.login_codes import EndedSessions, Sessions
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from table_rows import each_row

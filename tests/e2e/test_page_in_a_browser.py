@@ -159,7 +159,10 @@ def site(tmp_path_factory) -> Iterator[Site]:
     store = SqliteStore.open(tmp_path_factory.mktemp("store") / "postroom.db")
     hostile, message = asyncio.run(store.write(fill))
     room = still_room(now=SystemClock().now(), messages=(message, hostile))
-    routes = [*page_routes(store, clock=SystemClock(), services=room), Route("/v1/events", silence)]
+    routes = [
+        *page_routes(store.runs.store, clock=SystemClock(), services=room),
+        Route("/v1/events", silence),
+    ]
     config = uvicorn.Config(Guarded(Starlette(routes=routes)), log_level="warning", lifespan="off", ws="none")
     server = uvicorn.Server(config)
     listening = socket.create_server(("127.0.0.1", 0))

@@ -75,7 +75,7 @@ def address(tmp_path_factory) -> Iterator[str]:
     now, clock = SystemClock().now(), SystemClock()
     store = SqliteStore.open(tmp_path_factory.mktemp("store") / "postroom.db")
     asyncio.run(store.write(lambda tx: a_shop(tx, now=now, agents=12)))
-    routes = page_routes(store, clock=clock, services=still_room(now=now, messages=(1, 2)))
+    routes = page_routes(store.runs.store, clock=clock, services=still_room(now=now, messages=(1, 2)))
     app = Guarded(Starlette(routes=[*routes, Route("/v1/events", silence)]))
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", ws="none"))
     listening = socket.create_server(("127.0.0.1", 0))

@@ -61,9 +61,9 @@ PID = "say('pid %d. ' % os.getpid())\n"
         ("stop = 'max_turn_requests'", AgentStopped, "max_turn_requests"),
         ("stop = 'refusal'", AgentStopped, "it refused to continue"),
         ("stop = 'cancelled'", AgentStopped, "no one here cancelled it"),
-        ("stop = 'tired'", AgentStopped, "not known (tired)"),
-        ("stop = 'tired' * 100_000", AgentStopped, "not known (tired"),
-        ("stop = '\\ud800'", AgentStopped, "not known ("),
+        ("stop = 'tired'", AgentStopped, "unknown reason (tired)"),
+        ("stop = 'tired' * 100_000", AgentStopped, "unknown reason (tired"),
+        ("stop = '\\ud800'", AgentStopped, "unknown reason ("),
         ("send(id=id, error={'code': 10 ** 4_000, 'message': '\\ud800' * 1_000}); hang()", CommandFailed, "error 0: "),
     ],
 )  # fmt: skip
@@ -150,7 +150,7 @@ async def test_a_few_words_beside_the_protocol_are_passed_over(tmp_path: Path) -
 
 async def test_a_turn_without_a_word_is_a_failure(tmp_path: Path) -> None:
     room = AcpRoom(tmp_path, agent("sys.stderr.write('no model'); sys.stderr.flush()"))
-    with pytest.raises(CommandSaidNothing, match="said nothing: no model"):
+    with pytest.raises(CommandSaidNothing, match="without an answer: no model"):
         await room.run()
 
 

@@ -112,7 +112,7 @@ async def test_the_file_of_a_prompt_is_private(tmp_path: Path) -> None:
 
 
 async def test_a_run_that_is_asked_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidActivation, match="nothing"):
+    with pytest.raises(InvalidActivation, match="no text"):
         await Room(tmp_path, echo("stdin")).run(" \n")
 
 
@@ -231,8 +231,8 @@ async def test_a_private_folder_that_cannot_be_made_is_told(tmp_path: Path) -> N
         ("print('later', file=sys.stderr); sys.exit(75)", CommandBusy, "exit code 75: later", True),
         ("os.kill(os.getpid(), 9)", CommandKilled, "killed by SIGKILL", True),
         ("os.kill(os.getpid(), 40)", CommandKilled, "killed by signal 40|SIGRTMIN", True),
-        ("sys.exit(0)", CommandSaidNothing, "(?m)put nothing out$", False),
-        ("print('  '); print('mute', file=sys.stderr)", CommandSaidNothing, "put nothing out: mute", False),
+        ("sys.exit(0)", CommandSaidNothing, "(?m)without an answer$", False),
+        ("print('  '); print('mute', file=sys.stderr)", CommandSaidNothing, "without an answer: mute", False),
     ],
 )
 async def test_an_exit_says_what_becomes_of_the_run(

@@ -80,7 +80,7 @@ async def test_an_agent_on_another_server_is_told_of_files_it_does_not_get() -> 
     assert first.text() == (
         '[The file "f1" (image/png, 8 bytes) is missing: agents on another server get no files]'
     )
-    assert second.text().endswith('is not here: its transcript: "hello"]')
+    assert second.text().endswith('is missing: its transcript: "hello"]')
     assert [name for name, _ in files.refused] == ["f1"]
 
 

@@ -7,7 +7,7 @@ import pytest
 from postroom.cli.exit_codes import CODES, exit_code
 from postroom.contracts import errors
 from postroom.contracts.errors import PostroomError, all_errors
-from postroom.http_api.errors import STATUSES, status_of
+from postroom.services.statuses import STATUSES, status_of
 
 KINDS = all_errors()
 LEAVES = [kind for kind in KINDS if not kind.__subclasses__()]

@@ -358,8 +358,8 @@ LINES: tuple[Plant, ...] = (
         "        if named == work.run_id:  # it was cut, or is its dispatch's\n",
     ),
     plant(
-        'web/reading.py: if any(mark not in segment for mark in "*?["):',
-        "web/reading.py",
+        'web/reservations.py: if any(mark not in segment for mark in "*?["):',
+        "web/reservations.py",
         '        if any(mark in segment for mark in "*?["):\n',
         '        if any(mark not in segment for mark in "*?["):\n',
     ),

@@ -243,7 +243,7 @@ async def test_tasks_of_other_threads_cannot_be_cancelled() -> None:
         sink=room.sink,
     )
     result = await tool.execute({"task_id": "bg_0"}, elsewhere)
-    assert result.message == "no task 'bg_0' runs; running: none"
+    assert result.message == "there is no running task 'bg_0'; running: none"
     await scene.tasks.close()
     assert scene.wakes.tried == []
 

@@ -64,7 +64,7 @@ async def test_a_file_that_is_missing_and_one_that_was_written_down_are_text():
     )
     [[_, missing], [_, said], [_, unheard]] = await _shown(files, 1, 2, 3)
     assert missing == ("text", '\n\n[The file "f1" (image/png, 8 bytes) is missing: it is gone]')
-    assert said == ("text", '\n\nWhat is said in "f2":\n```\nhello there\n```')
+    assert said == ("text", '\n\nTranscript of "f2":\n```\nhello there\n```')
     assert unheard == (
         "text",
         '\n\n[The file "f3" (audio/ogg, 8 bytes) cannot be shown to you: nobody understood it]',

@@ -88,7 +88,7 @@ async def test_the_beginning_of_an_answered_questions_number_never_answers_anoth
         assert refused.value.details == {"open": [second]}
     with pytest.raises(StaleDecision, match="a question without a number is not open"):
         await room.questions.answer(" ", approved=True, why="")
-    assert [one.number for one in await room.questions.open_questions(SLUG)] == [second]
+    assert [one.number for one in await room.look(room.questions.open_questions, SLUG)] == [second]
 
 
 async def test_a_question_is_answered_by_the_beginning_of_its_number(room: WorkRoom) -> None:

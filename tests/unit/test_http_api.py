@@ -18,7 +18,7 @@ from log_lines import capture_logs
 from postroom.app.tokens import token_check
 from postroom.contracts import errors
 from postroom.contracts.outbox import Backlog
-from postroom.http_api.errors import STATUSES, problem_of, status_of
+from postroom.http_api.errors import problem_of
 from postroom.http_api.guard import Credentials, Guard, GuardRules
 from postroom.http_api.operations import (
     Check,
@@ -32,8 +32,9 @@ from postroom.http_api.operations import (
 )
 from postroom.http_api.permissions import Permission, Who, table
 from postroom.http_api.routes import application, routes
-from postroom.http_api.sessions import Attempts, LoginService, Sessions
-from postroom.services.login_codes import FORM_TOKEN, MOST_CODES, EndedSessions, LoginCodes
+from postroom.http_api.sessions import Attempts, LoginService
+from postroom.services.login_codes import FORM_TOKEN, MOST_CODES, EndedSessions, LoginCodes, Sessions
+from postroom.services.statuses import STATUSES, status_of
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing.clock import ManualClock
 from postroom.version import __version__

@@ -19,10 +19,9 @@ from log_lines import capture_logs
 from postroom.app.tokens import token_check
 from postroom.contracts.errors import StoreUnavailable, UnknownAgent
 from postroom.http_api.guard import SMALL_BODY, Credentials, Guard, GuardRules, OpenPath
-from postroom.http_api.sessions import Sessions
 from postroom.log import bound_facts
 from postroom.mcp_server.callers import AGENT_TOKEN_SCOPE, OPERATOR_SCOPE
-from postroom.services.login_codes import EndedSessions
+from postroom.services.login_codes import EndedSessions, Sessions
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing.clock import ManualClock
 from table_rows import each_row

@@ -175,7 +175,7 @@ def test_the_commands_send_what_was_said_and_print_what_came(fake: FakePostroom,
         "replaces": False,
     }
     for words, printed in (
-        (("list",), "every 1800 s"),
+        (("list",), "every 30 minutes"),
         (("list", "--json"), '"schedules"'),
         (("show", "standup"), "subject: Plan"),
         (("pause", "standup"), "standup is paused"),

@@ -94,7 +94,7 @@ async def test_a_run_of_a_chat_is_left_once_and_a_run_of_an_agent_is_none_of_thi
     assert (await post(browser, address, ("do", "discard"))).status_code == 403
     left = await post(browser, address, token, ("do", "discard"))
     assert left.headers["location"] == "/chats?done=discard"
-    assert await room.operator.dead_in_chats() == []
+    assert await room.look(room.operator.dead_in_chats) == []
     assert (await post(browser, address, token, ("do", "discard"))).status_code == 404
     await room.people("Fay", runners=("Fay",))
     await room.send("Ada", "Fay")
@@ -123,7 +123,9 @@ async def test_each_run_names_its_chat_and_one_whose_caller_waits_no_more_is_not
     for shown in ("telegram/c7", "api_server/s1", "Ada on telegram", "waits no more"):
         assert shown in page
     assert (page.count('value="replay"'), page.count('value="discard"')) == (1, 2)
-    [over_api] = [one.work for one in await room.operator.dead_in_chats() if one.chat == "api_server/s1"]
+    [over_api] = [
+        one.work for one in await room.look(room.operator.dead_in_chats) if one.chat == "api_server/s1"
+    ]
     with pytest.raises(IllegalTransition, match="waits no more"):
         await room.operator.replay(over_api.run_id)
     assert (await room.operator.discard(over_api.run_id)).run_id == over_api.run_id

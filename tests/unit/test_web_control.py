@@ -49,7 +49,7 @@ async def test_a_person_ends_one_of_two_reservations_that_overlap_and_its_holder
     for fields, status in [
         ((*form, ("do", "end")), 409),
         ((form[0], ("name", "Zoe"), ("reservation", str(first)), ("do", "end")), 404),
-        ((*form[:2], ("reservation", "x"), ("do", "end")), 404),
+        ((*form[:2], ("reservation", "x"), ("do", "end")), 400),
         ((*form[:2], ("reservation", "999"), ("do", "end")), 404),
         ((*form[:2], ("reservation", str(first)), ("do", "burn")), 400),
         ((*form[:2], ("do", "share")), 400),
@@ -157,13 +157,13 @@ async def test_a_run_that_is_tried_again_later_is_tried_now(room: WorkRoom):
         assert 'value="hasten"' in page, address
     room.agents.overloaded = set()
     await room.runs.mailbox.poll()
-    assert (await room.operator.work(work.run_id)).state == "queued"
+    assert (await room.operator.named(work.run_id)).state == "queued"
     form = [(name, hidden(page, name)) for name in ("form_token", "run")]
     tried = await post(browser, RUNS, *form, ("do", "hasten"))
     assert tried.headers["location"] == f"{RUNS}/{work.run_id}?done=hasten"
     await room.runs.mailbox.poll()
     await room.turn()
-    assert (await room.operator.work(work.run_id)).state == "done"
+    assert (await room.operator.named(work.run_id)).state == "done"
     assert (await post(browser, RUNS, *form, ("do", "hasten"))).status_code == 409
 
 

@@ -17,9 +17,12 @@ from postroom.contracts.records import replace
 from postroom.contracts.waking import MessageRun
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.stores.sqlite import SqliteStore
-from postroom.web import reading
+from postroom.web.agents import AGENTS
 from postroom.web.files import asset_link
+from postroom.web.messages import attached
 from postroom.web.pages import page_routes
+from postroom.web.projects import COUNTED, PROJECTS
+from postroom.web.reservations import ENDED, LIVE
 from postroom.web.serving import error_page
 from postroom.web.threads import THREADS
 from web_samples import HOSTILE, HOUR, MINUTE, NOW, Writer, picture
@@ -147,7 +150,7 @@ def store():
 
 @pytest.fixture
 async def client(store):
-    app = Starlette(routes=page_routes(store, clock=Noon()))
+    app = Starlette(routes=page_routes(store.runs.store, clock=Noon()))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=HTTP) as made:
         yield made
 
@@ -503,19 +506,19 @@ async def test_long_lists_are_paged_and_each_row_is_there_once(client, store):
     def put(writes):
         write = Writer(writes)
         project = write.project("long", "/long")
-        agents = [write.agent(project, f"Agent{n}") for n in range(2 * reading.AGENTS + 5)]
+        agents = [write.agent(project, f"Agent{n}") for n in range(2 * AGENTS + 5)]
         for n in range(2 * THREADS + 5):
             write.send(agents[0], f"Thread {n}", "text", to=(agents[1],), thread=f"t{n}")
-        for n in range(2 * reading.PROJECTS + 3):
+        for n in range(2 * PROJECTS + 3):
             write.project(f"other-{n}", f"/other/{n}")
 
     await store.write(put)
     threads = await walk(client, "/p/long/threads")
     assert numbers(threads, r">Thread (\d+)<") == list(range(2 * THREADS + 5))[::-1]
     agents = await walk(client, "/p/long/agents")
-    assert numbers(agents, r"/agents/Agent(\d+)") == list(range(2 * reading.AGENTS + 5))
+    assert numbers(agents, r"/agents/Agent(\d+)") == list(range(2 * AGENTS + 5))
     projects = await walk(client, "/")
-    assert sorted(numbers(projects, r"/p/other-(\d+)\"")) == list(range(2 * reading.PROJECTS + 3))
+    assert sorted(numbers(projects, r"/p/other-(\d+)\"")) == list(range(2 * PROJECTS + 3))
     assert len(threads) == len(agents) == len(projects) == 3
     assert all("Back to the start" in one.text for one in threads[1:])
 
@@ -524,8 +527,8 @@ async def test_counts_that_were_not_finished_say_so(client, store):
     def put(writes):
         write = Writer(writes)
         project = write.project("long", "/long")
-        sender, *_ = [write.agent(project, f"Agent{n}") for n in range(reading.COUNTED + 1)]
-        for n in range(reading.COUNTED):
+        sender, *_ = [write.agent(project, f"Agent{n}") for n in range(COUNTED + 1)]
+        for n in range(COUNTED):
             write.send(sender, f"Thread {n}", "text")
 
     await store.write(put)
@@ -627,7 +630,7 @@ async def test_the_last_reservations_that_ended_are_shown_newest_first(client, s
 
     await store.write(put)
     seen = await page(client, "/p/p/reservations")
-    assert numbers([seen], r"file(\d+)\.py") == list(range(200 - reading.ENDED, 200))[::-1]
+    assert numbers([seen], r"file(\d+)\.py") == list(range(200 - ENDED, 200))[::-1]
     assert "file199.py GL GreenLake exclusive released 1 hour ago" in seen.text
     assert "file198.py GL GreenLake exclusive expired 1 hour ago" in seen.text
 
@@ -636,11 +639,11 @@ async def test_more_live_reservations_than_fit_are_said_to_be_there(client, stor
     def put(writes):
         write = Writer(writes)
         agent = write.agent(write.project("p", "/p"), "GreenLake")
-        for n in range(reading.LIVE + 1):
+        for n in range(LIVE + 1):
             write.reserve(agent, f"src/{n}.py")
 
     await store.write(put)
-    assert f"There are more than {reading.LIVE}" in (await page(client, "/p/p/reservations")).text
+    assert f"There are more than {LIVE}" in (await page(client, "/p/p/reservations")).text
     assert "Ended lately" not in (await page(client, "/p/p/reservations")).text
     assert "and more" in (await page(client, "/p/p/agents/GreenLake")).text
 
@@ -670,7 +673,13 @@ class Counting:
         await self.store.settle()
 
     async def read(self, look):
-        return await self.store.read(lambda reads: look(CountingReads(reads, self)))
+        return await self.store.read(lambda tx: look(CountingTransaction(tx, self)))
+
+
+class CountingTransaction:
+    def __init__(self, tx, counting):
+        self.mail = CountingReads(tx.mail, counting)
+        self.now = tx.now
 
 
 class CountingReads:
@@ -698,7 +707,7 @@ async def test_a_page_makes_a_fixed_number_of_look_ups_however_much_it_shows(sto
                 write.reserve(agents[0], f"src/{n}.py")
 
     await store.write(put)
-    counting = Counting(store)
+    counting = Counting(store.runs.store)
     app = Starlette(routes=page_routes(counting, clock=Noon()))
     rests = (
         "",
@@ -795,10 +804,10 @@ def test_a_recalled_message_has_no_files_even_in_a_store_that_still_has_them():
         def attachments(self, message_ids):
             return {one: [file] for one in message_ids}
 
-    assert reading.attached(Reads(), 1, file.sha256) == [file]
+    assert attached(Reads(), 1, file.sha256) == [file]
     Reads.recalled_at = NOW
     with pytest.raises(UnknownMessage):
-        reading.attached(Reads(), 1, file.sha256)
+        attached(Reads(), 1, file.sha256)
 
 
 async def test_a_message_is_given_as_it_was_written(client, world):

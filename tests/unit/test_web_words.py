@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from postroom.contracts.mail import All, AnyOf, Not, Phrase, Term
 from postroom.web import links
 from postroom.web.files import picture_type
-from postroom.web.reading import _literal_part
+from postroom.web.reservations import _literal_part
 from postroom.web.wording import (
     TONES,
     UNKNOWN_TIME,
@@ -148,9 +148,9 @@ def test_what_was_looked_for_is_marked(query, excerpt, marked):
 
 
 def test_addresses_quote_what_they_hold():
-    assert links.agent("a b", "x/y?z") == "/p/a%20b/agents/x%2Fy%3Fz"
-    assert links.thread("p", "t:1", after=0) == "/p/p/t/t%3A1?after=0"
-    assert links.search("p", q='"a&b"', order=None, cursor=5) == "/p/p/search?q=%22a%26b%22&cursor=5"
+    assert links.page("a b", "agents", "x/y?z") == "/p/a%20b/agents/x%2Fy%3Fz"
+    assert links.page("p", "t", "t:1", after=0) == "/p/p/t/t%3A1?after=0"
+    assert links.page("p", "search", q='"a&b"', order=None, cursor=5) == "/p/p/search?q=%22a%26b%22&cursor=5"
     assert links.attachment("ff", 3, "ü/\ud800.txt") == "/attachments/ff?message=3&name=%C3%BC%2F%3F.txt"
 
 

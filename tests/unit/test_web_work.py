@@ -107,7 +107,7 @@ async def test_a_question_is_answered_with_a_reason_and_the_agent_goes_on_with_i
     assert room.agents.told[1] == (
         "You asked a person: May I?\nThe answer is yes. They said: it is copied\nGo on from there."
     )
-    [given] = await room.questions.given_answers(SLUG, limit=9)
+    [given] = await room.look(room.questions.given_answers, SLUG, limit=9)
     assert (given.by, given.where, given.why, given.approved) == ("Ana", "on the pages", "it is copied", True)
     page = (await browser.get(QUESTIONS)).text
     assert "Ana" in page
@@ -121,7 +121,7 @@ async def test_the_control_room_has_what_needs_a_person_with_its_context_and_tak
     await room.send("Bo", "Ash", subject="Waits behind the question")
     await room.turn()
     page = (await browser.get(f"/p/{SLUG}")).text
-    question = await room.questions.open_questions(SLUG)
+    question = await room.look(room.questions.open_questions, SLUG)
     for words in (
         question[0].text,
         "Because of",
@@ -145,7 +145,7 @@ async def test_the_control_room_has_what_needs_a_person_with_its_context_and_tak
     assert f'value="{question[0].run_id}"' not in after
     tried = await post(other, RUNS, *dead_letter, ("do", "replay"))
     assert tried.status_code == 303
-    again = (await room.operator.floor(SLUG)).given_up  # it failed once more, as a new run
+    again = (await room.look(room.operator.floor, SLUG)).given_up  # it failed once more, as a new run
     assert [one.parent_run_id for one in again] == [dict(dead_letter)["run"]]
     failures = [one for one in await room.messages() if "could not handle" in one.body_md]
     assert len(failures) == 2, "that is told once more"
@@ -167,7 +167,7 @@ async def test_a_question_is_shown_with_its_cause_and_the_last_lines_that_a_pers
     assert cause.count("word") < 40
     before = page[page.index("<dt>Just before</dt>") :]
     assert '<pre class="last" tabindex="0">I look at the plan\nIt is short. </pre>' in before
-    number = (await room.questions.open_questions(SLUG))[0].number
+    number = (await room.look(room.questions.open_questions, SLUG))[0].number
     assert f'id="q-{number}"' in (await browser.get(QUESTIONS)).text, "the timeline leads there"
 
 
@@ -175,14 +175,14 @@ async def test_the_control_room_reads_the_queue_of_a_project_in_one_view(room):
     await room.send("Ada", "Ash")
     await room.send("Ada", "Fay")
     await room.turn()
-    floor = await room.operator.floor(SLUG)
+    floor = await room.look(room.operator.floor, SLUG)
     assert [(one.agent, one.state) for one in floor.works] == [("Ash", "asks")]
     assert [one.agent for one in floor.given_up] == ["Fay"]
     assert floor.given_up[0].can_replay
     works = {one.run_id: one for one in await room.operator.works(SLUG)}
     assert [works[one.run_id] for one in (*floor.works, *floor.given_up)] == [*floor.works, *floor.given_up]
-    assert (await room.operator.counts(SLUG)).given_up == 1
-    assert (await room.operator.floor("another")).works == []
+    assert (await room.look(room.operator.counts, SLUG)).given_up == 1
+    assert (await room.look(room.operator.floor, "another")).works == []
 
 
 async def test_a_question_is_called_the_same_by_the_agent_the_pages_and_the_command_line(room):
@@ -204,12 +204,14 @@ async def test_a_number_that_two_open_questions_share_answers_neither_at_the_com
     [run] = await room.stores.threads.list_runs(RunQuery(statuses=(RunStatus.WAITING,)))
     twin = replace(run, run_id="twin", thread_id=f"agent:{SLUG}/Ada", dispatch_id=None)
     await room.stores.coordinator.commit(ThreadCommit(thread_id=twin.thread_id, run=twin))
-    assert [one.number for one in await room.questions.open_questions(SLUG)] == [dict(fields)["number"]] * 2
+    assert [one.number for one in await room.look(room.questions.open_questions, SLUG)] == [
+        dict(fields)["number"]
+    ] * 2
     operator = room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}")
     answer = {"number": dict(fields)["number"], "answer": "yes"}
     refused = await operator.post("/admin/questions", json=answer)
     assert (refused.status_code, "2 open questions" in refused.json()["detail"]) == (400, True)
-    assert len(await room.questions.open_questions(SLUG)) == 2
+    assert len(await room.look(room.questions.open_questions, SLUG)) == 2
 
 
 async def test_a_stale_answer_is_refused_and_says_who_was_first(room):
@@ -239,7 +241,7 @@ async def test_two_people_at_once_are_one_answer(room):
     operator = room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}")
     body = {"number": dict(fields)["number"], "answer": "no"}
     refused = await operator.post("/admin/questions", json=body)
-    [given] = await room.questions.given_answers(SLUG, limit=9)
+    [given] = await room.look(room.questions.given_answers, SLUG, limit=9)
     first = f"{given.by} on the pages said {'yes' if given.by == 'Ana' else 'no'}"
     assert (refused.status_code, first in refused.json()["detail"]) == (409, True)
     await room.turn()
@@ -256,7 +258,7 @@ async def test_a_question_of_another_project_is_none_of_ours(room):
     assert (await browser.get(f"/p/projects-other/runs/{run_id}")).status_code == 404
     cancelled = await post(browser, "/p/projects-other/runs", *fields, ("do", "cancel"))
     assert cancelled.status_code == 404
-    assert len(await room.questions.open_questions(SLUG)) == 1
+    assert len(await room.look(room.questions.open_questions, SLUG)) == 1
 
 
 async def test_the_end_of_a_server_is_drawn_as_an_interruption_and_not_as_a_failure(room):
@@ -298,7 +300,7 @@ async def test_a_question_ends_a_chain_though_its_agent_waits_for_another(room):
     room.agents.asking = {"Ash", "Bo"}
     await room.send("Ada", "Bo")
     await room.turn()
-    waits = (await room.operator.floor(SLUG)).waits
+    waits = (await room.look(room.operator.floor, SLUG)).waits
     assert sorted(one.names for one in waits) == [("Ada", "Bo"), ("Ada", "Bo", "Ash")]
     assert {one.state for one in waits} == {"asks"}
     page = (await room.browser().get(f"/p/{SLUG}")).text
@@ -314,18 +316,18 @@ async def test_an_answer_can_be_taken_back_for_eight_seconds_and_then_another_is
     sent = await post(browser, QUESTIONS, *fields, ("back", "control"), ("by", "Ana"), ("answer", "yes"))
     await room.turn()
     assert len(room.agents.told) == told  # the agent has nothing yet
-    assert await room.questions.open_questions(SLUG) == []
+    assert await room.look(room.questions.open_questions, SLUG) == []
     for page in (sent.headers["location"], f"{QUESTIONS}?done={dict(fields)['number']}", QUESTIONS):
         assert (await browser.get(page)).text.count('value="take_back"') == 1, page
     clock.advance(timedelta(milliseconds=TAKE_BACK_MS - 1))
     assert (await post(browser, QUESTIONS, *fields, ("do", "take_back"))).status_code == 303
-    [question] = await room.questions.open_questions(SLUG)
+    [question] = await room.look(room.questions.open_questions, SLUG)
     assert question.number == dict(fields)["number"]
     clock.advance(timedelta(minutes=1))
     await room.runs.mailbox.poll()
     await room.turn()
     assert len(room.agents.told) == told
-    assert await room.questions.given_answers(SLUG, limit=10) == []
+    assert await room.look(room.questions.given_answers, SLUG, limit=10) == []
     await post(browser, QUESTIONS, *fields, ("by", "Ana"), ("answer", "no"))
     clock.advance(timedelta(milliseconds=TAKE_BACK_MS))
     await room.runs.mailbox.poll()
@@ -357,7 +359,9 @@ async def test_an_answer_to_one_question_leaves_the_answer_to_another_its_eight_
     await room.turn()
     assert len(room.agents.told) == told, "the run waits for as long as the first answer can be taken back"
     assert (await post(browser, QUESTIONS, *first, ("do", "take_back"))).status_code == 303
-    assert [one.number for one in await room.questions.open_questions(SLUG)] == [dict(first)["number"]]
+    assert [one.number for one in await room.look(room.questions.open_questions, SLUG)] == [
+        dict(first)["number"]
+    ]
     clock.advance(timedelta(milliseconds=TAKE_BACK_MS))
     await room.runs.mailbox.poll()
     await room.turn()
@@ -378,9 +382,9 @@ async def test_an_answer_by_mail_is_listed_with_who_gave_it_and_its_words(room):
     }
     await room.mail.call("reply_message", reply)
     for _ in range(2):  # before the run goes on, and after its end
-        [given] = await room.questions.given_answers(SLUG, limit=10)
+        [given] = await room.look(room.questions.given_answers, SLUG, limit=10)
         assert (given.by, given.where, given.why, given.approved) == ("Ada", "by mail", "Blue, please.", None)
-        assert await room.questions.open_questions(SLUG) == []
+        assert await room.look(room.questions.open_questions, SLUG) == []
         page = (await browser.get(QUESTIONS)).text
         lately = page[page.index("Answered lately") :]
         assert all(words in lately for words in ("May I?", "Ada", "by mail", "Blue, please."))
@@ -401,7 +405,7 @@ async def test_a_persons_reply_to_a_question_on_its_page_answers_it(room):
     sent = await post(browser, WRITE, *fields, ("reply", str(question.id)))
     assert "waits:" not in (await browser.get(sent.headers["location"])).text
     await room.turn()
-    [given] = await room.questions.given_answers(SLUG, limit=10)
+    [given] = await room.look(room.questions.given_answers, SLUG, limit=10)
     assert (given.by, given.where, given.why) == ("Ana", "by mail", "Do it.")
     assert [run.status for run in await room.stores.threads.list_runs(RunQuery())] == [RunStatus.DONE]
 
@@ -417,7 +421,7 @@ async def test_a_person_whose_message_does_not_answer_is_told_why_at_once(room):
     sent = await post(browser, WRITE, *fields, ("reply", str(question.id)))
     assert "waits: Ash has an open question" in (await browser.get(sent.headers["location"])).text
     await room.turn()
-    assert [one.text for one in await room.questions.open_questions(SLUG)] == ["And now?"]
+    assert [one.text for one in await room.look(room.questions.open_questions, SLUG)] == ["And now?"]
 
 
 # Messages.
@@ -564,7 +568,7 @@ async def test_what_was_typed_is_on_the_page_that_tells_that_the_disk_is_full(ro
 
     await leave_room_for(0)
     answer = await post(browser, WRITE, *fields)
-    assert (answer.status_code, text in answer.text) == (503, True)
+    assert (answer.status_code, text in answer.text) == (507, True)
     await leave_room_for(10_000)
     assert (await post(browser, WRITE, *fields)).status_code == 303
 
@@ -715,9 +719,9 @@ async def test_runs_say_how_they_stand_what_began_them_and_why_they_wait(room):
         ("Ash", "asks"),
         ("Fay", "failed"),
     ]
-    [waiting] = await room.operator.waiting(SLUG)
+    [waiting] = await room.look(room.operator.waiting, SLUG)
     assert (waiting.agent, waiting.behind_run_id) == ("Bo", works[0].run_id)
-    assert await room.operator.at_work(SLUG) == {"bo": room.clock.now()}
+    assert await room.look(room.operator.at_work, SLUG) == {"bo": room.clock.now()}
     browser = room.browser()
     page = (await browser.get(RUNS)).text
     for words in ("At hand", "Behind it", "it is at work, and reads this after that", "the key is not known"):
@@ -758,7 +762,7 @@ async def test_a_run_that_asks_is_cancelled_and_what_waited_for_its_answer_goes_
     later = await room.send("Fay", "Ash", subject="Second")
     await room.turn()
     why = f"Ash has an open question: {room.agents.question}"
-    [waiting] = await room.operator.waiting(SLUG)
+    [waiting] = await room.look(room.operator.waiting, SLUG)
     [work] = await room.operator.works(SLUG)
     assert (waiting.message, waiting.why, waiting.behind_run_id) == (later, why, work.run_id)
     assert (work.state, work.why, work.can_cancel) == ("asks", why, True)
@@ -770,9 +774,9 @@ async def test_a_run_that_asks_is_cancelled_and_what_waited_for_its_answer_goes_
     fields = [(name, hidden(page, name)) for name in ("form_token", "run")]
     assert (await post(browser, RUNS, *fields, ("do", "cancel"))).status_code == 303
     await room.turn()
-    assert (await room.operator.work(work.run_id)).state == "cancelled"
+    assert (await room.operator.named(work.run_id)).state == "cancelled"
     assert await room.questions.questions() == []
-    assert list(await room.operator.waiting(SLUG)) == []
+    assert list(await room.look(room.operator.waiting, SLUG)) == []
     assert (await post(browser, RUNS, *fields, ("do", "cancel"))).status_code == 409
     told = [one.body_md for one in await room.messages()]
     assert "Ash could not handle your message: cancelled" in told
@@ -920,7 +924,7 @@ async def test_a_run_that_was_given_up_is_discarded_once_and_its_page_keeps_the_
         assert words in page
     assert ('value="discard"' in page, 'value="replay"' in page) == (False, False)
     assert "</a> failed" not in (await browser.get(f"/p/{SLUG}")).text
-    assert (await room.operator.counts(SLUG)).given_up == 0
+    assert (await room.look(room.operator.counts, SLUG)).given_up == 0
     assert await room.operator.dead() == []
     assert (await post(browser, RUNS, *fields, ("do", "discard"))).status_code == 409
     assert (await post(browser, RUNS, *fields, ("do", "replay"))).status_code == 409
@@ -1110,7 +1114,7 @@ async def forms(room):
 async def standing(room):
     """Return all that a form could change."""
     works = await room.operator.works(SLUG)
-    questions = await room.questions.open_questions(SLUG)
+    questions = await room.look(room.questions.open_questions, SLUG)
     agents = await room.mail.call("list_agents", {"project_key": PROJECT})
     people = await room.people_named.everybody()  # with how many messages each has not read
     return (works, questions, await room.messages(), [one["name"] for one in agents["agents"]], people)
@@ -1183,7 +1187,7 @@ async def test_what_is_too_large_or_no_form_is_refused_and_changes_nothing(room)
     assert (await post(browser, RUNS, *fields, ("do", "delete"))).status_code == 400
     enormous = b"body=" + b"x" * (4 << 20)
     assert (await browser.post(WRITE, content=enormous, headers=typed)).status_code == 413
-    assert len(await room.questions.open_questions(SLUG)) == 1
+    assert len(await room.look(room.questions.open_questions, SLUG)) == 1
 
 
 async def test_hostile_words_stay_words_on_every_new_page(room):
@@ -1196,7 +1200,7 @@ async def test_hostile_words_stay_words_on_every_new_page(room):
     browser = room.browser()
     works = await room.operator.works(SLUG)
     name = "<svg onload=alert(1)>"
-    [question] = await room.questions.open_questions(SLUG)
+    [question] = await room.look(room.questions.open_questions, SLUG)
     token = hidden((await browser.get(QUESTIONS)).text, "form_token")
     fields = [("form_token", token), ("run", question.run_id), ("number", question.number), ("by", name)]
     await post(browser, QUESTIONS, *fields, ("why", "<b onclick=alert(1)>"), ("answer", "yes"))
@@ -1228,7 +1232,7 @@ async def test_hostile_words_stay_words_on_every_new_page(room):
 
 
 async def test_pages_without_a_room_have_no_forms(room):
-    app = Starlette(routes=page_routes(room.store, clock=room.clock))
+    app = Starlette(routes=page_routes(room.stores.store, clock=room.clock))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=HTTP) as browser:
         for address in (QUESTIONS, RUNS, WRITE):
             assert (await browser.get(address)).status_code == 404
@@ -1275,3 +1279,68 @@ async def test_numbers_of_messages_and_names_in_a_text_lead_to_them_where_the_pr
             (f"/p/{PEOPLE_SLUG}/agents/Ana", "@ana"),
             (f"/p/{SLUG}/agents/Ada", "@Ada"),
         ]
+
+
+class CountedReads:
+    """A store that counts the views of it that were asked for."""
+
+    def __init__(self, store):
+        self._store = store
+        self.reads = 0
+
+    async def settle(self):
+        await self._store.settle()
+
+    async def read(self, look):
+        self.reads += 1
+        return await self._store.read(look)
+
+
+async def test_each_page_reads_the_store_once(room):
+    await room.people_named.add("Ana", None)
+    for reader in ("Bo", "Ash", "Ash"):
+        await room.send("Ada", reader, body="#1 @Bo")
+        await room.turn()
+    works = await room.operator.works(SLUG)
+    assert {one.state for one in works} == {"asks", "done"}
+    counted = CountedReads(room.stores.store)
+    app = Starlette(routes=page_routes(counted, clock=room.clock, services=room.services))
+    pages = ["", "/agents", "/agents/Bo", "/agents/Ada?box=sent", "/threads", "/threads?show=unread", "/m/1"]
+    pages += [
+        "/m/1?sent=1",
+        "/reservations",
+        "/search?q=work",
+        "/timeline",
+        "/timeline?sel=message:1",
+        "/runs",
+    ]
+    pages += [
+        "/runs?state=done",
+        "/runs?q=none",
+        *(f"/runs/{one.run_id}" for one in works),
+        "/questions",
+        "/schedules",
+    ]
+    pages += ["/write", "/write?reply=1", "?part=tabs,needs"]
+    addresses = ["/", "/chats", *(f"/p/{SLUG}{rest}" for rest in pages)]
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app=app), base_url=HTTP, cookies={"postroom_name": "Ana"}
+    ) as browser:
+        for address in addresses:
+            counted.reads = 0
+            answer = await browser.get(address)
+            assert (answer.status_code, counted.reads) == (200, 1), address
+            if address.startswith("/p/"):
+                assert f'href="/p/{SLUG}/schedules"' in answer.text, address
+
+
+async def test_the_counts_on_the_tabs_are_those_of_the_control_room(room):
+    await dead(room)
+    await room.send("Ada", "Ash")
+    await room.turn()
+    async with room.browser() as browser:
+        control, runs = [(await browser.get(address)).text for address in (f"/p/{SLUG}", RUNS)]
+    assert re.search(r'<h2 id="needs">Needs you <span class="count owed">2</span>', control)
+    for name in ("control", "runs", "reservations"):
+        tab = re.compile(rf'data-key="tab-{name}"[^>]*>(.*?)</a>')
+        assert tab.findall(control) == tab.findall(runs) != [], name

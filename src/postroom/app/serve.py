@@ -48,21 +48,21 @@ from postroom.http_api.permissions import table
 from postroom.http_api.rest.routes import rest_paths
 from postroom.http_api.routes import application as asgi_application
 from postroom.http_api.routes import callback_routes, routes
-from postroom.http_api.sessions import LoginService, Sessions
+from postroom.http_api.sessions import LoginService
 from postroom.log import get_logger
 from postroom.mcp_server.loading import LoadedOnUse
 from postroom.mcp_server.profiles import Addresses
 from postroom.services.following import EventFollowing, Following
 from postroom.services.hooks import Hooks
-from postroom.services.login_codes import EndedSessions, LoginCodes
+from postroom.services.login_codes import EndedSessions, LoginCodes, Sessions
 from postroom.services.people import MessageService, PeopleService
 from postroom.services.questions import QuestionService
 from postroom.services.runners import RunnerService
 from postroom.services.work import WorkService
 from postroom.stores.sqlite.lock import OwnerLock
 from postroom.version import __version__
-from postroom.web.forms import PageServices
 from postroom.web.pages import page_routes
+from postroom.web.site import PageServices
 
 if TYPE_CHECKING:
     from postroom.mcp_server.endpoint import McpOverHttp
@@ -164,7 +164,9 @@ class Site:
             *people_routes(self._people),
             *([] if application.gateway is None else application.gateway.routes()),
             *page_routes(
-                application.store, clock=application.clock, services=self._page_services(questions, runs)
+                application.store.runs.store,
+                clock=application.clock,
+                services=self._page_services(questions, runs),
             ),
         ]
 

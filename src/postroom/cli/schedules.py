@@ -11,6 +11,7 @@ from postroom.cli.client import Server
 from postroom.cli.help_text import examples
 from postroom.cli.options import HERE, AsJson, DataDir, OneProject, Project, project_key, seconds
 from postroom.contracts.errors import InvalidArgument
+from postroom.web.wording import every
 
 app = typer.Typer(
     help="Send messages on a schedule, for example to Ada every Monday at 9:00.",
@@ -161,4 +162,4 @@ def remove(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> Non
 
 
 def _rhythm(one: Mapping[str, Any]) -> str:
-    return f"{one['cron']} {one['zone']}" if one["cron"] else f"every {one['every_seconds']:g} s"
+    return f"{one['cron']} {one['zone']}" if one["cron"] else every(round(one["every_seconds"] * 1000))

@@ -253,11 +253,15 @@ class Floor:
     """What goes on in a project now, seen in one consistent view of the store."""
 
     works: Sequence[Work] = ()
-    """Open runs: those at work first, then those that ask, then the queue."""
+    """Open runs, at most 2,000: those at work first, then those that ask, then the queue."""
+    open_in_all: int = 0
+    """How many runs are open."""
     questions: Sequence[OpenQuestion] = ()
     """The longest open first."""
     given_up: Sequence[Work] = ()
     """The last given up first."""
+    given_up_in_all: int = 0
+    """How many dead letters there are, counted up to 500; `given_up` has the newest of them."""
     waiting: Sequence[Waiting] = ()
     """Messages that wait for the next run of their reader."""
     last_lines: Mapping[str, str] = field(default_factory=dict)

@@ -148,7 +148,7 @@ async def without_files(activation: RunActivation) -> RunActivation:
                 known = await control.files.not_taken(file, "agents on another server get no files")
             why = one_line(known.missing or "")
             said = why if known.transcript is None else f"its transcript: {_all_of(known.transcript)}"
-            lines.append(f"[The file {known.described} is not here: {said}]")
+            lines.append(f"[The file {known.described} is missing: {said}]")
         messages.append(_saying(message, lines) if lines else message)
     return replace(activation, messages=tuple(messages))
 

@@ -22,9 +22,10 @@ from postroom.contracts.tokens import RUN_PREFIX, TOKEN_PREFIX, Grant
 from postroom.http_api.errors import Problem, internal_error, problem_of, reported
 from postroom.http_api.other_servers import OtherServers
 from postroom.http_api.requests import Head, Headers, Malformed, is_own_origin, request_id_of
-from postroom.http_api.sessions import Sessions, login_address
+from postroom.http_api.sessions import login_address
 from postroom.log import binding, get_logger
 from postroom.mcp_server.callers import AGENT_TOKEN_SCOPE, GRANT_SCOPE, OPERATOR_SCOPE
+from postroom.services.login_codes import Sessions
 
 Caller = Literal["anyone", "operator", "person", "agent", "token"]
 """Nobody in particular (public paths); who has the server's token; who logged in to the pages; an agent; who

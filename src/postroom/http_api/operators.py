@@ -312,7 +312,7 @@ def run_routes(runs: WorkService) -> list[Route]:
     async def listed(request: Request) -> Response:
         project = request.query_params.get("project")
         slug = "" if project is None else await runs.slug(project)
-        works, waiting = await runs.works(slug), await runs.waiting(slug)
+        works, waiting = await runs.works(slug), await runs.store.read(partial(runs.waiting, slug=slug))
         return JSONResponse({"runs": [told(one) for one in works], "waiting": [told(one) for one in waiting]})
 
     async def shown(request: Request) -> Response:
@@ -325,7 +325,8 @@ def run_routes(runs: WorkService) -> list[Route]:
 
     async def floor(request: Request) -> Response:
         slug = await runs.slug(request.query_params.get("project", ""))
-        return JSONResponse(told(await runs.floor(slug)))
+        health = await runs.health()
+        return JSONResponse(told(await runs.store.read(partial(runs.floor, slug=slug, health=health))))
 
     async def dead(_: Request) -> Response:
         return JSONResponse({"dead": [dict(one) for one in await runs.dead()]})

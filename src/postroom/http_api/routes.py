@@ -15,7 +15,7 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.errors import PostroomError, ResultTooEarly
 from postroom.executors.remote import RemoteExecutor
 from postroom.http_api.chat_routes import ChatOperations, UndeliveredOperations, chat_routes
-from postroom.http_api.errors import Problem, internal_error, reported, status_of
+from postroom.http_api.errors import Problem, internal_error, reported
 from postroom.http_api.operations import FreshReadiness, Operations
 from postroom.http_api.operators import (
     admin_routes,
@@ -35,6 +35,7 @@ from postroom.services.following import EventFollowing
 from postroom.services.questions import QuestionService
 from postroom.services.runners import RunnerService
 from postroom.services.schedules import MailSchedules
+from postroom.services.statuses import status_of
 from postroom.services.work import WorkService
 from postroom.version import __version__
 

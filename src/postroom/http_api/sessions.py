@@ -5,11 +5,8 @@ written. It ends after thirty days, when the server's token changes, or by loggi
 server takes it again. Codes are in the store; failed attempts are kept in memory only.
 """
 
-import hashlib
-import hmac
 import html
 import re
-import secrets
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
@@ -23,88 +20,18 @@ from starlette.routing import Route
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import StoreError
 from postroom.contracts.quoting import sentence
-from postroom.http_api.errors import CHALLENGE, status_of
+from postroom.http_api.errors import CHALLENGE
 from postroom.log import get_logger
-from postroom.services.login_codes import FORM_TOKEN, EndedSessions, LoginCodes, typed_in
+from postroom.services.login_codes import FORM_TOKEN, SESSION_LIFE, LoginCodes, Sessions, typed_in
+from postroom.services.statuses import status_of
 
-SESSION_LIFE: Final = timedelta(days=30)
 MOST_FAILURES: Final = 10
 FAILURE_WINDOW: Final = timedelta(minutes=1)
 _MOST_CALLERS: Final = 1024
 _FORM_TYPE: Final = "application/x-www-form-urlencoded"
-_COOKIE: Final = re.compile(r"([0-9]{13,15})\.([A-Za-z0-9_-]{22})\.([0-9a-f]{64})")
 _OWN: Final = re.compile(r"/(?![/\\])[\x21-\x5b\x5d-\x7e]{0,2000}")
 """A path of this server, with its query. A second slash would name another server."""
 _LOG = get_logger(__name__)
-
-
-class Sessions:
-    """Makes and recognises the cookie of somebody who logged in."""
-
-    def __init__(self, key: bytes, clock: Clock, ended: EndedSessions) -> None:
-        """`key` is secret and derived from the server's token for this purpose."""
-        self._key = key
-        self._clock = clock
-        self._ended = ended
-        # Cookies know no ports: two servers on one machine must not overwrite each other's.
-        self.cookie_name = f"postroom_{hashlib.sha256(key).hexdigest()[:8]}"
-
-    def issue(self) -> str:
-        """Return the value of a new session's cookie."""
-        ends_at = self._clock.now() + milliseconds(SESSION_LIFE)
-        payload = f"{ends_at}.{secrets.token_urlsafe(16)}"
-        return f"{payload}.{self._signature(payload)}"
-
-    async def recognises(self, cookies: str) -> bool:
-        """Return whether a Cookie header holds a session that this server gave out and that has not ended.
-
-        Raises:
-            StoreError: it cannot be known whether it was logged out.
-        """
-        session = self._session_in(cookies)
-        return session is not None and not await self._ended.holds(session)
-
-    async def end(self, cookies: str) -> None:
-        """End the session in a Cookie header at every server; nothing where there is none.
-
-        Raises:
-            StoreError: it could not be ended, and is taken still.
-        """
-        session = self._session_in(cookies)
-        if session is not None:
-            await self._ended.add(session, ends_at=int(session.partition(".")[0]))
-
-    def form_token(self, cookies: str) -> str | None:
-        """Return what a form of ours holds to be taken from this session; None when there is no session.
-
-        It can be made of the cookie and the key alone, and says nothing about either.
-        """
-        session = self._session_in(cookies)
-        return None if session is None else self._signature(f"form.{session}")
-
-    def takes_form(self, cookies: str, token: str) -> bool:
-        """Return whether a form that holds this token was made for this session."""
-        expected = self.form_token(cookies)
-        return expected is not None and hmac.compare_digest(
-            expected.encode(), token.encode("utf-8", "replace")
-        )
-
-    def _session_in(self, cookies: str) -> str | None:
-        for part in cookies.split(";"):
-            name, _, value = part.strip().partition("=")
-            if name == self.cookie_name and self._holds(value):
-                return value
-        return None
-
-    def _holds(self, value: str) -> bool:
-        found = _COOKIE.fullmatch(value)
-        if found is None:
-            return False
-        signed = hmac.compare_digest(self._signature(f"{found[1]}.{found[2]}"), found[3])
-        return signed and int(found[1]) > self._clock.now()
-
-    def _signature(self, payload: str) -> str:
-        return hmac.digest(self._key, payload.encode(), "sha256").hex()
 
 
 class Attempts:

@@ -1,16 +1,18 @@
 """What goes on in a project now: one look over one consistent view, with a bounded number of statements."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from itertools import islice
 from typing import Any, Final
 
 from postroom.contracts.dispatch import LEASE_ENDED, OWNER_GONE, RunDispatch, RunDispatchStatus
 from postroom.contracts.mail import Message, Project, Reservation
-from postroom.contracts.run_stores import MAX_PAGE, RunQuery
+from postroom.contracts.run_stores import MAX_PAGE
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
 from postroom.contracts.timeline import Attempt, Span
 from postroom.contracts.work import (
     Floor,
+    HealthFact,
     Held,
     OwedMessage,
     ReservationConflict,
@@ -27,7 +29,7 @@ from postroom.mail.waking.open_questions import why_held
 from postroom.mail.waking.prompts import messages_named
 from postroom.services.last_lines import last_lines
 from postroom.services.questions import asked_in, open_question
-from postroom.services.runs import OPEN_STATUSES, project_threads, whose
+from postroom.services.runs import dispatches_of, open_runs, project_threads, whose
 from postroom.stores.mail.access import MailReads
 from postroom.stores.transaction import Transaction
 
@@ -36,7 +38,10 @@ MOST_LINES: Final = 16
 MOST_GIVEN_UP: Final = 8
 MOST_WAITING: Final = 8
 """Threads whose waiting messages are read."""
-_PAGES: Final = 10
+MOST_DEAD: Final = 500
+"""Dead letters of a project are counted up to here."""
+_MOST_RUNS: Final = 2_000
+"""Open runs of a project that are looked at, and dispatches of each status."""
 _WELL: Final = (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED)
 LEASES: Final = 200
 """Live reservations that are looked at: the oldest."""
@@ -53,30 +58,38 @@ _OF_HELD: Final = tuple(one.name for one in fields(Held))
 _ORDER: Final[tuple[WorkState, ...]] = ("at work", "asks", "queued")
 
 
-def floor_of(tx: Transaction, slug: str) -> Floor:
+def floor_of(tx: Transaction, slug: str, health: Sequence[HealthFact] = ()) -> Floor:
     """Return what goes on in a project now."""
     prefix, now = project_threads(slug), tx.now()
-    runs = open_runs(tx, prefix)
+    runs = list(islice(open_runs(tx, slug), _MOST_RUNS))
     rows = {
-        one.run_id: one
+        row.run_id: row
         for status in (RunDispatchStatus.CLAIMED, RunDispatchStatus.QUEUED)
-        for one in _dispatches(tx, status, prefix)
+        for row in islice(dispatches_of(tx, status, prefix), _MOST_RUNS)
     }
     why = _Why(runs, rows, now)
-    works = [_open_work(run, rows.get(run.run_id) or dispatch_of(tx, run), why) for run in runs]
+    works = [work_of(run, rows.get(run.run_id) or dispatch_of(tx, run), why) for run in runs]
     works.sort(key=lambda one: (_ORDER.index(one.state), one.created_at))
-    given_up = _given_up(tx, prefix)
+    dead = list(islice(dispatches_of(tx, RunDispatchStatus.DEAD_LETTER, prefix), _MOST_RUNS))
+    given_up = [
+        work_of(run, row)
+        for row in dead[::-1][:MOST_GIVEN_UP]
+        if (run := tx.runs.threads.load_run(row.run_id)) is not None
+    ]
     project = tx.mail.project(slug)
     last = {one.run_id: last_lines(tx, one.run_id) for one in (*works, *given_up)[:MOST_LINES]}
     return Floor(
         **({} if project is None else _of_mail(tx.mail, project, now)),
         waits=_waits(tx.mail, works, given_up),
         works=works,
+        open_in_all=len(runs) if len(runs) < _MOST_RUNS else tx.runs.threads.count_open(prefix),
         questions=[open_question(*one) for one in asked_in(runs)],
         given_up=given_up,
-        waiting=_waiting(tx, prefix, why),
+        given_up_in_all=min(len(dead), MOST_DEAD),
+        waiting=waiting_messages(tx, slug, MOST_WAITING),
         last_lines={run_id: text for run_id, (text, _) in last.items() if text},
         heard_at={run_id: at for run_id, (_, at) in last.items() if at is not None},
+        health=health,
     )
 
 
@@ -94,14 +107,22 @@ def state_of(run: RunRecord, row: RunDispatch | None) -> WorkState:
     return "queued"
 
 
-def work_of(
-    run: RunRecord, row: RunDispatch | None, *, state: WorkState, why: str, until: int | None, gate: str = ""
-) -> Work:
-    """Return a run as people see it."""
+def work_of(run: RunRecord, row: RunDispatch | None, waits: "_Why | None" = None) -> Work:
+    """Return a run as people see it; `waits` says why a queued run waits, which else is left open."""
+    state, why, until = state_of(run, row), "", None
+    is_dead = row is not None and row.status is RunDispatchStatus.DEAD_LETTER
+    if state == "queued" and row is None:
+        why = "" if waits else "it is being queued"
+    elif state == "queued" and row is not None and waits is not None:
+        why, until = waits.of_queued(row)
+    elif state == "asks":
+        why = why_held(whose(run.thread_id)[1], run)
+    elif state == "failed" or is_dead:
+        ended = "" if run.termination is None else run.termination.value or run.termination.type.value
+        why = run.error or ended or (row.last_error if row is not None else None) or ""
     slug, name = whose(run.thread_id)
     in_chat = is_chat(run.thread_id)
     chat = target_of(run.thread_id) if in_chat else ""
-    is_dead = row is not None and row.status is RunDispatchStatus.DEAD_LETTER
     return Work(
         run_id=run.run_id,
         project=slug,
@@ -116,7 +137,6 @@ def work_of(
         interruptions=0 if row is None else row.interruption_count,
         dispatch_id=run.dispatch_id,
         why=why,
-        gate=gate,
         until=until,
         questions=len(run.answered) + len(run.open_tickets),
         parent_run_id=run.parent_run_id,
@@ -125,7 +145,7 @@ def work_of(
         can_hasten=state == "queued"
         and row is not None
         and row.attempt_count + row.interruption_count > 0
-        and until is not None,
+        and (until is not None or waits is None),
         can_replay=is_dead and not has_waiting_caller(chat),
         can_discard=is_dead,
     )
@@ -236,29 +256,23 @@ def _waits(reads: MailReads, works: Sequence[Work], given_up: Sequence[Work]) ->
 
 
 class _Why:
-    """Says why something waits, by what is known of the open runs."""
+    """Says why a queued run waits, by what is known of the open runs."""
 
     def __init__(self, runs: Sequence[RunRecord], rows: Mapping[str, RunDispatch], now: int) -> None:
         self._now = now
-        self._at_work = {
-            one.thread_id: one.run_id for one in rows.values() if one.status is RunDispatchStatus.CLAIMED
-        }
+        self._at_work = {one.thread_id for one in rows.values() if one.status is RunDispatchStatus.CLAIMED}
         self._asking = {run.thread_id: run for run in runs if run.holds_others}
 
     def of_queued(self, row: RunDispatch) -> tuple[str, int | None]:
         """Return why a dispatch is not executing, and until when, where that is known."""
         if row.available_at > self._now:
             return _why_later(row), row.available_at
-        behind = self.behind(row.thread_id)
-        return (behind[0] if behind else "it is about to start, or waits for a free slot"), None
-
-    def behind(self, thread_id: str) -> tuple[str, str] | None:
-        """Return why messages to an agent wait, and the run behind which they do; None when none is open."""
-        name = whose(thread_id)[1]
-        if (run_id := self._at_work.get(thread_id)) is not None:
-            return f"{name} is active, and reads this message afterwards", run_id
-        asks = self._asking.get(thread_id)
-        return None if asks is None else (why_held(name, asks), asks.run_id)
+        name = whose(row.thread_id)[1]
+        if row.thread_id in self._at_work:
+            return f"{name} is active, and reads this message afterwards", None
+        if (asks := self._asking.get(row.thread_id)) is not None:
+            return why_held(name, asks), None
+        return "it is about to start, or waits for a free slot", None
 
 
 def _why_later(row: RunDispatch) -> str:
@@ -271,78 +285,45 @@ def _why_later(row: RunDispatch) -> str:
     )
 
 
-def _open_work(run: RunRecord, row: RunDispatch | None, why: _Why) -> Work:
-    state, reason, until = state_of(run, row), "", None
-    if state == "queued" and row is not None:
-        reason, until = why.of_queued(row)
-    elif state == "asks":
-        reason = why_held(whose(run.thread_id)[1], run)
-    return work_of(run, row, state=state, why=reason, until=until)
-
-
 def dispatch_of(tx: Transaction, run: RunRecord) -> RunDispatch | None:
     """Return the dispatch of a run, if it is still stored and belongs to this run."""
     row = None if run.dispatch_id is None else tx.runs.dispatches.load(run.dispatch_id)
     return row if row is not None and row.run_id == run.run_id else None
 
 
-def open_runs(tx: Transaction, prefix: str) -> list[RunRecord]:
-    """Return the runs that are not done of threads whose ids begin so, by run id, up to 2,000."""
-    found, after = list[RunRecord](), ""
-    for _ in range(_PAGES):
-        query = RunQuery(statuses=OPEN_STATUSES, after=after, thread_prefix=prefix)
-        page = tx.runs.threads.list_runs(query, MAX_PAGE)
-        found += page
-        if len(page) < MAX_PAGE:
-            break
-        after = page[-1].run_id
-    return found
+def waiting_messages(tx: Transaction, slug: str, most_threads: int | None = None) -> list[Waiting]:
+    """Return the messages that wait for the next run of their reader in a project, or with "" in all.
 
-
-def _dispatches(tx: Transaction, status: RunDispatchStatus, prefix: str) -> list[RunDispatch]:
-    found, after = list[RunDispatch](), None
-    for _ in range(_PAGES):
-        page = tx.runs.dispatches.by_status(status, limit=MAX_PAGE, after=after, thread_prefix=prefix)
-        found += page
-        if len(page) < MAX_PAGE:
-            break
-        after = (page[-1].updated_at, page[-1].dispatch_id)
-    return found
-
-
-def _given_up(tx: Transaction, prefix: str) -> list[Work]:
-    found = []
-    for row in _dispatches(tx, RunDispatchStatus.DEAD_LETTER, prefix)[::-1][:MOST_GIVEN_UP]:
-        run = tx.runs.threads.load_run(row.run_id)
-        if run is not None:
-            ended = "" if run.termination is None else run.termination.value or run.termination.type.value
-            why = run.error or ended or row.last_error or ""
-            found.append(work_of(run, row, state=state_of(run, row), why=why, until=None))
-    return found
-
-
-def _waiting(tx: Transaction, prefix: str, why: _Why) -> list[Waiting]:
-    threads, after = list[str](), ""
-    for _ in range(_PAGES):
-        page = tx.runs.messages.threads_with_waiting(MAX_PAGE, after)
-        threads += [one for one in page if one.startswith(prefix)]
-        if len(page) < MAX_PAGE:
-            break
-        after = page[-1]
+    The message that waits longest comes first. With `most_threads` the first threads by id are looked at.
+    """
     found = list[Waiting]()
-    for thread_id in threads[:MOST_WAITING]:
-        slug, name = whose(thread_id)
-        reason, run_id = why.behind(thread_id) or ("its next run takes the message", None)
+    for thread_id in islice(_threads_waiting(tx, project_threads(slug)), most_threads):
+        project, name = whose(thread_id)
+        claimed = tx.runs.dispatches.claimed(thread_id)
+        latest = tx.runs.threads.latest_runs(thread_id, 1)
+        why, behind = "its next run takes the message", None
+        if claimed is not None:
+            why, behind = "it is active, and reads this message afterwards", claimed.run_id
+        elif latest and latest[0].status is RunStatus.WAITING:
+            why, behind = why_held(name, latest[0]), latest[0].run_id
         found += [
             Waiting(
                 message=number,
-                project=slug,
+                project=project,
                 agent=name,
                 since_at=one.created_at,
-                why=reason,
-                behind_run_id=run_id,
+                why=why,
+                behind_run_id=behind,
             )
             for one in tx.runs.messages.waiting(thread_id)
             for number in messages_named([one.message.id or ""])
         ]
     return sorted(found, key=lambda one: one.since_at)
+
+
+def _threads_waiting(tx: Transaction, prefix: str) -> Iterator[str]:
+    """Yield the threads, by id, whose ids begin with `prefix` and on which messages wait for a run."""
+    after = ""
+    while page := tx.runs.messages.threads_with_waiting(MAX_PAGE, after):
+        yield from (thread_id for thread_id in page if thread_id.startswith(prefix))
+        after = page[-1]

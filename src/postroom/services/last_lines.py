@@ -1,11 +1,13 @@
-"""What a run said last, in a few lines for people: beside a question, and beside who is at work."""
+"""The output of a run for people: all of it, its end, and its last lines."""
 
 import json
+from collections.abc import Sequence
 from typing import Final
 
-from postroom.contracts.events import EventScope
+from postroom.contracts.events import CanonicalEvent, EventScope
 from postroom.contracts.quoting import end_of, without_escapes, without_unfinished
-from postroom.dispatch.sinks import said
+from postroom.contracts.work import Output
+from postroom.dispatch.sinks import MORE_NOTE, SHOWN, said
 from postroom.stores.transaction import Transaction
 
 EVENTS: Final = 12
@@ -15,19 +17,34 @@ _LINE: Final = 400
 """Characters."""
 
 
+def newest_events(tx: Transaction, run_id: str, most: int) -> tuple[list[CanonicalEvent], int, bool]:
+    """Return up to `most` newest events of a run, the number of the newest, and whether older ones exist."""
+    key = EventScope.run(run_id).key
+    oldest, newest = tx.events.bounds(key)
+    begin = max(newest - most, oldest - 1, 0)
+    return [event for _, event in tx.events.of_scope(key, after=begin, limit=most)], newest, begin > 0
+
+
+def output_in(events: Sequence[CanonicalEvent], newest: int, *, is_cut: bool, most: int = SHOWN) -> Output:
+    """Return the last lines, in `most` characters, that a run has put out in these events of its log.
+
+    `newest` is the number of the last event. `is_cut` says that older events are not among these.
+    """
+    text = "".join(map(said, events))
+    shown = end_of(text, most, begins_within=is_cut)
+    return Output(
+        text=shown, is_cut=is_cut or len(text) > most, is_kept_whole=MORE_NOTE not in shown, after=newest
+    )
+
+
 def last_lines(tx: Transaction, run_id: str) -> tuple[str, int | None]:
     """Return the last lines that a run has put out, and when its newest event came.
 
     Without lines the text is empty; without events the instant is None.
     """
-    key = EventScope.run(run_id).key
-    oldest, newest = tx.events.bounds(key)
-    if not newest:
-        return "", None
-    after = max(newest - EVENTS, oldest - 1, 0)
-    events = tx.events.behind(key, after, EVENTS).events
-    text = "".join(map(said, events))
-    return for_people(text, is_cut=after > 0), max((one.created_at for one in events), default=None)
+    events, _, is_cut = newest_events(tx, run_id, EVENTS)
+    at = max((one.created_at for one in events), default=None)
+    return for_people("".join(map(said, events)), is_cut=is_cut), at
 
 
 def for_people(text: str, *, is_cut: bool) -> str:

@@ -1,6 +1,8 @@
-"""Codes that open the pages once, at any server, and sessions of the pages that were logged out."""
+"""Codes that open the pages once, at any server, and the sessions of people who logged in to the pages."""
 
 import hashlib
+import hmac
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -15,6 +17,8 @@ _TYPED: Final = ("subject", "body", "why")
 """Fields of the pages' forms in which people write."""
 CODE_LIFE: Final = timedelta(minutes=10)
 MOST_CODES: Final = 20
+SESSION_LIFE: Final = timedelta(days=30)
+_COOKIE: Final = re.compile(r"([0-9]{13,15})\.([A-Za-z0-9_-]{22})\.([0-9a-f]{64})")
 
 
 def typed_in(fields: Mapping[str, Sequence[str]]) -> list[str]:
@@ -77,6 +81,75 @@ class EndedSessions:
         """
         hashed = _hidden(session)
         await self._store.write(lambda tx: tx.end_session(hashed, ends_at=ends_at))
+
+
+class Sessions:
+    """Makes and recognises the cookie of somebody who logged in."""
+
+    def __init__(self, key: bytes, clock: Clock, ended: EndedSessions) -> None:
+        """`key` is secret and derived from the server's token for this purpose."""
+        self._key = key
+        self._clock = clock
+        self._ended = ended
+        # Cookies know no ports: two servers on one machine must not overwrite each other's.
+        self.cookie_name = f"postroom_{hashlib.sha256(key).hexdigest()[:8]}"
+
+    def issue(self) -> str:
+        """Return the value of a new session's cookie."""
+        ends_at = self._clock.now() + milliseconds(SESSION_LIFE)
+        payload = f"{ends_at}.{secrets.token_urlsafe(16)}"
+        return f"{payload}.{self._signature(payload)}"
+
+    async def recognises(self, cookies: str) -> bool:
+        """Return whether a Cookie header holds a session that this server gave out and that has not ended.
+
+        Raises:
+            StoreError: it cannot be known whether it was logged out.
+        """
+        session = self._session_in(cookies)
+        return session is not None and not await self._ended.holds(session)
+
+    async def end(self, cookies: str) -> None:
+        """End the session in a Cookie header at every server; nothing where there is none.
+
+        Raises:
+            StoreError: it could not be ended, and is taken still.
+        """
+        session = self._session_in(cookies)
+        if session is not None:
+            await self._ended.add(session, ends_at=int(session.partition(".")[0]))
+
+    def form_token(self, cookies: str) -> str | None:
+        """Return what a form of ours holds to be taken from this session; None when there is no session.
+
+        It can be made of the cookie and the key alone, and says nothing about either.
+        """
+        session = self._session_in(cookies)
+        return None if session is None else self._signature(f"form.{session}")
+
+    def takes_form(self, cookies: str, token: str) -> bool:
+        """Return whether a form that holds this token was made for this session."""
+        expected = self.form_token(cookies)
+        return expected is not None and hmac.compare_digest(
+            expected.encode(), token.encode("utf-8", "replace")
+        )
+
+    def _session_in(self, cookies: str) -> str | None:
+        for part in cookies.split(";"):
+            name, _, value = part.strip().partition("=")
+            if name == self.cookie_name and self._holds(value):
+                return value
+        return None
+
+    def _holds(self, value: str) -> bool:
+        found = _COOKIE.fullmatch(value)
+        if found is None:
+            return False
+        signed = hmac.compare_digest(self._signature(f"{found[1]}.{found[2]}"), found[3])
+        return signed and int(found[1]) > self._clock.now()
+
+    def _signature(self, payload: str) -> str:
+        return hmac.digest(self._key, payload.encode(), "sha256").hex()
 
 
 def _hidden(code: str) -> str:

@@ -158,9 +158,11 @@ class MessageService:
             files_bytes=rules.max_attachments_bytes,
         )
 
-    async def people(self) -> list[str]:
+    def people(self, tx: MailReads) -> list[str]:
         """Return the names of those who may write at the pages, by when they were named."""
-        return [str(one["name"]) for one in await self._people.everybody() if not one["visitor"]]
+        home = tx.project(PEOPLE_KEY)
+        named = [] if home is None else tx.agents(home.id, include_retired=False, limit=_MOST)
+        return [one.name for one in named if one.program != VISITOR]
 
     async def name(self, name: str) -> str:
         """Name a person, and return the name; one who is named stays as they are.
@@ -168,7 +170,7 @@ class MessageService:
         Raises:
             InvalidName, NameTaken: nobody can be called that.
         """
-        known = {one.casefold(): one for one in await self.people()}
+        known = {one.casefold(): one for one in await self._mail.store.read(self.people)}
         if name.casefold() in known:
             return known[name.casefold()]  # to name them again would take their chat from them
         return str((await self._people.add(name, None))["name"])

@@ -20,7 +20,8 @@ from postroom.gateway.replies import Question, number_of, question_of
 from postroom.log import get_logger
 from postroom.mail.waking.open_questions import BY_MAIL
 from postroom.services.cut_ids import whole_id
-from postroom.services.runs import RunService, whose
+from postroom.services.runs import RunService, newest_runs, open_runs, whose
+from postroom.stores.transaction import Transaction
 
 _LOG = get_logger(__name__)
 POLL_MS = 5_000
@@ -50,6 +51,7 @@ class QuestionService:
     def __init__(self, runs: RunService, clock: Clock, *, take_back_ms: int = TAKE_BACK_MS) -> None:
         """Answer questions of these runs; answers on the pages can be taken back for `take_back_ms`."""
         self._runs = runs
+        self._store = runs.stores.store
         self._clock = clock
         self._take_back_ms = take_back_ms
 
@@ -63,7 +65,7 @@ class QuestionService:
                 "run_id": run.run_id,
                 "waiting_since": iso(run.updated_at),
             }
-            for run, question in await self._open(None)
+            for run, question in await self._store.read(lambda tx: _open(tx, None))
         ]
 
     async def answer(self, number: str, *, approved: bool, why: str) -> Mapping[str, object]:
@@ -75,9 +77,11 @@ class QuestionService:
             StaleDecision: The question is not open; the error names the questions that are.
             InvalidArgument: Several numbers begin like this, or several open questions have this number.
         """
-        number, asked = number.strip().lower(), await self._open(None)
+        number = number.strip().lower()
+        asked, runs = await self._store.read(lambda tx: (_open(tx, None), newest_runs(tx, "", each=_EACH)))
         numbers = [one.number for _, one in asked]
-        given = {one.number: one for one in await self._given_lately()}
+        answered = [self._given(run, ticket) for run in runs for ticket in run.answered]
+        given = {one.number: one for one in answered}
         remedy = "see `postroom questions list`"
         meant = whole_id(number, [*numbers, *given], what="questions", remedy=remedy)
         if meant not in numbers:
@@ -92,53 +96,36 @@ class QuestionService:
         await self._hand_over(run, question, approved=approved, why=why, by="", at=COMMAND_LINE)
         return {"number": question.number, "answer": "yes" if approved else "no"}
 
-    async def open_questions(self, slug: str) -> Sequence[OpenQuestion]:
+    def open_questions(self, tx: Transaction, slug: str) -> Sequence[OpenQuestion]:
         """Return what a project's agents wait to be told, the run that waits longest first."""
-        return [open_question(*one) for one in await self._open(slug)]
+        return [open_question(*one) for one in _open(tx, slug)]
 
-    async def given_answers(self, slug: str, *, limit: int) -> Sequence[GivenAnswer]:
+    def given_answers(self, tx: Transaction, slug: str, *, limit: int) -> Sequence[GivenAnswer]:
         """Return what a project's agents were told lately, the newest answer first."""
-        runs = await self._runs.newest(slug, each=_EACH)
+        runs = newest_runs(tx, slug, each=_EACH)
         found = [self._given(run, one) for run in runs for one in run.answered]
         return sorted(found, key=lambda one: one.answered_at, reverse=True)[:limit]
 
-    async def given_answer(self, slug: str, run_id: str, number: str) -> GivenAnswer | None:
+    def given_answer(self, tx: Transaction, slug: str, run_id: str, number: str) -> GivenAnswer | None:
         """Return the answer that a question of a project's run has; None when it has none that is known."""
-        run = await self._runs.stores.threads.load_run(run_id)
+        run = tx.runs.threads.load_run(run_id)
         if run is None or whose(run.thread_id)[0] != slug:
             return None
-        return next(
-            (one for ticket in run.answered if (one := self._given(run, ticket)).number == number), None
-        )
+        given = [one for one in run.answered if number_of(run_id, one.ticket) == number]
+        return self._given(run, given[0]) if given else None
 
-    async def decide(
-        self, slug: str, run_id: str, number: str, *, approved: bool, why: str, by: str
-    ) -> GivenAnswer:
-        """Answer a question of a project's run for a person at the pages, and return what is kept of it.
+    async def decide(self, slug: str, run_id: str, number: str, *, approved: bool, why: str, by: str) -> None:
+        """Answer a question of a project's run for a person at the pages.
 
         Raises:
             StaleDecision: it is not open, or not any more; no run is told anything.
         """
-        asked = [
-            (run, one) for run, one in await self._open(slug) if (run.run_id, one.number) == (run_id, number)
-        ]
-        if not asked:
-            now = [question for run, question in await self._open(slug) if run.run_id == run_id]
-            raise _stale(number, await self.given_answer(slug, run_id, number), now)
-        run, question = asked[0]
+        asked = await self._store.read(lambda tx: _open(tx, slug))
+        meant = [(run, one) for run, one in asked if (run.run_id, one.number) == (run_id, number)]
+        if not meant:
+            raise await self._stale(slug, run_id, number)
+        run, question = meant[0]
         await self._hand_over(run, question, approved=approved, why=why, by=by, at=PAGES)
-        return GivenAnswer(
-            number=question.number,
-            text=question.text,
-            run_id=run.run_id,
-            approved=approved,
-            why=why,
-            by=by,
-            where=_PLACES[PAGES],
-            answered_at=self._clock.now(),
-            project=slug,
-            agent=whose(run.thread_id)[1],
-        )
 
     async def _hand_over(
         self, run: RunRecord, question: Question, *, approved: bool, why: str, by: str, at: str
@@ -147,10 +134,16 @@ class QuestionService:
         # A budget that is granted lets other runs begin at once: that answer cannot be taken back.
         delay_ms = self._take_back_ms if at == PAGES and not answers_budget([question.call_id]) else 0
         if not await answer_run(self._runs.mailbox, run.thread_id, question, decision, delay_ms=delay_ms):
-            slug, _ = whose(run.thread_id)
-            before = await self.given_answer(slug, run.run_id, question.number)
-            now = [other for other_run, other in await self._open(slug) if other_run.run_id == run.run_id]
-            raise _stale(question.number, before, now)
+            raise await self._stale(whose(run.thread_id)[0], run.run_id, question.number)
+
+    async def _stale(self, slug: str, run_id: str, number: str) -> StaleDecision:
+        """Return the refusal of an answer to a question of a run that is not open, or not any more."""
+
+        def look(tx: Transaction) -> StaleDecision:
+            now = [question for run, question in _open(tx, slug) if run.run_id == run_id]
+            return _stale(number, self.given_answer(tx, slug, run_id, number), now)
+
+        return await self._store.read(look)
 
     async def take_back(self, slug: str, run_id: str, number: str) -> None:
         """Take back an answer that was given on the pages: the question is open again.
@@ -173,10 +166,6 @@ class QuestionService:
             remedy="write to the agent, or cancel its run",
         )
 
-    async def _given_lately(self) -> list[GivenAnswer]:
-        runs = await self._runs.newest("", each=_EACH)
-        return [self._given(run, one) for run in runs for one in run.answered]
-
     def _given(self, run: RunRecord, answered: AnsweredTicket) -> GivenAnswer:
         question, decision = question_of(run, answered.ticket), answered.decision
         slug, name = whose(run.thread_id)
@@ -196,8 +185,9 @@ class QuestionService:
             can_take_back=where == PAGES and is_fresh and run.status is RunStatus.WAITING,
         )
 
-    async def _open(self, slug: str | None) -> list[tuple[RunRecord, Question]]:
-        return asked_in(await self._runs.open(slug, (RunStatus.WAITING,)))
+
+def _open(tx: Transaction, slug: str | None) -> list[tuple[RunRecord, Question]]:
+    return asked_in(open_runs(tx, slug, (RunStatus.WAITING,)))
 
 
 def asked_in(runs: Iterable[RunRecord]) -> list[tuple[RunRecord, Question]]:

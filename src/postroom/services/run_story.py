@@ -2,22 +2,24 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, Literal
 
-from postroom.contracts.errors import CursorExpired
-from postroom.contracts.events import CanonicalEvent, EventScope
+from postroom.contracts.events import CanonicalEvent
 from postroom.contracts.mail import Agent, Message, Project, Reservation
 from postroom.contracts.messages import Json, Role
 from postroom.contracts.run_stores import MAX_PAGE, MessageQuery
-from postroom.contracts.runs import AnsweredTicket, RunRecord, RunWaitingTicket, Usage
+from postroom.contracts.runs import RunRecord, RunWaitingTicket, Usage
 from postroom.contracts.timeline import Attempt, Span
+from postroom.contracts.tools import ToolCallResume
+from postroom.contracts.work import Output
 from postroom.dispatch.sinks import CALL, CALL_DONE, MODEL_CALL
 from postroom.mail.reservations import in_run
-from postroom.mail.service import Mail
 from postroom.mail.waking.prompts import messages_named
-from postroom.services.runs import RunService, whose
-from postroom.stores.mail.access import MailReads
+from postroom.services.last_lines import newest_events, output_in
+from postroom.services.runs import whose
+from postroom.stores.transaction import Transaction
 
 Kind = Literal["message", "wrote", "says", "call", "asked", "failed", "interrupted"]
 STEPS: Final = 400
@@ -60,27 +62,33 @@ class Story:
     model_ms: int = 0
     tool_ms: int = 0
     held: Sequence[Reservation] = ()
+    """What the agent holds while its run is open; afterwards what the run has left reserved."""
+    output: Output = field(default_factory=partial(Output, text=""))
+    """The end of what the run has put out."""
 
 
-async def story_of(runs: RunService, mail: Mail, run: RunRecord, *, now: int) -> Story:
-    """Return what a run did so far.
-
-    Raises:
-        StoreError: it could not be read.
-    """
-    query = MessageQuery(run_id=run.run_id, limit=MAX_PAGE)
-    records = await runs.stores.threads.list_message_records(run.thread_id, query)
-    triggers = list(run.input.trigger_message_ids if run.input else ())
+def story_of(tx: Transaction, run: RunRecord) -> Story:
+    """Return what a run did so far."""
+    query = MessageQuery(run_id=run.run_id)
+    records = tx.runs.messages.list(run.thread_id, query, MAX_PAGE)
     named = [one.message.id or "" for one in records if one.message.role is Role.USER]
-    prompts = messages_named(triggers)
+    prompts = messages_named(run.input.trigger_message_ids if run.input else ())
     wanted = list(dict.fromkeys([*prompts, *messages_named(named)]))
-    events = await _logged(runs, run.run_id)
-    seen = await mail.store.read(lambda reads: _mail_of(reads, run, wanted, now))
+    events, newest, is_cut = newest_events(tx, run.run_id, _LOOKED_AT)
+    slug, name = whose(run.thread_id)
+    attempts, held = tx.mail.attempts_of_runs([run.run_id]), list[Reservation]()
+    project = tx.mail.project(slug)
+    agent = None if project is None else tx.mail.agent(project.id, name)
     steps = [
-        Step(at=max(one.created_at, run.created_at), kind="message", message=one, is_prompt=one.id in prompts)
-        for one in seen.came
+        Step(at=max(one.created_at, run.created_at), kind="message", message=one, is_prompt=number in prompts)
+        for number, one in sorted(tx.mail.messages(wanted).items())
     ]
-    steps += [Step(at=one.created_at, kind="wrote", message=one) for one in seen.wrote]
+    if project is not None and agent is not None:
+        if run.is_open:
+            held = tx.mail.live_reservations(project.id, now=tx.now(), agent_id=agent.id, limit=_HELD)
+        else:
+            held = tx.mail.reserved_in(in_run(run.run_id), now=tx.now())
+        steps += _wrote(tx, project, agent, attempts)
     steps += [
         Step(at=one.created_at, kind="says", text=one.message.text())
         for one in records
@@ -88,8 +96,8 @@ async def story_of(runs: RunService, mail: Mail, run: RunRecord, *, now: int) ->
     ]
     calls = _calls(events)
     steps += calls
-    steps += [_asked(one) for one in run.answered]
-    steps += [_open(one) for one in run.open_tickets]
+    steps += [_asked(one.ticket, one.decision) for one in run.answered]
+    steps += [_asked(one) for one in run.open_tickets]
     steps += [
         Step(
             at=one.ended_at,
@@ -97,7 +105,7 @@ async def story_of(runs: RunService, mail: Mail, run: RunRecord, *, now: int) ->
             text=one.error,
             title=str(number),
         )
-        for number, one in enumerate(seen.attempts, start=1)
+        for number, one in enumerate(attempts, start=1)
         if one.outcome in ("failed", "cut_off") and one.ended_at is not None
     ]
     steps.sort(key=lambda one: (one.at, not one.is_prompt))
@@ -106,72 +114,29 @@ async def story_of(runs: RunService, mail: Mail, run: RunRecord, *, now: int) ->
         steps=steps[-STEPS:],
         is_cut=len(steps) > STEPS,
         tells_steps=bool(calls or model_calls),
-        attempts=seen.attempts,
+        attempts=attempts,
         usage=run.usage,
         models=sorted({str(one.payload.get("model")) for one in model_calls if one.payload.get("model")}),
         model_ms=sum(_number(one.payload.get("duration_ms")) for one in model_calls),
         tool_ms=sum((one.ended_at or one.at) - one.at for one in calls),
-        held=seen.held,
+        held=held,
+        output=output_in(events, newest, is_cut=is_cut),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Mail:
-    came: Sequence[Message]
-    wrote: Sequence[Message]
-    attempts: Sequence[Attempt]
-    held: Sequence[Reservation]
-    """What the agent holds while its run is open; afterwards what the run has left reserved."""
-
-
-def _mail_of(reads: MailReads, run: RunRecord, wanted: Sequence[int], now: int) -> _Mail:
-    slug, name = whose(run.thread_id)
-    project = reads.project(slug)
-    agent = None if project is None else reads.agent(project.id, name)
-    attempts = reads.attempts_of_runs([run.run_id])
-    came = sorted(reads.messages(list(wanted)).values(), key=lambda one: one.id)
-    if project is None or agent is None:
-        return _Mail(came=came, wrote=(), attempts=attempts, held=())
-    return _Mail(
-        came=came,
-        wrote=_wrote(reads, project, agent, attempts, now),
-        attempts=attempts,
-        held=reads.live_reservations(project.id, now=now, agent_id=agent.id, limit=_HELD)
-        if run.is_open
-        else reads.reserved_in(in_run(run.run_id), now=now),
-    )
-
-
-def _wrote(
-    reads: MailReads, project: Project, agent: Agent, attempts: Sequence[Attempt], now: int
-) -> list[Message]:
-    """Return what an agent wrote while a run of it was at work, or as it ended."""
+def _wrote(tx: Transaction, project: Project, agent: Agent, attempts: Sequence[Attempt]) -> list[Step]:
+    """Return the messages that an agent wrote while a run of it was at work, or as it ended."""
     if not attempts:
         return []
-    spans = [(one.began_at, one.ended_at if one.ended_at is not None else now) for one in attempts]
+    spans = [(one.began_at, one.ended_at if one.ended_at is not None else tx.now()) for one in attempts]
     span = Span(begin=spans[0][0], end=max(end for _, end in spans) + 1)
-    found = reads.written(project.id, span, limit=2 * _SENT, agent_id=agent.id)
     ids = [
         one.id
-        for one in found
+        for one in tx.mail.written(project.id, span, limit=2 * _SENT, agent_id=agent.id)
         if one.sender_id == agent.id and any(begin <= one.created_at <= end for begin, end in spans)
     ]
-    return sorted(reads.messages(ids[-_SENT:]).values(), key=lambda one: one.id)
-
-
-async def _logged(runs: RunService, run_id: str) -> list[CanonicalEvent]:
-    """Return the entries of a run's log that are steps."""
-    scope, events = EventScope.run(run_id), runs.stores.events
-    after, found = max(await events.count(scope) - _LOOKED_AT, 0), list[CanonicalEvent]()
-    while True:
-        try:
-            page = await events.list(scope, after=after, limit=MAX_PAGE)
-        except CursorExpired:  # older ones are gone, and those behind them were looked at by nobody
-            return found
-        found += [one for one in page.events if one.event_kind in (CALL, CALL_DONE, MODEL_CALL)]
-        if not page.events:
-            return found
-        after = page.cursor
+    written = sorted(tx.mail.messages(ids[-_SENT:]).items())
+    return [Step(at=one.created_at, kind="wrote", message=one) for _, one in written]
 
 
 def _calls(events: Sequence[CanonicalEvent]) -> list[Step]:
@@ -195,20 +160,17 @@ def _calls(events: Sequence[CanonicalEvent]) -> list[Step]:
     return found
 
 
-def _asked(one: AnsweredTicket) -> Step:
-    return Step(
-        at=one.ticket.updated_at,
-        kind="asked",
-        text=one.ticket.question,
-        ended_at=one.decision.updated_at,
-        by=one.decision.by,
-        approved=one.decision.approved,
-        result=one.decision.reason or "",
+def _asked(ticket: RunWaitingTicket, decision: ToolCallResume | None = None) -> Step:
+    asked = Step(at=ticket.updated_at, kind="asked", text=ticket.question)
+    if decision is None:
+        return asked
+    return replace(
+        asked,
+        ended_at=decision.updated_at,
+        by=decision.by,
+        approved=decision.approved,
+        result=decision.reason or "",
     )
-
-
-def _open(ticket: RunWaitingTicket) -> Step:
-    return Step(at=ticket.updated_at, kind="asked", text=ticket.question)
 
 
 def shown(value: Json) -> str:

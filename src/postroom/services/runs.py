@@ -1,8 +1,7 @@
 """The runs of a server: its one mailbox, and what executes the threads of each room."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import timedelta
-from functools import partial
 
 from prometheus_client import CollectorRegistry
 
@@ -148,38 +147,6 @@ class RunService:
             after = (page[-1].updated_at, page[-1].dispatch_id)
         return longest
 
-    async def newest(self, slug: str, *, each: int) -> list[RunRecord]:
-        """Return the newest runs of each agent of a project, or with "" of all, the last changed first.
-
-        Raises:
-            StoreError: they could not be read.
-        """
-        found: list[RunRecord] = []
-        prefix, after = project_threads(slug), ""
-        while page := await self.stores.threads.list_threads(ThreadQuery(id_prefix=prefix, after=after)):
-            after = page[-1].id
-            look = partial(_latest, [thread.id for thread in page], each)
-            found += await self.stores.store.read(look)
-        return sorted(found, key=lambda run: run.updated_at, reverse=True)
-
-    async def open(
-        self, slug: str | None, statuses: tuple[RunStatus, ...] = OPEN_STATUSES
-    ) -> list[RunRecord]:
-        """Return the runs that are not done, by run id: of a project's agents, with "" of all agents, or all.
-
-        Raises:
-            StoreError: they could not be read.
-        """
-        prefix = "" if slug is None else project_threads(slug)
-        found: list[RunRecord] = []
-        after = ""
-        while page := await self.stores.threads.list_runs(
-            RunQuery(statuses=statuses, after=after, thread_prefix=prefix)
-        ):
-            after = page[-1].run_id
-            found += page
-        return found
-
     async def stop(self) -> None:
         """Give back what is at work and end; harmless when it never started."""
         await self.mailbox.aclose(timedelta(0))
@@ -195,5 +162,39 @@ def whose(thread_id: str) -> tuple[str, str]:
     return agent_of(thread_id) or ("", "")
 
 
-def _latest(thread_ids: Sequence[str], each: int, tx: Transaction) -> list[RunRecord]:
-    return [run for name in thread_ids for run in tx.runs.threads.latest_runs(name, each)]
+def open_runs(
+    tx: Transaction, slug: str | None, statuses: tuple[RunStatus, ...] = OPEN_STATUSES
+) -> Iterator[RunRecord]:
+    """Yield the runs that are not done, by run id.
+
+    They are those of a project's agents, with "" of all agents, with None also of chats.
+    """
+    prefix, after = "" if slug is None else project_threads(slug), ""
+    while True:
+        query = RunQuery(statuses=statuses, after=after, thread_prefix=prefix)
+        page = tx.runs.threads.list_runs(query, MAX_PAGE)
+        yield from page
+        if len(page) < MAX_PAGE:
+            return
+        after = page[-1].run_id
+
+
+def newest_runs(tx: Transaction, slug: str, *, each: int) -> list[RunRecord]:
+    """Return the newest runs of each agent of a project, or with "" of all, the last changed first."""
+    found, prefix, after = list[RunRecord](), project_threads(slug), ""
+    while page := tx.runs.threads.list(ThreadQuery(id_prefix=prefix, after=after), MAX_PAGE):
+        after = page[-1].id
+        for thread in page:
+            found += tx.runs.threads.latest_runs(thread.id, each)
+    return sorted(found, key=lambda run: run.updated_at, reverse=True)
+
+
+def dispatches_of(tx: Transaction, status: RunDispatchStatus, prefix: str) -> Iterator[RunDispatch]:
+    """Yield the dispatches with a status of threads whose ids begin with `prefix`, oldest change first."""
+    after: tuple[int, str] | None = None
+    while True:
+        page = tx.runs.dispatches.by_status(status, limit=MAX_PAGE, after=after, thread_prefix=prefix)
+        yield from page
+        if len(page) < MAX_PAGE:
+            return
+        after = (page[-1].updated_at, page[-1].dispatch_id)

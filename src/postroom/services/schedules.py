@@ -18,7 +18,7 @@ from postroom.mail.projects import HUMAN, PEOPLE_SLUG, home_of, lock_projects_of
 from postroom.mail.sending import named_readers
 from postroom.mail.service import Mail
 from postroom.mail.waking.waker import OpenChange, Waker
-from postroom.schedules.firing import Firing, Schedules, Target, new_schedule
+from postroom.schedules.firing import MOST_LISTED, Firing, Schedules, Target, new_schedule
 from postroom.services.people import addressed
 from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.store import SqlStore
@@ -96,6 +96,7 @@ class MailSchedules:
 
     def __init__(self, mail: Mail, store: SqlStore, waker: Waker) -> None:
         self._mail = mail
+        self._store = store
         self.kept = Schedules(store, {MAIL: MessageTarget(mail, waker)})
 
     async def add(  # noqa: PLR0913 - what can be chosen, by name
@@ -137,12 +138,12 @@ class MailSchedules:
 
     async def listed(self, slug: str = "") -> Sequence[Mapping[str, object]]:
         """Return the schedules of a project by name, or all, as they are told."""
-        return [shown(one) for one in await self.of_project(slug)]
+        return [shown(one) for one in await self._store.read(lambda tx: self.of_project(tx, slug))]
 
-    async def of_project(self, slug: str) -> Sequence[Schedule]:
+    def of_project(self, tx: Transaction, slug: str) -> Sequence[Schedule]:
         """Return the schedules of a project by name; all without one."""
         found = list[Schedule]()
-        while page := await self.kept.listed(MAIL, after=found[-1].name if found else ""):
+        while page := tx.schedules.listed(MAIL, after=found[-1].name if found else "", limit=MOST_LISTED):
             found += page
         return [one for one in found if slug in ("", one.payload["project"])]
 

@@ -1,4 +1,4 @@
-"""Pages on which people work: their services, and forms that change something.
+"""The forms of the pages, by which people change something.
 
 A form is read within bounds, and taken only from the session that it was made for. The door in front has
 refused other origins already. The token in the form is the second lock: it is made of the session's cookie,
@@ -7,36 +7,17 @@ so that nobody who cannot read our pages can write a form that we take.
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from collections.abc import Sequence
+from typing import Annotated, Final, TypeVar, get_origin
 from urllib.parse import parse_qsl
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from postroom.contracts.clock import Clock
-from postroom.contracts.errors import InvalidArgument, NotPermitted, PostroomError, TooLarge
-from postroom.contracts.mail import Project
-from postroom.contracts.work import WorkCounts
-from postroom.services.login_codes import FORM_TOKEN, typed_in
-from postroom.services.people import DraftFile, MessageService
-from postroom.services.questions import QuestionService
-from postroom.services.schedules import MailSchedules
-from postroom.services.work import WorkService
-from postroom.stores.mail.store import MailStore
-from postroom.web import links, reading
-from postroom.web.frame import cursor, frame
-from postroom.web.serving import (
-    Endpoint,
-    failure_values,
-    html,
-    parts_of,
-    remedy_of,
-    status_of,
-    typed_into,
-    zone_of,
-)
+from postroom.contracts.errors import InvalidArgument, NotPermitted, TooLarge
+from postroom.services.login_codes import FORM_TOKEN, Sessions, typed_in
+from postroom.services.people import DraftFile
 
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 FILES_TYPE: Final = "multipart/form-data"
@@ -53,69 +34,26 @@ NAME_COOKIE: Final = "postroom_name"
 NAME_KEPT: Final = 365 * 24 * 3600
 """Seconds for which a browser remembers as whom its person writes."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_LISTS: Final[Mapping[str, tuple[str, Callable[[str], str]]]] = {
-    "t": ("Threads", links.threads),
-    "m": ("Threads", links.threads),
-    "threads": ("Threads", links.threads),
-    "timeline": ("Timeline", links.timeline),
-    "search": ("Search", links.search),
-    "agents": ("Agents", links.agents),
-    "reservations": ("Reservations", links.reservations),
-    "runs": ("Runs", links.runs),
-    "questions": ("Questions", links.questions),
-    "schedules": ("Schedules", links.schedules),
-}
-"""By what stands behind a project in an address: the list of such things, and what it is called."""
-_WORKED_ON: Final = ("runs", "questions", "schedules")
-"""Lists that are there only where people can work on the pages."""
 
 
-class Visitors(Protocol):
-    """Who is at the pages, by what their cookies say."""
-
-    def form_token(self, cookies: str) -> str | None:
-        """Return what a form holds that is made for this session; None when there is no session."""
-        ...
-
-    def takes_form(self, cookies: str, token: str) -> bool:
-        """Return whether a form that holds this token was made for this session."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """What somebody sent: texts by the names of their fields, in order."""
-
-    fields: dict[str, list[str]] = field(default_factory=dict)
-    files: tuple[DraftFile, ...] = ()
-    is_cut: bool = False
-    """Whether its files were over their limit: of them, and of what came after, nothing is here."""
-
-    def text(self, name: str) -> str:
-        """Return the first text of a field, with plain line ends; "" when it is not there."""
-        return self.fields.get(name, [""])[0].replace("\r\n", "\n")
-
-    def all(self, name: str) -> list[str]:
-        """Return every text of a field."""
-        return self.fields.get(name, [])
-
-
-def token_for(request: Request, visitors: Visitors) -> str:
-    """Return the token for the forms of a page; "" for who has no session, whose forms are not taken."""
-    return visitors.form_token(_cookies(request)) or ""
+Number = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
+"""The number of a record in a form."""
+F = TypeVar("F", bound=msgspec.Struct)
 
 
 async def read_form(
-    request: Request, visitors: Visitors, *, limit: int = SMALL_FORM, files_limit: int = 0
-) -> Form:
+    request: Request, visitors: Sessions, kind: type[F], *, limit: int = SMALL_FORM, files_limit: int = 0
+) -> F:
     """Return a form that was sent by the session for which it was made.
 
-    With a `files_limit`, in bytes, the form may have files.
+    A field of `kind` that is a list has every text of that name, another one the first that is not empty.
+    With a `files_limit`, in bytes, the form may have `files`; `is_cut` says that they were over that limit.
+    What was typed is noted at once, so that a page of a failure shows it.
 
     Raises:
         NotPermitted: it was not; nothing of it was read.
         TooLarge: it has more than `limit` bytes.
-        InvalidArgument: it is no form.
+        InvalidArgument: it is no form, or a field of it is not what `kind` says.
     """
     if request.scope.get("state", {}).get("caller") != "person":
         raise NotPermitted(
@@ -123,26 +61,41 @@ async def read_form(
             remedy="log in; programs use the command line, /v1 or /admin",
         )
     given = request.headers.get("content-type", "")
-    kind = given.partition(";")[0].strip().lower()
-    if kind == FILES_TYPE and files_limit and (boundary := _BOUNDARY.search(given)):
+    type_given = given.partition(";")[0].strip().lower()
+    files: Sequence[DraftFile] = ()
+    if type_given == FILES_TYPE and files_limit and (boundary := _BOUNDARY.search(given)):
         body, is_cut = await _body(request, limit + files_limit)
-        form = await asyncio.to_thread(_parts, body, boundary[1].encode(), is_cut=is_cut)
-    elif kind == FORM_TYPE:
+        fields, files = await asyncio.to_thread(_parts, body, boundary[1].encode(), is_cut=is_cut)
+    elif type_given == FORM_TYPE:
         body, is_cut = await _body(request, limit)
         if is_cut:
             raise TooLarge(
                 f"the form is larger than {limit} bytes", value=limit, remedy="send less; nothing was changed"
             )
-        form = _parsed(body)
+        fields = _parsed(body)
     else:
         raise InvalidArgument("this is not the form of a page", remedy=f"send it as {FORM_TYPE}")
-    if not visitors.takes_form(_cookies(request), form.text(FORM_TOKEN)):
-        request.state.typed = typed_in(form.fields)
+    request.state.typed = typed_in(fields)
+    if not visitors.takes_form(cookies_of(request), next(iter(fields.get(FORM_TOKEN, [])), "")):
         raise NotPermitted(
             "the form was not made for this session; nothing was changed",
             remedy="load the page again and send its form",
         )
-    return form
+    found: dict[str, object] = {}
+    for one in msgspec.structs.fields(kind):
+        texts = [text.replace("\r\n", "\n") for text in fields.get(one.name, ()) if text]
+        if texts and one.name not in ("files", "is_cut"):
+            found[one.name] = texts if get_origin(one.type) is list else texts[0]
+    try:
+        form = msgspec.convert(found, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"the form cannot be taken: {error}", remedy="load the page again") from error
+    return msgspec.structs.replace(form, files=tuple(files), is_cut=is_cut) if files_limit else form
+
+
+def cookies_of(request: Request) -> str:
+    """Return the Cookie header of a request."""
+    return "; ".join(request.headers.getlist("cookie"))
 
 
 def remembered_name(request: Request) -> str:
@@ -165,10 +118,6 @@ def remember_name(request: Request, answer: Response, name: str) -> None:
         )
 
 
-def _cookies(request: Request) -> str:
-    return "; ".join(request.headers.getlist("cookie"))
-
-
 async def _body(request: Request, limit: int) -> tuple[bytes, bool]:
     """Return the body of a request, and whether it is cut after `limit` bytes.
 
@@ -182,8 +131,8 @@ async def _body(request: Request, limit: int) -> tuple[bytes, bool]:
     return b"".join(parts), size > limit
 
 
-def _parts(body: bytes, boundary: bytes, *, is_cut: bool) -> Form:
-    """Return a form with files. Of a form that is cut, return the fields before the cut.
+def _parts(body: bytes, boundary: bytes, *, is_cut: bool) -> tuple[dict[str, list[str]], list[DraftFile]]:
+    """Return the fields and the files of a form. Of a form that is cut, return the fields before the cut.
 
     Raises:
         InvalidArgument: The form cannot be read.
@@ -205,10 +154,10 @@ def _parts(body: bytes, boundary: bytes, *, is_cut: bool) -> Form:
                 files.append(DraftFile(filename.decode().replace("%22", '"'), content))
     except UnicodeDecodeError as error:
         raise InvalidArgument("the form cannot be read", remedy="load the page again") from error
-    return Form(fields, tuple(files), is_cut)
+    return fields, files
 
 
-def _parsed(body: bytes) -> Form:
+def _parsed(body: bytes) -> dict[str, list[str]]:
     try:
         pairs = parse_qsl(
             body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS
@@ -218,157 +167,7 @@ def _parsed(body: bytes) -> Form:
     fields: dict[str, list[str]] = {}
     for name, text in pairs:
         fields.setdefault(name, []).append(text)
-    return Form(fields)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageServices:
-    """Everything that the pages need so that people can work on them."""
-
-    visitors: Visitors
-    questions: QuestionService
-    messages: MessageService
-    runs: WorkService
-    schedules: MailSchedules
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """What any page is made of; without services nothing can be changed on it."""
-
-    mail: MailStore
-    clock: Clock
-    services: PageServices | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageContext:
-    """What the endpoints work with."""
-
-    mail: MailStore
-    clock: Clock
-    services: PageServices
-
-    @property
-    def site(self) -> Site:
-        """What its pages are made of."""
-        return Site(mail=self.mail, clock=self.clock, services=self.services)
-
-    async def project(self, request: Request) -> Project:
-        """Return the project of an address.
-
-        Raises:
-            UnknownProject: there is none.
-        """
-        slug = request.path_params["slug"]
-        return await self.mail.read(lambda reads: reading.known_project(reads, slug))
-
-    async def html(
-        self, request: Request, template: str, status: int = 200, *, project: Project, **values: object
-    ) -> Response:
-        """Return a page with forms for the session that asks for it."""
-        return await project_page(self.site, request, template, values, project=project, status=status)
-
-
-def following(site: Site, endpoint: Endpoint) -> Endpoint:
-    """Return the endpoint, which notes first how far the log of its project is: a page tells of it live.
-
-    What happens while the page is gathered comes behind that place, so that nothing is missed. Where
-    the address names a project that is there, a typed failure is a page of it, from which one can go on.
-    """
-
-    async def answer(request: Request) -> Response:
-        slug = request.path_params.get("slug")
-        if slug is not None and request.method == "GET":
-            request.state.after = await site.mail.read(lambda reads: cursor(reads, slug))
-        try:
-            return await endpoint(request)
-        except PostroomError as error:
-            found = None if slug is None else await _failed_in(site, request, slug, error)
-            if found is None:
-                raise
-            return found
-
-    return answer
-
-
-async def _failed_in(site: Site, request: Request, slug: str, error: PostroomError) -> Response | None:
-    try:
-        return await page_of_failure(
-            site, request, slug, status=status_of(error), message=error.message, remedy=remedy_of(error)
-        )
-    except PostroomError:  # the frame fails as the page did: the store is gone, or too much was asked of it
-        return None
-
-
-async def page_of_failure(
-    site: Site, request: Request, slug: str, *, status: int, message: str, remedy: str = ""
-) -> Response | None:
-    """Return a page of a project that says what is wrong; None when there is no such project.
-
-    It is whole, whichever parts were asked for, and it is not live: it would be fetched anew to fail again.
-    """
-    project = await site.mail.read(lambda reads: reads.project(slug))
-    if project is None:
-        return None
-    values = failure_values(
-        status,
-        message,
-        remedy=remedy,
-        typed=typed_into(request),
-        ways=_ways_on(request.scope["path"], slug, works=site.services is not None),
-        names=[slug],
-    )
-    return await _framed(site, request, "error", values, project=project, status=status, parts=())
-
-
-def _ways_on(path: str, slug: str, *, works: bool) -> list[tuple[str, str]]:
-    """Return where to go from what failed within a project: the list of its kind, and the first page."""
-    kind = path.partition(f"/p/{slug}/")[2].partition("/")[0]
-    found = _LISTS.get(kind)
-    listed = [] if found is None or (kind in _WORKED_ON and not works) else [(found[0], found[1](slug))]
-    return [*listed, ("Control room", links.project(slug))]
-
-
-async def project_page(
-    site: Site,
-    request: Request,
-    template: str,
-    values: Mapping[str, object],
-    *,
-    project: Project,
-    status: int = 200,
-) -> Response:
-    """Return a page of a project in its frame, or those parts of it that the address asks for."""
-    parts = parts_of(request)
-    return await _framed(site, request, template, values, project=project, status=status, parts=parts)
-
-
-async def _framed(  # noqa: PLR0913 - a page and what stands around it
-    site: Site,
-    request: Request,
-    template: str,
-    values: Mapping[str, object],
-    *,
-    project: Project,
-    status: int,
-    parts: Sequence[str],
-) -> Response:
-    me, now, services = remembered_name(request), site.clock.now(), site.services
-    after = getattr(request.state, "after", 0)
-    work = WorkCounts() if services is None else await services.runs.counts(project.slug)
-    drawn_in = await site.mail.read(
-        lambda reads: frame(reads, project, after=after, work=work, me=me, now=now)
-    )
-    shared = {
-        "project": project,
-        "now": now,
-        "zone": await zone_of(request),
-        "works": services is not None,
-        "form_token": "" if services is None else token_for(request, services.visitors),
-        "me": me,
-    }
-    return await html(template, {**shared, **values}, status, frame=drawn_in, parts=parts)
+    return fields
 
 
 def see(address: str) -> Response:

@@ -1,10 +1,10 @@
 """What stands around a page of a project: counts on its tabs, looks of its names, its place in the log."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from postroom.contracts.mail import Agent, Project
+from postroom.contracts.mail import Project
 from postroom.contracts.work import WorkCounts
 from postroom.mail.conflicts import conflicts, together
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
@@ -53,16 +53,28 @@ class Frame:
 EMPTY: Final = Frame()
 
 
-def cursor(reads: MailReads, slug: str) -> int:
-    """Return the newest entry of a project's log; 0 where there is no such project."""
-    project = reads.project(slug)
-    return 0 if project is None else reads.log_bounds(project.id).newest
+def frame(  # noqa: PLR0913 - what stands around a page, by name
+    reads: MailReads,
+    project: Project,
+    *,
+    after: int,
+    work: WorkCounts,
+    me: str,
+    now: int,
+    overlaps: int | None = None,
+) -> Frame:
+    """Return the frame of a project's pages as the person `me` sees it.
 
-
-def frame(reads: MailReads, project: Project, *, after: int, work: WorkCounts, me: str, now: int) -> Frame:
-    """Return the frame of a project's pages as the person `me` sees it."""
+    `overlaps` is the number of groups of reservations that overlap, if the page has counted them.
+    """
     people = reads.project(PEOPLE_KEY)
-    overlaps = count_overlaps(reads, project, now=now)
+    overlaps = count_overlaps(reads, project, now=now) if overlaps is None else overlaps
+    faces: dict[str, Face] = {}
+    for home in (people, project):  # of a name that both have, the agent's look counts
+        if home is not None:
+            is_person = home.slug == PEOPLE_SLUG
+            for number, one in enumerate(reads.agents(home.id, include_retired=True, limit=NAMED)):
+                faces[one.name.casefold()] = Face(number * _STEP % TONES, is_person)
     return Frame(
         after=after,
         needs=work.for_people + overlaps,
@@ -70,7 +82,7 @@ def frame(reads: MailReads, project: Project, *, after: int, work: WorkCounts, m
         open_runs=work.open_runs,
         conflicts=overlaps,
         unread=count_unread(reads, people, me),
-        faces=_faces(reads, project, people),
+        faces=faces,
     )
 
 
@@ -84,17 +96,3 @@ def count_unread(reads: MailReads, people: Project | None, me: str) -> int:
     """Return how many messages the person `me` has not read; 0 if nobody has this name."""
     person = reads.agent(people.id, me) if people is not None and me else None
     return 0 if person is None else reads.unread_count(person.id)
-
-
-def _faces(reads: MailReads, project: Project, people: Project | None) -> dict[str, Face]:
-    """Return the looks of a project's agents and of people; of a name that both have, the agent's."""
-    found: dict[str, Face] = {}
-    for home in (people, project):
-        if home is not None:
-            known = reads.agents(home.id, include_retired=True, limit=NAMED)
-            found |= _in_order(known, is_person=home.slug == PEOPLE_SLUG)
-    return found
-
-
-def _in_order(agents: Sequence[Agent], *, is_person: bool) -> dict[str, Face]:
-    return {one.name.casefold(): Face(number * _STEP % TONES, is_person) for number, one in enumerate(agents)}

@@ -5,7 +5,7 @@ Everything in a template is escaped unless it was made safe in code.
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from http import HTTPStatus
@@ -17,24 +17,15 @@ from jinja2 import DictLoader, Environment, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup, escape
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from postroom.contracts.errors import (
-    AccessError,
-    InputError,
     InvalidArgument,
     PostroomError,
-    StateError,
-    StoreError,
-    TooLarge,
     UnknownAgent,
-    UnknownDispatch,
     UnknownMessage,
     UnknownProject,
     UnknownReservation,
-    UnknownRun,
-    UnknownSchedule,
-    UnknownThread,
 )
 from postroom.contracts.project_log import EVENT_KINDS
 from postroom.contracts.quoting import sentence
@@ -62,31 +53,15 @@ from postroom.web.wording import (
 )
 
 W = TypeVar("W", bound=str)
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 NUMBER = re.compile(r"[0-9]{1,18}")
 _ZONE = re.compile(r"[A-Za-z0-9_+-]{1,20}(?:/[A-Za-z0-9_+-]{1,20}){0,2}")
 _PART = re.compile(r"[a-z_]{1,40}")
 MOST_PARTS = 12
-TURN = 400
-"""Pieces of a page that are filled in one turn of the event loop: about a millisecond."""
-
-_STATUS: tuple[tuple[type[PostroomError], HTTPStatus], ...] = (
-    (UnknownProject, HTTPStatus.NOT_FOUND),
-    (UnknownAgent, HTTPStatus.NOT_FOUND),
-    (UnknownMessage, HTTPStatus.NOT_FOUND),
-    (UnknownThread, HTTPStatus.NOT_FOUND),
-    (UnknownReservation, HTTPStatus.NOT_FOUND),
-    (UnknownRun, HTTPStatus.NOT_FOUND),
-    (UnknownSchedule, HTTPStatus.NOT_FOUND),
-    (UnknownDispatch, HTTPStatus.NOT_FOUND),
-    (TooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
-    (InputError, HTTPStatus.BAD_REQUEST),
-    (AccessError, HTTPStatus.FORBIDDEN),
-    (StateError, HTTPStatus.CONFLICT),
-    (StoreError, HTTPStatus.SERVICE_UNAVAILABLE),
-    (PostroomError, HTTPStatus.INTERNAL_SERVER_ERROR),
-)
+MAX_QUESTION = 500
+"""Characters of a search that are read."""
+LONGEST_NAME = 128
+"""Characters of a name in a filter that are read."""
 
 _TOOLS = re.compile(rf"\b({'|'.join(one.name for one in ALL_OPERATIONS)})\b")
 _REMEDIES: tuple[tuple[type[PostroomError], str], ...] = (
@@ -95,59 +70,6 @@ _REMEDIES: tuple[tuple[type[PostroomError], str], ...] = (
     (UnknownMessage, "search for it, or look through the threads"),
     (UnknownReservation, "look for it among the project's reservations"),
 )
-
-
-def status_of(error: PostroomError) -> HTTPStatus:
-    """Return the HTTP status of a page that tells a failure."""
-    return next(status for kind, status in _STATUS if isinstance(error, kind))
-
-
-async def html(
-    template: str,
-    values: dict[str, object],
-    status: int = HTTPStatus.OK,
-    *,
-    frame: Frame = EMPTY,
-    parts: Sequence[str] = (),
-) -> Response:
-    """Return a page, never to be kept by anybody on the way; with `parts` those of its parts alone.
-
-    A large page takes long to fill: whoever else the event loop serves comes in between.
-
-    Raises:
-        InvalidArgument: the page has no such part.
-    """
-    known = _ENVIRONMENT.get_template(f"{template}.html").blocks
-    for name in parts:
-        if name != "tabs" and name not in known:
-            raise InvalidArgument(f"this page has no part {name[:40]!r}", value=name, remedy="load it whole")
-    layout = {"layout": "parts_only.html" if parts else "base.html", "wanted": parts}
-    pieces = list[str]()
-    for piece in _pieces(template, {**values, **layout, "frame": frame}):
-        pieces.append(piece)
-        if len(pieces) % TURN == 0:
-            await asyncio.sleep(0)
-    return _response(pieces, status, frame)
-
-
-def _pieces(template: str, values: Mapping[str, object]) -> Iterator[str]:
-    """Fill a template; `now` among the values is the instant that relative times are told from."""
-    shared = {"project": None, "q": "", "now": None, "works": False, "me": "", "form_token": "", "zone": UTC}
-    return _ENVIRONMENT.get_template(f"{template}.html").generate(**{**shared, **values})
-
-
-def _response(pieces: Iterable[str], status: int, frame: Frame) -> Response:
-    return Response(
-        # Halves of surrogate pairs, which no store but the one in memory can hold, become question marks.
-        "".join(pieces).encode("utf-8", "replace"),
-        status_code=status,
-        media_type="text/html; charset=utf-8",
-        headers={
-            "Cache-Control": "no-store",
-            "X-Content-Type-Options": "nosniff",
-            "Postroom-After": str(frame.after),
-        },
-    )
 
 
 def parts_of(request: Request) -> Sequence[str]:
@@ -171,60 +93,46 @@ def error_page(status: int, message: str, *, remedy: str = "", typed: Sequence[s
 
     What was `typed` into a form stands there to be copied.
     """
-    values = failure_values(status, message, remedy=remedy, typed=typed)
-    shared = {"layout": "base.html", "wanted": (), "frame": EMPTY}
-    return _response(_pieces("error", {**values, **shared}), status, EMPTY)
+    values = {
+        **failure_values(status, message, remedy=remedy, typed=typed),
+        **dict.fromkeys(("project", "now")),
+        **dict.fromkeys(("q", "me", "form_token"), ""),
+        "works": False,
+        "zone": UTC,
+        "layout": "base.html",
+        "wanted": (),
+        "frame": EMPTY,
+    }
+    return page_of(ENVIRONMENT.get_template("error.html").generate(values), status)
 
 
 def failure_values(
-    status: int,
-    message: str,
-    *,
-    remedy: str,
-    typed: Sequence[str],
-    ways: Sequence[tuple[str, str]] = (),
-    names: Sequence[str] = (),
+    status: int, message: str, *, remedy: str, typed: Sequence[str], name: str = ""
 ) -> dict[str, object]:
-    """Return what the template of a failure is filled with.
-
-    `ways` lead on from it, each a word and an address. One of `names` at its beginning is left as it is.
-    """
+    """Return what the template of a failure is filled with; a `name` at the beginning is left as it is."""
     return {
         "status": int(status),
         "title": HTTPStatus(status).phrase,
-        "message": sentence(message, *names),
+        "message": sentence(message, name),
         "remedy": sentence(remedy),
         "typed": typed,
-        "ways": [*ways, ("All projects", links.projects())],
+        "ways": [("All projects", "/")],
     }
 
 
-def typed_into(request: Request) -> Sequence[str]:
-    """Return what was typed into the form that a request sent, as far as its endpoint noted it."""
-    kept: Sequence[str] = request.state.typed if hasattr(request.state, "typed") else ()
-    return kept
-
-
-def guarded(endpoint: Endpoint) -> Endpoint:
-    """Return the endpoint, with a page in the place of each typed failure.
-
-    An address that ends in a slash leads to the same without it, and `/p` to `/`; a slash within a name
-    is quoted.
-    """
-
-    async def answer(request: Request) -> Response:
-        typed: str = request.scope.get("raw_path", b"").decode("ascii", "replace").partition("?")[0]
-        path, query = typed.rstrip("/"), f"?{request.url.query}" if request.url.query else ""
-        if request.method == "GET" and (path == "/p" or (path and path != typed)):
-            leads_to = "/" if path == "/p" else f"{path}{query}"
-            return RedirectResponse(leads_to, status_code=HTTPStatus.PERMANENT_REDIRECT)
-        try:
-            return await endpoint(request)
-        except PostroomError as error:
-            kept = typed_into(request)
-            return error_page(status_of(error), error.message, remedy=remedy_of(error), typed=kept)
-
-    return answer
+def page_of(pieces: Iterable[str], status: int, after: int = 0) -> Response:
+    """Return a page, never to be kept by anybody on the way; `after` is its place in the project's log."""
+    return Response(
+        # Halves of surrogate pairs, which no store but the one in memory can hold, become question marks.
+        "".join(pieces).encode("utf-8", "replace"),
+        status_code=status,
+        media_type="text/html; charset=utf-8",
+        headers={
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+            "Postroom-After": str(after),
+        },
+    )
 
 
 def remedy_of(error: PostroomError) -> str:
@@ -372,4 +280,4 @@ def _at(context: Context, instant: int, *, is_long: bool) -> Markup:
     )
 
 
-_ENVIRONMENT = _environment()
+ENVIRONMENT = _environment()

@@ -1,8 +1,12 @@
-"""What the pages of threads show: the list with its filters, and one thread from a place on."""
+"""The pages of threads: the list with its filters, and one thread from a place on."""
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, get_args
+
+from starlette.requests import Request
+from starlette.responses import Response
 
 from postroom.contracts.choices import Importance, ThreadsSeen
 from postroom.contracts.errors import UnknownThread
@@ -10,8 +14,12 @@ from postroom.contracts.mail import Agent, Message, Project, ThreadFilter
 from postroom.mail import conversation
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
 from postroom.stores.mail.access import MailReads
-from postroom.web.reading import awaited, cut, known_project, shown_messages, thread_rows
-from postroom.web.views import Page, ShownMessage, ThreadListPage, ThreadPage
+from postroom.stores.transaction import Transaction
+from postroom.web.forms import remembered_name
+from postroom.web.messages import how_seen
+from postroom.web.reading import Page, ShownMessage, awaited, bodies_of, cut, shown_messages, thread_rows
+from postroom.web.serving import LONGEST_NAME, choice, number
+from postroom.web.site import Site
 
 THREADS: Final = 30
 AMONG: Final = 2_000
@@ -25,6 +33,7 @@ PARTICIPANTS_AMONG: Final = 1_000
 """Newest messages of each project on a thread whose writers and readers are counted."""
 NOBODY: Final = -1
 """No agent has this id: what a name finds that nobody has."""
+_SHOWN: Final[dict[str, ThreadsSeen]] = {one: one for one in get_args(ThreadsSeen)}
 LEVELS: Final[Mapping[str, tuple[Importance, ...]]] = {
     "any": (),
     "high": ("high", "urgent"),
@@ -47,70 +56,91 @@ class Wanted:
         return self == Wanted()
 
 
-def threads(reads: MailReads, slug: str, wanted: Wanted, *, before: int | None) -> ThreadListPage:
-    """Return a page of the threads of a project that are wanted, those with the newest message first."""
-    project = known_project(reads, slug)
-    people = reads.project(PEOPLE_KEY)
-    if wanted.is_any:
-        page = cut(
-            reads.threads(project.id, limit=THREADS + 1, before=before), THREADS, lambda head: head.last_id
-        )
-        heads, more = page.rows, page.next
-    else:
-        asked = ThreadFilter(
-            seen=wanted.show,
-            importance=LEVELS[wanted.importance],
-            agent_id=_id_of(reads, project, wanted.agent),
-            person_id=_id_of(reads, people, wanted.person),
-            people_id=NOBODY if people is None else people.id,
-        )
-        heads, more = reads.wanted_threads(project.id, asked, limit=THREADS, among=AMONG, before=before)
-    agents = offered_names(reads, project, wanted.agent)
-    return ThreadListPage(
-        project=project,
-        threads=Page(thread_rows(reads, heads), more),
-        is_whole=more is None or len(heads) == THREADS,
-        agents=agents[:OFFERED],
-        has_more_agents=len(agents) > OFFERED,
-        people=offered_names(reads, people, wanted.person),
+async def threads(site: Site, request: Request) -> Response:
+    """Show a project's threads, those with the newest message first, or those that a filter wants."""
+    before, given = number(request, "before"), request.query_params
+    wanted = Wanted(
+        show=_SHOWN[choice(request, "show", tuple(_SHOWN))],
+        importance=choice(request, "importance", tuple(LEVELS)),
+        agent=given.get("agent", "").strip()[:LONGEST_NAME],
+        person=given.get("person", "").strip()[:LONGEST_NAME],
     )
 
+    def look(tx: Transaction, project: Project) -> dict[str, Any]:
+        reads, people = tx.mail, tx.mail.project(PEOPLE_KEY)
+        if wanted.is_any:
+            found = reads.threads(project.id, limit=THREADS + 1, before=before)
+            page = cut(found, THREADS, lambda head: head.last_id)
+            heads, more = page.rows, page.next
+        else:
+            asked = ThreadFilter(
+                seen=wanted.show,
+                importance=LEVELS[wanted.importance],
+                agent_id=_id_of(reads, project, wanted.agent),
+                person_id=_id_of(reads, people, wanted.person),
+                people_id=NOBODY if people is None else people.id,
+            )
+            heads, more = reads.wanted_threads(project.id, asked, limit=THREADS, among=AMONG, before=before)
+        agents = offered_names(reads, project, wanted.agent)
+        return {
+            "threads": Page(thread_rows(reads, heads), more),
+            "is_whole": more is None or len(heads) == THREADS,
+            "agents": agents[:OFFERED],
+            "has_more_agents": len(agents) > OFFERED,
+            "people": offered_names(reads, people, wanted.person),
+            "before": before,
+            "chosen": wanted,
+        }
 
-def thread(reads: MailReads, slug: str, thread_id: str, *, me: str, after: int, newest: bool) -> ThreadPage:
-    """Return messages of a thread, those after an id or the newest, as the person `me` sees them.
+    return await site.draw(request, "threads", await site.read(request, look, is_fresh=True))
 
-    Raises:
-        UnknownThread: the project has no such thread.
-    """
-    project = known_project(reads, slug)
-    talk = conversation.Conversation(reads, reads, project, thread_id)
-    beginning = talk.messages(limit=1)
-    if not beginning:
-        raise UnknownThread(
-            f"{slug} has no thread {thread_id!r}", value=thread_id, remedy="look for it among the threads"
-        )
-    if newest:
-        tail = talk.newest(limit=MESSAGES)
-        page = Page(_fitting(tail[::-1])[::-1])
-    else:
-        found = talk.messages(limit=MESSAGES + 1, after=after)
-        fitting = _fitting(found[:MESSAGES])
-        page = Page(fitting, fitting[-1].id if len(fitting) < len(found) else None)
-    rows = shown_messages(reads, project, page.rows)
-    standing = [one for one in rows if one.message.recalled_at is None]
-    return ThreadPage(
-        project=project,
-        thread_id=thread_id,
-        first=beginning[0],
-        size=talk.size(),
-        messages=Page(rows, page.next),
-        after=after,
-        newest=newest,
-        folded=_folded(standing, me, first=rows[0].message.id if after and rows else 0),
-        participants=talk.participants(among=PARTICIPANTS_AMONG),
-        participants_among=PARTICIPANTS_AMONG,
-        answers=standing[-1] if standing and page.next is None else None,
-    )
+
+async def thread(site: Site, request: Request) -> Response:
+    """Show messages of a thread in order, after an id or the newest; those that were read are folded."""
+    thread_id, services, me = request.path_params["thread_id"], site.services, remembered_name(request)
+    after, newest = number(request, "after") or 0, number(request, "newest") == 1
+    sent = number(request, "sent")
+
+    def look(tx: Transaction, project: Project) -> dict[str, Any]:
+        reads = tx.mail
+        talk = conversation.Conversation(reads, reads, project, thread_id)
+        beginning = talk.messages(limit=1)
+        if not beginning:
+            raise UnknownThread(
+                f"{project.slug} has no thread {thread_id!r}",
+                value=thread_id,
+                remedy="look for it among the threads",
+            )
+        if newest:
+            page = Page(_fitting(talk.newest(limit=MESSAGES)[::-1])[::-1])
+        else:
+            found = talk.messages(limit=MESSAGES + 1, after=after)
+            fitting = _fitting(found[:MESSAGES])
+            page = Page(fitting, fitting[-1].id if len(fitting) < len(found) else None)
+        rows = shown_messages(reads, project, page.rows)
+        standing = [one for one in rows if one.message.recalled_at is None]
+        return {
+            "page": {
+                "thread_id": thread_id,
+                "first": beginning[0],
+                "size": talk.size(),
+                "messages": Page(rows, page.next),
+                "after": after,
+                "newest": newest,
+                "folded": _folded(standing, me, first=rows[0].message.id if after and rows else 0),
+                "participants": talk.participants(among=PARTICIPANTS_AMONG),
+                "participants_among": PARTICIPANTS_AMONG,
+                # The last message of the thread, which an answer at its end is to.
+                "answers": standing[-1] if standing and page.next is None else None,
+            },
+            "texts": bodies_of(reads, project, rows),
+            "seen": next((how_seen(reads, one) for one in rows if one.message.id == sent), ()),
+            "people": [] if services is None else services.messages.people(reads),
+        }
+
+    shown = await site.read(request, look)
+    bodies = await site.markdown.render(*shown.values["texts"])
+    return await site.draw(request, "thread", shown, bodies=bodies, key=secrets.token_urlsafe(18))
 
 
 def _folded(messages: Sequence[ShownMessage], me: str, *, first: int) -> frozenset[int]:

@@ -7,20 +7,19 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from postroom.contracts.clock import Clock
 from postroom.contracts.errors import UnknownRun
 from postroom.contracts.mail import Project
 from postroom.contracts.timeline import Span
 from postroom.contracts.work import QueueState
-from postroom.mail import conversation
 from postroom.stores.mail.access import MailReads
-from postroom.stores.mail.store import MailStore
+from postroom.stores.transaction import Transaction
 from postroom.web import links, reading
-from postroom.web.forms import PageServices, Site, project_page
+from postroom.web.runs import subjects_of
 from postroom.web.serving import NUMBER, choice
+from postroom.web.site import Site
 from postroom.web.timeline import Window, window
 from postroom.web.timeline_axis import PRESETS, SHORTEST, Axis, lasts, spelled
-from postroom.web.timeline_marks import BAR, LANE, LANES, Picture, RunBar, picture, took
+from postroom.web.timeline_marks import BAR, LANE, LANES, Picture, picture, took
 from postroom.web.timeline_rows import ROWS, Row, listed, upright
 from postroom.web.timeline_span import DEFAULT, LENGTHS, SHORTEST_ZOOM, ends_by, longest_of, span_of
 
@@ -56,16 +55,9 @@ class Asked:
         """Return the address of the same with changes."""
         asked = replace(self, **changes)
         begin, end = (None, None) if asked.length else (asked.span.begin, asked.span.end)
-        return links.timeline(
-            asked.slug,
-            agent=asked.agent,
-            thread=asked.thread,
-            length=asked.length,
-            begin=begin,
-            end=end,
-            kind=asked.kind,
-            opened=asked.opened,
-            chosen=asked.chosen,
+        named = {"from": begin, "to": end, "kind": asked.kind, "open": asked.opened, "sel": asked.chosen}
+        return links.page(
+            asked.slug, "timeline", agent=asked.agent, thread=asked.thread, span=asked.length, **named
         )
 
     @property
@@ -115,82 +107,76 @@ class Asked:
         return self.to(opened=",".join(sorted(given | {f"-{group}" if is_open else group})))
 
 
-class TimelinePages:
-    """Shows what happened in a project within a span of time."""
+async def timeline(site: Site, request: Request) -> Response:
+    """Show a span of a project's time, of one of its agents, or of a thread."""
 
-    def __init__(self, mail: MailStore, clock: Clock, services: PageServices | None) -> None:
-        self._mail = mail
-        self._clock = clock
-        self._services = services
-
-    async def timeline(self, request: Request) -> Response:
-        """Show a span of a project's time, of one of its agents, or of a thread."""
-        slug, now = request.path_params["slug"], self._clock.now()
-        seen, asked = await self._mail.read(lambda reads: _seen(reads, request, slug, now))
-        standing = QueueState() if self._services is None else await self._services.runs.standing(slug)
-        opened = frozenset(asked.opened.split(",")) - {""}
-        drawn = picture(seen, standing, now=now, opened=opened)
+    def look(tx: Transaction, project: Project) -> dict[str, Any]:
+        seen, asked = _seen(tx.mail, request, project.slug, site.clock.now())
+        standing = QueueState()
+        if site.services is not None:
+            standing = site.services.runs.standing(tx, project.slug)
+        drawn = picture(
+            seen, standing, now=site.clock.now(), opened=frozenset(asked.opened.split(",")) - {""}
+        )
         if asked.kind:
             others: dict[str, Any] = dict.fromkeys(set(KINDS.values()) - {KINDS[asked.kind]}, ())
             drawn = replace(drawn, **others)
-        rows = listed(drawn)
-        return await project_page(
-            Site(mail=self._mail, clock=self._clock, services=self._services),
-            request,
-            "timeline",
-            {
-                "asked": asked,
-                "seen": seen,
-                "drawn": drawn,
-                "rows": rows,
-                "about_runs": {run.run_id: one.message for one in seen.sent for run in one.runs.values()},
-                "tall": upright(drawn, rows),
-                "further": _further(asked, rows),
-                "day": Axis(seen.day),
-                "lengths": LENGTHS,
-                "kinds": KINDS,
-                "lasts": lasts,
-                "took": took,
-                "spelled": spelled,
-                "sizes": {"lane": LANE, "bar": BAR, "lanes": LANES, "rows": ROWS},
-                **await self._chosen(asked, seen, drawn),
-            },
-            project=seen.project,
-        )
+        return {
+            "asked": asked,
+            "seen": seen,
+            "drawn": drawn,
+            "about_runs": {run.run_id: one.message for one in seen.sent for run in one.runs.values()},
+            **_chosen(site, tx, project, asked, drawn),
+        }
 
-    async def _chosen(self, asked: Asked, seen: Window, drawn: Picture) -> dict[str, object]:
-        """Return what the panel beside the picture shows: a message, a run, or nothing."""
-        kind, _, named = asked.chosen.partition(":")
-        if kind == "message" and NUMBER.fullmatch(named):
-            _, shown = await self._mail.read(lambda reads: reading.message(reads, asked.slug, int(named)))
-            return {"panel": "message", "shown": shown}
-        if not kind:
-            return {"panel": ""}
-        mark = next((one for one in drawn.marks if one.key == asked.chosen), None)
-        band = next((one for one in drawn.bands if f"held:{one.held.id}" == asked.chosen), None)
-        if band is not None:
-            return {"panel": "held", "band": band}
-        if mark is None:
-            return {"panel": "gone"}
-        return {"panel": "run", "mark": mark, **await self._run(seen.project, mark)}
+    shown = await site.read(request, look)
+    asked, drawn, seen = (shown.values[name] for name in ("asked", "drawn", "seen"))
+    rows = listed(drawn)
+    return await site.draw(
+        request,
+        "timeline",
+        shown,
+        rows=rows,
+        tall=upright(drawn, rows),
+        further=_further(asked, rows),
+        day=Axis(seen.day),
+        lengths=LENGTHS,
+        kinds=KINDS,
+        lasts=lasts,
+        took=took,
+        spelled=spelled,
+        sizes={"lane": LANE, "bar": BAR, "lanes": LANES, "rows": ROWS},
+    )
 
-    async def _run(self, project: Project, mark: RunBar) -> dict[str, object]:
-        nothing: dict[str, object] = {"work": None, "tail": "", "about": [], "questions": []}
-        if self._services is None or not mark.run_id:
-            return nothing
-        runs = self._services.runs
-        try:
-            work = await runs.work(mark.run_id)
-        except UnknownRun:  # its thread was deleted; the attempt is all that is known
-            return nothing
-        output = await runs.output(work.run_id)
-        about = await self._mail.read(lambda reads: _about(reads, project, work.messages))
-        questions = []
-        if work.state == "asks":
-            asked = await self._services.questions.open_questions(project.slug)
-            questions = [one for one in asked if one.run_id == work.run_id]
-        tail = "\n".join(output.text.rstrip().splitlines()[-TAIL:])
-        return {"work": work, "tail": tail, "about": about, "questions": questions}
+
+def _chosen(site: Site, tx: Transaction, project: Project, asked: Asked, drawn: Picture) -> dict[str, object]:
+    """Return what the panel beside the picture shows: a message, a run, or nothing."""
+    kind, _, named = asked.chosen.partition(":")
+    if kind == "message" and NUMBER.fullmatch(named):
+        return {"panel": "message", "shown": reading.message(tx.mail, project, int(named))}
+    if not kind:
+        return {"panel": ""}
+    mark = next((one for one in drawn.marks if one.key == asked.chosen), None)
+    band = next((one for one in drawn.bands if f"held:{one.held.id}" == asked.chosen), None)
+    if band is not None:
+        return {"panel": "held", "band": band}
+    if mark is None:
+        return {"panel": "gone"}
+    panel = {"panel": "run", "mark": mark, "work": None, "tail": "", "about": [], "questions": []}
+    if site.services is None or not mark.run_id:
+        return panel
+    runs = site.services.runs
+    try:
+        work = runs.work(tx, mark.run_id)
+    except UnknownRun:  # its thread was deleted; the attempt is all that is known
+        return panel
+    panel["work"] = work
+    panel["tail"] = "\n".join(runs.last_output(tx, work.run_id).text.rstrip().splitlines()[-TAIL:])
+    panel["about"] = list(subjects_of(tx.mail, project, [work]).values())
+    if work.state == "asks":
+        open_now = site.services.questions.open_questions(tx, project.slug)
+        panel["questions"] = [one for one in open_now if one.run_id == work.run_id]
+    return panel
 
 
 def _further(asked: Asked, rows: Sequence[Row]) -> str:
@@ -202,10 +188,6 @@ def _further(asked: Asked, rows: Sequence[Row]) -> str:
     end = last + (rows[0].at > last)
     begin = max(min(asked.span.begin, end - SHORTEST), 0)
     return asked.to(length="", span=Span(begin=begin, end=end))
-
-
-def _about(reads: MailReads, project: Project, ids: Sequence[int]) -> list[object]:
-    return list(conversation.here(reads, project, list(reads.messages(list(ids)).values())))
 
 
 def _seen(reads: MailReads, request: Request, slug: str, now: int) -> tuple[Window, Asked]:

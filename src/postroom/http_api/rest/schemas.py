@@ -9,9 +9,9 @@ from typing import Any, Final
 import msgspec
 
 from postroom.contracts import errors
-from postroom.http_api.errors import STATUSES
 from postroom.mail.commands import Command
 from postroom.mail.operations import ALL_OPERATIONS, WHOLE_ATTACHMENT, Operation
+from postroom.services.statuses import STATUSES
 
 _AT: Final = "#/components/schemas/{name}"
 

@@ -1,0 +1,133 @@
+"""The pages of agents: the list of a project's, and one with its inbox or sent messages, and reservations.
+
+Whether an agent can be reached now is told in three words, of which none is a guess:
+
+at work    a run of it executes here
+reachable  the server starts it when mail comes, or hooks of its client were seen lately
+unknown    neither; it may be looking at its inbox all the same
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from postroom.contracts.mail import Agent, InboxEntry, Message, Project, Recipient
+from postroom.mail.projects import PEOPLE_SLUG
+from postroom.stores.mail.access import MailReads
+from postroom.stores.transaction import Transaction
+from postroom.web.reading import Page, cut, known_agent, openly, slugs_of
+from postroom.web.serving import choice, number
+from postroom.web.site import Site
+
+AGENTS: Final = 50
+BOX: Final = 25
+HELD: Final = 50
+LATELY: Final = 60 * 60 * 1_000
+"""Milliseconds for which hooks that were seen count."""
+
+
+async def agents(site: Site, request: Request) -> Response:
+    """Show a project's agents, retired ones too, in the order of their registration."""
+    after = number(request, "after") or 0
+
+    def look(tx: Transaction, project: Project) -> dict[str, Any]:
+        found = tx.mail.agents(project.id, include_retired=True, limit=AGENTS + 1, after=after)
+        page = cut(found, AGENTS, lambda agent: agent.id)
+        return {"page": page, "after": after, "there": _presence(site, tx, project, page.rows)}
+
+    return await site.draw(request, "agents", await site.read(request, look))
+
+
+async def agent(site: Site, request: Request) -> Response:
+    """Show an agent with a page of its inbox, or of what it sent, and what it has reserved."""
+    name, before = request.path_params["name"], number(request, "before")
+    sent = choice(request, "box", ("inbox", "sent")) == "sent"
+
+    def look(tx: Transaction, project: Project) -> dict[str, Any]:
+        found = known_agent(tx.mail, project, name)
+        held = tx.mail.live_reservations(project.id, now=site.clock.now(), agent_id=found.id, limit=HELD + 1)
+        return {
+            "agent": found,
+            "box": (_sent_by if sent else _inbox_of)(tx.mail, found, before),
+            "held": cut(held, HELD, lambda one: one.id),
+            "sent": sent,
+            "before": before,
+            "there": _presence(site, tx, project, [found]),
+        }
+
+    return await site.draw(request, "agent", await site.read(request, look, is_fresh=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxRow:
+    """A message that an agent got (`entry`) or sent (without one)."""
+
+    message: Message
+    project_slug: str | None
+    entry: InboxEntry | None = None
+    recipients: Sequence[Recipient] = ()
+
+
+def _inbox_of(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]:
+    """Return the entries of a window below a sequence number, without those that came as hidden copies."""
+    top = min(before or owner.inbox_seq + 1, owner.inbox_seq + 1)
+    after = max(top - 1 - BOX, owner.inbox_floor)
+    window = reads.inbox_events(owner.id, after=after, limit=BOX)
+    entries = [entry for entry in reversed(window) if entry.seq < top and entry.kind != "bcc"]
+    slugs = slugs_of(reads, (entry.message.project_id for entry in entries))
+    rows = [
+        BoxRow(message=entry.message, project_slug=slugs.get(entry.message.project_id), entry=entry)
+        for entry in entries
+    ]
+    return Page(rows, after + 1 if after > owner.inbox_floor else None)
+
+
+def _sent_by(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]:
+    """Return what an agent sent, the newest first; recalled messages are not in it."""
+    page = cut(reads.sent_messages(owner.id, limit=BOX + 1, before=before), BOX, lambda one: one.id)
+    recipients = reads.recipients([one.id for one in page.rows])
+    slugs = slugs_of(reads, (one.project_id for one in page.rows))
+    rows = [
+        BoxRow(
+            message=one,
+            project_slug=slugs.get(one.project_id),
+            recipients=openly(recipients.get(one.id, [])),
+        )
+        for one in page.rows
+    ]
+    return Page(rows, page.next)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Presence:
+    """What is known of an agent, by what it is known, and since when."""
+
+    word: Literal["at work", "reachable", "unknown"]
+    how: str
+    since: int
+
+
+def _presence(site: Site, tx: Transaction, project: Project, agents: Sequence[Agent]) -> dict[int, Presence]:
+    """Return what is known of each agent that is not retired, by its id."""
+    at_work = {} if site.services is None else site.services.runs.at_work(tx, project.slug)
+    active = [one for one in agents if one.retired_at is None]
+    ids = [one.id for one in active]
+    runners, seen = tx.mail.with_runner(ids), tx.mail.sessions_seen(ids)
+    found: dict[int, Presence] = {}
+    for one in active:
+        last_seen = seen.get(one.id)
+        if (began := at_work.get(one.name.casefold())) is not None:
+            found[one.id] = Presence(word="at work", how="its run began", since=began)
+        elif (runner := runners.get(one.id)) is not None:
+            is_person = project.slug == PEOPLE_SLUG
+            how = "messages are said in a chat; it was named"
+            how = how if is_person else "mail starts it; its runner was set"
+            found[one.id] = Presence(word="reachable", how=how, since=runner)
+        elif last_seen is not None and site.clock.now() - last_seen <= LATELY:
+            found[one.id] = Presence(word="reachable", how="hooks of its client were seen", since=last_seen)
+        else:
+            found[one.id] = Presence(word="unknown", how="last sign of life", since=one.last_active_at)
+    return found

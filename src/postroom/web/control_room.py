@@ -1,0 +1,72 @@
+"""The control room, a project's first page: what goes on, and what stands around it for who looks at it."""
+
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from postroom.contracts.mail import InboxEntry, Project
+from postroom.contracts.work import Floor, WorkCounts
+from postroom.mail import conversation
+from postroom.mail.conflicts import together
+from postroom.mail.projects import PEOPLE_KEY
+from postroom.stores.transaction import Transaction
+from postroom.web.forms import remembered_name
+from postroom.web.questions import LONGEST_WHY
+from postroom.web.reading import BRIEF, cut, thread_rows
+from postroom.web.serving import choice
+from postroom.web.site import Site
+
+SILENCE: Final = 5 * 60_000
+"""Milliseconds without output after which the control room says so of an active run."""
+UNREAD: Final = 5
+"""Messages to the person at the page that are shown."""
+
+
+async def control_room(site: Site, request: Request) -> Response:
+    """Show a project's control room."""
+    services, me = site.services, remembered_name(request)
+    done = choice(request, "done", ("", "yes", "no", "end", "share"))
+    run_id, _, question = request.query_params.get("answered", "").partition("/")
+    health = () if services is None else await services.runs.health()
+
+    def look(tx: Transaction, project: Project) -> dict[str, Any]:
+        mail, floor, found = tx.mail, Floor(), dict[str, Any](overlaps=())
+        if services is not None:
+            floor = services.runs.floor(tx, project.slug, health)
+            overlaps = together((one.first, one.second) for one in floor.conflicts)
+            counts = WorkCounts(
+                open_runs=floor.open_in_all,
+                questions=len(floor.questions),
+                given_up=floor.given_up_in_all,
+            )
+            found = {"overlaps": overlaps, "conflicts": len(overlaps), "counts": counts}
+        causes = {number for one in (*floor.works, *floor.given_up) for number in one.messages}
+        causes |= {one.message for one in floor.waiting}
+        causes |= {number for one in floor.waits for number in one.messages}
+        began = list(mail.messages(sorted(causes)).values()) if causes else []
+        people = mail.project(PEOPLE_KEY)
+        person = mail.agent(people.id, me) if people is not None and me else None
+        mine: list[InboxEntry] = []
+        if person is not None:
+            mine = mail.inbox(person.id, limit=UNREAD, unread_only=True)
+        given = None
+        if run_id and services is not None:
+            given = services.questions.given_answer(tx, project.slug, run_id, question)
+        heads = cut(mail.threads(project.id, limit=BRIEF + 1), BRIEF, lambda head: head.last_id)
+        live = mail.live_reservations(project.id, now=site.clock.now(), limit=BRIEF + 1)
+        return {
+            "floor": floor,
+            "mine": mine,
+            "subjects": {one.id: one for one in conversation.here(mail, project, began)},
+            "threads": thread_rows(mail, heads.rows),
+            "has_more_threads": heads.next is not None,
+            "agents": mail.active_agents(project.id, limit=BRIEF + 1),
+            "reservations": live,
+            "brief": BRIEF,
+            "answered": (run_id, question) if given is not None and given.can_take_back else None,
+            **found,
+        }
+
+    shown = await site.read(request, look, is_fresh=True)
+    return await site.draw(request, "project", shown, done=done, longest_why=LONGEST_WHY, silence=SILENCE)

@@ -1,0 +1,172 @@
+"""The page of one message, its text and its files; a person's mark that they have read it."""
+
+import asyncio
+import re
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from postroom.contracts.errors import InvalidArgument, StoreCorrupt, UnknownMessage
+from postroom.contracts.mail import Attachment, Project, is_content_of
+from postroom.contracts.work import Waiting
+from postroom.mail import conversation, sending
+from postroom.stores.mail.access import MailReads
+from postroom.stores.transaction import Transaction
+from postroom.web import files, links
+from postroom.web.forms import read_form, see
+from postroom.web.reading import ShownMessage, bodies_of, known_project, slugs_of
+from postroom.web.reading import message as message_of
+from postroom.web.serving import NUMBER, number
+from postroom.web.site import Site, WorkingSite
+
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+
+
+async def message(site: Site, request: Request) -> Response:
+    """Show one message."""
+    message_id, services, is_sent = _named(request), site.services, number(request, "sent") == 1
+
+    def look(tx: Transaction, project: Project) -> dict[str, Any]:
+        card = message_of(tx.mail, project, message_id)
+        held: list[Waiting] = []
+        if services is not None:
+            readers = {(one.project_slug, one.name) for one in card.recipients if one.read_at is None}
+            held = [
+                one
+                for slug in sorted({slug for slug, _ in readers})
+                for one in services.runs.waiting(tx, slug)
+                if one.message == message_id and (one.project, one.agent) in readers
+            ]
+        return {
+            "shown": card,
+            "thread_slug": _slug_of_thread(tx.mail, project, card),
+            "seen": how_seen(tx.mail, card) if is_sent else (),
+            "held": held,
+            "texts": bodies_of(tx.mail, project, [card]),
+        }
+
+    found = await site.read(request, look)
+    bodies = await site.markdown.render(*found.values["texts"])
+    return await site.draw(request, "message", found, bodies=bodies)
+
+
+def how_seen(reads: MailReads, shown: ShownMessage) -> list[tuple[str, str]]:
+    """Return the readers of a message that may be shown, each with how it will see the message."""
+    seen = sending.how_seen(reads, shown.message, shown.recipients)
+    return [(one.name, seen[one.agent_id]) for one in shown.recipients]
+
+
+def _slug_of_thread(reads: MailReads, project: Project, shown: ShownMessage) -> str:
+    """Return the slug of a project in whose thread a message is: this one's, or that of whoever wrote it.
+
+    A message from another project is in a thread here where a person wrote it, or somebody here wrote too.
+    """
+    one = shown.message
+    if one.project_id != project.id:
+        talk = conversation.Conversation(reads, reads, project, one.thread_id)
+        if [found.id for found in talk.messages(limit=1, after=one.id - 1)] != [one.id]:
+            return slugs_of(reads, [one.project_id])[one.project_id]
+    return project.slug
+
+
+def _named(request: Request) -> int:
+    given = request.path_params["message_id"]
+    if not NUMBER.fullmatch(given):
+        raise UnknownMessage(f"{given[:40]!r} is no message's number", value=given[:40])
+    return int(given)
+
+
+async def _found(site: Site, request: Request) -> ShownMessage:
+    slug, message_id = request.path_params["slug"], _named(request)
+    return await site.store.read(lambda tx: message_of(tx.mail, known_project(tx.mail, slug), message_id))
+
+
+async def source(site: Site, request: Request) -> Response:
+    """Give a message's text as it was written, to be stored."""
+    found = (await _found(site, request)).message
+    if found.recalled_at is not None:
+        raise UnknownMessage("this message was recalled; its text is gone", remedy="")
+    text = found.body_md.encode("utf-8", "replace")
+    return files.download(text, f"message-{found.id}.md", etag=f"message-{found.id}")
+
+
+class MarkForm(msgspec.Struct):
+    """A person's mark on a message, and the thread on whose page it was made."""
+
+    do: str = ""
+    name: str = ""
+    thread: str = ""
+
+
+async def mark(site: WorkingSite, request: Request) -> Response:
+    """Note that a person has read a message, or acknowledge it, and show it again."""
+    slug, message_id = request.path_params["slug"], (await _found(site, request)).message.id
+    if request.method == "POST":
+        form = await read_form(request, site.services.visitors, MarkForm)
+        if form.do not in ("read", "ack"):
+            raise InvalidArgument("a message is read or acknowledged", value=form.do[:40])
+        await site.services.messages.mark(form.name, message_id, acknowledge=form.do == "ack")
+        if form.thread:
+            return see(f"{links.page(slug, 't', form.thread, after=message_id - 1)}#m-{message_id}")
+    return see(links.page(slug, "m", message_id))
+
+
+async def attachment(site: Site, request: Request) -> Response:
+    """Give an attachment's bytes, to be stored under the name that its message gives it."""
+    sha256, matching, content = await _file(site, request)
+    if content is None:
+        return files.unchanged(etag=sha256)
+    wanted, names = request.query_params.get("name", ""), [one.name for one in matching]
+    return files.download(content, wanted if wanted in names else names[0], etag=sha256)
+
+
+async def preview(site: Site, request: Request) -> Response:
+    """Give a picture to be shown within a page, of the four kinds that every browser knows."""
+    sha256, _, content = await _file(site, request)
+    if content is None:
+        return files.unchanged(etag=sha256)
+    media_type = files.picture_type(content)
+    if media_type is None:
+        raise UnknownMessage("this attachment is no picture that can be shown", value=sha256)
+    return files.picture(content, media_type, etag=sha256)
+
+
+async def _file(site: Site, request: Request) -> tuple[str, list[Attachment], bytes | None]:
+    """Return a SHA-256, the attachments with these bytes, and the bytes unless the browser has them."""
+    sha256, message_id = request.path_params["sha256"], number(request, "message")
+    if not _SHA256.fullmatch(sha256) or message_id is None:
+        raise UnknownMessage("no message is named that has this file", remedy="open it from its message")
+    is_known = request.headers.get("if-none-match") == f'"{sha256}"'
+
+    def look(tx: Transaction) -> tuple[list[Attachment], bytes | None]:
+        matching = attached(tx.mail, message_id, sha256)
+        return matching, None if is_known else tx.mail.blob(sha256)
+
+    matching, content = await site.store.read(look)
+    if content is None and not is_known:
+        raise UnknownMessage("the bytes of this attachment are not in the store", value=sha256)
+    if content is not None and not await asyncio.to_thread(is_content_of, sha256, content):
+        raise StoreCorrupt(
+            "the bytes of this attachment changed on the disk",
+            value=sha256,
+            remedy="run `postroom doctor` on the server",
+        )
+    return sha256, matching, content
+
+
+def attached(reads: MailReads, message_id: int, sha256: str) -> list[Attachment]:
+    """Return the attachments of a message whose bytes, or whose preview's, have this SHA-256.
+
+    Raises:
+        UnknownMessage: there are none, or the message was recalled.
+    """
+    found = reads.message(message_id)
+    stored = reads.attachments([message_id]).get(message_id, [])
+    matching = [one for one in stored if sha256 in (one.sha256, one.preview_sha256)]
+    if found is None or found.recalled_at is not None or not matching:
+        raise UnknownMessage(
+            f"message {message_id} has no such file", value=message_id, remedy="open it from its message"
+        )
+    return matching

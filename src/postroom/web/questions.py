@@ -1,0 +1,91 @@
+"""The page of questions: what a project's agents wait to be told, and what they were told lately."""
+
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from postroom.contracts.errors import InvalidArgument, StaleDecision, TooLarge
+from postroom.contracts.mail import Project
+from postroom.stores.transaction import Transaction
+from postroom.web import links
+from postroom.web.forms import read_form, remember_name, see
+from postroom.web.site import WorkingSite
+
+MOST_ANSWERS: Final = 30
+LONGEST_WHY: Final = 2_000
+LONGEST_NAME: Final = 64
+"""Characters."""
+_WORDS: Final = {"yes": True, "no": False}
+
+
+class AnswerForm(msgspec.Struct):
+    """A person's answer to a question of a run, or what takes it back."""
+
+    do: str = ""
+    answer: str = ""
+    why: str = ""
+    by: str = ""
+    run: str = ""
+    number: str = ""
+    back: str = ""
+
+
+async def questions(site: WorkingSite, request: Request) -> Response:
+    """Show what a project's agents wait to be told and what they were told lately; take an answer."""
+    if request.method == "POST":
+        return await _answered(site, request)
+    asking = site.services.questions
+
+    def look(tx: Transaction, project: Project) -> dict[str, Any]:
+        return {
+            "asked": asking.open_questions(tx, project.slug),
+            "given": asking.given_answers(tx, project.slug, limit=MOST_ANSWERS),
+            "done": request.query_params.get("done", ""),
+            "longest_why": LONGEST_WHY,
+            "live": request.query_params.get("live") == "1",
+        }
+
+    return await site.draw(request, "questions", await site.read(request, look))
+
+
+async def _answered(site: WorkingSite, request: Request) -> Response:
+    slug, asking = (await site.project(request)).slug, site.services.questions
+    form = await read_form(request, site.services.visitors, AnswerForm)
+    word, why, by = form.answer, form.why.strip(), form.by.strip()
+    run_id, number = form.run, form.number
+    if form.do == "take_back":
+        await asking.take_back(slug, run_id, number)
+        return see(links.page(slug, "questions"))
+    if word not in _WORDS:
+        raise InvalidArgument("the answer must be yes or no", value=word[:40], remedy="press a button")
+    if len(why) > LONGEST_WHY or len(by) > LONGEST_NAME:
+        raise TooLarge(
+            f"a reason has at most {LONGEST_WHY} characters, a name {LONGEST_NAME}",
+            value=max(len(why), len(by)),
+            remedy="say it shorter; nothing was answered",
+        )
+    if not by:
+        raise InvalidArgument(
+            "the answer does not say who gives it", value=by, remedy="go back and write your name"
+        )
+    try:
+        await asking.decide(slug, run_id, number, approved=_WORDS[word], why=why, by=by)
+    except StaleDecision:
+
+        def look(tx: Transaction, project: Project) -> dict[str, Any]:
+            asked = asking.open_questions(tx, slug)
+            return {
+                "before": asking.given_answer(tx, slug, run_id, number),
+                "asked": [one for one in asked if one.run_id == run_id],
+            }
+
+        return await site.draw(request, "stale_answer", await site.read(request, look), 409)
+    answer = see(
+        links.page(slug, done=word, answered=f"{run_id}/{number}")
+        if form.back == "control"
+        else links.page(slug, "questions", done=number)
+    )
+    remember_name(request, answer, by)
+    return answer

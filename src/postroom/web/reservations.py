@@ -1,0 +1,93 @@
+"""The page of a project's reservations, and what a person decides of those that overlap."""
+
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from postroom.contracts.errors import InvalidArgument
+from postroom.contracts.mail import Project, Reservation
+from postroom.mail.conflicts import conflicts
+from postroom.stores.transaction import Transaction
+from postroom.web import links
+from postroom.web.forms import Number, read_form, see
+from postroom.web.reading import Page, cut
+from postroom.web.serving import MAX_QUESTION
+from postroom.web.site import Site, WorkingSite
+
+LIVE: Final = 200
+ENDED: Final = 30
+ENDED_FOR: Final = "somebody else holds the same file; ended on the pages"
+
+
+async def reservations(site: Site, request: Request) -> Response:
+    """Show live reservations (with a path: those that may touch it) and the last that ended."""
+    path = request.query_params.get("path", "").strip()[:MAX_QUESTION]
+
+    def look(tx: Transaction, project: Project) -> dict[str, Any]:
+        near, now = _literal_part(path) or None, site.clock.now()
+        live = cut(
+            tx.mail.live_reservations(project.id, now=now, near=near, limit=LIVE + 1),
+            LIVE,
+            lambda one: one.id,
+        )
+        others: dict[int, list[Reservation]] = {}
+        for one in conflicts(live.rows):
+            others.setdefault(one.first.id, []).append(one.second)
+            others.setdefault(one.second.id, []).append(one.first)
+        newest = tx.mail.newest_reservations(project.id, limit=ENDED)
+        return {
+            "path": path,
+            "live": Page(sorted(live.rows, key=lambda one: (one.pattern, one.id)), live.next),
+            "overlapping": others,
+            "ended": [
+                one for one in reversed(newest) if one.released_at is not None or one.expires_at <= now
+            ],
+        }
+
+    return await site.draw(request, "reservations", await site.read(request, look))
+
+
+class ReservationForm(msgspec.Struct):
+    """What a person decides of reservations: of the one that ends, or of those that are shared."""
+
+    do: str = ""
+    name: str = ""
+    why: str = ""
+    reservation: list[Number] = []
+
+
+async def decide(site: WorkingSite, request: Request) -> Response:
+    """End a reservation for a person, or let those that overlap be shared; show the control room."""
+    project = await site.project(request)
+    if request.method != "POST":
+        return see(links.page(project.slug, "reservations"))
+    services = site.services
+    form = await read_form(request, services.visitors, ReservationForm)
+    match form.do:
+        case "end" if len(form.reservation) == 1:
+            reason = form.why.strip() or ENDED_FOR
+            await services.messages.end_reservation(
+                project.slug, form.name, form.reservation[0], reason=reason
+            )
+        case "share" if form.reservation:
+            await services.messages.share_reservations(project.slug, form.reservation)
+        case other:
+            raise InvalidArgument(
+                "a reservation is ended, or those that overlap are shared",
+                value=other[:40],
+                remedy="press a button",
+            )
+    return see(links.page(project.slug, done=form.do))
+
+
+def _literal_part(path: str) -> str:
+    """Return the whole segments of a path or pattern before its first wildcard."""
+    segments = [segment for segment in path.replace("\\", "/").split("/") if segment not in ("", ".")]
+    literal = []
+    for segment in segments:
+        if any(mark in segment for mark in "*?["):
+            break
+        literal.append(segment)
+    return "/".join(literal)

@@ -1,0 +1,221 @@
+"""The page of one run: how it stands, where its time went, what it did and put out, and what keeps it."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from postroom.contracts.mail import Message, Project
+from postroom.contracts.timeline import Attempt
+from postroom.contracts.work import Work
+from postroom.mail import conversation
+from postroom.services.run_story import Story
+from postroom.stores.mail.access import MailReads
+from postroom.stores.transaction import Transaction
+from postroom.web import files, links
+from postroom.web.forms import see
+from postroom.web.reading import references
+from postroom.web.runs import decide, known_run, subjects_of
+from postroom.web.serving import choice, number
+from postroom.web.site import WorkingSite
+from postroom.web.timeline_axis import lasts
+from postroom.web.timeline_marks import Shape
+from postroom.web.wording import lines
+
+ANSWERS_LOOKED_AT: Final = 100
+"""Messages of a thread behind the one that began a run."""
+GATES: Final = (
+    ("superseded", "Nothing newer has replaced it"),
+    ("not_due", "It is due"),
+    ("thread_busy", "Nothing else is at work on its thread"),
+    ("behind_question", "No question is open on its thread"),
+    ("behind_others", "It is the first of its thread"),
+    ("elsewhere", "It may run on this server"),
+    ("at_limit", "Limits allow it"),
+    ("over_budget", "Its budget allows it"),
+    ("draining", "The server takes work"),
+    ("no_free_slot", "A slot is free"),
+    ("tenant_at_limit", "Its tenant has a slot free"),
+)
+"""What a queued run passes, in the order in which the queue looks at it."""
+_CALLED: Final = {
+    "queued": "waited to begin",
+    "done": "at work",
+    "at-work": "at work",
+    "failed": "failed attempts",
+    "interrupted": "interrupted",
+    "asks": "waited for a person",
+    "cancelled": "cancelled",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """One thing that a run passes before it begins."""
+
+    text: str
+    state: Literal["passed", "stops", "later"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """A part of a run's time: what it was spent on, and where it is, in percent of the whole."""
+
+    shape: Shape
+    length: int
+    x: float
+    width: float
+
+    @property
+    def called(self) -> str:
+        """What it was spent on."""
+        return _CALLED[self.shape]
+
+
+async def run(site: WorkingSite, request: Request) -> Response:
+    """Show one run, or give its output alone; take what a person decides about it."""
+    if request.method == "POST":
+        return await decide(site, request)
+    named, services = request.path_params["run_id"], site.services
+    output = choice(request, "output", ("end", "more", "raw", "whole"))
+
+    def look(tx: Transaction, project: Project) -> dict[str, Any]:
+        work = known_run(services, tx, project, named)
+        if named != work.run_id or output != "end":
+            return {"work": work}
+        story, answers = services.runs.story(tx, work.run_id), _answers(tx.mail, project, work)
+        messages = [one.message for one in story.steps if one.message]
+        shown = {one.id for one in conversation.here(tx.mail, project, messages)}
+        story, told = _told_once(story, answers, shown)
+        said = {place: lines(one.text) for place, one in enumerate(story.steps) if one.kind == "says"}
+        for place, one in enumerate(story.steps):
+            if one.message and one.message.id in told:
+                said[place] = one.message.body_md
+        texts = [one.body_md for one in answers if one.id in told]
+        return {
+            "work": work,
+            "story": story,
+            "output": story.output,
+            "answers": answers,
+            "shown": shown,
+            "told": told,
+            "said": said,
+            "named": references(tx.mail, project, said),
+            "is_output_told": work.finished_at is not None
+            and any(_same(story.output.text, text) for text in texts),
+            "subjects": subjects_of(tx.mail, project, [work]),
+            "stretches": _stretches(work, story.attempts, site.clock.now()),
+        }
+
+    found = await site.read(request, look)
+    work: Work = found.values["work"]
+    if named != work.run_id:  # it was cut, or is its dispatch's
+        query = request.url.query
+        return see(f"{links.page(work.project, 'runs', work.run_id)}{'?' if query else ''}{query}")
+    if output != "end":
+        return await _output(site, request, work, output)
+    [work] = await services.runs.explained([work])
+    return await site.draw(
+        request,
+        "run",
+        found,
+        work=work,
+        bodies=await site.markdown.render(found.values["said"], references=found.values["named"]),
+        gates=gates(work),
+        lasts=lasts,
+        done=choice(request, "done", ("", "cancel", "replay", "discard", "hasten")),
+    )
+
+
+async def _output(site: WorkingSite, request: Request, work: Work, wanted: str) -> Response:
+    """Give what a run has put out: what is behind a number of its log, or all that was kept."""
+    runs = site.services.runs
+    if wanted == "more":
+        text, after = await runs.output_after(work.run_id, number(request, "after") or 0)
+        over = {} if work.finished_at is None else {"Postroom-Over": "1"}
+        return files.plain(lines(text), headers={"Postroom-Cursor": str(after), **over})
+    text = lines((await runs.output(work.run_id, whole=True)).text)
+    if wanted == "raw":
+        return files.plain(text)
+    content = text.encode("utf-8", "replace")
+    return files.download(content, f"output-{work.run_id}.txt", etag=hashlib.sha256(content).hexdigest())
+
+
+def gates(work: Work) -> list[Gate]:
+    """Return what a queued run has passed, what stops it, and what comes behind that; none for another."""
+    if work.state != "queued":
+        return []
+    names = [name for name, _ in GATES]
+    stop = names.index(work.gate) if work.gate in names else len(names)
+    return [
+        Gate(text=text, state="passed" if place < stop else "stops" if place == stop else "later")
+        for place, (_, text) in enumerate(GATES)
+    ]
+
+
+def _stretches(work: Work, attempts: Sequence[Attempt], now: int) -> list[Stretch]:
+    """Return what a run's time was spent on, in order, from when it was accepted to its end or to now."""
+    parts: list[tuple[Shape, int, int]] = []
+    at = min([work.created_at, *(one.queued_at for one in attempts)])
+    for one in attempts:
+        parts.append(("queued", at, one.began_at))
+        end = one.ended_at if one.ended_at is not None else now
+        shape: Shape = "at-work" if one.ended_at is None else "done"
+        if one.outcome in ("failed", "cancelled"):
+            shape = one.outcome
+        elif one.outcome == "cut_off":
+            shape = "interrupted"
+        parts.append((shape, one.began_at, end))
+        at = end
+        if one.outcome == "waiting":
+            at = one.waited_until if one.waited_until is not None else now
+            parts.append(("asks", end, at))
+    if work.state == "queued":
+        parts.append(("queued", at, now))
+    parts = [(shape, begin, end) for shape, begin, end in parts if end > begin]
+    if not parts:
+        return []
+    first, whole = parts[0][1], max(parts[-1][2] - parts[0][1], 1)
+    return [
+        Stretch(
+            shape=shape,
+            length=end - begin,
+            x=round((begin - first) * 100 / whole, 3),
+            width=round(max((end - begin) * 100 / whole, 0.3), 3),
+        )
+        for shape, begin, end in parts
+    ]
+
+
+def _told_once(story: Story, answers: Sequence[Message], shown: set[int]) -> tuple[Story, set[int]]:
+    """Return the steps without what an answer among them says too, and which answers they tell in full."""
+    ids = {one.id for one in answers if one.id in shown and one.recalled_at is None}
+    told = {one.message.id for one in story.steps if one.kind == "wrote" and one.message} & ids
+    texts = [one.body_md for one in answers if one.id in told]
+    steps = [
+        one
+        for one in story.steps
+        if one.kind != "says" or not any(_same(one.text, answer) for answer in texts)
+    ]
+    return replace(story, steps=steps), told
+
+
+def _same(text: str, answer: str) -> bool:
+    """Say whether a text is that of an answer, whatever spaces and steering of a terminal are around it."""
+    return lines(text).strip() == lines(answer).strip()
+
+
+def _answers(reads: MailReads, project: Project, work: Work) -> list[Message]:
+    """Return messages of this project that tell how a run ended, on the threads of the messages it got."""
+    first: dict[str, int] = {}
+    for one in reads.messages(list(work.messages)).values():
+        first[one.thread_id] = min(one.id, first.get(one.thread_id, one.id))
+    behind = [
+        one
+        for thread_id, message in first.items()
+        for one in reads.thread(project.id, thread_id, limit=ANSWERS_LOOKED_AT, after=message)
+    ]
+    return [one for one in behind if reads.answering_run(one.id) == work.run_id]

@@ -1,0 +1,155 @@
+"""The page of a project's runs: what agents are at, what waits and why; what a person decides about a run."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from postroom.contracts.errors import InvalidArgument, UnknownRun
+from postroom.contracts.mail import Message, Project
+from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunCursor
+from postroom.contracts.work import RunFilter, RunSearch, Work
+from postroom.mail import conversation
+from postroom.stores.mail.access import MailReads
+from postroom.stores.transaction import Transaction
+from postroom.web import links
+from postroom.web.forms import read_form, see
+from postroom.web.serving import LONGEST_NAME, choice
+from postroom.web.site import PageServices, WorkingSite
+from postroom.web.threads import OFFERED, offered_names
+
+_GOING: Final = ("at work", "queued")
+LONGEST_ID: Final = 512
+LONGEST_TEXT: Final = 200
+"""Characters of the text by which runs are looked for."""
+STATES: Final[tuple[RunFilter, ...]] = (
+    "",
+    "at work",
+    "queued",
+    "asks",
+    "ended",
+    "done",
+    "cancelled",
+    "failed",
+)
+_PLACE: Final = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})\.(.{1,512})")
+
+
+async def runs(site: WorkingSite, request: Request) -> Response:
+    """Show the runs of a project's agents; end one, or have one tried again."""
+    if request.method == "POST":
+        return await decide(site, request)
+    services, wanted = site.services.runs, _wanted(request)
+    is_filtered = wanted != RunSearch()
+
+    def look(tx: Transaction, project: Project) -> dict[str, Any]:
+        slug = project.slug
+        found = services.found(tx, slug, wanted if is_filtered else RunSearch(state="ended"))
+        works = [] if is_filtered else services.unsettled(tx, slug)
+        waiting = [] if is_filtered else services.waiting(tx, slug)
+        began = [one.message for one in waiting]
+        agents = offered_names(tx.mail, project, wanted.agent)
+        return {
+            "chosen": wanted,
+            "is_filtered": is_filtered,
+            "states": STATES,
+            "agents": agents[:OFFERED],
+            "has_more_agents": len(agents) > OFFERED,
+            "found": found,
+            "unsettled": works,
+            "waiting": waiting,
+            "subjects": subjects_of(tx.mail, project, [*works, *found.works], began),
+            "live": choice(request, "live", ("0", "1")) == "1",
+        }
+
+    shown = await site.read(request, look)
+    works = await services.explained(shown.values["unsettled"])
+    ended = await services.explained(shown.values["found"].works)
+    return await site.draw(
+        request,
+        "runs",
+        shown,
+        going=[one for one in works if one.state in _GOING],
+        asking=[one for one in works if one.state == "asks"],
+        dead=[one for one in works if one.can_replay],
+        ended=[one for one in ended if is_filtered or not one.can_replay],
+    )
+
+
+class RunForm(msgspec.Struct):
+    """What a person decides about a run."""
+
+    do: str = ""
+    run: str = ""
+
+
+async def decide(site: WorkingSite, request: Request) -> Response:
+    """Take what a person decides about a run."""
+    services, project = site.services, await site.project(request)
+    form = await read_form(request, services.visitors, RunForm)
+    run_id = await site.store.read(lambda tx: known_run(services, tx, project, form.run).run_id)
+    match form.do:
+        case "cancel":
+            await services.runs.cancel(run_id)
+        case "replay":
+            run_id = (await services.runs.replay(run_id)).run_id
+        case "hasten":
+            await services.runs.hasten(run_id)
+        case "discard":
+            await services.runs.discard(run_id)
+        case _:
+            raise InvalidArgument(
+                "a run can be cancelled, tried again, tried now or left",
+                value=form.do[:40],
+                remedy="press a button",
+            )
+    return see(links.page(project.slug, "runs", run_id, done=form.do))
+
+
+def known_run(services: PageServices, tx: Transaction, project: Project, named: str) -> Work:
+    """Return a run of a project's agents.
+
+    Raises:
+        UnknownRun: there is none; those of other projects are none of ours.
+    """
+    unknown = UnknownRun(f"{project.slug} has no run {named[:80]!r}", value=named[:80])
+    if not 0 < len(named) <= LONGEST_ID or "\0" in named:
+        raise unknown
+    work = services.runs.work(tx, named)
+    if work.project != project.slug:
+        raise unknown
+    return work
+
+
+def subjects_of(
+    reads: MailReads, project: Project, works: Iterable[Work], messages: Sequence[int] = ()
+) -> dict[int, Message]:
+    """Return the messages that began runs, or wait, as far as the project may show them."""
+    ids = sorted({*messages, *(number for one in works for number in one.messages)})
+    found = conversation.here(reads, project, list(reads.messages(ids).values()))
+    return {one.id: one for one in found}
+
+
+def _wanted(request: Request) -> RunSearch:
+    """Return which runs an address asks for.
+
+    Raises:
+        InvalidArgument: The address has an unknown state or place.
+    """
+    given = request.query_params
+    before = _PLACE.fullmatch(given.get("before", ""))
+    if before is None and given.get("before"):
+        raise InvalidArgument(
+            f"no page of runs begins before {given['before'][:40]!r}",
+            value=given["before"][:40],
+            remedy="go back to the newest runs",
+        )
+    return RunSearch(
+        state=choice(request, "state", STATES),
+        agent=given.get("agent", "")[:LONGEST_NAME],
+        text=given.get("q", "").strip()[:LONGEST_TEXT],
+        before=BEFORE_ALL_RUNS if before is None else RunCursor(int(before[1]), int(before[2]), before[3]),
+    )

@@ -1,0 +1,54 @@
+"""The page of a project's schedules, and what a person does about them."""
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from postroom.contracts.errors import InvalidArgument
+from postroom.contracts.mail import Project
+from postroom.stores.transaction import Transaction
+from postroom.web import links
+from postroom.web.forms import read_form, see
+from postroom.web.serving import number
+from postroom.web.site import WorkingSite
+
+
+class ScheduleForm(msgspec.Struct):
+    """What a person does about a schedule."""
+
+    do: str = ""
+    name: str = ""
+
+
+async def schedules(site: WorkingSite, request: Request) -> Response:
+    """Show what is sent to a project's agents again and again; pause, resume or send one now."""
+    kept = site.services.schedules
+    if request.method == "POST":
+        slug, sent = (await site.project(request)).slug, None
+        form = await read_form(request, site.services.visitors, ScheduleForm)
+        await kept.named(form.name, slug)
+        match form.do:
+            case "pause":
+                await kept.pause(form.name)
+            case "resume":
+                await kept.resume(form.name)
+            case "trigger":
+                sent = await kept.trigger(form.name)
+            case other:
+                raise InvalidArgument(
+                    "a schedule can be paused, resumed or sent now",
+                    value=other[:40],
+                    remedy="press a button",
+                )
+        return see(links.page(slug, "schedules", done=form.name, sent=sent))
+
+    def look(tx: Transaction, project: Project) -> dict[str, Any]:
+        return {
+            "schedules": kept.of_project(tx, project.slug),
+            "done": request.query_params.get("done", ""),
+            "sent": number(request, "sent"),
+        }
+
+    return await site.draw(request, "schedules", await site.read(request, look))

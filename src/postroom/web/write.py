@@ -1,0 +1,179 @@
+"""The form by which a person writes to agents of a project or answers a message, as the person they are.
+
+Where nobody is named yet, the page asks for a name first; `postroom people` names more.
+
+What cannot be sent comes back as it was typed, with the reason beside it. The form has a key: sent twice by a
+double click, it is one message.
+"""
+
+import secrets
+from http import HTTPStatus
+from typing import Any, Final, get_args
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from postroom.contracts.choices import Importance
+from postroom.contracts.errors import (
+    IdempotencyConflict,
+    InvalidArgument,
+    InvalidRecipients,
+    PostroomError,
+    StoreError,
+    TooLarge,
+)
+from postroom.contracts.mail import Project
+from postroom.services.people import Draft, DraftFile
+from postroom.services.statuses import status_of
+from postroom.stores.transaction import Transaction
+from postroom.web import links, reading
+from postroom.web.forms import Number, read_form, remember_name, remembered_name, see
+from postroom.web.serving import number
+from postroom.web.site import WorkingSite
+
+OFFERED = 200
+"""Agents that the form names; others are written into its second field."""
+FORM_ROOM = 64 * 1024
+"""Bytes of a form beside the text of its message."""
+_PERCENT = 3
+"""Bytes that a form may need for one of the text's."""
+_IMPORTANCE: Final[dict[str, Importance]] = {one: one for one in get_args(Importance)}
+
+
+class MessageForm(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands in the form, and what came with it."""
+
+    name: str = ""
+    to: list[str] = []
+    others: str = ""
+    subject: str = ""
+    body: str = ""
+    importance: str = "normal"
+    ack: bool = False
+    to_all: bool = False
+    key: str = ""
+    reply: Number | None = None
+    """The message that is answered."""
+    thread: str = ""
+    """The thread on whose page the answer was written."""
+    do: str = ""
+    files: tuple[DraftFile, ...] = ()
+    is_cut: bool = False
+    """Whether the files were over their limit: of them, and of what came after, nothing is here."""
+
+
+async def write(site: WorkingSite, request: Request) -> Response:
+    """Show the form, with an agent chosen or a message to be answered; send what it holds."""
+    if request.method == "POST":
+        return await _sent(site, request)
+    chosen = request.query_params.get("to", "")[:400]
+    typed = MessageForm(
+        name=remembered_name(request),
+        to=[chosen] if chosen else [],
+        key=secrets.token_urlsafe(18),
+        reply=number(request, "reply"),
+    )
+    return await _form(site, request, typed)
+
+
+async def _sent(site: WorkingSite, request: Request) -> Response:
+    project, room = await site.project(request), site.services
+    limits = room.messages.limits
+    limit = _PERCENT * limits.body_bytes + FORM_ROOM
+    typed = await read_form(request, room.visitors, MessageForm, limit=limit, files_limit=limits.files_bytes)
+    try:
+        if typed.do == "name":
+            name = await room.messages.name(typed.name.strip())
+            to = next(iter(typed.to), None)
+            answer = see(links.page(project.slug, "write", to=to, reply=typed.reply))
+            remember_name(request, answer, name)
+            return answer
+        if typed.is_cut:
+            raise TooLarge(
+                f"the files have over {limits.files_bytes} bytes together",
+                value=limits.files_bytes,
+                remedy="send them with several messages",
+            )
+        posted = await room.messages.send(project.slug, _draft(typed))
+    except StoreError:
+        raise
+    except IdempotencyConflict:
+        renewed = msgspec.structs.replace(typed, key=secrets.token_urlsafe(18))
+        return await _form(site, request, renewed, _sent_before())
+    except PostroomError as refusal:
+        return await _form(site, request, typed, refusal)
+    address = links.page(posted.slug, "m", posted.message, sent=True)
+    if typed.thread and posted.slug == project.slug:
+        address = links.page(posted.slug, "t", typed.thread, newest=True, sent=posted.message)
+        address += f"#m-{posted.message}"
+    answer = see(address)
+    remember_name(request, answer, typed.name.strip())
+    return answer
+
+
+async def _form(
+    site: WorkingSite, request: Request, typed: MessageForm, refusal: PostroomError | None = None
+) -> Response:
+    """Return the form, or the one that asks for a name first: if nobody is named, or a name was refused."""
+    messages, is_name, answers = site.services.messages, typed.do == "name", typed.reply
+
+    def look(tx: Transaction, project: Project) -> dict[str, Any]:
+        agents = tx.mail.agents(project.id, include_retired=False, limit=OFFERED + 1)
+        listed = {one.name for one in agents[:OFFERED]}
+        original = None if answers is None or is_name else reading.message(tx.mail, project, answers)
+        return {
+            "typed": typed,
+            "answers": answers,
+            "people": messages.people(tx.mail),
+            "agents": agents[:OFFERED],
+            "has_more_agents": len(agents) > OFFERED,
+            "unlisted": [name for name in dict.fromkeys(typed.to) if name not in listed],
+            "original": None if original is None else original.message,
+            "readers": () if original is None else original.recipients,
+            "limits": messages.limits,
+            "levels": list(_IMPORTANCE),
+            "refusal": refusal,
+            "reasons": _reasons(refusal),
+        }
+
+    shown = await site.read(request, look)
+    asks_name = is_name or (not shown.values["people"] and refusal is None)
+    status = HTTPStatus.OK if refusal is None else status_of(refusal)
+    return await site.draw(request, "who" if asks_name else "write", shown, status)
+
+
+def _sent_before() -> PostroomError:
+    return IdempotencyConflict(
+        "this form was sent before with other words, and that message stands",
+        remedy="press Send once more to send these words as a message of its own",
+    )
+
+
+def _draft(typed: MessageForm) -> Draft:
+    others = (one.strip() for one in typed.others.replace("\n", ",").split(","))
+    importance = _IMPORTANCE.get(typed.importance)
+    if importance is None:
+        raise InvalidArgument(
+            f"no message is of importance {typed.importance[:40]!r}", value=typed.importance[:40]
+        )
+    return Draft(
+        name=typed.name,
+        body=typed.body,
+        key=typed.key,
+        to=tuple(dict.fromkeys((*typed.to, *(one for one in others if one)))),
+        subject=typed.subject.strip(),
+        importance=importance,
+        ack_required=typed.ack,
+        answers=typed.reply,
+        to_all=typed.to_all,
+        files=typed.files,
+    )
+
+
+def _reasons(refusal: PostroomError | None) -> list[tuple[str, str]]:
+    """Return why each recipient is refused, where several are."""
+    told = refusal.details.get("recipients") if isinstance(refusal, InvalidRecipients) else None
+    if not isinstance(told, list):
+        return []
+    return [(str(one.get("message", "")), str(one.get("remedy", ""))) for one in told]
