@@ -219,7 +219,7 @@ async def test_a_cancelled_task_is_told_of() -> None:
     told = [text for role, text in room.asked(3) if role == "tool"]
     assert told[1:] == [
         '{"task_id":"bg_0","status":"cancelling"}',
-        '{"error":"no task \'bg_9\' runs; running: bg_0"}',
+        '{"error":"there is no running task \'bg_9\'; running: bg_0"}',
     ]
     await settled(scene)
     everything = [*scene.wakes.submitted, *room.model.requests]

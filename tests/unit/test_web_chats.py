@@ -61,7 +61,7 @@ async def test_what_was_given_up_in_chats_is_shown_and_found_from_the_first_page
     browser = room.browser()
     assert "/chats" not in (await browser.get("/")).text
     run_id = await given_up(room)
-    assert '1 run of chats failed and was given up: <a href="/chats">' in (await browser.get("/")).text
+    assert '1 dead letter in chats: <a href="/chats">' in (await browser.get("/")).text
     page = (await browser.get("/chats")).text
     for shown in (run_id, "telegram/bot", "count the &lt;bees&gt;", "the key is &lt;not&gt; known"):
         assert shown in page
@@ -81,7 +81,7 @@ async def test_a_run_of_a_chat_is_tried_again_on_the_page_and_its_answer_goes_to
     assert replies[-1].payload["text"] == "there are 12 bees"
     page = (await browser.get("/chats?done=replay")).text
     assert "It is tried again" in page
-    assert "Nothing was given up" in page
+    assert "No dead letters" in page
 
 
 async def test_a_run_of_a_chat_is_left_once_and_a_run_of_an_agent_is_none_of_this_page(

@@ -220,7 +220,7 @@ async def test_the_timeline_draws_what_happened_and_lists_the_same(client, store
     assert {f"message:{one}" for one in (world.claim, world.reply, world.recalled)} <= marks
     names = [one["aria-label"] for one in drawn]
     assert any("RedBird failed" in one and "exit 3: <script>alert(1)</script>" in one for one in names)
-    assert any("GreenLake is at work" in one for one in names)
+    assert any("GreenLake is active" in one for one in names)
     assert "HiddenReader wrote" not in shown.text
     assert GONE not in shown.text
 
@@ -343,7 +343,7 @@ async def test_every_page_is_built_for_a_keyboard_and_a_screen_reader(client, wo
 async def test_what_is_hidden_or_recalled_is_on_no_page(client, world):
     hidden = "HiddenReader"
     inbox = await page(client, f"/p/orchard/agents/{hidden}")
-    assert "No message to be shown" in inbox.text
+    assert "No visible messages" in inbox.text
     assert f"/p/orchard/m/{world.claim}" not in inbox.links()
     lists = ("/p/orchard", "/p/orchard/agents", "/p/orchard/threads")  # the agents of the project
     for address, answer in (await every_page(client)).items():
@@ -381,7 +381,7 @@ SAID = {
         "no subject unknown sender A line from a stranger.",
     ),
     "/p/orchard/t/claims": ("3 messages",),
-    "/p/orchard/m/{stranger}": ("unknown sender", "No recipient to be shown."),
+    "/p/orchard/m/{stranger}": ("unknown sender", "No visible recipients."),
     "/p/orchard/agents/GreenLake": (
         "Who claims the claim GreenLake A claim without an epoch. urgent cc ● unread, not acknowledged",
         "Re: Who claims the claim BlueFox I do. ● unread 10 minutes ago",
@@ -394,12 +394,12 @@ SAID = {
         "old.py RB RedBird exclusive taken by GreenLake 1 hour ago, 13:13 UTC: gone silent",
     ),
     "/p/orchard/reservations?path=src/desk/a.py": ("src/desk/**",),
-    "/p/orchard/reservations?path=elsewhere": ("Nobody holds",),
+    "/p/orchard/reservations?path=elsewhere": ("No reservation of",),
     "/p/orchard/search?q=zzzz": ("Nothing found",),
-    "/p/orchard/search?q=***": ("What the box understands",),
-    "/p/orchard/search?q=": ("What the box understands",),
-    "/p/orchard/search?q=%20%20": ("What the box understands",),
-    "/p/orchard/search?q=%22": ("What the box understands",),
+    "/p/orchard/search?q=***": ("Search syntax",),
+    "/p/orchard/search?q=": ("Search syntax",),
+    "/p/orchard/search?q=%20%20": ("Search syntax",),
+    "/p/orchard/search?q=%22": ("Search syntax",),
 }
 """What pages say of the world; a new row is a new line."""
 NOT_SAID = {
@@ -549,7 +549,7 @@ async def test_a_long_thread_is_paged_in_order(client, store):
     newest = await page(client, "/p/p/t/long?newest=1")
     assert numbers([newest], r'<article [^>]*id="m-(\d+)"') == ids[-50:]
     assert newest.next() is None
-    assert "No newer message" in (await page(client, f"/p/p/t/long?after={ids[-1]}")).text
+    assert "No newer messages" in (await page(client, f"/p/p/t/long?after={ids[-1]}")).text
 
 
 async def test_a_page_of_a_thread_ends_early_when_its_text_is_long(client, store):
@@ -957,7 +957,7 @@ async def test_what_an_error_says_begins_like_a_sentence_and_a_name_stays_as_it_
         ("/p/none", 404, "No project is called 'none' Look for it in the list of projects"),
         ("/p/orchard/nothing/here", 404, "There is no page at /p/orchard/nothing/here"),
         ("/p/orchard/m/99999", 404, "orchard has no message 99999"),
-        ("/p/orchard/m/x", 404, "'x' is no message's number"),
+        ("/p/orchard/m/x", 404, "'x' is not a message number"),
         ("/p/orchard/timeline?span=9h", 400, "Span must be one of "),
     ):
         seen = await page(client, address, status=status)

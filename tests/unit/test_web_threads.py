@@ -125,7 +125,7 @@ async def test_participants_are_counted_over_all_pages_of_a_thread(client, store
     monkeypatch.setattr(threads, "PARTICIPANTS_AMONG", 4)
     seen = await page(client, "/p/orchard/t/wide")
     assert "x wrote 3" in " ".join(seen.text.split())
-    assert "Counted among the newest 4 messages of a project." in seen.text
+    assert "Counted in the newest 4 messages of a project." in seen.text
 
 
 async def test_pictures_of_a_message_are_in_their_place_and_others_are_links(client, store, world):
