@@ -147,7 +147,7 @@ def test_every_button_can_be_hit_and_does_what_it_says(ana: Person, axe: str) ->
     copies_and_follows(ana, run)
     for address, selector, told in (
         (home, "button[value=end]", "The reservation was ended"),
-        (home, "button[value=share]", "They share it now"),
+        (home, "button[value=share]", "The agents now share it"),
         (home, "button[value=read]", "Ana"),
         (home, "button[value=ack]", "Ana"),
         (home, "[data-key^=dead] button[value=discard]", "The dead letter was discarded"),

@@ -229,7 +229,7 @@ async def test_a_timeline_may_be_that_of_one_agent_or_one_thread(client, store, 
     await store.write(lambda tx: handled(tx, world.claim, ("BlueFox", "RedBird")))
     fox = await page(client, "/p/orchard/timeline?agent=BlueFox&span=all")
     names = [one["aria-label"] for one in fox.all("a") if "data-mark" in one]
-    assert any("BlueFox is done" in one for one in names)
+    assert any("BlueFox succeeded" in one for one in names)
     assert not any("RedBird failed" in one or "GreenLake holds" in one for one in names)
     claim = await store.read(lambda reads: reads.message(world.claim))
     whole = await page(client, f"/p/orchard/timeline?thread={claim.thread_id}&span=all")
@@ -385,17 +385,17 @@ SAID = {
     "/p/orchard/agents/GreenLake": (
         "Who claims the claim GreenLake A claim without an epoch. urgent cc ● unread, not acknowledged",
         "Re: Who claims the claim BlueFox I do. ● unread 10 minutes ago",
-        "Holds reserved src/desk/** exclusive ends in 1 hour, 15:13 UTC <b>mending</b>",
+        "Reservations src/desk/** exclusive ends in 1 hour, 15:13 UTC <b>mending</b>",
     ),
     "/p/orchard/agents/GreenLake?box=sent": ("urgent 2 of 3 to acknowledge 2 of 3 read",),
     "/p/orchard/reservations": (
-        "docs/*.md BF BlueFox shared not said in 1 hour",
+        "docs/*.md BF BlueFox shared no reason in 1 hour",
         "src/desk/** GL GreenLake exclusive <b>mending</b> in 1 hour",
-        "old.py RB RedBird exclusive taken by GreenLake 1 hour ago, 13:13 UTC: gone silent",
+        "old.py RB RedBird exclusive ended by GreenLake 1 hour ago, 13:13 UTC: gone silent",
     ),
     "/p/orchard/reservations?path=src/desk/a.py": ("src/desk/**",),
     "/p/orchard/reservations?path=elsewhere": ("No reservation of",),
-    "/p/orchard/search?q=zzzz": ("Nothing found",),
+    "/p/orchard/search?q=zzzz": ("No matches",),
     "/p/orchard/search?q=***": ("Search syntax",),
     "/p/orchard/search?q=": ("Search syntax",),
     "/p/orchard/search?q=%20%20": ("Search syntax",),
@@ -643,8 +643,8 @@ async def test_more_live_reservations_than_fit_are_said_to_be_there(client, stor
             write.reserve(agent, f"src/{n}.py")
 
     await store.write(put)
-    assert f"There are more than {LIVE}" in (await page(client, "/p/p/reservations")).text
-    assert "Ended lately" not in (await page(client, "/p/p/reservations")).text
+    assert f"Showing the oldest {LIVE}" in (await page(client, "/p/p/reservations")).text
+    assert "Recently ended" not in (await page(client, "/p/p/reservations")).text
     assert "and more" in (await page(client, "/p/p/agents/GreenLake")).text
 
 
@@ -954,7 +954,7 @@ def test_an_error_page_can_be_made_for_any_edge():
 
 async def test_what_an_error_says_begins_like_a_sentence_and_a_name_stays_as_it_is(client, world):
     for address, status, said in (
-        ("/p/none", 404, "No project is called 'none' Look for it in the list of projects"),
+        ("/p/none", 404, "There is no project 'none' See the list of projects"),
         ("/p/orchard/nothing/here", 404, "There is no page at /p/orchard/nothing/here"),
         ("/p/orchard/m/99999", 404, "orchard has no message 99999"),
         ("/p/orchard/m/x", 404, "'x' is not a message number"),

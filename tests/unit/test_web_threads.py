@@ -61,7 +61,7 @@ async def test_a_filter_is_kept_from_page_to_page_and_says_where_it_has_looked(c
     address, pages = "/p/orchard/threads?importance=urgent&agent=BlueFox", []
     while address:
         seen = await page(client, address)
-        pages.append((subjects(seen), "Look further back" in seen.text, "data-remember" in seen.raw))
+        pages.append((subjects(seen), "Search older threads" in seen.text, "data-remember" in seen.raw))
         address = seen.next()
         assert address is None or "importance=urgent&agent=BlueFox" in address
     assert pages == [

@@ -47,7 +47,7 @@ def runs() -> None:
 
 @app.command("list")
 def list_all(project: OneProject = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List the runs of agents. Those at work, queued and asking, and those that ended lately.
+    """List the runs of agents: open runs, then recently ended runs.
 
     Without --project the open and failed runs of chats are listed, too.
     """
@@ -101,7 +101,7 @@ def why(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def cancel(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """End a run that is queued, at work or asks. Its question is withdrawn; whoever waits for it is told."""
+    """Cancel a run that is queued, active or waiting. Its question is withdrawn; its sender is notified."""
     found = Server.find(data_dir=data_dir).admin("POST", "/admin/runs/cancel", {"run": run})
     show.answer(found, as_json=as_json, text=lambda: f"Requested the end of {show.line(found['run_id'])}.")
 
