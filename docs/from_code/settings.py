@@ -26,7 +26,7 @@ FACTORY_WORDS: Final = {
     "storage_root": "`archive` in `data_dir`",
     "gateway_file": "`gateway.toml` in `data_dir`",
 }
-PLATFORM_WORDS: Final = {"case_sensitive_paths": "`true`; on Windows and macOS `false`"}
+PLATFORM_WORDS: Final = {"case_sensitive_paths": "`true`; on macOS `false`"}
 NO_EFFECT: Final[dict[str, str]] = {}
 """Settings that are checked and that nothing looks at yet; `tests/meta/test_source.py` compares."""
 
@@ -48,7 +48,7 @@ def page() -> str:
     clients = [(f"`{name}`", CLIENT_WORDS[name]) for name in sorted(places.CLIENT_NAMES)]
     folders = [
         (title, f"`{_data_dir(platform)}`", f"`{_config_file(platform)}`")
-        for title, platform in (("Linux and others", "linux"), ("macOS", "darwin"), ("Windows", "win32"))
+        for title, platform in (("Linux and others", "linux"), ("macOS", "darwin"))
     ]
     return f"""
 # Settings

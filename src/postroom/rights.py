@@ -2,7 +2,6 @@
 
 import os
 import stat
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,14 +20,12 @@ class Denied:
         return f"{'it' if self.path == wanted else self.path} {self.reason}"
 
 
-def denied(path: Path, wanted: int, *, platform: str = sys.platform) -> Denied | None:
+def denied(path: Path, wanted: int) -> Denied | None:
     """Return what keeps this process from a file; None where that is nobody's rights, or cannot be seen.
 
     `wanted` is `os.R_OK`, `os.W_OK` or both, `os.X_OK` to enter a folder; what is not there is to be made in
     the folder above. Blocks.
     """
-    if platform == "win32":  # access lists there: no owner and no bits to tell of
-        return None
     above: Path | None = None
     for one in (*reversed(path.parents), path):
         try:

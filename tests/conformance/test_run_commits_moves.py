@@ -35,7 +35,6 @@ async def test_a_commit_may_begin_an_execution(stores: RunStores, clock: ManualC
     done = await stores.coordinator.commit(commit)
     begun = owned.record_dispatch_start("instance", now=clock.now())
     assert done.dispatch == begun == await loaded(stores)
-    assert done.claimed is None
     assert await stores.threads.load_run("r1") == commit.run
     assert done.message_count == 4
 
@@ -95,19 +94,17 @@ async def test_only_the_owner_begins_and_ends(stores: RunStores) -> None:
     assert await loaded(stores) == owned
 
 
-async def test_a_delivery_whose_claim_is_needed_may_begin_at_once(stores: RunStores) -> None:
+async def test_a_delivery_that_claims_its_dispatch_may_begin_at_once(stores: RunStores) -> None:
     await furnished(stores)
     claim = ClaimRequest(consumer="w", lease_ms=LEASE)
-    for name, interrupt in (("d1", False), ("d2", True)):
+    for name in ("d1", "d2"):
         dispatch = asked(stores, name, run_id=f"new-{name}")
-        delivery = Delivery(
-            dispatch=dispatch, claim=claim, claim_needed=True, when_idle=not interrupt, interrupt=interrupt
-        )
+        delivery = Delivery(dispatch=dispatch, claim=claim)
         executes = run(stores, dispatch.run_id, status=RunStatus.RUNNING, dispatch_id=name)
         commit = ThreadCommit(thread_id="t", run=executes, begins="instance", delivery=delivery)
         done = await stores.coordinator.commit(commit)
         owned = await loaded(stores, name)
-        assert done.claimed == done.dispatch == owned
+        assert done.dispatch == owned
         assert owned.status is RunDispatchStatus.CLAIMED
         assert (owned.dispatch_instance_id, owned.run_status) == ("instance", RunStatus.RUNNING)
         assert await stores.threads.load_run(dispatch.run_id) == executes
@@ -116,10 +113,9 @@ async def test_a_delivery_whose_claim_is_needed_may_begin_at_once(stores: RunSto
         await stores.coordinator.commit(
             ThreadCommit(thread_id="t", claim=owned.claim_proof, ends=result(owned))
         )
-    unsure = Delivery(dispatch=asked(stores, "perhaps"), claim=claim)
-    for delivery in (unsure, replace(unsure, claim=None, claim_needed=True)):
-        commit = ThreadCommit(thread_id="t", begins="instance", delivery=delivery)
-        await refused_whole(stores, commit, InvalidRecord)
+    unowned = Delivery(dispatch=asked(stores, "perhaps"))
+    commit = ThreadCommit(thread_id="t", begins="instance", delivery=unowned)
+    await refused_whole(stores, commit, InvalidRecord)
 
 
 async def test_an_end_after_an_interrupt_is_refused(stores: RunStores, clock: ManualClock) -> None:

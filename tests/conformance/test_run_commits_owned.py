@@ -223,8 +223,8 @@ async def test_a_commit_may_be_given_its_instant(stores: RunStores, clock: Manua
     done = await stores.coordinator.commit(commit, now=later)
     assert [one.created_at for one in done.events] == [later]
     assert [one.created_at for one in done.outbox] == [later]
-    assert done.claimed is not None
-    assert (done.claimed.claimed_at, done.claimed.lease_until) == (later, later + LEASE)
+    assert done.dispatch is not None
+    assert (done.dispatch.claimed_at, done.dispatch.lease_until) == (later, later + LEASE)
     records = await stores.threads.list_message_records("t", MessageQuery())
     assert {one.created_at for one in records} == {later}
 
@@ -286,20 +286,16 @@ async def _one_thing(stores: RunStores, kind: int, thread: str, name: str) -> No
                 await stores.coordinator.commit(_step(thread, name, claim=owned.claim_proof))
                 await store.ack(owned.claim_proof)
         case 3:
-            delivery = Delivery(
-                dispatch=asked(stores, f"d-{name}", thread=thread), interrupt=True, claim=_CLAIM
-            )
+            delivery = Delivery(dispatch=asked(stores, f"d-{name}", thread=thread), claim=_CLAIM)
             done = await stores.coordinator.commit(_step(thread, name, delivery=delivery))
-            if done.claimed is not None:
-                await store.nack(done.claimed.claim_proof, error="again")
+            await store.nack(done.dispatch.claim_proof, error="again")
         case 4:
             await store.interrupt(thread)
             await store.reclaim_expired_leases()
         case _:
             delivery = Delivery(dispatch=asked(stores, f"d-{name}", thread=thread), claim=_CLAIM)
             done = await stores.coordinator.commit(_step(thread, name, delivery=delivery))
-            if done.claimed is not None:
-                await store.release(done.claimed.claim_proof)
+            await store.release(done.dispatch.claim_proof)
 
 
 _CLAIM = ClaimRequest(consumer="inline", lease_ms=LEASE)

@@ -11,7 +11,7 @@ from postroom.contracts import errors
 from postroom.contracts.budgets import Budget, BudgetScope, BudgetWindow, Spending, window_of
 from postroom.contracts.inference import InferenceResult
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import ClaimRequest, RunQuery
+from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus, Usage, WaitingReason
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.budgets import Budgets
@@ -256,7 +256,7 @@ async def test_a_process_that_dies_as_it_asks_leaves_one_question(room):
     config = budgets(of_all(DAY, runs=0))
     found = await submitted(room.mailbox(Counting(), consumer_id="writer", config=NO_WORK), 3)
     # It comes to claiming the run that is to ask, and not to writing what that waits for.
-    asks = ClaimAsk(request=ClaimRequest(consumer="dead", lease_ms=30_000), instance_id="dead")
+    asks = ClaimAsk(consumer="dead", lease_ms=30_000, instance_id="dead")
     claimed = await room.stores.store.write(
         lambda tx: claimed_within(tx, "t0", asks, (), Budgets(config.budgets))
     )

@@ -35,7 +35,7 @@ from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runs import RunStatus, RunWaitingState, TerminationReason, WaitingReason
 from postroom.contracts.tools import Suspension, ToolCallOutcome, ToolResult, ToolStatus
 from postroom.dispatch.config import MailboxConfig
-from postroom.dispatch.sinks import SuspensionAwareSink
+from postroom.dispatch.sinks import EventStream, ReconnectableEventSink
 from postroom.testing.faults import writes, writes_that
 from postroom.testing.run_faults import failing_changes
 
@@ -280,17 +280,11 @@ async def test_mailbox_lease_renewal_is_wired_and_prevents_reclaim(room, config,
 
 
 async def test_suspension_aware_sink_sets_flag_on_suspended_tool_call():
-    class Recorder:
-        events = ()
-
-        async def emit(self, event):
-            self.events += (event,)
-
     def call(result, outcome):
         return ToolCallDone(id="c", message_id="m", result=result, outcome=outcome)
 
-    inner = Recorder()
-    sink = SuspensionAwareSink(inner)
+    stream = EventStream()
+    sink = ReconnectableEventSink(stream)
     assert not sink.suspended
     approval = ToolResult.suspended("approve", Suspension(id="ask-c2", action="approve"))
     events = (
@@ -301,7 +295,8 @@ async def test_suspension_aware_sink_sets_flag_on_suspended_tool_call():
     for event, is_suspended in events:
         await sink.emit(event)
         assert sink.suspended is is_suspended
-    assert inner.events == tuple(event for event, _ in events)
+    sink.close()
+    assert [event async for event in stream] == [event for event, _ in events]
 
 
 # Why an execution failed.

@@ -180,7 +180,6 @@ async def test_a_photo_is_described_changed_and_sent_back_and_the_page_shows_bot
         command = CommandExecutor(
             OneRunner(Runner(argv=script, cwd="/")),
             folder=tmp_path / "private",
-            server_name="harbour",
             environment=SERVER,
         )
         words = "A light over a dark sea."

@@ -30,9 +30,9 @@ AGENT = """
 exec 9>"$LOCKS/$POSTROOM_AGENT"
 flock --nonblock 9 || echo "two $POSTROOM_AGENT" >> "$JOURNAL"
 cat > /dev/null
-echo "begin $POSTROOM_AGENT $POSTROOM_INSTANCE" >> "$JOURNAL"
+echo "begin $POSTROOM_AGENT $$" >> "$JOURNAL"
 sleep "$SLOW"
-echo "end $POSTROOM_AGENT $POSTROOM_INSTANCE" >> "$JOURNAL"
+echo "end $POSTROOM_AGENT $$" >> "$JOURNAL"
 echo "done by $POSTROOM_AGENT"
 """
 pytestmark = [pytest.mark.long, pytest.mark.timeout(PATIENCE + 60)]
@@ -98,9 +98,9 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
     assert processes_of(tmp_path / "data") == []
 
 
-def processes_of(server_name: Path) -> list[str]:
+def processes_of(data_dir: Path) -> list[str]:
     """Return the programs that this server has left running."""
-    mark, found = f"POSTROOM_SERVER={server_name}\0".encode(), []
+    mark, found = f"POSTROOM_DATA_DIR={data_dir}\0".encode(), []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if mark in (folder / "environ").read_bytes() + b"\0":
@@ -239,9 +239,7 @@ def test_a_server_that_is_told_to_stop_waits_for_no_program_and_begins_it_again(
     server: RunningServer, tmp_path: Path
 ) -> None:
     crew = Crew(server, tmp_path / "yard", slow="0.1")
-    stubborn = (
-        'trap \'\' TERM\necho "begin stubborn $POSTROOM_INSTANCE" >> "$JOURNAL"\nsleep 60 & wait\nsleep 60'
-    )
+    stubborn = 'trap \'\' TERM\necho "begin stubborn $$" >> "$JOURNAL"\nsleep 60 & wait\nsleep 60'
     (crew.folder / "agent.sh").write_text(stubborn)
     with server.line() as line:
         thread = send(line, crew.folder, CREW[0], "k")

@@ -1,16 +1,25 @@
-"""A server of its own that runs one program until it is killed: `owner_process.py FOLDER SERVER_NAME TEXT RUN`."""
+"""A server of its own that runs one program until it is killed: `owner_process.py FOLDER TEXT`.
+
+At SIGUSR1 it lets its programs go on for 100 ms more, and prints that.
+"""
 
 import asyncio
+import signal
 import sys
 from pathlib import Path
 
 from executors.room import Room, script
 
 
-async def main(folder: str, server_name: str, text: str, run_id: str) -> None:
-    room = Room(Path(folder), script(text), server_name=server_name)
-    print("owner", flush=True)
-    run = asyncio.ensure_future(room.run(run=run_id))
+async def main(folder: str, text: str) -> None:
+    room = Room(Path(folder), script(text))
+
+    def hold() -> None:
+        room.executor.process_runner.hold(100)
+        print("held 100", flush=True)
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, hold)
+    run = asyncio.ensure_future(room.run())
     while not run.done():
         said = room.sink.text
         room.sink.events.clear()

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 from uuid import uuid4
 
 from dispatch_room import PATIENCE
@@ -91,6 +91,8 @@ def script(text: str, *words: str, **fields: Any) -> Runner:
 class Room:
     """An executor with one runner, over stores in memory."""
 
+    made: ClassVar[list["Room"]] = []
+
     def __init__(self, folder: Path, runner: Runner | None, **fields: Any) -> None:
         self.folder = folder / "private"
         self.stores = MemoryRunStores()
@@ -99,12 +101,12 @@ class Room:
         self.executor = CommandExecutor(
             self.runners,
             folder=self.folder,
-            server_name=fields.pop("server_name", f"server-{uuid4().hex}"),
             environment=environment,
             limits=fields.pop("limits", CommandLimits()),
             **fields,
         )
         self.sink = Sink()
+        self.made.append(self)
 
     async def activation(self, text: str = "go", *, thread: str = "t", run: str = "r") -> RunActivation:
         if await self.stores.threads.load_thread(thread) is None:
@@ -127,7 +129,7 @@ class Room:
 
 
 async def shown(look: Callable[[], Awaitable[T | None]]) -> T:
-    """Look again and again until there is something; threads that look at processes have their turn between."""
+    """Look again and again until there is something."""
     async with asyncio.timeout(PATIENCE):
         while (found := await look()) is None:
             await a_moment()
@@ -141,6 +143,18 @@ def lives(pid: int) -> bool:
     except OSError:
         return False
     return words[0] not in (b"Z", b"X")
+
+
+def parent_of(pid: int) -> int:
+    """Return the parent of a process."""
+    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+
+
+async def is_gone(pid: int) -> None:
+    """Wait until a process has ended."""
+    async with asyncio.timeout(PATIENCE):
+        while lives(pid):
+            await a_moment()
 
 
 def zombies() -> list[int]:

@@ -1,6 +1,8 @@
 """Agents that speak the Agent Client Protocol: turns, events, sessions, cancel."""
 
 import asyncio
+import os
+import signal
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ import pytest
 
 from dispatch_room import PATIENCE
 from executors.acp_room import PATIENT, QUICK, AcpRoom, agent, heard
-from executors.room import Sink, lives, script, shown
+from executors.room import Sink, is_gone, lives, parent_of, script, shown
 from postroom.contracts.agent_events import TextDelta, ToolCallDone, ToolCallReady, ToolCallStart
 from postroom.contracts.errors import CommandNotEnded, CommandTimedOut, InvalidRunner
 from postroom.contracts.messages import Message
@@ -203,7 +205,6 @@ async def test_a_message_or_a_decision_is_not_taken_while_it_works(tmp_path: Pat
         assert not room.acp.send_messages("r", [Message.user("more")])
         assert not room.acp.wake_pending_boundary("r")
         assert room.acp.executing == 1
-        assert await room.commands.orphans() == ()
         assert room.acp.cancel("r")
     assert room.acp.executing == 0
 
@@ -261,20 +262,20 @@ async def test_a_session_is_not_restored_where_that_is_not_wanted_or_not_possibl
 
 
 async def test_processes_that_cannot_be_ended_are_named(tmp_path: Path) -> None:
-    room = AcpRoom(tmp_path, agent("say('x')"))
-
-    class Powerless(type(room.acp.process_runner.machine)):  # type: ignore[misc]
-        def find(self, wanted: Any) -> Any:
-            return (*super().find(wanted), replace(self.look(1), pid=999_999))
-
-        def send(self, process: Any, wish: Any) -> int | None:
-            return None if process.pid == 999_999 else super().send(process, wish)
-
-    room.acp.process_runner = replace(
-        room.acp.process_runner, machine=Powerless(), limits=replace(QUICK, kill_wait=QUICK.grace)
-    )
-    with pytest.raises(CommandNotEnded, match="999999"):
-        await room.run()
+    """The shim of the agent stands still, as if a process waited for a disk that does not answer."""
+    limits = replace(QUICK, kill_wait=QUICK.grace, farewell=QUICK.grace)
+    room = AcpRoom(tmp_path, agent("say('pid %d\\n' % os.getpid()); hang()"), limits=limits)
+    run = asyncio.ensure_future(room.ends())
+    pid = await room.sink.number("pid")
+    shim = parent_of(pid)
+    os.kill(shim, signal.SIGSTOP)
+    try:
+        assert room.acp.cancel("r")
+        with pytest.raises(CommandNotEnded, match=str(pid)):
+            await run
+    finally:
+        os.kill(shim, signal.SIGCONT)
+    await is_gone(shim)
 
 
 async def test_a_runner_of_another_kind_is_refused(tmp_path: Path) -> None:

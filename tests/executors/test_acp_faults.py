@@ -27,7 +27,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.runners import Runner
 from postroom.executors.acp.conversation import Conversation
 from postroom.executors.acp.peer import MOST_NOISE, Answer, Asked, Peer, ProtocolFault, Told
-from postroom.executors.processes.stdin import StdinWriter
+from postroom.executors.processes.pipes import StdinWriter
 
 PID = "say('pid %d. ' % os.getpid())\n"
 

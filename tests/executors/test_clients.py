@@ -3,7 +3,7 @@
 import errno
 import json
 import os
-import stat
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -27,7 +27,6 @@ from postroom.contracts.run_access import RunAccess
 from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import PromptWay, Recipe, Runner
 from postroom.executors.processes.connecting import CONNECTING, NO_CONNECTION
-from postroom.executors.processes.records import Records
 
 ACCESS = RunAccess(url="http://127.0.0.1:8", mcp_path="/mcp", data_dir="/data", token="prr_secret")
 MADE_OF = {
@@ -90,11 +89,9 @@ def test_gemini_has_a_home_whose_settings_alone_are_the_runs(tmp_path: Path) -> 
       "mcpServers": {"other": {"httpUrl": "http://x//y"}}}"""
     (own / "settings.json").write_text(text)
     (own / "trustedFolders.json").write_text("{}")
-    records = Records(tmp_path / "private")
-    records.prepare()
-    folder = records.settings_folder("i")
+    folder = tmp_path / "settings"
     made = CONNECTING[Recipe.GEMINI](ACCESS, {"HOME": str(own.parent)}, folder)
-    records.write_settings("i", made.files, made.links)
+    made.write(folder)
     assert made.variables == {"GEMINI_CLI_HOME": str(folder)}
     settings = json.loads((folder / ".gemini" / "settings.json").read_text())
     assert settings["security"] == {"auth": {"selectedType": "oauth-personal"}}
@@ -103,8 +100,7 @@ def test_gemini_has_a_home_whose_settings_alone_are_the_runs(tmp_path: Path) -> 
     assert (own / "settings.json").read_text() == text
     for name in ("tmp/session", "oauth_creds.json", "trustedFolders.json"):
         (folder / ".gemini" / name).write_text("anew")
-    records.remove("i")
-    assert not folder.exists()
+    shutil.rmtree(folder)
     assert [
         (own / name).read_text() for name in ("tmp/session", "oauth_creds.json", "trustedFolders.json")
     ] == ["anew"] * 3
@@ -231,7 +227,7 @@ async def test_a_folder_that_is_missing_is_not_taken_for_a_client_that_is(tmp_pa
 async def test_without_room_for_its_settings_a_client_is_not_started_and_the_run_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The note of the program finds room, its settings do not: it never runs without its connection."""
+    """The disk has no room for its settings: it never runs without its connection."""
 
     @asynccontextmanager
     async def opened(_: RunActivation) -> AsyncIterator[RunAccess | None]:
@@ -242,7 +238,7 @@ async def test_without_room_for_its_settings_a_client_is_not_started_and_the_run
     real = os.open
 
     def full(path: os.PathLike[str], flags: int, *how: Any, **more: Any) -> int:
-        if ".settings" in str(path) and flags & os.O_CREAT:
+        if "/settings/" in str(path) and flags & os.O_CREAT:
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         return real(path, flags, *how, **more)
 
@@ -287,13 +283,17 @@ def test_a_mebibyte_of_what_is_only_begun_is_read_at_once(begun: str) -> None:
     assert "\x1b" not in without_escapes(begun * (1 << 19))
 
 
-def test_the_settings_of_a_run_are_private_and_are_taken_away(tmp_path: Path) -> None:
-    records = Records(tmp_path / "private")
-    records.prepare()
-    for _ in range(2):
-        records.write_settings("i", {"settings.json": b"{}"}, {"link": tmp_path})
-    path = records.settings_folder("i") / "settings.json"
-    assert (stat.S_IMODE(path.stat().st_mode), stat.S_IMODE(path.parent.stat().st_mode)) == (0o600, 0o700)
-    records.remove("i")
-    assert not path.parent.exists()
-    assert tmp_path.exists()
+async def test_the_settings_of_a_run_are_private_and_are_taken_away(tmp_path: Path) -> None:
+    script = 'stat -c %a "$GEMINI_CLI_HOME" "$GEMINI_CLI_HOME/.gemini/settings.json"; readlink "$GEMINI_CLI_HOME/.env"'
+    room = client(tmp_path, Recipe.GEMINI, script)
+    (tmp_path / ".env").touch()
+    room.runners.runner = replace(room.runners.runner, env={**room.runners.runner.env, "HOME": str(tmp_path)})
+
+    @asynccontextmanager
+    async def access_of(activation: RunActivation) -> AsyncIterator[RunAccess]:
+        yield ACCESS
+
+    room.executor._access_of = access_of
+    assert await room.run() == f"700\n600\n{tmp_path}/.env\n"
+    assert room.files() == []
+    assert (tmp_path / ".env").exists()

@@ -1,26 +1,39 @@
-"""Programs that do not end: asked, killed, found in whatever session they hide, by whatever way it ends."""
+"""Programs that do not end: asked, killed, whatever session they hide in, however the run ends."""
 
 import asyncio
 import ctypes
 import os
 import resource
+import shutil
 import signal
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-import psutil
 import pytest
 
 from dispatch_room import PATIENCE
-from executors.room import DEAF, FORKING, HANG, PYTHON, Room, Sink, descriptors, lives, script, zombies
+from executors.room import (
+    DEAF,
+    FORKING,
+    HANG,
+    SERVER,
+    Room,
+    Sink,
+    descriptors,
+    is_gone,
+    lives,
+    parent_of,
+    script,
+    zombies,
+)
 from patient_loop import a_moment
-from postroom.contracts.errors import CommandNotEnded, CommandTimedOut, ThreadAlreadyRunning
-from postroom.contracts.records import replace
+from postroom.contracts.errors import CommandKilled, CommandNotEnded, CommandTimedOut, ThreadAlreadyRunning
+from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.runners import Runner
 from postroom.contracts.runs import TerminationReason
 from postroom.executors.command import CommandLimits
-from postroom.executors.processes.machine import Machine, Seen, Wanted
+from postroom.executors.processes.process_runner import ProcessRunner
 from postroom.testing import ManualClock
 
 QUICK = CommandLimits(grace=timedelta(milliseconds=100))
@@ -29,11 +42,11 @@ READY = "tell('pid', os.getpid())\n"
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(tmp_path: Path):  # type: ignore[no-untyped-def]
-    """No zombie, no descriptor, no note is left by any test here."""
+    """No zombie, no descriptor, no private folder is left by any test here."""
     before = descriptors()
     yield
     assert zombies() == []
-    assert descriptors() <= before + 4, "the loop's own are closed later"
+    assert descriptors() <= before + 5, "those of the loop, and the launcher's socket, are closed later"
     assert list((tmp_path / "private").glob("*")) == []
 
 
@@ -110,22 +123,25 @@ async def test_children_that_hide_in_sessions_of_their_own_are_ended(tmp_path: P
     assert room.executor.executing == 0
 
 
-async def test_a_child_that_wiped_its_environment_is_found_by_its_parents(tmp_path: Path) -> None:
-    """It has neither our group nor our marker, and its parent, which has, still lives."""
-    text = (
-        "child = os.fork()\n"
-        "if not child:\n"
-        "    os.setsid(); os.execve(sys.argv[1], [sys.argv[1], '-I', '-S', '-c', sys.argv[2]], {})\n"
-        "tell('child', child)\n"
-    )
-    inner = DEAF + "import time\nprint('wiped 1', flush=True)\n" + HANG
-    room = Room(tmp_path, script(text + HANG, PYTHON[0], inner), limits=QUICK)
-    async with asyncio.TaskGroup() as group:
-        group.create_task(room.executor.run(await room.activation(), room.sink))
-        pid = await room.sink.number("child")
-        await room.sink.tells("wiped")
-        assert room.executor.cancel("t")
-    assert not lives(pid)
+ESCAPED = """
+reader, writer = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork(): os._exit(0)
+    os.set_inheritable(writer, True)
+    for end in (0, 1, 2): os.close(end)
+    os.execve("/bin/sh", ["sh", "-c", f"%secho $$ >&{writer}; exec {writer}>&-; while :; do sleep 600; done"], {})
+os.wait(); os.close(writer)
+tell('daemon', os.read(reader, 20).decode().strip())
+"""
+"""A daemon in its own session, forked twice, with an empty environment and without our pipes; `%s` is its first word."""
+
+
+@pytest.mark.parametrize("first", ["", "trap '' TERM; "], ids=["willing", "deaf"])
+async def test_a_daemon_with_an_empty_environment_ends_with_its_run(tmp_path: Path, first: str) -> None:
+    room = Room(tmp_path, script(ESCAPED % first))
+    answer = await room.run()
+    assert not lives(int(answer.split()[1]))
 
 
 async def test_a_program_that_forks_while_it_is_killed_is_ended(tmp_path: Path) -> None:
@@ -143,10 +159,9 @@ async def test_a_program_that_forks_while_it_is_killed_is_ended(tmp_path: Path) 
         await room.sink.tells("pid")
         assert room.executor.cancel("t")
     assert run.result().termination == TerminationReason.cancelled()
-    server_name = room.executor.process_runner.server_name
-    assert (
-        await asyncio.to_thread(Machine().find, Wanted(variables=(("POSTROOM_SERVER", server_name),))) == ()
-    )
+    pids = [int(line.split()[1]) for line in room.sink.text.splitlines() if line.startswith("pid ")]
+    assert pids
+    assert not any(map(lives, pids))
 
 
 @pytest.mark.parametrize(
@@ -216,8 +231,8 @@ async def test_what_is_cancelled_while_it_starts_is_ended(
     room = Room(tmp_path, script(DEAF + HANG), limits=QUICK)
     loop, pids, plain = asyncio.get_running_loop(), [], process_runner.started
 
-    def started(launch, **fields):  # type: ignore[no-untyped-def]
-        process = plain(launch, **fields)
+    def started(launch, launcher, **fields):  # type: ignore[no-untyped-def]
+        process = plain(launch, launcher, **fields)
         pids.append(process.pid)
         act = run.cancel if how == "task" else lambda: room.executor.cancel("t")
         asyncio.run_coroutine_threadsafe(asyncio.to_thread(lambda: None), loop).result()
@@ -287,39 +302,43 @@ async def test_a_thread_runs_once_and_one_that_is_being_ended_is_awaited(tmp_pat
     assert first.cancelled()
 
 
-async def test_what_could_not_be_ended_is_named(tmp_path: Path) -> None:
-    """A machine that signals nobody: as a process that waits for a disk that does not answer."""
-
-    class Powerless(Machine):
-        def send(self, process: Seen, wish: signal.Signals) -> int | None:
-            return None
-
+async def test_what_could_not_be_ended_is_named_and_not_begun_again_beside_it(tmp_path: Path) -> None:
+    """Its shim stands still, as if a process waited for a disk that does not answer."""
     clock = ManualClock()
-    room = Room(tmp_path, script(FORKING + "tell('child', leave(lambda: None))"), timer=clock, clock=clock)
-    room.executor.process_runner = replace(room.executor.process_runner, machine=Powerless())
+    hanging = script(DEAF + READY + HANG, timeout=timedelta(minutes=1))
+    room = Room(tmp_path, hanging, timer=clock, clock=clock)
+
+    async def ended(run: "asyncio.Future[AgentRunResult]") -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not run.done():
+                clock.advance(timedelta(seconds=10))
+                await a_moment()
+
     run = asyncio.ensure_future(room.executor.run(await room.activation(), room.sink))
-    child = await room.sink.number("child")
-    while not run.done():
-        clock.advance(timedelta(seconds=1))
-        await asyncio.sleep(0)
-    with pytest.raises(CommandNotEnded, match=rf"\[{child}\]") as failed:
-        await run
-    assert failed.value.value == [child]
-    assert len(room.files()) == 1, "its note stays, for the next start"
-    ended = await room.executor.find_and_end_orphans()
-    assert [one.ended for one in ended] == [(child,)]
+    pid = await room.sink.number("pid")
+    shim = parent_of(pid)
+    os.kill(shim, signal.SIGSTOP)
+    try:
+        await ended(run)
+        with pytest.raises(CommandNotEnded, match=rf"\[{pid}\]") as failed:
+            await run
+        assert failed.value.value == [pid]
+        again = asyncio.ensure_future(room.executor.run(await room.activation(), Sink()))
+        await ended(again)
+        with pytest.raises(CommandNotEnded, match="earlier execution"):
+            await again
+    finally:
+        os.kill(shim, signal.SIGCONT)
+    await is_gone(shim)
+    room.runners.runner = script("tell('again')")
+    assert await room.run() == "again\n"
 
 
-async def test_without_a_descriptor_left_a_program_is_ended_and_nobody_is_taken_for_ended(
-    tmp_path: Path,
-) -> None:
-    """No process can be looked at; the leader is ended all the same, and its child as soon as one can look."""
+async def test_without_a_descriptor_left_a_program_is_ended(tmp_path: Path) -> None:
     text = DEAF + FORKING + "tell('child', leave(lambda: None)); tell('pid', os.getpid())\n" + HANG
     room = Room(tmp_path, script(text), limits=QUICK)
     run = asyncio.ensure_future(room.executor.run(await room.activation(), room.sink))
     child, pid = await room.sink.number("child"), await room.sink.number("pid")
-    ended, descriptor = asyncio.Event(), os.pidfd_open(pid)
-    asyncio.get_running_loop().add_reader(descriptor, ended.set)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(one.name) for one in Path("/proc/self/fd").iterdir())
     held = []
@@ -330,78 +349,71 @@ async def test_without_a_descriptor_left_a_program_is_ended_and_nobody_is_taken_
                 held.append(os.dup(0))
         assert room.executor.cancel("t")
         async with asyncio.timeout(PATIENCE):
-            await ended.wait()
-        assert not run.done()
+            await asyncio.wait((run,))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-        asyncio.get_running_loop().remove_reader(descriptor)
-        for one in (*held, descriptor):
+        for one in held:
             os.close(one)
-    assert (await run).termination == TerminationReason.cancelled()
-    assert not lives(pid)
-    assert not lives(child)
-
-
-async def test_a_leader_that_is_not_shown_is_ended_by_its_group(tmp_path: Path) -> None:
-    """A system may hide processes of other users, as that of a program that changes its user."""
-
-    class Blind(Machine):
-        def find(self, wanted: Wanted) -> tuple[Seen, ...]:
-            return ()
-
-    room = Room(tmp_path, script(DEAF + READY + HANG), limits=QUICK)
-    room.executor.process_runner = replace(room.executor.process_runner, machine=Blind())
-    async with asyncio.TaskGroup() as group:
-        run = group.create_task(room.executor.run(await room.activation(), room.sink))
-        pid = await room.sink.number("pid")
-        assert room.executor.cancel("t")
     assert run.result().termination == TerminationReason.cancelled()
     assert not lives(pid)
+    assert not lives(child)
+    shutil.rmtree(room.folder, ignore_errors=True)  # without a descriptor it could not be removed
 
 
-async def test_the_first_process_of_a_container_reaps_what_it_inherits(tmp_path: Path) -> None:
+async def test_the_first_process_of_a_container_inherits_no_process_of_a_run(tmp_path: Path) -> None:
     set_child_subreaper, libc = 36, ctypes.CDLL(None)
     assert libc.prctl(set_child_subreaper, 1, 0, 0, 0) == 0
     try:
-        room = Room(tmp_path, script(FORKING + "tell('child', leave(lambda: None))"))
-        answer = await room.run()
-        assert not lives(int(answer.split()[1]))
+        text = "stat = open(f'/proc/{os.getppid()}/stat').read(); tell('launcher', stat.rpartition(')')[2].split()[1])"
+        room = Room(tmp_path, script(FORKING + "tell('child', leave(lambda: None))\n" + text))
+        words = (await room.run()).split()
+        assert not lives(int(words[1]))
         assert zombies() == []
+        await room.executor.close()
+        await asyncio.to_thread(os.waitpid, int(words[3]), 0)
     finally:
         libc.prctl(set_child_subreaper, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("how", ["cancel", "exit"])
-async def test_where_the_system_has_no_descriptors_of_processes_all_are_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+async def test_where_the_system_gives_orphans_to_nobody_the_group_of_a_program_is_ended(
+    tmp_path: Path, how: str
 ) -> None:
-    monkeypatch.delattr(os, "pidfd_open")
-    text = (
-        DEAF
-        + FORKING
-        + "tell('child', leave(lambda: None))\ntell('same', leave(lambda: None, setsid=False))\n"
-        + READY
-    )
+    """As on macOS. A process that left the group escapes there, which the documentation says."""
+    text = DEAF + FORKING + "tell('same', leave(lambda: None, setsid=False))\n" + READY
     room = Room(tmp_path, script(text + (HANG if how == "cancel" else "")), limits=QUICK)
+    room.executor.process_runner = ProcessRunner(
+        room.folder, environment=SERVER, limits=QUICK, platform="darwin"
+    )
     async with asyncio.TaskGroup() as group:
         run = group.create_task(room.executor.run(await room.activation(), room.sink))
-        pids = [await room.sink.number(name) for name in ("child", "same", "pid")]
+        pids = [await room.sink.number(name) for name in ("same", "pid")]
         assert how == "exit" or room.executor.cancel("t")
     assert not any(map(lives, pids))
     assert (run.result().response == "") is (how == "cancel")
-    assert await room.executor.find_and_end_orphans() == ()
 
 
-def test_a_process_is_told_from_a_later_one_with_its_number() -> None:
-    machine = Machine()
-    me = machine.look(os.getpid())
-    assert me is not None
-    another = psutil.Process(me.pid)
-    another._ident = (me.pid, another._ident[1] + 1)  # type: ignore[attr-defined]  # started later
-    later = replace(me, process=another)
-    with pytest.raises(ProcessLookupError):
-        machine.send(later, signal.SIGKILL)
-    assert machine.find(Wanted(leader=os.getpgid(0))) == () or os.getpid() not in {
-        one.pid for one in machine.find(Wanted(leader=os.getpgid(0)))
-    }
-    assert machine.find(Wanted()) == ()
+async def test_a_program_whose_shim_is_killed_ends_and_is_begun_again_later(tmp_path: Path) -> None:
+    room = Room(tmp_path, script(DEAF + READY + HANG))
+    run = asyncio.ensure_future(room.executor.run(await room.activation(), room.sink))
+    pid = await room.sink.number("pid")
+    os.kill(parent_of(pid), signal.SIGKILL)
+    with pytest.raises(CommandKilled, match="SIGKILL") as failed:
+        await run
+    assert failed.value.retryable
+    await is_gone(pid)
+
+
+async def test_without_the_launcher_programs_go_on_and_others_are_started(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    room = Room(tmp_path, script(READY + "open(sys.argv[1]).read(); tell('done')", str(gate)))
+    run = asyncio.ensure_future(room.executor.run(await room.activation(), room.sink))
+    pid = await room.sink.number("pid")
+    launcher = parent_of(parent_of(pid))
+    os.kill(launcher, signal.SIGKILL)
+    await is_gone(launcher)
+    room.runners.runner = script("tell('started')")
+    assert await room.run(thread="another", run="another") == "started\n"
+    await asyncio.to_thread(gate.write_text, "go")
+    assert (await run).response.endswith("done\n")

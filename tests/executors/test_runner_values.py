@@ -64,7 +64,7 @@ def test_a_recipe_that_knows_its_command_does_without() -> None:
 
 def test_what_cannot_be_run_is_refused_by_name(subtests: pytest.Subtests) -> None:
     for changes, words in [
-        ({"recipe": "emacs"}, "recipe is refused: 'emacs' is unknown"),
+        ({"recipe": "emacs"}, "recipe is invalid: 'emacs' is unknown"),
         ({"recipe": None}, "recipe"),
         ({"kind": "http"}, "kind"),
         ({"prompt": "telepathy"}, "prompt"),
@@ -92,10 +92,10 @@ def test_what_cannot_be_run_is_refused_by_name(subtests: pytest.Subtests) -> Non
         ({"env": {"A": "x\0"}}, "env"),
         ({"env": {"": "x"}}, "not a valid name of an environment variable"),
         ({"env": {"A=B": "x"}}, "not a valid name of an environment variable"),
-        ({"env": {"POSTROOM_INSTANCE": "x"}}, "the server sets"),
+        ({"env": {"POSTROOM_RUN": "x"}}, "the server sets"),
         ({"env": ["A"]}, "must be a table"),
-        ({"pass_env": ["POSTROOM_SERVER"]}, "the server sets"),
-        ({"pass_env": ["POSTROOM_SERVER"]}, "the server sets"),
+        ({"pass_env": ["POSTROOM_DISPATCH"]}, "the server sets"),
+        ({"pass_env": ["POSTROOM_DISPATCH"]}, "the server sets"),
         ({"pass_env": ["A=B"]}, "not a valid name of an environment variable"),
         ({"pass_env": "HOME"}, "must be a list of texts"),
         ({"timeout": 0}, "timeout"),
@@ -111,7 +111,7 @@ def test_what_cannot_be_run_is_refused_by_name(subtests: pytest.Subtests) -> Non
         ({"max_output_bytes": (16 << 20) + 1}, "max_output_bytes"),
         ({"max_output_bytes": True}, "max_output_bytes"),
         ({"max_output_bytes": 1.5}, "max_output_bytes"),
-        ({"colour": "red"}, "colour is refused: unknown field"),
+        ({"colour": "red"}, "colour is invalid: unknown field"),
     ]:
         with subtests.test(changes=changes, words=words), pytest.raises(InvalidRunner, match=words):
             Runner.from_dict({**GOOD, **changes})

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 import pytest_asyncio
@@ -58,7 +57,7 @@ class Programs(ProgramExecutor):
     kind = RunnerKind.COMMAND
 
     def __init__(self, folder: Path) -> None:
-        process_runner = ProcessRunner.at(folder, server_name=uuid4().hex, server=SERVER, limits=QUICK)
+        process_runner = ProcessRunner(folder, environment=SERVER, limits=QUICK)
         super().__init__(OneRunner(script("")), process_runner, name="programs")
         self.told: list[list[str]] = []
         self.acts: list[Act] = []

@@ -6,7 +6,6 @@ from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
-from uuid import uuid4
 
 import pytest
 import pytest_asyncio
@@ -60,7 +59,6 @@ class Application:
         self.executor = CommandExecutor(
             self.runners,
             folder=self.folder / "private",
-            server_name=uuid4().hex,
             environment=SERVER,
             limits=QUICK,
         )

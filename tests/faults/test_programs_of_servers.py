@@ -76,7 +76,8 @@ def test_a_program_has_ended_before_another_server_can_begin_it(
     yard = tmp_path / "yard"
     asked(servers[0], yard)
     (program,) = begun(yard)
-    (server,) = (one for one in servers if one.pid == psutil.Process(program).ppid())
+    folder = psutil.Process(program).environ()["POSTROOM_DATA_DIR"]
+    (server,) = (one for one in servers if str(one.data_dir) == folder)
     os.kill(server.pid, fault)
     with (yard / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # when no process of the program is left

@@ -327,7 +327,7 @@ async def test_a_step_that_is_refused_leaves_the_rest_of_its_group(
         thread_id="t",
         messages=(Message.user("x", id="m9"),),
         events=(event(),),
-        delivery=Delivery(dispatch=asked(stores, "taken"), interrupt=True),
+        delivery=Delivery(dispatch=asked(stores, "taken")),
     )
     learned = await as_one_group(
         sqlite_store,

@@ -56,7 +56,7 @@ EXPORTED = {
         "__version__",
     ],
     "postroom.executors.acp": ["AcpExecutor"],
-    "postroom.executors.command": ["CommandExecutor", "CommandLimits", "Orphan"],
+    "postroom.executors.command": ["CommandExecutor", "CommandLimits"],
     "postroom.executors.remote": ["CALLBACKS", "LARGEST_BODY", "RemoteExecutor", "check_installed"],
     "postroom.gateway.platforms.base": [
         "AdapterState",

@@ -40,8 +40,8 @@ FAULTS = {
     ),
     "2 a run past its first step is not executed again": Planted(
         "dispatch/completion.py",
-        "    return run.status is not RunStatus.DONE\n\n\ndef answer_of(",
-        "    return run.status is not RunStatus.DONE and not run.steps\n\n\ndef answer_of(",
+        "    return run.status is not RunStatus.DONE\n\n\ndef as_ended(",
+        "    return run.status is not RunStatus.DONE and not run.steps\n\n\ndef as_ended(",
         f"{MAILBOX}/test_execution.py::test_a_run_past_its_first_step_goes_on_as_its_executor_says_and_comes_to_its_end",
     ),
     "3 two dispatches share one waiting run": Planted(
@@ -58,7 +58,7 @@ FAULTS = {
     ),
     "5 a phase error leaves its run as it was": Planted(
         "dispatch/completion.py",
-        "        if run is not None and (is_left_open(run, dispatch) or result is not self.result):\n",
+        "        if run is not None and (is_cancelled or is_left_open(run, dispatch)):\n",
         "        if run is not None and is_left_open(run, dispatch) and result.response:\n",
         f"{MAILBOX}/test_execution.py::test_a_failure_that_leaves_nothing_to_try_is_consumed_and_ends_the_run",
     ),
@@ -76,8 +76,8 @@ FAULTS = {
     ),
     "7 a refused foreground submission has interrupted": Planted(
         "dispatch/submission.py",
-        "        core, thread_id = self._core, request.thread_id\n        options =",
-        "        core, thread_id = self._core, request.thread_id\n        await core.dispatches.interrupt(thread_id)\n        options =",
+        "        core, thread_id = self._core, request.thread_id\n        claims, was_free =",
+        "        core, thread_id = self._core, request.thread_id\n        await core.dispatches.interrupt(thread_id)\n        claims, was_free =",
         "tests/embedded/test_cancels_are_kept.py::test_a_refused_submission_leaves_the_active_run_to_finish",
     ),
     "8 a requeued row keeps its completion": Planted(
@@ -112,8 +112,8 @@ FAULTS = {
     ),
     "13 a failure that is tried again tells an end": Planted(
         "dispatch/completion.py",
-        "        await attempt.sink.emit(retrying)\n",
-        "        await self._tell_failure(row, attempt.sink, outcome.error)\n",
+        "        await job.told.emit(retrying)\n",
+        "        await self._tell_failure(row, job.told, outcome.error)\n",
         f"{MAILBOX}/test_event_capture.py::test_a_failure_that_is_tried_again_tells_no_end_and_the_reader_stays",
     ),
     "14 a purge resets the epoch": Planted(
@@ -148,8 +148,8 @@ FAULTS = {
     ),
     "19 instants of two units": Planted(
         "dispatch/planning.py",
-        "        status=RunStatus.CREATED,\n        parent_run_id=activation.trace.parent_run_id,\n        created_at=now,\n",
-        "        status=RunStatus.CREATED,\n        parent_run_id=activation.trace.parent_run_id,\n        created_at=now // 1000,\n",
+        "            status=RunStatus.CREATED,\n            parent_run_id=activation.trace.parent_run_id,\n            created_at=now,\n",
+        "            status=RunStatus.CREATED,\n            parent_run_id=activation.trace.parent_run_id,\n            created_at=now // 1000,\n",
         f"{MAILBOX}/test_records.py::test_instants_of_runs_messages_and_dispatches_are_of_one_unit",
     ),
     "20 the mailbox's own work is pinned to nothing": Planted(

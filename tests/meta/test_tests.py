@@ -26,7 +26,6 @@ SLEEPS = {
     "e2e/telegram_storm.py:run": "the same",
     "faults/test_runs_ride_out_outages.py:measure": "how late the machine wakes this process is what is measured",
     "faults/test_runs_ride_out_outages.py:test_runs_and_their_readers_ride_out_a_restart": "a schedule wakes nobody",
-    "executors/test_orphans.py:sleep": "passes on what a program is waited for, but for its grace",
     "soak/books.py:opened": "a process that was killed holds a file for a moment; nobody wakes who waits for it",
     "soak/callers.py:ask": "a caller looks again and again at a real server that is killed",
     "soak/callers.py:_called": "the same",

@@ -73,7 +73,7 @@ ENDS_OF_CLASSES = {
     "place": "one name each: Session, ChatAddress, ...",
     "strategy": "the one enum of policies when busy",
     "turns": "MailRunExecutor",
-    "wish": "DispatchOptions",
+    "wish": "Submission",
 }
 """Words with which no class's name ends any more."""
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -117,9 +118,11 @@ async def _waits_for_servers(store: PostgresStore, dsn: str, schema: str) -> Non
         assert await asyncio.to_thread(upgrade, dsn, schema, ADDS, TAKES_AWAY) == [TAKES_AWAY.version]
 
 
-def test_a_server_whose_process_is_gone_holds_up_no_step(postgres_dsn: str, a_schema: str) -> None:
+def test_a_server_whose_process_is_gone_holds_up_no_step(
+    postgres_dsn: str, a_schema: str, tmp_path: Path
+) -> None:
     """One that was killed: its lease goes on for half a minute, and the next release is started meanwhile."""
-    there: dict[str, Json] = {**own_process(), "schema": NEWEST}
+    there: dict[str, Json] = {**own_process(tmp_path), "schema": NEWEST}
     gone = {**there, "pid": ended_process()}
     with closing(PostgresStore.open(postgres_dsn, schema=a_schema)) as store:
         asyncio.run(_counts_for_a_step(store, postgres_dsn, a_schema, there=there, gone=gone))

@@ -21,6 +21,7 @@ from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.agent_events import TextDelta
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.clock import SystemClock
+from postroom.contracts.records import replace
 from postroom.dispatch import mailbox as dispatch
 from postroom.dispatch.config import MailboxConfig
 from postroom.gateway.config import GatewayConfig, PlatformConfig
@@ -212,11 +213,13 @@ async def run_page(trace: Trace, folder: Path) -> None:
 
 
 async def command(trace: Trace, folder: Path) -> None:
-    """A run of a program, from the executor's call to the end of the program."""
+    """A run of a program that begins, from the executor's call to its return."""
     room = Room(folder, script("tell('answer')\n"))
     await room.run()
+    asked = await room.activation(run="r2")
+    begins = replace(asked, control=replace(asked.control, is_noted=True))
     with trace.counting():
-        await room.run(run="r2")
+        await room.executor.run(begins, room.sink)
     await room.executor.close()
 
 

@@ -112,10 +112,10 @@ LINES: tuple[Plant, ...] = (
         "                return False\n",
     ),
     plant(
-        "dispatch/submission.py: if options is not None or options.claims is not None:",
+        "dispatch/submission.py: if is_queued or submission.claims is not None:",
         "dispatch/submission.py",
-        "            if options is not None and options.claims is not None:\n",
-        "            if options is not None or options.claims is not None:\n",
+        "            if is_queued and submission.claims is not None:\n",
+        "            if is_queued or submission.claims is not None:\n",
     ),
     plant(
         "dispatch/commands.py: while False:",

@@ -70,7 +70,7 @@ PLANTS = (
     plant(
         "a lost claim is not noticed at its renewal",
         WORKER,
-        "                lost = [job for job in jobs if job.claimed.dispatch_id not in renewed]\n",
+        "                lost = [job for job in jobs if job.dispatch.dispatch_id not in renewed]\n",
         "                lost = list[Job]()\n",
     ),
     plant(
@@ -122,8 +122,8 @@ PLANTS = (
     plant(
         "the lost reply of an end is not looked up",
         COMPLETION,
-        " if self._is_written(tx) else done\n",
-        " if False else done\n",
+        "return self._ended_before(tx, job, run) or done\n",
+        "return done\n",
         NO_LOOK,
     ),
     plant(
@@ -131,7 +131,7 @@ PLANTS = (
         WORKER,
         "            for row in await self.unexecuted():\n",
         "            for row in ():\n",
-        (COMPLETION, "next=self._claimed_again(tx)", "next=None"),
+        (COMPLETION, "next=claimed_next(tx, after.thread_id, asks)", "next=None"),
     ),
     plant(
         "a cancel of a run at another server is not stored",
@@ -160,8 +160,8 @@ PLANTS = (
     plant(
         "a slot is not freed when a run is tried again",
         WORKER,
-        "        self.slots.give(job.claimed.tenant)\n        if job.comes_again:",
-        "        if not job.comes_again:\n            self.slots.give(job.claimed.tenant)\n        if job.comes_again:",
+        "        self.slots.give(job.dispatch.tenant)\n        if job.comes_again:",
+        "        if not job.comes_again:\n            self.slots.give(job.dispatch.tenant)\n        if job.comes_again:",
     ),
     plant(
         "a tick is not compared when it is written",
@@ -221,7 +221,7 @@ PLANTS = (
     plant(
         "messages that wait behind a run are not looked at when it ends",
         WORKER,
-        "            if not job.comes_again and job.leaves_waiting:\n                await self._after_run(thread_id)\n",
+        "            if not job.comes_again and job.leaves_waiting:\n                await self._completion.after_run(thread_id)\n",
         "",
         (RECOVERY, "            await self._recovery.take_up_left_over()\n", ""),
     ),

@@ -94,14 +94,14 @@ class Model:
             return None
         return next((row for row in self.of(thread, QUEUED) if row.available_at <= now), None)
 
-    def refusals(self, new: RunDispatch, *, interrupting: bool = False) -> Errors:
+    def refusals(self, new: RunDispatch) -> Errors:
         """Return with which errors an enqueue may be refused."""
         if new.dispatch_id in self.rows:
             return frozenset({DuplicateRecord})
         found = set[type[PostroomError]]()
         for row in self.rows.values():
             here = row.thread_id == new.thread_id
-            if row.status.is_terminal or (interrupting and here and row.status is QUEUED):
+            if row.status.is_terminal:
                 continue
             if row.run_id == new.run_id:
                 found.add(RunNotOpen)
@@ -148,10 +148,8 @@ def commits() -> st.SearchStrategy[Step]:
     return step(
         "commit",
         **new,
-        interrupt=st.sampled_from([False, False, False, True]),
-        claim=st.sampled_from([None, "any", "needed"]),
+        claim=st.sampled_from([False, True]),
         cap=st.sampled_from([None, None, 1, 2]),
-        idle=st.sampled_from([False, False, False, True]),
         begins=st.booleans(),
         proof=st.sampled_from([None, None, 0, 1]),
         joins=st.sampled_from([None, None, None, 0, 9]),
@@ -490,13 +488,11 @@ class Pair:
     async def commit(
         self,
         *,
-        interrupt: bool,
-        claim: str | None,
+        claim: bool,
         cap: int | None,
         proof: int | None,
         joins: int | None,
         behind: int,
-        idle: bool,
         begins: bool,
         **details: Any,
     ) -> None:
@@ -510,13 +506,10 @@ class Pair:
             expected_message_count=self.model.said[thread] + behind,
             claim=proved,
             joins=None if joins is None else self.nth_name(joins, QUEUED),
-            begins="i" if begins and claim == "needed" and proof is None else None,
+            begins="i" if begins and claim and proof is None else None,
             delivery=Delivery(
                 dispatch=given,
-                interrupt=interrupt,
                 claim=ClaimRequest(consumer="c", lease_ms=7) if claim else None,
-                claim_needed=claim == "needed",
-                when_idle=idle,
                 queue_cap=cap,
             ),
         )
@@ -529,30 +522,21 @@ class Pair:
         done = await self.stores.coordinator.commit(commit)
         self.model.said[thread] += 1
         assert done.message_count == self.model.said[thread]
-        superseded = self.model.interrupt(thread, self.now) if interrupt else []
-        assert (done.interrupt is not None) == interrupt
-        if done.interrupt is not None:
-            assert sorted(done.interrupt.superseded_dispatches, key=turn) == superseded
         row = self.model.put(replace(given, dispatch_epoch=self.model.epochs[thread]))
-        if claim is not None:
-            expected = row if claim == "needed" else self.model.next_due(thread, self.now)
-            self.own(done.claimed, expected, consumer="c", lease=7, begins=commit.begins)
-        else:
-            assert done.claimed is None
+        if claim:
+            self.own(done.dispatch, row, consumer="c", lease=7, begins=commit.begins)
         assert done.dispatch == self.model.rows[given.dispatch_id]
 
     def refusals(self, commit: ThreadCommit) -> Errors:
         """Return with which errors a commit may be refused."""
         delivery = commit.delivery
         assert delivery is not None
-        found = set(self.model.refusals(delivery.dispatch, interrupting=delivery.interrupt))
-        waiting = 0 if delivery.interrupt else len(self.model.of(commit.thread_id, QUEUED))
-        if delivery.queue_cap is not None and waiting >= delivery.queue_cap:
-            found.add(QueueFull)
-        busy = self.model.claimed(commit.thread_id)
-        if busy and (delivery.interrupt or (delivery.claim and delivery.claim_needed)):
-            found.add(ActiveRunConflict)
-        if delivery.when_idle and (busy or self.model.of(commit.thread_id, QUEUED)):
+        found = set(self.model.refusals(delivery.dispatch))
+        if delivery.queue_cap is not None:
+            waiting = len(self.model.of(commit.thread_id, QUEUED))
+            if waiting >= delivery.queue_cap:
+                found.add(QueueFull)
+        if delivery.claim and self.model.claimed(commit.thread_id):
             found.add(ActiveRunConflict)
         if commit.expected_message_count != self.model.said[commit.thread_id]:
             found.add(VersionConflict)

@@ -6,7 +6,6 @@ Rows are written as another program could write them: the mail room itself refus
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -124,9 +123,7 @@ async def test_a_program_that_is_run_by_a_command_reads_one_origin(
     room: RunnerRoom, tmp_path: Path, forging: Sequence[str]
 ) -> None:
     echo = script("import pathlib; pathlib.Path(sys.argv[1]).write_bytes(sys.stdin.buffer.read()); tell('ok')", str(tmp_path / "read"))  # fmt: skip
-    executor = CommandExecutor(
-        OneRunner(echo), folder=tmp_path / "private", server_name="s", environment=SERVER, limits=QUICK
-    )
+    executor = CommandExecutor(OneRunner(echo), folder=tmp_path / "private", environment=SERVER, limits=QUICK)
     await run_by(room, executor)
     whole((tmp_path / "read").read_text())
 
@@ -135,7 +132,7 @@ async def test_an_agent_that_speaks_acp_reads_one_origin(
     room: RunnerRoom, tmp_path: Path, forging: Sequence[str]
 ) -> None:
     journal = tmp_path / "heard"
-    started = ProcessRunner.at(tmp_path / "private", server_name=uuid4().hex, server=SERVER, limits=QUICK)
+    started = ProcessRunner(tmp_path / "private", environment=SERVER, limits=QUICK)
     runner = agent("say('ok')", {"journal": str(journal)})
     await run_by(room, AcpExecutor(OneRunner(runner), started))
     [prompt] = [one["params"]["prompt"] for one in heard(journal) if one.get("method") == "session/prompt"]

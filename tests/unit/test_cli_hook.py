@@ -490,10 +490,9 @@ def test_only_this_machine_is_asked_and_only_in_plain_http(
         {"POSTROOM_DATA_DIR": "~/there"},
         {"XDG_DATA_HOME": "{home}/xdg"},
         {"XDG_DATA_HOME": "relative"},
-        {"LOCALAPPDATA": "{home}/local"},
     ],
 )
-@each_row("platform", ["linux", "darwin", "win32"])
+@each_row("platform", ["linux", "darwin"])
 def test_the_data_folder_is_the_one_of_every_command(
     tmp_path: Path, more: dict[str, str], platform: str
 ) -> None:

@@ -194,10 +194,9 @@ def test_clients_are_found_by_their_folder_or_their_program(room: Room) -> None:
     [
         ("vscode", "linux", ".config/Code/User/mcp.json"),
         ("vscode", "darwin", "Library/Application Support/Code/User/mcp.json"),
-        ("vscode", "win32", "AppData/Roaming/Code/User/mcp.json"),
         ("claude-desktop", "darwin", "Library/Application Support/Claude/claude_desktop_config.json"),
         ("opencode", "darwin", ".config/opencode/opencode.json"),
-        ("claude", "win32", ".claude.json"),
+        ("claude", "darwin", ".claude.json"),
     ],
 )
 def test_each_system_has_its_own_folders(name: str, platform: str, path: str, rooms: Rooms) -> None:

@@ -12,7 +12,7 @@ from postroom.app import places
 from postroom.app.config import Settings, explain, load_settings
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import ConfigError
-from postroom.executors.processes.child_environment import marks
+from postroom.executors.processes.child_environment import names_of
 from table_rows import each_row
 
 
@@ -223,7 +223,7 @@ def test_names_that_clients_use_are_no_settings_and_no_mistakes(home: dict[str, 
 
 
 def test_what_a_run_of_the_server_is_told_is_no_setting_and_no_mistake(home: dict[str, str]) -> None:
-    told = marks(RunActivation(thread_id="t"), server_name="s", instance="i")
+    told = names_of(RunActivation(thread_id="t"))
     told |= {"POSTROOM_AGENT": "Bo", "POSTROOM_PROJECT": "harbour", "POSTROOM_STEERING": "/tmp/s"}
     assert load_settings(environment=home | told).port == 8765
 
@@ -344,8 +344,7 @@ def test_every_system_has_its_usual_places(subtests: pytest.Subtests) -> None:
             "/home/a/Library/Application Support/postroom",
             "/home/a/Library/Application Support/postroom/config.toml",
         ),
-        ("win32", {"LOCALAPPDATA": "/l", "APPDATA": "/r"}, "/l/postroom", "/r/postroom/config.toml"),
-        ("win32", {"POSTROOM_DATA_DIR": "~/post", "POSTROOM_CONFIG": "/c.toml"}, "/home/a/post", "/c.toml"),
+        ("linux", {"POSTROOM_DATA_DIR": "~/post", "POSTROOM_CONFIG": "/c.toml"}, "/home/a/post", "/c.toml"),
     ]:
         with subtests.test(platform=platform, environment=environment, data=data, config=config):
             given = {"HOME": "/home/a", **environment}

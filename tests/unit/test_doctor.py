@@ -50,7 +50,6 @@ async def test_a_fresh_application_is_well_and_says_what_it_cannot_know(here: Pl
         "runs": "ok",
         "outbox": "ok",
         "runner": "ok",
-        "orphans": "ok",
         "log": "ok",
         "folders": "ok",
         "disk": "ok",

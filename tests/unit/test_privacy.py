@@ -2,7 +2,6 @@
 
 import os
 import stat
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +13,6 @@ from postroom.app.privacy import keep_private, told_of_folders
 from postroom.contracts.errors import ConfigError
 from postroom.mail.archive.repository import ArchiveRepository
 from postroom.stores.sqlite import SqliteStore
-
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no such bits")
 
 
 def mode(path: Path) -> int:

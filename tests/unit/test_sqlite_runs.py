@@ -433,8 +433,8 @@ async def test_a_message_and_the_run_it_causes_are_written_together(
         assert tx.runs.threads.load("t") is not None
         assert tx.runs.threads.load_run("r-d1") is not None
         assert isinstance(done, Committed)
-        assert done.claimed is not None
-        return done.claimed.dispatch_id
+        assert done.dispatch is not None
+        return done.dispatch.dispatch_id
 
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         hears = group.create_task(stores.events.wait(scope, after=0))
@@ -457,7 +457,8 @@ async def test_neither_is_written_when_one_is_refused(
 
     def change(tx: Transaction) -> None:
         put_message(tx.mail, here.ada, [here.ben], subject="plums")
-        tx.runs.commit(submission(stores, interrupt=fault == "runs"))
+        claim = ClaimRequest(consumer="w", lease_ms=LEASE) if fault == "runs" else None
+        tx.runs.commit(submission(stores, claim=claim))
         if fault == "mail":
             tx.mail.put_contact(here.ada.id, 99, status="pending", reason="", now=1)
         raise KeyError(fault)

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 import pytest_asyncio
@@ -29,9 +28,7 @@ async def opened(room: Room, tmp_path: Path) -> AsyncIterator[Opened]:
     made: list[Room] = []
 
     async def open_room(words: str, **options: Any) -> Room:
-        process_runner = ProcessRunner.at(
-            tmp_path / "private", server_name=uuid4().hex, server=SERVER, limits=QUICK
-        )
+        process_runner = ProcessRunner(tmp_path / "private", environment=SERVER, limits=QUICK)
         executor = AcpExecutor(OneRunner(agent(words, options)), process_runner)
         made.append(Room(store=room.store, runs=room.runs, clock=room.clock, agents=executor))
         await made[-1].people("Ada", "Bo", runners=("Bo",))

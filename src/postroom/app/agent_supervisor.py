@@ -1,9 +1,10 @@
 """The agents that a server runs itself: what wakes them, what answers for them.
 
-start: what a former server left running is ended, the mailbox takes up what was left, then mail wakes again
+start: the mailbox takes up what was left, then mail wakes again
 stop: nobody is woken, what runs is ended and given back uncounted
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from postroom.app.agents_config import DeclaredAgent
@@ -13,7 +14,6 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.remote_runners import HttpRunner, ModelRunner
 from postroom.contracts.runners import AnyRunner, Runner
 from postroom.dispatch.routing import JoinedEffects
-from postroom.log import get_logger
 from postroom.mail.context import Caller
 from postroom.mail.service import Mail
 from postroom.mail.waking.answers import MessageEffects
@@ -27,7 +27,6 @@ from postroom.services.runners import declared_runners
 from postroom.services.runs import RunService
 from postroom.services.schedules import MailSchedules
 
-_LOG = get_logger(__name__)
 _OPERATOR = Caller(operator=True)
 
 
@@ -59,15 +58,14 @@ class AgentSupervisor:
         """Whether messages wake their readers: from the start on."""
 
     async def start(self) -> None:
-        """End what a former server left running, take up what was left, and wake readers again.
+        """Take up what an earlier server left, and wake readers again.
 
         Raises:
             InvalidRunner: the configuration file declares an agent that cannot be run here.
             StoreError: what was left could not be taken up.
         """
         await self._declare()
-        if ended := await self._executors.end_orphans():
-            _LOG.warning("agents.orphans_ended", processes=ended)
+        await asyncio.to_thread(self._executors.programs.remove_left)
         await self._runs.start()
         self.is_waking = True
         self._tasks.start(self._waker.serve(), name="waker")

@@ -1,7 +1,7 @@
 """What an examination found: one look at one part, with what to do about it; and looks at the machine."""
 
+import resource
 import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,12 +93,8 @@ def open_descriptors() -> int | None:
     return None
 
 
-def most_descriptors(*, platform: str = sys.platform) -> int | None:
-    """Return how many this process may have open; None where there is no limit, or none is told."""
-    if platform == "win32":
-        return None
-    import resource
-
+def most_descriptors() -> int | None:
+    """Return how many descriptors this process may have open; None if there is no limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else soft
 

@@ -163,11 +163,6 @@ def _word(*, of: str = r"\S(.{0,254}\S)?") -> Any:
     return Field(pattern=rf"^{of}$")
 
 
-def tells_case_apart(platform: str) -> bool:
-    """Say whether paths that differ by case are two on a system, unless told otherwise."""
-    return platform not in ("win32", "darwin")
-
-
 class Settings(BaseSettings):
     """Everything that can be set. Made by `load_settings`; making one directly reads no environment."""
 
@@ -278,7 +273,7 @@ class Settings(BaseSettings):
         description="How many of its newest events a project keeps in its log.",
     )
     case_sensitive_paths: bool = Field(
-        default=tells_case_apart(sys.platform),
+        default=sys.platform != "darwin",
         description="Whether paths that differ by case are two; by default as on this system.",
     )
     guard_mode: Annotated[Literal["warn", "block", "off"], BeforeValidator(_lower)] = Field(

@@ -8,6 +8,7 @@ What a client owes, and how long it is waited for:
 """
 
 import asyncio
+import resource
 from contextlib import suppress
 from functools import cache
 from typing import Final
@@ -51,10 +52,6 @@ def room() -> int:
     Beyond what the system allows nothing could be opened any more, and asyncio would log each failure to
     accept with a traceback, tens of thousands a second.
     """
-    try:
-        import resource
-    except ImportError:  # Windows, where sockets do not count as files
-        return WANTED - RESERVED
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     best = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)
     if soft != resource.RLIM_INFINITY and soft < best:

@@ -87,7 +87,6 @@ class Doctor:
             "runs": self._runs,
             "outbox": self._outbox,
             "runner": self._runners,
-            "orphans": self._orphans,
             "log": self._log,
             "folders": self._folders,
             "disk": self._disk,
@@ -267,16 +266,6 @@ class Doctor:
         except (RunFailure, InvalidRunner) as error:
             return broken("runner", error, about=name)
         return CheckResult(part="runner", about=name, state="ok", detail=told)
-
-    async def _orphans(self) -> list[CheckResult]:
-        found = await self._application.executors.orphans()
-        if found:
-            pids = ", ".join(str(pid) for pid in found[:20])
-            detail = f"{len(found)} processes of runs from a previous server are still running: {pids}"
-            remedy = "start the server again, which ends them, or end them yourself"
-            facts = {"processes": len(found)}
-            return [CheckResult(part="orphans", state="failed", detail=detail, remedy=remedy, facts=facts)]
-        return [CheckResult(part="orphans", state="ok", detail="no process of a previous server is running")]
 
     async def _channels(self) -> list[CheckResult]:
         if self._application.gateway is None:

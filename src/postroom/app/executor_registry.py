@@ -32,7 +32,6 @@ from postroom.contracts.signing import LEAST_SECRET
 from postroom.dispatch.routing import SeveralExecutors
 from postroom.executors.acp import AcpExecutor
 from postroom.executors.command import CommandExecutor
-from postroom.executors.processes.keeping import Keeper
 from postroom.executors.remote import RemoteExecutor, check_installed
 from postroom.mail.run_tokens import RunTokens
 from postroom.mail.service import Mail
@@ -106,7 +105,6 @@ class ExecutorRegistry:
         in_chats: Callable[[str], tuple[str, str] | None] = lambda _: None,
         tokens: RunTokens,
         server: str = "",
-        keeper: Keeper | None = None,
         alone_at: Sequence[str] = (),
     ) -> None:
         """Make one for each kind of runner; nothing runs yet.
@@ -122,16 +120,15 @@ class ExecutorRegistry:
         self._environment = places.environment()
         self._commands = CommandExecutor(
             self,
-            folder=settings.data_dir / "runs",
-            server_name=str(settings.data_dir),
+            folder=places.programs_dir(settings.data_dir),
             environment=self._environment,
             clock=clock,
             environment_of=self._place_of,
             access_of=self._access_of,
-            keeper=keeper,
         )
-        programs = self._commands.process_runner
-        self._acp = AcpExecutor(self, programs, environment_of=self._place_of, access_of=self._access_of)
+        self.programs = self._commands.process_runner
+        """Runs the programs of both kinds."""
+        self._acp = AcpExecutor(self, self.programs, environment_of=self._place_of, access_of=self._access_of)
         self._models = ModelAgents(
             self, calls, mail.store, environment=self._environment, clock=clock, timer=SystemTimer()
         )
@@ -161,14 +158,6 @@ class ExecutorRegistry:
         """How many agents are at work."""
         programs = self._commands.executing + self._acp.executing
         return programs + self._models.executing + self.results.executing
-
-    async def orphans(self) -> tuple[int, ...]:
-        """Return the processes that a former server has left running."""
-        return await self._commands.orphans()
-
-    async def end_orphans(self) -> int:
-        """End them; return how many there were."""
-        return len(await self._commands.find_and_end_orphans())
 
     def check(self, runner: AnyRunner) -> None:
         """Refuse a runner that could not be run here, whatever its agent.

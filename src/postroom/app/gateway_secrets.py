@@ -8,7 +8,6 @@ What stands where the name of a variable or file belongs is not shown either: it
 
 import os
 import stat
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,7 +96,7 @@ def _from_environment(table: Table, way: str, name: str, environment: Mapping[st
 def _from_file(table: Table, way: str, name: str, environment: Mapping[str, str]) -> str:
     path = places.absolute(name, environment, base=table.file.parent)
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:  # noqa: PTH123 - the checks below need this very descriptor
             _check_private(table, way, path, os.fstat(descriptor))
             content = file.read(_LARGEST + 1)
@@ -129,13 +128,9 @@ def _one_line(table: Table, way: str, text: str) -> str:
     return secret
 
 
-def _check_private(
-    table: Table, way: str, path: Path, found: os.stat_result, *, platform: str = sys.platform
-) -> None:
+def _check_private(table: Table, way: str, path: Path, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
         table.refuse(f"{path} is no file", value=str(path), remedy=f"let {way} name a file")
-    if platform == "win32":  # no such bits there; the folder's access list protects the file
-        return
     if found.st_mode & _SHARED:
         table.refuse(
             f"the file {path} can be used by other users (mode {stat.S_IMODE(found.st_mode):04o})",

@@ -29,10 +29,8 @@ CLIENT_NAMES: Final = (
 """Names with our prefix that clients read, and that are no settings of the server."""
 RUN_NAMES: Final = (
     "POSTROOM_DISPATCH",
-    "POSTROOM_INSTANCE",
     "POSTROOM_PROJECT",
     "POSTROOM_RUN",
-    "POSTROOM_SERVER",
     "POSTROOM_STEERING",
     "POSTROOM_THREAD",
 )
@@ -64,8 +62,6 @@ def data_dir(environment: Mapping[str, str], *, platform: str = sys.platform) ->
         return absolute(chosen, environment)
     if platform == "darwin":
         return home(environment) / "Library" / "Application Support" / "postroom"
-    if platform == "win32":
-        return _based(environment, "LOCALAPPDATA", home(environment) / "AppData" / "Local")
     return _based(environment, "XDG_DATA_HOME", home(environment) / ".local" / "share")
 
 
@@ -95,8 +91,6 @@ def config_file(environment: Mapping[str, str], *, platform: str = sys.platform)
         return absolute(chosen, environment)
     if platform == "darwin":
         return home(environment) / "Library" / "Application Support" / "postroom" / "config.toml"
-    if platform == "win32":
-        return _based(environment, "APPDATA", home(environment) / "AppData" / "Roaming") / "config.toml"
     return _based(environment, "XDG_CONFIG_HOME", home(environment) / ".config") / "config.toml"
 
 
@@ -108,6 +102,11 @@ def token_file(data_dir: Path) -> Path:
 def agent_token_dir(data_dir: Path) -> Path:
     """Return the folder for the tokens of agents that were set up on this machine."""
     return data_dir / "agent-tokens"
+
+
+def programs_dir(data_dir: Path) -> Path:
+    """Return where the server has a private folder for each run of a program."""
+    return data_dir / "runs"
 
 
 def server_note(data_dir: Path) -> Path:
@@ -182,7 +181,7 @@ def remove_server_note(data_dir: Path, *, pid: int) -> None:
 
 def home(environment: Mapping[str, str]) -> Path:
     """Return the user's home folder."""
-    chosen = environment.get("HOME") or environment.get("USERPROFILE")
+    chosen = environment.get("HOME")
     return Path(chosen) if chosen else Path.home()
 
 
@@ -191,7 +190,7 @@ def absolute(text: str, environment: Mapping[str, str], *, base: Path | None = N
 
     `base` is the present folder unless given. Links are left as they are.
     """
-    if text == "~" or text.startswith(("~/", "~\\")):
+    if text == "~" or text.startswith("~/"):
         return home(environment) / text[2:]
     return Path(os.path.abspath((base or Path.cwd()) / text))  # noqa: PTH100 - resolve() would follow links
 

@@ -2,7 +2,6 @@
 
 import os
 import stat
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -63,9 +62,8 @@ def told_of_folders(settings: Settings) -> CheckResult:
     )
 
 
-def _is_shared(path: Path, *, platform: str = sys.platform) -> bool:
-    # On Windows there are no such bits; the folder's access list protects it.
-    if platform == "win32" or not path.exists():
+def _is_shared(path: Path) -> bool:
+    if not path.exists():
         return False
     mode = path.stat().st_mode
     # A device is everybody's, also where it stands in the place of a database.

@@ -38,7 +38,6 @@ from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts import progress
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import ConfigError, PostroomError
-from postroom.executors.processes.job import end_programs_with_this_process
 from postroom.executors.remote import CALLBACKS, LARGEST_BODY
 from postroom.http_api.guard import Credentials, Guard, GuardRules, OpenPath
 from postroom.http_api.operations import FreshReadiness, LagMeter, measure_lag
@@ -318,7 +317,6 @@ def run(settings: Settings, *, new_store: bool = False) -> int:
     """
     configure_logs(settings)
     logging.captureWarnings(True)  # so that warnings of libraries have the form of other lines
-    end_programs_with_this_process()
     keep_private(settings)
     told = load_gateway(settings)
     given = places.environment()

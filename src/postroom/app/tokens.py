@@ -11,7 +11,6 @@ import os
 import re
 import secrets
 import stat
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -149,9 +148,7 @@ def _read(path: Path) -> str | None:
     return text
 
 
-def _check_private(path: Path, found: os.stat_result, *, platform: str = sys.platform) -> None:
-    if platform == "win32":  # no such bits there; the folder's access list protects the file
-        return
+def _check_private(path: Path, found: os.stat_result) -> None:
     if found.st_mode & _SHARED:
         raise ConfigError(
             f"other users can use the token file {path} (mode {stat.S_IMODE(found.st_mode):04o})",

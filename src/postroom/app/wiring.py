@@ -14,7 +14,7 @@ from postroom.app.backups import Backups
 from postroom.app.config import Settings
 from postroom.app.executor_registry import ExecutorRegistry
 from postroom.app.metrics import Metrics
-from postroom.app.places import agent_token_dir, environment, machine_dir, write_private
+from postroom.app.places import agent_token_dir, environment, machine_dir, programs_dir, write_private
 from postroom.app.retention import RETENTION, Retention
 from postroom.app.store_identity import Kept, give_up_damaged_log, settle_identity
 from postroom.app.telemetry import open_tracing
@@ -26,7 +26,6 @@ from postroom.contracts.outbox import Backlog
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.retention import KeepRule
 from postroom.contracts.tracing import OFF, Tracing
-from postroom.executors.processes.keeping import Keeper
 from postroom.executors.processes.servers import is_gone, own_process
 from postroom.http_api.other_servers import OtherServers, tag_of
 from postroom.leases import Leases
@@ -104,7 +103,6 @@ class Application:
         self.leases = self._leases()
         self.others = None if store.is_exclusive else OtherServers(self.leases, clock)
         """The servers that share its database."""
-        self.keeper = None if store.is_exclusive else Keeper()
         self.archive = self._archive()
         self.relay = self._relay()
         self.runs = RunService(
@@ -114,7 +112,9 @@ class Application:
             budgets=declared.budgets,
             max_pending=self.settings.max_pending_messages,
             leases=None if store.is_exclusive else self.leases,
-            claims_hold=None if self.keeper is None else self.keeper.hold,
+            claims_hold=None
+            if store.is_exclusive
+            else lambda duration: self.executors.programs.hold(duration),
         )
         self.executors = self._executors(declared.chats)
         delivery = StoredChatDelivery(self.mail)
@@ -185,7 +185,7 @@ class Application:
 
     def _leases(self) -> Leases:
         """Make what says which work of one server is this one's."""
-        host, this = socket.gethostname(), own_process()
+        host, this = socket.gethostname(), own_process(programs_dir(self.settings.data_dir))
         leases = Leases(
             self.store.store,
             f"{host}/{this['pid']}/{token_hex(4)}",
@@ -237,7 +237,6 @@ class Application:
             in_chats=in_chats(chats),
             tokens=self.tokens.runs,
             server=tag_of(self.leases.holder),
-            keeper=self.keeper,
             alone_at=self._places() if self.store.is_exclusive else (),
         )
 
@@ -336,8 +335,6 @@ class Application:
 
     def close(self) -> None:
         """Finish what was handed in and give the database back; harmless when done twice."""
-        if self.keeper is not None:
-            self.keeper.close()
         self.store.close()
         self.mail.tracing.close()
 

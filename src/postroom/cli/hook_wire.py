@@ -71,18 +71,15 @@ def endpoint_of(environment: Mapping[str, str]) -> Endpoint | None:
 
 def data_dir(environment: Mapping[str, str], *, platform: str = sys.platform) -> str:
     """Return the folder of the note and of the token."""
-    home = environment.get("HOME") or environment.get("USERPROFILE") or os.path.expanduser("~")  # noqa: PTH111
+    home = environment.get("HOME") or os.path.expanduser("~")  # noqa: PTH111
     if chosen := environment.get("POSTROOM_DATA_DIR"):
-        if chosen == "~" or chosen.startswith(("~/", "~\\")):
+        if chosen == "~" or chosen.startswith("~/"):
             return os.path.join(home, chosen[2:])  # noqa: PTH118 - no pathlib here
         return os.path.abspath(chosen)  # noqa: PTH100 - links stay as they are
     if platform == "darwin":
         return f"{home}/Library/Application Support/postroom"
-    name, default = (
-        ("LOCALAPPDATA", "AppData/Local") if platform == "win32" else ("XDG_DATA_HOME", ".local/share")
-    )
-    base = environment.get(name, "")
-    return os.path.join(base if os.path.isabs(base) else f"{home}/{default}", "postroom")  # noqa: PTH117, PTH118
+    base = environment.get("XDG_DATA_HOME", "")
+    return os.path.join(base if os.path.isabs(base) else f"{home}/.local/share", "postroom")  # noqa: PTH117, PTH118
 
 
 def ask(endpoint: Endpoint | None, path: str, body: bytes, *, budget: float = BUDGET) -> tuple[int, bytes]:

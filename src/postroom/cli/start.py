@@ -26,10 +26,6 @@ _SHOWN_BYTES: Final = 1_000
 """How many bytes at the end of the log of a failed start the client is shown."""
 _PAUSE: Final = timedelta(milliseconds=50)
 
-_DETACHED_PROCESS: Final = 0x8
-_CREATE_NEW_PROCESS_GROUP: Final = 0x200
-"""Of Windows: no console of the client, and no Ctrl-C of it either."""
-
 Log = Callable[[str], None]
 
 
@@ -84,14 +80,8 @@ def _spawn(environment: Mapping[str, str], folder: Path, output: IO[bytes]) -> "
         stderr=output,
         cwd=folder,
         env=given,
-        creationflags=apart_on(sys.platform),
         start_new_session=True,
     )
-
-
-def apart_on(platform: str) -> int:
-    """Return the flags that part a server from its client, where `start_new_session` is passed over."""
-    return _DETACHED_PROCESS | _CREATE_NEW_PROCESS_GROUP if platform == "win32" else 0
 
 
 def _for_server(environment: Mapping[str, str], folder: Path) -> dict[str, str]:

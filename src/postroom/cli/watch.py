@@ -3,7 +3,7 @@
 A message counts as announced when its line is written: the next question to the server says so.
 """
 
-import importlib
+import fcntl
 import json
 import os
 import random
@@ -76,10 +76,6 @@ def watch(
         show.print_line(_as_json(message) if as_json else _as_line(message))
 
 
-_BEHIND = 1 << 20
-"""A place in a small file that nobody reads."""
-
-
 def messages(
     who: Mapping[str, object], after: int | None, *, is_quiet: bool = False
 ) -> Iterator[Mapping[str, Any]]:
@@ -114,21 +110,6 @@ def messages(
             after = int(str(found["next"]))
 
 
-def hold_alone(descriptor: int, *, platform: str = sys.platform) -> None:
-    """Lock an open file until it is closed.
-
-    Raises:
-        OSError: another process has it: BlockingIOError, on Windows PermissionError.
-    """
-    if platform == "win32":
-        locking = importlib.import_module("msvcrt")
-        os.lseek(descriptor, _BEHIND, os.SEEK_SET)  # a lock there keeps nobody from reading what is before
-        locking.locking(descriptor, locking.LK_NBLCK, 1)
-    else:
-        flock = importlib.import_module("fcntl")
-        flock.flock(descriptor, flock.LOCK_EX | flock.LOCK_NB)
-
-
 def wait_to_wake(who: Mapping[str, str], after: int | None) -> NoReturn:
     """Wait for one message that nobody has read, and say that it has come, once in all.
 
@@ -144,8 +125,8 @@ def wait_to_wake(who: Mapping[str, str], after: int | None) -> NoReturn:
         os.open(folder / f"wake-{name}", os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "a+"
     ) as kept:
         try:
-            hold_alone(kept.fileno())
-        except (BlockingIOError, PermissionError):  # the latter is what Windows says
+            fcntl.flock(kept.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             raise SystemExit(DONE) from None
         kept.seek(0)
         last = kept.read()

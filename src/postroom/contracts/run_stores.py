@@ -6,7 +6,7 @@ from typing import Final, NamedTuple, Protocol
 
 from postroom.contracts.budgets import Spending
 from postroom.contracts.conversation import SummaryDraft
-from postroom.contracts.dispatch import Claim, Interrupt, RunDispatch, RunDispatchResult
+from postroom.contracts.dispatch import Claim, RunDispatch, RunDispatchResult
 from postroom.contracts.errors import InvalidRecord
 from postroom.contracts.events import CanonicalEvent, CanonicalEventDraft
 from postroom.contracts.limits import LIMITS
@@ -55,15 +55,6 @@ class SubmissionFacts(Record, frozen=True, kw_only=True):
     """How many dispatches wait on it, counted as far as was asked."""
     held_by: str | None = None
     """The run that waits with questions, behind which the thread's others wait."""
-
-
-class LikelyCommit(Record, frozen=True, kw_only=True):
-    """What a submission most likely writes: it is known before the thread was looked at."""
-
-    run_id: str
-    dispatch_id: str
-    dedupe_key: str | None
-    message_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,20 +113,15 @@ class ClaimRequest(Record, frozen=True, kw_only=True):
 
 
 class Delivery(Record, frozen=True, kw_only=True):
-    """The queue's part of a commit: one dispatch, perhaps in place of what was queued, perhaps owned at once.
+    """The queue's part of a commit: one dispatch that is added, perhaps owned at once.
 
-    With `interrupt` the thread must have no claimed dispatch, else the commit is refused. With `claim` the
-    thread's next due dispatch is claimed when none is, as `DispatchStore.claim` would right after; it may be
-    an older one than this. With `claim_needed` it must be this one, as `claim_dispatch` would, else the
-    commit is refused. With `when_idle` nothing of the thread may be queued or claimed, else it is refused.
-    `queue_cap` is how many may wait on the thread at most, this one included.
+    With `claim` the caller owns the dispatch, due or not, as after `DispatchStore.claim_dispatch`. The commit
+    is refused if another dispatch of the thread is claimed, or if a run of the thread waits for an answer.
+    `queue_cap` is how many dispatches may be queued on the thread at most, this one included.
     """
 
     dispatch: RunDispatch
-    interrupt: bool = False
     claim: ClaimRequest | None = None
-    claim_needed: bool = False
-    when_idle: bool = False
     queue_cap: int | None = None
 
 
@@ -166,7 +152,7 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
     """Added to what their scopes have spent, unless all `events` of the commit were stored before."""
     begins: str | None = None
     """The instance id of an execution that begins: recorded on the dispatch that `claim` owns, or on the one
-    of a delivery whose claim is needed."""
+    that a delivery claims."""
     ends: RunDispatchResult | None = None
     """How an execution ended: recorded on the dispatch that `claim` owns, which is acked with it."""
     answer: Message | None = None
@@ -206,7 +192,7 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
         delivery = self.delivery
         if self.claim is not None and delivery is not None:
             raise InvalidRecord("a commit that starts or ends an execution cannot deliver another one")
-        begins_its = delivery is not None and delivery.claim is not None and delivery.claim_needed
+        begins_its = delivery is not None and delivery.claim is not None
         if self.claim is None and (self.ends is not None or not begins_its):
             raise InvalidRecord("a commit that starts or ends an execution must name its claim")
 
@@ -219,9 +205,6 @@ class Committed(Record, frozen=True, kw_only=True):
     outbox: tuple[OutboxMessage, ...] = ()
     dispatch: RunDispatch | None = None
     """The dispatch that was enqueued, or whose execution begins or has ended, as it is stored now."""
-    claimed: RunDispatch | None = None
-    """The dispatch that the caller owns now; it may be an older one of the thread."""
-    interrupt: Interrupt | None = None
     leaves_queued: bool = False
     """Whether dispatches wait on the thread when an execution has ended; told of commits that end one."""
     leaves_waiting: bool = False
@@ -244,8 +227,8 @@ class CommitCoordinator(Protocol):
             InvalidRecord, IllegalTransition, ForeignThread: the messages, the run or the result break a rule.
             DuplicateRecord: one of the message ids is committed already, or the dispatch exists.
             DedupeKeyInUse, RunNotOpen, QueueFull: the dispatch cannot be queued.
-            ActiveRunConflict: an interrupt or a claim that is needed met a claimed dispatch, or the thread
-                was to be idle and is not.
+            ActiveRunConflict: a delivery claims its dispatch, and another dispatch of the thread is claimed,
+                or a run of the thread waits for an answer.
             StaleClaim: the writer lost its dispatch.
             UnknownThread: the parent thread does not exist; or the thread of a claim was removed meanwhile.
             StoreError: nothing was written; after CommitUnknown it may have been.

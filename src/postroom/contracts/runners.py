@@ -36,10 +36,8 @@ PROMPT = "{prompt}"
 PROMPT_FILE = "{prompt_file}"
 """Within any argument: the path of the file that holds the prompt is put in its place."""
 _PLACE = re.compile(r"[A-Za-z0-9._-]{1,253}")
-RESERVED_ENV = frozenset(
-    f"POSTROOM_{name}" for name in ("AGENT", "PROJECT", "THREAD", "RUN", "DISPATCH", "SERVER", "INSTANCE")
-)
-"""What the server itself tells the program; its processes are found again by them."""
+RESERVED_ENV = frozenset(f"POSTROOM_{name}" for name in ("AGENT", "PROJECT", "THREAD", "RUN", "DISPATCH"))
+"""Variables that the server sets for each program."""
 PROGRAMS = (RunnerKind.COMMAND, RunnerKind.ACP)
 """The kinds of runner that are programs."""
 STEERED = {"claude": "--input-format", "codex": "app-server", "opencode": "run"}

@@ -7,8 +7,9 @@
 An end that no execution wrote (cancelled, superseded, given up) ends the run as well.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
 from typing import Protocol, TypeVar
@@ -61,8 +62,9 @@ from postroom.dispatch.capture import CapturingSink, RunCoordinator
 from postroom.dispatch.config import RECONCILE_PAGE, MailboxConfig
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
+from postroom.dispatch.limits import Lease
 from postroom.dispatch.shared_limits import held_back, note_start
-from postroom.dispatch.sinks import SuspensionAwareSink
+from postroom.dispatch.sinks import ReconnectableEventSink
 from postroom.log import get_logger
 from postroom.ports import RunEffects
 from postroom.stores.changes import WORK
@@ -89,6 +91,8 @@ _DEFECTS = (
     ExecutorFailed,
 )
 """Failures that time alone does not mend."""
+Ended = AgentRunResult | BaseException
+"""What an executor returned or raised."""
 EndedRuns = list[tuple[RunDispatch, RunRecord | None]]
 """Dispatches that have ended unacked, each with its run as it has ended with them."""
 _RECONCILIATIONS = {
@@ -210,114 +214,139 @@ def retry_delay_ms(config: MailboxConfig, attempt: int, random: Random, *, retry
     return max(random.randint(0, backoff_ms(config, attempt)), retry_after_ms or 0)
 
 
+class ClaimAsk(ClaimRequest, frozen=True, kw_only=True):
+    """Who claims a dispatch, for how long, and what begins with the claim."""
+
+    instance_id: str
+    """The id of the execution that begins."""
+    begins: bool = True
+    """Whether the execution begins in the change that claims the dispatch."""
+    effects: RunEffects | None = None
+    """Writes what belongs to the beginning of a new run."""
+    places: Places = None
+    """The places where this process executes runs; None for every place."""
+
+    def is_elsewhere(self, tx: Transaction, thread_id: str) -> bool:
+        """Return whether another process must execute the runs of a thread, because of its place."""
+        if self.places is None:
+            return False
+        place = tx.runs.dispatches.place(thread_id)
+        return bool(place) and place not in self.places
+
+
 class Claimed(Record, frozen=True, kw_only=True):
-    """A dispatch that is ours, with its run and what it was given to read as they are in that step."""
+    """A dispatch that this process owns, with its run and messages as the claiming change saw them."""
 
     dispatch: RunDispatch
     instance_id: str
     run: RunRecord | None = None
     messages: tuple[Message, ...] = ()
     has_begun: bool = False
-    """Whether its execution began in the step that claimed it: nothing of it is to be looked up."""
+    """Whether the execution began in the change that claimed the dispatch, so that nothing is read again."""
+    is_first: bool = False
+    """Whether the run begins for the first time, so that the change stores the run too."""
     is_noted: bool = False
-    """Whether what belongs to the beginning of a new run was written in that step."""
+    """Whether the change has written what belongs to the beginning of a new run."""
     asks: tuple[RunWaitingTicket, ...] = ()
-    """What it has to ask before it may begin: a budget is used up."""
+    """The questions that the run asks before it begins, because a budget is used up."""
     is_held: bool = False
-    """Whether another run asks that already: it goes back to the queue."""
+    """Whether another run asks these questions already; then the dispatch goes back to the queue."""
     spends: tuple[Spending, ...] = ()
-    """What it counts that it begins, where that is still to be written."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Attempt:
-    """One execution: what it is of, and what it writes and tells with."""
-
-    dispatch: RunDispatch
-    run: RunRecord
-    activation: RunActivation
-    instance_id: str
-    watched: SuspensionAwareSink
-    sink: EventSink
-    """What the executor tells: it is kept where it is to be kept, and goes on to `watched`."""
-    coordinator: RunCoordinator
-    started_at: int = 0
-
-
-class Ending(Record, frozen=True, kw_only=True):
-    """What an end has written: the run, and what is next on its thread."""
-
-    run: RunRecord | None = None
-    leaves_waiting: bool = True
-    """Whether messages may wait on the thread; True where that is not known."""
-    leaves_queued: bool = True
-    """Whether another dispatch may be queued on the thread; True where that is not known."""
-    next: Claimed | None = None
-    tells: Callable[[], Awaitable[None]] | None = None
-    """Tells that the run was queued again, where decisions had come before it asked."""
-    unasked: tuple[str, ...] = ()
-    """The calls of decisions that the run has not taken, and does not ask about."""
-    comes_again: bool = False
-    """Whether the run was queued again: it had stopped for a submission that was refused."""
-
-
-class ClaimAsk(Record, frozen=True, kw_only=True):
-    """Who claims, for how long, and under which id what is claimed begins; None: it begins later."""
-
-    request: ClaimRequest
-    instance_id: str
-    begins: bool = True
-    effects: RunEffects | None = None
-    """Writes what belongs to the beginning of a new run."""
-    places: Places = None
-    """Where runs execute that are claimed so."""
-
-
-def is_elsewhere(tx: Transaction, thread_id: str, asks: ClaimAsk) -> bool:
-    """Say whether runs of a thread execute in another place than what is claimed so."""
-    if asks.places is None:
-        return False
-    place = tx.runs.dispatches.place(thread_id)
-    return bool(place) and place not in asks.places
-
-
-class _Next(Record, frozen=True, kw_only=True):
-    """What is claimed, looked up before anything is written."""
-
-    claimed: Claimed
-    begun: RunRecord | None = None
-    """The run as it is to be stored, where it begins for the first time."""
+    """What the beginning adds to budgets, if that is still to be written."""
 
     @property
     def rows(self) -> Beginning:
-        """What is to be stored."""
-        return self.claimed.dispatch, self.begun
+        """The dispatch, and the run if the change that claims the dispatch stores it."""
+        return self.dispatch, self.run if self.is_first else None
 
-    def begin(self, tx: Transaction, asks: ClaimAsk) -> Claimed:
-        """Write it, and what belongs to its beginning."""
-        tx.runs.begin(*self.rows)
-        return self.noted(tx, asks)
+    def noted(self, tx: Transaction, asks: ClaimAsk) -> "Claimed":
+        """Write what belongs to the beginning of a new run, if this is one."""
+        if not self.is_first or self.run is None or asks.effects is None:
+            return self
+        return replace(self, is_noted=asks.effects.begin(tx, self.run, self.messages))
 
-    def noted(self, tx: Transaction, asks: ClaimAsk) -> Claimed:
-        """Write what belongs to its beginning."""
-        claimed, begun = self.claimed, self.begun
-        if begun is None or asks.effects is None:
-            return claimed
-        return replace(claimed, is_noted=asks.effects.begin(tx, begun, claimed.messages or ()))
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Job:
+    """A claimed dispatch, its run, and what serves them in this process until the run has ended."""
+
+    dispatch: RunDispatch
+    begun: Claimed
+    sink: ReconnectableEventSink
+    lease: Lease
+    stops_at: int
+    """When the work stops if its claim was not renewed: shortly before another process may claim it."""
+    kept_since: int
+    """When the thread took the slot in which its runs follow one another."""
+    asks_next: Callable[[], ClaimAsk | None]
+    """Returns what the end of the run claims of the thread; None for nothing."""
+    concluded: "asyncio.Future[None]"
+    """Has a result when the slot of the run is free."""
+    alarm: "asyncio.Task[None] | None" = None
+    """Stops the run when it has executed for the longest time that a run may."""
+    run: RunRecord = field(init=False)
+    """The run as its execution began; `Execution.begin` sets this field and the next three."""
+    activation: RunActivation = field(init=False)
+    coordinator: RunCoordinator = field(init=False)
+    told: EventSink = field(init=False)
+    """Takes the events of the executor: keeps those that are stored, and passes all on to `sink`."""
+    started_at: int = 0
+    """When the execution began; 0 before that is stored."""
+    ended: Ended | None = None
+    """What the executor returned or raised; None if it was stopped."""
+    result: AgentRunResult = field(init=False)
+    """The result that the end stores; `Completion.end` sets this field and the next five."""
+    spends: tuple[Spending, ...] = ()
+    drafts: tuple[CanonicalEventDraft, ...] = ()
+    asks: ClaimAsk | None = None
+    """What the end claims of the thread."""
+    answer_id: str | None = None
+    """The id of the answer as a message; None if there is none, or the executor has stored it itself."""
+    ended_at: int = 0
+    """When the end was decided: what is due then may come next."""
+    next: Claimed | None = None
+    """The dispatch of the thread that the end of this run has claimed."""
+    has_looked: bool = False
+    """Whether the end has claimed what was due, or nothing is queued on the thread."""
+    leaves_waiting: bool = True
+    """Whether messages may wait on the thread when the run has ended."""
+    comes_again: bool = False
+    """Whether the dispatch was queued again."""
+    is_executing: bool = False
+    has_executed: bool = False
+    is_left_behind: bool = False
+    can_pause: bool = False
+    """Whether the work waits, and is not stopped, while it is not known if the claim holds."""
+
+
+class Ending(Record, frozen=True, kw_only=True):
+    """What the change that ends a run has written."""
+
+    run: RunRecord | None = None
+    leaves_waiting: bool = True
+    """Whether messages may wait on the thread; True if that is not known."""
+    leaves_queued: bool = True
+    """Whether another dispatch may be queued on the thread; True if that is not known."""
+    next: Claimed | None = None
+    tells: Callable[[], Awaitable[None]] | None = None
+    """Tells that the run was queued again, because decisions had come before it asked."""
+    unasked: tuple[str, ...] = ()
+    """The calls of decisions that the run has not taken, and does not ask about."""
+    comes_again: bool = False
+    """Whether the run was queued again, because it had stopped for a submission that was refused."""
 
 
 def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | None:
     """Claim the thread's next due dispatch and begin it; to be called under the lock of the thread."""
     found = _next(tx, thread_id, asks, tx.runs.dispatches.due(thread_id))
-    return None if found is None else found.begin(tx, asks)
+    return None if found is None else _begun(tx, found, asks)
 
 
-def _next(tx: Transaction, thread_id: str, asks: ClaimAsk, due: RunDispatch | None) -> _Next | None:
-    """Return what is to be claimed; nothing is written."""
-    if due is None or is_elsewhere(tx, thread_id, asks):
+def _next(tx: Transaction, thread_id: str, asks: ClaimAsk, due: RunDispatch | None) -> Claimed | None:
+    """Return the claim of a due dispatch, as it can be stored; None if nothing is due here."""
+    if due is None or asks.is_elsewhere(tx, thread_id):
         return None
-    request = asks.request
-    claimed = due.claim(token=tx.new_id(), consumer=request.consumer, lease_ms=request.lease_ms, now=tx.now())
+    claimed = due.claim(token=tx.new_id(), consumer=asks.consumer, lease_ms=asks.lease_ms, now=tx.now())
     return _looked_up(tx, claimed, asks)
 
 
@@ -345,7 +374,7 @@ def claimed_within(
     note_start(tx, limits, due)
     if asked:
         found = _next(tx, thread_id, replace(asks, begins=False), due) or found
-    claimed = found.begin(tx, asks)
+    claimed = _begun(tx, found, asks)
     return claimed if run is None else budgeted(tx, claimed, run, asked, budgets)
 
 
@@ -374,10 +403,15 @@ def is_late(tx: Transaction, dispatch: RunDispatch) -> bool:
 
 def begun_in(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed:
     """Begin what is claimed in this change, if it can be; else who executes it says why not."""
-    return _looked_up(tx, claimed, asks).begin(tx, asks)
+    return _begun(tx, _looked_up(tx, claimed, asks), asks)
 
 
-def _looked_up(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> _Next:
+def _begun(tx: Transaction, found: Claimed, asks: ClaimAsk) -> Claimed:
+    tx.runs.begin(*found.rows)
+    return found.noted(tx, asks)
+
+
+def _looked_up(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed:
     runs, instance_id = tx.runs, asks.instance_id
     run = runs.threads.load_run(claimed.run_id)
     has_run = run is not None and run.thread_id == claimed.thread_id and is_left_open(run, claimed)
@@ -389,15 +423,16 @@ def _looked_up(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> _Next:
         if len(records) == len(set(ids)):
             messages = tuple(record.message for record in records)
     if run is None or messages is None:
-        return _Next(claimed=Claimed(dispatch=claimed, run=run, instance_id=instance_id))
-    begun = None
-    if run.status is RunStatus.CREATED:
-        begun = run.begun(claimed.dispatch_id, instance_id, now=tx.now())
-    started = claimed.record_dispatch_start(instance_id, now=tx.now())
-    done = Claimed(
-        dispatch=started, run=begun or run, messages=messages, instance_id=instance_id, has_begun=True
+        return Claimed(dispatch=claimed, run=run, instance_id=instance_id)
+    is_first = run.status is RunStatus.CREATED
+    return Claimed(
+        dispatch=claimed.record_dispatch_start(instance_id, now=tx.now()),
+        instance_id=instance_id,
+        run=run.begun(claimed.dispatch_id, instance_id, now=tx.now()) if is_first else run,
+        messages=messages,
+        has_begun=True,
+        is_first=is_first,
     )
-    return _Next(claimed=done, begun=begun)
 
 
 class Accepting(Protocol):
@@ -439,77 +474,187 @@ class Completion:
         self._resumes = resumes
         self.after_run = after_run
 
-    async def begin(self, attempt: Attempt, spends: tuple[Spending, ...] = ()) -> None:
-        """Write that the execution begins; a run that was only prepared is running from now on.
+    async def begin(self, job: Job) -> None:
+        """Store that the execution begins; a run that was only prepared is running from now on.
 
         Raises:
-            StaleClaim: the dispatch is not ours any more; nothing was written.
+            StaleClaim: The dispatch is no longer ours; nothing was written.
         """
-        now, run = self._core.now(), None
-        if attempt.run.status is RunStatus.CREATED:
-            run = attempt.run.begun(attempt.dispatch.dispatch_id, attempt.instance_id, now=now)
+        core, begun, dispatch, now = self._core, job.begun, job.dispatch, self._core.now()
+        run = None
+        if job.run.status is RunStatus.CREATED:
+            run = job.run.begun(dispatch.dispatch_id, begun.instance_id, now=now)
         begins = ThreadCommit(
-            thread_id=attempt.run.thread_id, run=run, begins=attempt.instance_id, spends=spends
+            thread_id=dispatch.thread_id, run=run, begins=begun.instance_id, spends=begun.spends
         )
-        core, owned = self._core, attempt.coordinator.owned(begins)
+        owned = job.coordinator.owned(begins)
         is_repeated = False
 
         async def write() -> RunDispatch | None:
             nonlocal is_repeated
             if is_repeated:  # the reply may have been lost: what begins is counted once
-                row = await core.dispatches.load_dispatch(attempt.dispatch.dispatch_id)
-                has_begun = row is not None and row.dispatch_instance_id == attempt.instance_id
-                if row is not None and has_begun and row.claim_token == attempt.dispatch.claim_token:
+                row = await core.dispatches.load_dispatch(dispatch.dispatch_id)
+                has_begun = row is not None and row.dispatch_instance_id == begun.instance_id
+                if row is not None and has_begun and row.claim_token == dispatch.claim_token:
                     return row
             is_repeated = True
             return (await core.coordinator.commit(owned)).dispatch
 
         started = await core.retried(lambda: core.observed("record_dispatch_start", write()))
-        attempt.dispatch = started or attempt.dispatch
-        attempt.run, attempt.started_at = run or attempt.run, now
+        job.dispatch, job.run, job.started_at = started or dispatch, run or job.run, now
 
     async def end(
         self,
-        attempt: Attempt,
+        job: Job,
         result: AgentRunResult,
         spends: tuple[Spending, ...] = (),
         asks: ClaimAsk | None = None,
-    ) -> Ending:
-        """Write how the execution ended, have its dispatch acked, claim what is next when asked, and tell it.
+    ) -> None:
+        """Store how the execution ended, acknowledge its dispatch, and claim the thread's next if asked.
+
+        While the store is unavailable, the end is written again.
 
         Raises:
-            StaleClaim: the dispatch is not ours any more; nothing was written.
+            StaleClaim: The dispatch is no longer ours; nothing was written.
         """
-        finish = finish_event(attempt.dispatch, result.termination, result.response)
-        is_told = attempt.watched.finished
-        if not is_told and isinstance(attempt.sink, CapturingSink):
-            attempt.sink.keep(finish)
-        ending = await self._ended(attempt, result, spends, asks)
-        if not is_told and not ending.comes_again:
-            await attempt.watched.emit(finish)
-        return ending
+        core, dispatch, staged = self._core, job.dispatch, job.coordinator.staged
+        finish = finish_event(dispatch, result.termination, result.response)
+        is_told = job.sink.finished
+        if not is_told and isinstance(job.told, CapturingSink) and is_left_open(job.run, dispatch):
+            job.told.keep(finish)
+        job.result, job.spends, job.asks, job.drafts = result, spends, asks, tuple(staged.drafts)
+        says = bool(result.response) and not core.executor.commits_steps(dispatch.thread_id)
+        job.answer_id = core.new_id() if says else None
+        job.ended_at = core.now()
 
-    async def acknowledge(self, attempt: Attempt) -> Ending:
-        """Have a dispatch acked whose run has ended: what was left of it is its acknowledgement."""
-        run, dispatch = attempt.run, attempt.dispatch
-        _LOG.info("dispatch.settled_before", dispatch_id=dispatch.dispatch_id, run_id=run.run_id)
-        termination = run.termination or TerminationReason.suspended()
-        result = AgentRunResult(
-            run_id=run.run_id, response=run.final_output or "", termination=termination, waiting=run.waiting
+        def end(tx: Transaction, accept: Accept = NOWHERE) -> Ending | StaleClaim:
+            if accept is NOWHERE:  # who claims next sees what was spent, and that this run asks
+                tx.lock(thread_lock(dispatch.thread_id), *((LIMITS,) if core.budgets else ()))
+            return self._end_in(tx, job, accept)
+
+        ending = await core.retried(lambda: core.observed("ack", self._written_end(dispatch.thread_id, end)))
+        staged.written(len(job.drafts))
+        job.next, job.leaves_waiting, job.comes_again = ending.next, ending.leaves_waiting, ending.comes_again
+        job.has_looked = not ending.comes_again and (asks is not None or not ending.leaves_queued)
+        job.lease.is_cancelled &= not ending.comes_again
+        if ending.run is None or ending.run.status is RunStatus.DONE:
+            core.metrics.run_ended(OutcomeKind.COMPLETED.value)
+        if ending.run is not None and core.effects is not None:
+            core.effects.stored(ending.run)
+        if ending.unasked:
+            _LOG.warning("decisions.not_asked_for", run_id=job.run.run_id, calls=ending.unasked)
+        if ending.tells is not None:
+            await ending.tells()
+        if not is_told and not ending.comes_again:
+            await job.sink.emit(finish)
+
+    def _end_in(self, tx: Transaction, job: Job, accept: Accept) -> Ending | StaleClaim:
+        """Bring the run to the end that its result tells, and claim what is next, under the thread's lock.
+
+        An executor that commits its own steps has stored the end of the run; the answer of any other becomes
+        the thread's next message.
+        """
+        core, dispatch, asks, result = self._core, job.dispatch, job.asks, job.result
+        run, asked = tx.runs.owned_run(dispatch, job.answer_id, None if asks is None else job.ended_at)
+        is_over = run is not None and run.status is RunStatus.DONE
+        is_cancelled = not is_over and any(one.cancels for one in asked)
+        is_refused = not is_over and any(one.is_refused for one in asked)
+        if is_cancelled:
+            result = replace(result, termination=TerminationReason.cancelled(), waiting=None)
+        elif run is not None and is_refused and result.termination.type is TerminationKind.CANCELLED:
+            return self._queued_again(tx, dispatch, run)
+        answer = ended = None
+        if run is not None and (is_cancelled or is_left_open(run, dispatch)):
+            run, answer = as_ended(run, dispatch, result, job.answer_id, now=tx.now())
+            ended = run
+        ends = result_of(dispatch, run, result, job.begun.instance_id)
+        if run is None:  # the thread was removed while its run executed
+            acked = tx.runs.dispatches.move_owned(
+                dispatch.claim_proof, lambda row, now: row.record_run_result(ends, now=now).acked(now=now)
+            )
+            return acked if isinstance(acked, StaleClaim) else Ending()
+        following = None
+        if asks is not None and not asked and run.status is RunStatus.DONE:
+            due = tx.runs.dispatches.due(run.thread_id, behind=dispatch, now=job.ended_at)
+            following = _next(tx, run.thread_id, asks, due)
+        effects = core.effects
+        step = ThreadCommit(
+            thread_id=run.thread_id,
+            messages=() if answer is None else (answer,),
+            run=ended,
+            claim=dispatch.claim_proof,
+            events=job.drafts,
+            outbox=() if effects is None else tuple(effects.of(tx, run)),
+            spends=job.spends,
+            begins=None if job.started_at else job.begun.instance_id,
+            ends=ends,
+            ended_before=run if ended is None else None,
         )
-        ending = await self._ended(attempt, result, (), None)
-        await attempt.watched.emit(finish_event(dispatch, termination, result.response))
-        return ending
+        done = tx.runs.commit(step, None if following is None else following.rows)
+        if isinstance(done, StaleClaim):
+            return self._ended_before(tx, job, run) or done
+        tx.tell(*((WORK,) if core.config.limits or core.budgets.holds_back else ()))
+        if effects is not None:
+            effects.write(tx, run, accept)
+        tells, unasked = self._resumed(tx, dispatch, run, asked) if asked else (None, ())
+        claimed = None if following is None or asks is None else following.noted(tx, asks)
+        if asks is not None and following is None and (done.leaves_queued or tells is not None):
+            claimed = claimed_next(tx, run.thread_id, asks)
+        return Ending(
+            run=run,
+            leaves_waiting=done.leaves_waiting,
+            leaves_queued=done.leaves_queued or tells is not None,
+            next=claimed,
+            tells=tells,
+            unasked=unasked,
+        )
+
+    def _queued_again(self, tx: Transaction, dispatch: RunDispatch, run: RunRecord) -> Ending | StaleClaim:
+        """Queue a run again that has stopped for a submission that was refused; no attempt is counted."""
+        row = tx.runs.dispatches.move_owned(dispatch.claim_proof, lambda row, now: row.released(now=now))
+        if isinstance(row, StaleClaim):
+            return row
+        heeded(tx, row)
+        return Ending(run=run, comes_again=True)
+
+    def _ended_before(self, tx: Transaction, job: Job, run: RunRecord) -> Ending | None:
+        """Return what this end wrote before, if only the reply of the store was lost; else None.
+
+        The dispatch that it claimed then is claimed again.
+        """
+        queue, asks = tx.runs.dispatches, job.asks
+        row = queue.load(job.dispatch.dispatch_id)
+        is_done = row is not None and row.status is RunDispatchStatus.ACKED
+        if row is None or not is_done or row.dispatch_instance_id != job.begun.instance_id:
+            return None
+        after = queue.claimed(job.dispatch.thread_id)
+        if asks is None or after is None or after.dispatch_instance_id != asks.instance_id:
+            return Ending(run=run)
+        queue.move_owned(after.claim_proof, lambda row, now: row.released(now=now))
+        return Ending(run=run, next=claimed_next(tx, after.thread_id, asks))
+
+    def _resumed(
+        self, tx: Transaction, dispatch: RunDispatch, run: RunRecord, asked: Sequence[LiveRunCommand]
+    ) -> tuple[Callable[[], Awaitable[None]] | None, tuple[str, ...]]:
+        """Let the run go on if it asks what was decided already; return the calls that it does not ask."""
+        tx.runs.dispatches.drop_commands(dispatch.dispatch_id)
+        if run.status is not RunStatus.WAITING:
+            return None, ()
+        open_calls = {ticket.tool_call_id for ticket in run.open_tickets}
+        decisions = [one for command in asked for one in command.decisions]
+        wanted = [one for one in decisions if one[0] in open_calls]
+        unasked = tuple(call for call, _ in decisions if call not in open_calls)
+        return self._resumes(tx, run, wanted) if wanted else None, unasked
 
     async def try_later(
-        self, attempt: Attempt, outcome: MailboxRunOutcome, failed: CanonicalEventDraft | None = None
+        self, job: Job, outcome: MailboxRunOutcome, failed: CanonicalEventDraft | None = None
     ) -> bool:
         """Give the dispatch back, due later; False when it was the last attempt and it is given up."""
-        core, dispatch = self._core, attempt.dispatch
+        core, dispatch = self._core, job.dispatch
         delay, most = next_try(
             core.config,
             dispatch,
-            attempt.activation.delivery,
+            job.activation.delivery,
             outcome,
             core.random,
             waits_for_outages=core.executor.waits_for_outages(dispatch.thread_id),
@@ -523,16 +668,16 @@ class Completion:
             failed=failed,
         )
         if row.status is RunDispatchStatus.DEAD_LETTER:
-            await self._tell_failure(row, attempt.sink, outcome.error)
+            await self._tell_failure(row, job.told, outcome.error)
             return False
         if row.status is RunDispatchStatus.CANCELLED:
-            await attempt.sink.emit(finish_event(row, TerminationReason.cancelled(), None))
+            await job.told.emit(finish_event(row, TerminationReason.cancelled(), None))
             return False
         await self._events.dispatch_happened("RunRescheduled", row, reason="retry_backoff")
         retrying = RunRetrying(
             run_id=row.run_id, attempt=row.attempt_count, retry_at=row.due_since, error=outcome.error
         )
-        await attempt.sink.emit(retrying)
+        await job.told.emit(retrying)
         return True
 
     async def give_up(
@@ -769,42 +914,6 @@ class Completion:
         except PostroomError as error:
             _LOG.warning("budgets.not_released", reason=error.describe())
 
-    async def _ended(
-        self,
-        attempt: Attempt,
-        result: AgentRunResult,
-        spends: tuple[Spending, ...],
-        asks: ClaimAsk | None,
-    ) -> Ending:
-        """Write the end; while the store is unavailable, write it again."""
-        core, thread_id = self._core, attempt.dispatch.thread_id
-        events = tuple(attempt.coordinator.staged.drafts)
-        ended = _End(
-            attempt=attempt,
-            result=result,
-            spends=spends,
-            events=events,
-            asks=asks,
-            resumes=self._resumes,
-            has_budgets=bool(core.budgets),
-            wakes=(WORK,) if core.config.limits or core.budgets.holds_back else (),
-            answer_id=None if core.executor.commits_steps(thread_id) else core.new_id(),
-            effects=core.effects,
-            now=core.now(),
-        )
-        ending = await core.retried(lambda: core.observed("ack", self._written_end(thread_id, ended.end)))
-        if events:
-            attempt.coordinator.staged.written(len(events))
-        if ending.run is None or ending.run.status is RunStatus.DONE:
-            core.metrics.run_ended(OutcomeKind.COMPLETED.value)
-        if ending.run is not None and core.effects is not None:
-            core.effects.stored(ending.run)
-        if ending.unasked:
-            _LOG.warning("decisions.not_asked_for", run_id=attempt.run.run_id, calls=ending.unasked)
-        if ending.tells is not None:
-            await ending.tells()
-        return ending
-
     async def _moved(
         self,
         operation: str,
@@ -865,146 +974,6 @@ class Completion:
     async def _tell_failure(self, dispatch: RunDispatch, sink: EventSink, error: str) -> None:
         await self._events.dispatch_happened("RunErrored", dispatch, error=error)
         await sink.emit(finish_event(dispatch, TerminationReason.error(error), None))
-
-
-class _End(Record, frozen=True, kw_only=True):
-    """What the end of an execution is to write, made before the change."""
-
-    attempt: Attempt
-    result: AgentRunResult
-    spends: tuple[Spending, ...]
-    events: tuple[CanonicalEventDraft, ...]
-    asks: ClaimAsk | None
-    resumes: Resumes
-    has_budgets: bool
-    wakes: tuple[str, ...]
-    """Who is told of each end: with limits it may let runs of other threads begin."""
-    answer_id: str | None
-    """The id of what was said; None where the executor has stored that itself."""
-    effects: RunEffects | None
-    now: int
-    """When it was made: what is due then may come next."""
-
-    def end(self, tx: Transaction, accept: Accept = NOWHERE) -> Ending | StaleClaim:
-        """Bring the run to the end that the result tells and look what is next, under the thread's lock.
-
-        An executor that commits its own steps has done the first; for one that does not, its answer becomes
-        the thread's next message.
-        """
-        attempt, dispatch = self.attempt, self.attempt.dispatch
-        if accept is NOWHERE:  # who claims next sees what was spent, and that this run asks
-            tx.lock(thread_lock(dispatch.thread_id), *((LIMITS,) if self.has_budgets else ()))
-        run = tx.runs.owned_run(dispatch, self.answer_id, None if self.asks is None else self.now)
-        asked = commands_in(tx, dispatch)
-        result = self._as_asked(run, asked)
-        is_kept = result is self.result and any(one.is_refused for one in asked)
-        is_open = run is not None and run.status is not RunStatus.DONE
-        if is_kept and is_open and result.termination.type is TerminationKind.CANCELLED:
-            return self._queued_again(tx, run)
-        answer = ended = None
-        if run is not None and (is_left_open(run, dispatch) or result is not self.result):
-            answer = answer_of(run, result, id=self.answer_id)
-            run = ended = ended_run(run, dispatch, result, answer, now=tx.now())
-        ends = result_of(dispatch, run, result, attempt.instance_id)
-        if run is None:  # the thread was removed while its run was at work
-            acked = tx.runs.dispatches.move_owned(
-                dispatch.claim_proof, lambda row, now: row.record_run_result(ends, now=now).acked(now=now)
-            )
-            return acked if isinstance(acked, StaleClaim) else Ending()
-        following = self._following(tx, run, is_asked=bool(asked))
-        step = self._step(tx, run, ended, answer, ends)
-        done = tx.runs.commit(step, None if following is None else following.rows)
-        if isinstance(done, StaleClaim):
-            return Ending(run=run, next=self._claimed_again(tx)) if self._is_written(tx) else done
-        tx.tell(*self.wakes)
-        if self.effects is not None:
-            self.effects.write(tx, run, accept)
-        tells, unasked = self._resumed(tx, run, asked) if asked else (None, ())
-        claimed = None
-        if self.asks is not None and following is not None:
-            claimed = following.noted(tx, self.asks)
-        elif self.asks is not None and (done.leaves_queued or tells is not None):
-            claimed = claimed_next(tx, run.thread_id, self.asks)
-        return Ending(
-            run=run,
-            leaves_waiting=done.leaves_waiting,
-            leaves_queued=done.leaves_queued or tells is not None,
-            next=claimed,
-            tells=tells,
-            unasked=unasked,
-        )
-
-    def _queued_again(self, tx: Transaction, run: RunRecord | None) -> Ending | StaleClaim:
-        """Queue a run again that has stopped for a submission that was refused; no attempt is counted."""
-        proof = self.attempt.dispatch.claim_proof
-        row = tx.runs.dispatches.move_owned(proof, lambda row, now: row.released(now=now))
-        if isinstance(row, StaleClaim):
-            return row
-        heeded(tx, row)
-        return Ending(run=run, comes_again=True)
-
-    def _step(
-        self,
-        tx: Transaction,
-        run: RunRecord,
-        ended: RunRecord | None,
-        answer: Message | None,
-        ends: RunDispatchResult,
-    ) -> ThreadCommit:
-        return ThreadCommit(
-            thread_id=run.thread_id,
-            messages=() if answer is None else (answer,),
-            run=ended,
-            claim=self.attempt.dispatch.claim_proof,
-            events=self.events,
-            outbox=() if self.effects is None else tuple(self.effects.of(tx, run)),
-            spends=self.spends,
-            begins=None if self.attempt.started_at else self.attempt.instance_id,
-            ends=ends,
-            ended_before=run if ended is None else None,
-        )
-
-    def _following(self, tx: Transaction, run: RunRecord, *, is_asked: bool) -> _Next | None:
-        """Return what comes next when the run has ended, looked up with what its end is decided on."""
-        if self.asks is None or is_asked or run.status is not RunStatus.DONE:
-            return None
-        ending = self.attempt.dispatch
-        due = tx.runs.dispatches.due(run.thread_id, behind=ending, now=self.now)
-        return _next(tx, run.thread_id, self.asks, due)
-
-    def _as_asked(self, run: RunRecord | None, asked: Sequence[LiveRunCommand]) -> AgentRunResult:
-        """Return the result; if a cancel of the run was stored before, that the run is cancelled."""
-        is_over = run is not None and run.status is RunStatus.DONE  # its executor has written its end
-        if is_over or not any(one.cancels for one in asked):
-            return self.result
-        return replace(self.result, termination=TerminationReason.cancelled(), waiting=None)
-
-    def _resumed(
-        self, tx: Transaction, run: RunRecord, asked: Sequence[LiveRunCommand]
-    ) -> tuple[Callable[[], Awaitable[None]] | None, tuple[str, ...]]:
-        """Let the run go on where it asks what was decided already, and say what it does not ask."""
-        tx.runs.dispatches.drop_commands(self.attempt.dispatch.dispatch_id)
-        if run.status is not RunStatus.WAITING:
-            return None, ()
-        open_calls = {ticket.tool_call_id for ticket in run.open_tickets}
-        decisions = [one for command in asked for one in command.decisions]
-        wanted = [one for one in decisions if one[0] in open_calls]
-        unasked = tuple(call for call, _ in decisions if call not in open_calls)
-        return self.resumes(tx, run, wanted) if wanted else None, unasked
-
-    def _claimed_again(self, tx: Transaction) -> Claimed | None:
-        """Claim again the dispatch that this end claimed when it was written, whose reply was lost."""
-        row = tx.runs.dispatches.claimed(self.attempt.dispatch.thread_id)
-        if self.asks is None or row is None or row.dispatch_instance_id != self.asks.instance_id:
-            return None
-        tx.runs.dispatches.move_owned(row.claim_proof, lambda row, now: row.released(now=now))
-        return claimed_next(tx, row.thread_id, self.asks)
-
-    def _is_written(self, tx: Transaction) -> bool:
-        """Say whether this end is written already: only the answer of the store was lost then."""
-        row = tx.runs.dispatches.load(self.attempt.dispatch.dispatch_id)
-        is_done = row is not None and row.status is RunDispatchStatus.ACKED
-        return is_done and row is not None and row.dispatch_instance_id == self.attempt.instance_id
 
 
 def is_cancelled(tx: Transaction, dispatch_id: str) -> bool:
@@ -1077,32 +1046,25 @@ def is_left_open(run: RunRecord, dispatch: RunDispatch) -> bool:
     return run.status is not RunStatus.DONE
 
 
-def answer_of(run: RunRecord, result: AgentRunResult, *, id: str | None) -> Message | None:
-    """Return what an execution said as a message of the thread; with no id it is stored already."""
-    if id is None or not result.response:
-        return None
-    is_stopped = result.termination.type in (TerminationKind.CANCELLED, TerminationKind.STOPPED)
-    return Message(
-        role=Role.ASSISTANT,
-        content=(ContentBlock(text=result.response),),
-        id=id,
-        metadata=MessageMetadata(run_id=run.run_id, step_index=run.steps, is_stopped=is_stopped),
-    )
+def as_ended(
+    run: RunRecord, dispatch: RunDispatch, result: AgentRunResult, answer_id: str | None, *, now: int
+) -> tuple[RunRecord, Message | None]:
+    """Return the run as an execution with this result leaves it, and its answer as a message of the thread.
 
-
-def ended_run(
-    run: RunRecord,
-    dispatch: RunDispatch,
-    result: AgentRunResult,
-    answer: Message | None,
-    *,
-    now: int,
-) -> RunRecord:
-    """Return the run as an execution with this result leaves it."""
-    waiting = result.waiting
+    Without an `answer_id` there is no answer, or the executor has stored it itself.
+    """
+    answer, waiting = None, result.waiting
+    if answer_id is not None:
+        is_stopped = result.termination.type in (TerminationKind.CANCELLED, TerminationKind.STOPPED)
+        answer = Message(
+            role=Role.ASSISTANT,
+            content=(ContentBlock(text=result.response),),
+            id=answer_id,
+            metadata=MessageMetadata(run_id=run.run_id, step_index=run.steps, is_stopped=is_stopped),
+        )
     if waiting is None and result.termination.type is TerminationKind.SUSPENDED:
         waiting = RunWaitingState(reason=WaitingReason.USER_INPUT)
-    said = (answer.id or "",) if answer is not None else ()
+    said = () if answer is None else (answer_id or "",)
     after = replace(
         run,
         final_output=result.response or run.final_output,
@@ -1112,13 +1074,10 @@ def ended_run(
         dispatch_id=dispatch.dispatch_id,
     )
     if waiting is None:
-        return after.ended(result.termination, now=now)
-    return replace(
-        after,
-        status=RunStatus.WAITING,
-        waiting=replace(waiting, since_dispatch_id=dispatch.dispatch_id),
-        updated_at=max(now, run.updated_at),
-    )
+        return after.ended(result.termination, now=now), answer
+    waiting = replace(waiting, since_dispatch_id=dispatch.dispatch_id)
+    updated_at = max(now, run.updated_at)
+    return replace(after, status=RunStatus.WAITING, waiting=waiting, updated_at=updated_at), answer
 
 
 def as_result(ended: AgentRunResult | BaseException, run_id: str) -> AgentRunResult:

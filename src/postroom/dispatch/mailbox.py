@@ -38,8 +38,8 @@ from postroom.dispatch.planning import build_dispatch, reusable_waiting_run
 from postroom.dispatch.recovery import Lifecycle, MailboxLifecycleHandle, Recovery, Rounds
 from postroom.dispatch.registry import Pinning
 from postroom.dispatch.sinks import EventStream
-from postroom.dispatch.submission import MailboxSubmitResult, Prepared, Submissions
-from postroom.dispatch.worker import DispatchAttempt, Dispatcher, Execution
+from postroom.dispatch.submission import MailboxSubmitResult, Prepared, Submission, Submissions
+from postroom.dispatch.worker import DispatchAttempt, Dispatcher
 from postroom.ports import RunEffects
 from postroom.stores.runs.ports import RunStores
 from postroom.stores.transaction import Joined, Transaction
@@ -108,9 +108,7 @@ class Mailbox:
             after_run=lambda thread_id: submissions.after_run(thread_id),
         )
         self._control = control = Control(core, events, completion, workers)
-        self._dispatcher = dispatcher = Dispatcher(
-            core, workers, Execution(core, events, completion), after_run=completion.after_run
-        )
+        self._dispatcher = dispatcher = Dispatcher(core, workers, events, completion)
         self._submissions = submissions = Submissions(core, events, completion, dispatcher, control)
         self._recovery = Recovery(core, events, completion, dispatcher, submissions)
         self._rounds = Rounds(core, completion, dispatcher, self._recovery, submissions)
@@ -501,7 +499,7 @@ class Mailbox:
         Raises:
             InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: the request does not fit.
         """
-        return await self._submissions.prepare(request)
+        return await self._submissions.prepare(Submission(request=request, is_queued=False))
 
     def build_dispatch(self, request: RunActivation) -> RunDispatch:
         """Return the dispatch of a prepared request, to be enqueued.

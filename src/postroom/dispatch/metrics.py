@@ -32,16 +32,8 @@ class _Number:
         self.values: dict[tuple[str, ...], float] = {} if labels else {(): 0}
 
     def add(self, *labels: str, amount: int = 1) -> None:
-        """Count one more, or so many."""
+        """Count one more, or so many more."""
         self.values[labels] = self.values.get(labels, 0) + amount
-
-    def inc(self) -> None:
-        """Count one more, where there are no labels."""
-        self.add()
-
-    def dec(self) -> None:
-        """Count one less, where there are no labels."""
-        self.add(amount=-1)
 
     def set(self, value: float, *labels: str) -> None:
         """Show this value."""
@@ -219,11 +211,11 @@ class MailboxMetrics:
 
     def lease_lost(self) -> None:
         """Record a lease lost while the run was at work."""
-        self._leases_lost.inc()
+        self._leases_lost.add()
 
     def run_abandoned(self) -> None:
         """Record an execution that did not stop when it was told to."""
-        self._abandoned.inc()
+        self._abandoned.add()
 
     def show_depths(self, counts: Mapping[RunDispatchStatus, int]) -> None:
         """Set the gauges to what was just counted."""

@@ -217,27 +217,15 @@ class Plan(Record, frozen=True, kw_only=True):
 
     activation: RunActivation
     run: RunRecord
-    messages: tuple[Message, ...]
-    consumes: tuple[PendingVersion, ...]
-    expected_message_count: int
+    commit: ThreadCommit
+    """The step that stores the run and its messages, without a dispatch."""
+    first_seq: int
+    """The number of the first of these messages on the thread."""
     queued_at: int
     """When it counts as queued: after what the thread was given before, whatever the clocks of others say."""
     joins: RunDispatch | None = None
     answers: tuple[AnsweredTicket, ...] = ()
     """What the run is told with it, that it was not told before."""
-
-    @property
-    def commit(self) -> ThreadCommit:
-        """What is written, the dispatch left out."""
-        return ThreadCommit(
-            thread_id=self.run.thread_id,
-            messages=self.messages,
-            expected_message_count=self.expected_message_count,
-            consumes=self.consumes,
-            run=self.run,
-            parent_thread_id=self.activation.trace.parent_thread_id,
-            joins=None if self.joins is None else self.joins.dispatch_id,
-        )
 
 
 def reusable_waiting_run(facts: SubmissionFacts) -> RunRecord | None:
@@ -349,7 +337,8 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     """
     request = _of_its_run(request, existing)
     messages, consumes = selected_messages(request, facts, run_id, pending_zone=config.pending_zone, now=now)
-    covered = _covered(facts.message_count + len(messages))
+    last_seq = facts.message_count + len(messages)
+    covered = SeqRange(from_seq=1, to_seq=last_seq) if last_seq else None
     triggers = (*request.committed_message_ids, *(message.id or "" for message in messages))
     agent_id = agent_of(request, existing or facts.latest_started_run)
     hints = RunHints(run_id=run_id, dispatch_id=dispatch_id, resolution_id=resolution_id)
@@ -359,7 +348,17 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     snapshot = activation.snapshot(trigger_message_ids=triggers, covered=covered)
     if joins is not None and existing is not None and existing.activation is not None:
         snapshot = _joined(existing.activation, snapshot)
-    run = existing or _new_run(activation, facts, run_id=run_id, now=now)
+    run, before = existing, facts.latest_started_run
+    if run is None:
+        run = RunRecord(
+            run_id=run_id,
+            thread_id=activation.thread_id,
+            agent_id=agent_id,
+            status=RunStatus.CREATED,
+            parent_run_id=activation.trace.parent_run_id,
+            created_at=now,
+            state=None if before is None else before.state,
+        )
     all_triggers = (*(run.input.trigger_message_ids if run.input else ()), *snapshot.trigger_message_ids)
     run_input = RunMessageInput(
         thread_id=run.thread_id, range=covered, trigger_message_ids=tuple(dict.fromkeys(all_triggers))
@@ -375,13 +374,21 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
         transport_request_id=request.trace.transport_request_id or run.transport_request_id,
         updated_at=max(now, run.updated_at),
     )
+    latest = None if facts.thread is None else facts.thread.latest_run_updated_at
     return Plan(
         activation=activation,
         run=written,
-        messages=messages,
-        consumes=consumes,
-        expected_message_count=facts.message_count,
-        queued_at=_queued_at(facts, now),
+        commit=ThreadCommit(
+            thread_id=run.thread_id,
+            messages=messages,
+            expected_message_count=facts.message_count,
+            consumes=consumes,
+            run=written,
+            parent_thread_id=activation.trace.parent_thread_id,
+            joins=None if joins is None else joins.dispatch_id,
+        ),
+        first_seq=facts.message_count + 1,
+        queued_at=now if latest is None or latest < now else latest + 1,
         joins=joins,
         answers=answers,
     )
@@ -433,32 +440,10 @@ def max_interruptions(options: DeliveryOptions | None, config: MailboxConfig) ->
     return config.default_max_interruptions if chosen is None else chosen
 
 
-def _covered(last_seq: int) -> SeqRange | None:
-    return SeqRange(from_seq=1, to_seq=last_seq) if last_seq else None
-
-
 def _continuing(activation: RunActivation, run_id: str, mode: RunMode) -> RunActivation:
     """Return the request as one that lets a run go on; that a run woke itself stays told."""
     activation = activation.continuing(run_id)
     return activation.traced(run_mode=mode) if mode is RunMode.INTERNAL_WAKE else activation
-
-
-def _queued_at(facts: SubmissionFacts, now: int) -> int:
-    before = facts.thread.latest_run_updated_at if facts.thread else None
-    return now if before is None or before < now else before + 1
-
-
-def _new_run(activation: RunActivation, facts: SubmissionFacts, *, run_id: str, now: int) -> RunRecord:
-    before = facts.latest_started_run
-    return RunRecord(
-        run_id=run_id,
-        thread_id=activation.thread_id,
-        agent_id=activation.agent_id or DEFAULT_AGENT,
-        status=RunStatus.CREATED,
-        parent_run_id=activation.trace.parent_run_id,
-        created_at=now,
-        state=None if before is None else before.state,
-    )
 
 
 def _of_its_run(request: RunActivation, run: RunRecord | None) -> RunActivation:

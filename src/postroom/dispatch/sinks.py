@@ -109,9 +109,13 @@ class EventStream:
 
 @dataclass(slots=True, eq=False)
 class ReconnectableEventSink:
-    """Passes events on to the reader of the moment; a later reader takes the place of the former."""
+    """Passes the events of an execution on to one reader; a later reader takes the place of the former."""
 
     stream: EventStream | None = None
+    suspended: bool = False
+    """Whether a tool call is suspended; the lease of such a run is longer."""
+    finished: bool = False
+    """Whether the execution has told its end."""
 
     def reconnect(self, stream: EventStream) -> None:
         """Pass events on to this reader from now on; the former reader's stream ends."""
@@ -119,7 +123,12 @@ class ReconnectableEventSink:
         self.stream = stream
 
     async def emit(self, event: AgentEvent) -> None:
-        """Pass an event on, when anybody reads."""
+        """Look at an event, and pass it on if there is a reader."""
+        if isinstance(event, ToolCallDone) and event.outcome is ToolCallOutcome.SUSPENDED:
+            self.suspended = True
+        elif isinstance(event, ToolCallResumed):
+            self.suspended = False
+        self.finished = self.finished or event.is_terminal
         if self.stream is not None:
             self.stream.put(event)
 
@@ -127,25 +136,6 @@ class ReconnectableEventSink:
         """End the reader's stream."""
         if self.stream is not None:
             self.stream.close()
-
-
-@dataclass(slots=True, eq=False)
-class SuspensionAwareSink:
-    """Knows whether a tool call is suspended; the lease of such a run is longer."""
-
-    inner: EventSink
-    suspended: bool = False
-    finished: bool = False
-    """Whether the execution has told its end."""
-
-    async def emit(self, event: AgentEvent) -> None:
-        """Look at an event and pass it on."""
-        if isinstance(event, ToolCallDone) and event.outcome is ToolCallOutcome.SUSPENDED:
-            self.suspended = True
-        elif isinstance(event, ToolCallResumed):
-            self.suspended = False
-        self.finished = self.finished or event.is_terminal
-        await self.inner.emit(event)
 
 
 class OutputKept(ExecutorAround):

@@ -49,7 +49,6 @@ from postroom.contracts.run_stores import (
     MAX_PAGE,
     Committed,
     Delivery,
-    LikelyCommit,
     SubmissionFacts,
     ThreadCommit,
     thread_lock,
@@ -65,14 +64,12 @@ from postroom.dispatch.completion import (
     begun_in,
     budgeted,
     claimed_next,
-    is_elsewhere,
     is_late,
 )
 from postroom.dispatch.config import ACTIVE_RUN_CONFLICT_MESSAGE
 from postroom.dispatch.control import Control
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents, decision_facts
-from postroom.dispatch.limits import MailboxWorker
 from postroom.dispatch.planning import (
     Plan,
     agent_of,
@@ -90,6 +87,7 @@ from postroom.dispatch.shared_limits import note_start
 from postroom.dispatch.sinks import EventStream
 from postroom.dispatch.worker import Dispatcher
 from postroom.log import get_logger
+from postroom.stores.runs.commits import likely_looks
 from postroom.stores.runs.together import Together
 from postroom.stores.transaction import Joined, Transaction
 
@@ -118,18 +116,6 @@ class MailboxSubmitResult:
     thread_id: str
     status: MailboxDispatchStatus
     joined: bool = False
-
-
-class DispatchOptions(Record, frozen=True, kw_only=True):
-    """How a dispatch is to be queued together with its run."""
-
-    policy: BusyPolicy = BusyPolicy.QUEUE
-    """What happens when the thread is busy; steering is tried before."""
-    claims: ClaimAsk | None = None
-    """Claims the thread's next due dispatch with it, where none is at work."""
-    is_now: bool = False
-    """Whether somebody waits: it is claimed, and nothing is written where that cannot be."""
-    queue_cap: int | None = None
 
 
 class Prepared(Record, frozen=True, kw_only=True):
@@ -171,15 +157,6 @@ class Prepared(Record, frozen=True, kw_only=True):
         return self.plan.run.dispatch_id or ""
 
 
-class _Ids(Record, frozen=True, kw_only=True):
-    """What is made before a change, so that it may be run again."""
-
-    run_id: str
-    dispatch_id: str
-    pin: str | PostroomError | None
-    """What a new run is pinned to, or why it cannot be; None: it was not asked for."""
-
-
 class _Known(NamedTuple):
     """A request whose run was stored before."""
 
@@ -200,20 +177,34 @@ class _LeftWaiting(Exception):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Arrival:
-    """Input for a thread on its way: the reservation that was made for it, and what was written."""
+class Submission:
+    """A request on its way into the queue: how it is queued, its ids, and what was written for it."""
 
     request: RunActivation
-    worker: MailboxWorker
-    is_reserved: bool
-    options: DispatchOptions
-    ids: _Ids | None = None
+    policy: BusyPolicy = BusyPolicy.QUEUE
+    """What happens if the thread is busy; steering is tried before."""
+    claims: ClaimAsk | None = None
+    """Claims the thread's next due dispatch in the same change, if no dispatch is claimed."""
+    is_now: bool = False
+    """Whether a caller waits for the run: its dispatch is claimed, or nothing is written."""
+    is_queued: bool = True
+    """Whether a dispatch is stored with the run."""
+    queue_cap: int | None = None
+    """How many dispatches may be queued on the thread; None for any number."""
+    is_reserved: bool = False
+    """Whether the thread's worker and a slot are reserved for the claim."""
+    run_id: str = ""
+    """The id of a new run. It is made before the change, so that the change may run again."""
+    dispatch_id: str = ""
+    """The id of a new dispatch."""
+    pin: str | PostroomError | None = None
+    """What a new run is pinned to, or why it cannot be; None if the executor was not asked."""
     prepared: Prepared | None = None
-    """What was queued for it; None where it waits to be read."""
+    """What was queued; None if the messages wait."""
     wakes: bool = False
-    """Whether it waits for the next step of a run at work."""
+    """Whether the messages wait for the next step of an active run."""
     looks_again: bool = False
-    """Whether what waits on the thread is to be looked at: it may be idle."""
+    """Whether the messages of the thread are looked at again, because it may be idle."""
 
 
 class Submissions:
@@ -320,25 +311,27 @@ class Submissions:
     async def _stored_together(self, requests: Sequence[RunActivation], first: int) -> list[tuple[str, str]]:
         """Store requests in one commit; none is claimed with it: a poll begins them, as slots are free."""
         core, dispatcher = self._core, self._dispatcher
-        options = DispatchOptions(queue_cap=core.config.max_queued_per_thread)
-        asked = list[tuple[RunActivation, _Ids]]()
+        cap = core.config.max_queued_per_thread
+        asked = list[Submission]()
         for place, request in enumerate(requests):
             if place % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
-            asked.append((request, await self._ids(request, is_new=request.continue_run_id is None)))
+            submission = Submission(request=request, queue_cap=cap)
+            await self._make_ids(submission, is_new=request.continue_run_id is None)
+            asked.append(submission)
         messages: dict[str, list[str]] = {}
         for request in requests:
             messages.setdefault(request.thread_id, []).extend(one.id or "" for one in request.messages)
         locks = sorted(map(thread_lock, messages))
-        ids_of = ({ids.run_id for _, ids in asked}, {ids.dispatch_id for _, ids in asked})
+        ids_of = ({one.run_id for one in asked}, {one.dispatch_id for one in asked})
 
         def submit(tx: Transaction) -> list[Prepared | _Known]:
             tx.lock(*locks)
             done = list[Prepared | _Known]()
-            together = tx.runs.together(messages, *ids_of, at_most=options.queue_cap or 1)
-            for place, (request, ids) in enumerate(asked, start=first):
+            together = tx.runs.together(messages, *ids_of, at_most=cap or 1)
+            for place, submission in enumerate(asked, start=first):
                 try:
-                    done.append(self._one_of_many_in(tx, together, request, options, ids))
+                    done.append(self._one_of_many_in(tx, together, submission))
                 except PostroomError as error:
                     raise error.met_at(f"item {place}") from error
             together.write()
@@ -355,24 +348,25 @@ class Submissions:
         return [(one.thread_id, one.run_id) for one in written]
 
     def _one_of_many_in(
-        self, tx: Transaction, together: Together, request: RunActivation, options: DispatchOptions, ids: _Ids
+        self, tx: Transaction, together: Together, submission: Submission
     ) -> Prepared | _Known:
         """Add a new run with its dispatch; what is decided on more than its thread is submitted alone."""
+        request, run_id, cap = submission.request, submission.run_id, submission.queue_cap
         thread_id, trace = request.thread_id, request.trace
         if thread_id == together.runs.get(request.hints.run_id or ""):
-            message = together.messages.get(ids.run_id)
-            stored = (message,) if message is not None else _messages_of(tx, thread_id, ids.run_id)
-            refuse_other_content(request, ids.run_id, stored)
-            return _Known(thread_id, ids.run_id)
+            message = together.messages.get(run_id)
+            stored = (message,) if message is not None else _messages_of(tx, thread_id, run_id)
+            refuse_other_content(request, run_id, stored)
+            return _Known(thread_id, run_id)
         is_more = request.decisions or request.continue_run_id or request.committed_message_ids
         if not (is_more or trace.parent_thread_id or request.delivery.dedupe_key or self._events.in_commits):
-            facts = together.facts(thread_id, ids.run_id, ids.dispatch_id, request.messages)
-            if facts is not None and (options.queue_cap is None or facts.queued < options.queue_cap):
-                plan = self._plan(tx, self._as_its_agent(request), facts, ids, None)
-                dispatch = together.add(plan.run, plan.messages, self._dispatch_of(tx, plan))
+            facts = together.facts(thread_id, run_id, submission.dispatch_id, request.messages)
+            if facts is not None and (cap is None or facts.queued < cap):
+                plan = self._plan(tx, self._as_its_agent(request), facts, submission, None)
+                dispatch = together.add(plan.run, plan.commit.messages, self._dispatch_of(tx, plan))
                 return Prepared(plan=plan, dispatch=dispatch)
         together.write(looked_at_alone=thread_id)
-        prepared = self._submitted_in(tx, request, options, ids)
+        prepared = self._submitted_in(tx, submission, request)
         together.runs[prepared.run_id] = thread_id
         return prepared
 
@@ -420,31 +414,32 @@ class Submissions:
         first: Joined | None = None,
     ) -> MailboxSubmitResult:
         """Write run and dispatch together and, when the thread is free here, the claim of its next one."""
-        arrival = self._arriving(request, policy)
+        submission = self._arriving(request, policy)
 
         async def queue() -> MailboxSubmitResult:
-            with self._reserved([arrival]):
-                prepared = arrival.prepared = await self.prepare(request, arrival.options, first)
-            return await self._gone_on(arrival, prepared)
+            with self._reserved([submission]):
+                prepared = submission.prepared = await self.prepare(submission, first)
+            return await self._gone_on(submission, prepared)
 
         return await self._core.claiming.complete(queue(), name="a submission")
 
-    def _arriving(self, request: RunActivation, policy: BusyPolicy) -> _Arrival:
+    def _arriving(self, request: RunActivation, policy: BusyPolicy) -> Submission:
         """Take worker and slot for a request where they are free, so that it is claimed as it is stored."""
         dispatcher = self._dispatcher
         worker = dispatcher.workers.get_or_create(request.thread_id)
         # Under limits it is stored first: a claim waits for those of other workers.
         tenant, is_alone = request.delivery.tenant, not self._core.counts_all
         reserved = is_alone and dispatcher.reserve(request.thread_id, worker, tenant)
-        options = DispatchOptions(
+        return Submission(
+            request=request,
             policy=policy,
             claims=dispatcher.asks() if reserved else None,
             queue_cap=self._core.config.max_queued_per_thread,
+            is_reserved=reserved,
         )
-        return _Arrival(request=request, worker=worker, is_reserved=reserved, options=options)
 
     @contextmanager
-    def _reserved(self, arrivals: Sequence[_Arrival]) -> Iterator[None]:
+    def _reserved(self, submissions: Sequence[Submission]) -> Iterator[None]:
         """Give back what was reserved and is not claimed.
 
         If the store fails, the change may still be stored, with its claims: a look at the store tells.
@@ -454,27 +449,25 @@ class Submissions:
             yield
         except BaseException as error:
             is_unknown = isinstance(error, StoreError)
-            for one in arrivals:
+            for one in submissions:
                 one.prepared = None
             raise
         finally:
             dispatcher, tasks = self._dispatcher, self._core.tasks
-            for one in arrivals:
+            for one in submissions:
                 thread_id = one.request.thread_id
                 is_claimed = one.prepared is not None and one.prepared.claimed is not None
-                if (
-                    one.is_reserved
-                    and not is_claimed
-                    and dispatcher.unreserve(one.worker)
-                    and not tasks.closed
-                ):
-                    tasks.start(dispatcher.try_dispatch_next(thread_id), name=f"look at {thread_id}")
-            if is_unknown and any(one.is_reserved for one in arrivals):
+                if one.is_reserved and not is_claimed:
+                    worker = dispatcher.workers.get_or_create(thread_id)
+                    if dispatcher.unreserve(worker) and not tasks.closed:
+                        tasks.start(dispatcher.try_dispatch_next(thread_id), name=f"look at {thread_id}")
+            if is_unknown and any(one.is_reserved for one in submissions):
                 dispatcher.look_for_unexecuted()
 
-    async def _gone_on(self, arrival: _Arrival, prepared: Prepared) -> MailboxSubmitResult:
+    async def _gone_on(self, submission: Submission, prepared: Prepared) -> MailboxSubmitResult:
         """Execute what was claimed, and look at the thread where nothing was."""
-        dispatcher, worker = self._dispatcher, arrival.worker
+        dispatcher, thread_id = self._dispatcher, submission.request.thread_id
+        worker = dispatcher.workers.get_or_create(thread_id)
         try:
             if prepared.interrupt is not None:
                 await self._control.stop_active(prepared.interrupt)
@@ -482,8 +475,8 @@ class Submissions:
             if prepared.claimed is not None:
                 await dispatcher.begin_or_release(prepared.claimed)
         others_first = self._core.config.limits and dispatcher.is_polled  # the rounds know whose turn it is
-        if (not arrival.is_reserved or prepared.dispatch is None) and not others_first:
-            await dispatcher.try_dispatch_next(arrival.request.thread_id)  # it may be free by now
+        if (not submission.is_reserved or prepared.dispatch is None) and not others_first:
+            await dispatcher.try_dispatch_next(thread_id)  # it may be free by now
         run = prepared.plan.run
         runs = worker.dispatch_id == run.dispatch_id and prepared.dispatch is not None  # or an older one
         return MailboxSubmitResult(
@@ -549,20 +542,20 @@ class Submissions:
     async def _claimed_now(self, request: RunActivation, policy: BusyPolicy) -> tuple[Prepared, Claimed]:
         """Have the active run give way, and claim the request's dispatch in the commit that stores it."""
         core, thread_id = self._core, request.thread_id
-        options = DispatchOptions(policy=policy, claims=self._dispatcher.asks(is_now=True), is_now=True)
-        was_free = False
+        claims, was_free = self._dispatcher.asks(is_now=True), False
         for _ in range(max(core.config.cancel_wait_ms // core.config.cancel_poll_ms, 1)):
             active = await core.dispatches.claimed_dispatch(thread_id)
             if active is not None and await self._dispatcher.released_for_foreground(active):
                 continue
             if active is not None and policy is BusyPolicy.ROLLBACK:
                 request = _hiding(request, [active.run_id])
+            submission = Submission(request=request, policy=policy, claims=claims, is_now=True)
             try:
                 if active is not None:
-                    await self._refuse_unfit(request, options, active)
+                    await self._refuse_unfit(submission, active)
                     if not await self._control.give_way(active):
                         break
-                prepared = await self.prepare(request, options)
+                prepared = await self.prepare(submission)
             except ActiveRunConflict:
                 if active is None and was_free:
                     raise  # a run waits for an answer: it gives way to no submission
@@ -575,14 +568,13 @@ class Submissions:
                 return prepared, prepared.claimed
         raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=thread_id)
 
-    async def _refuse_unfit(
-        self, request: RunActivation, options: DispatchOptions, active: RunDispatch
-    ) -> None:
+    async def _refuse_unfit(self, submission: Submission, active: RunDispatch) -> None:
         """Raise the refusal of a request that could not be stored even if the active dispatch had ended.
 
         A change tries that and is undone.
         """
-        ids = await self._ids(request, is_new=True)
+        request = submission.request
+        await self._make_ids(submission, is_new=True)
         parent = request.trace.parent_thread_id or request.thread_id
 
         def try_out(tx: Transaction) -> None:
@@ -592,7 +584,7 @@ class Submissions:
                 tx.runs.dispatches.put(row.superseded(reason=INTERRUPTED, now=now))
                 if (run := tx.runs.threads.load_run(row.run_id)) is not None:
                     tx.runs.threads.put_run(run.ended(TerminationReason.cancelled(), now=now))
-            self._submitted_in(tx, request, options, ids)
+            self._submitted_in(tx, submission, request)
             raise _Acceptable
 
         try:
@@ -649,9 +641,9 @@ class Submissions:
 
         async def deliver() -> MailboxSubmitResult | None:
             with self._reserved([arrival]):
-                arrival.ids = await self._ids_of_arrival(arrival)
-                if isinstance(arrival.ids.pin, PostroomError):
-                    raise arrival.ids.pin
+                await self._make_ids_of_arrival(arrival)
+                if isinstance(arrival.pin, PostroomError):
+                    raise arrival.pin
                 await self._core.observed("commit", self._core.store.write(submit, key=request.thread_id))
             return await self._arrived(arrival)
 
@@ -716,13 +708,13 @@ class Submissions:
         return stored
 
     async def _stored_arrivals(
-        self, arrivals: Sequence[_Arrival], change: Callable[[Transaction], T | StaleClaim], key: str
+        self, arrivals: Sequence[Submission], change: Callable[[Transaction], T | StaleClaim], key: str
     ) -> T:
         """Write a change that puts messages on the threads of arrivals, and go on with each of them."""
         core = self._core
         with self._reserved(arrivals):
             for arrival in arrivals:
-                arrival.ids = await self._ids_of_arrival(arrival)
+                await self._make_ids_of_arrival(arrival)
             done = await core.observed("commit", core.store.write(change, key=key))
         for arrival in arrivals:
             try:
@@ -732,14 +724,15 @@ class Submissions:
                 _LOG.warning("arrival.not_begun", thread_id=thread_id, reason=error.describe())
         return done
 
-    async def _ids_of_arrival(self, arrival: _Arrival) -> _Ids:
-        """Make what a run would be called; the executor is not asked while one is at work here."""
-        return await self._ids(arrival.request, is_new=not arrival.worker.is_running)
+    async def _make_ids_of_arrival(self, arrival: Submission) -> None:
+        """Make the ids of a new run; the executor is not asked while a run of the thread executes here."""
+        worker = self._dispatcher.workers.get_or_create(arrival.request.thread_id)
+        await self._make_ids(arrival, is_new=not worker.is_running)
 
     def _accepted_in(
         self,
         tx: Transaction,
-        arrival: _Arrival,
+        arrival: Submission,
         messages: Sequence[Message],
         mode: DeliveryMode,
         decisions: Sequence[tuple[str, ToolCallResume]] = (),
@@ -751,22 +744,24 @@ class Submissions:
         arrival.prepared, arrival.looks_again = None, mode.starts_run
         arrival.wakes = mode.boundary in (Boundary.INTERRUPT, Boundary.NEXT_STEP)
         begins = mode.starts_run and not mode.barrier and mode.is_read_at(Boundary.NEW_RUN, None)
-        if begins and (ids := arrival.ids) is not None:
-            if isinstance(ids.pin, PostroomError):
-                ids = replace(ids, pin=None)  # what cannot be put together now is tried again where it waits
+        if begins:
             request = replace(arrival.request, messages=tuple(messages), decisions=tuple(decisions))
             try:
-                with suppress(DeliveryBlocked, DuplicateRecord, QueueFull, _PinNeeded):
-                    arrival.prepared = self._submitted_in(tx, request, arrival.options, ids, mode)
+                arrival.prepared = self._submitted_in(tx, arrival, request, mode)
             except (ActiveRunConflict, _LeftWaiting):
                 arrival.looks_again = False  # what is open on the thread looks when it has ended
+            except (DeliveryBlocked, DuplicateRecord, QueueFull, _PinNeeded):
+                arrival.prepared = None
+            except PostroomError as error:
+                if error is not arrival.pin:  # what cannot be put together now is tried again where it waits
+                    raise
         if arrival.prepared is None:
             most = self._core.config.max_pending_per_thread
             for message in messages:
                 with suppress(DuplicateRecord):
                     tx.runs.put_waiting(arrival.request.thread_id, (message,), mode, most)
 
-    async def _arrived(self, arrival: _Arrival) -> MailboxSubmitResult | None:
+    async def _arrived(self, arrival: Submission) -> MailboxSubmitResult | None:
         """Go on with what was written: execute it, or tell who is at work that something waits."""
         if arrival.prepared is not None:
             await self._told(arrival.prepared)
@@ -814,56 +809,51 @@ class Submissions:
         What is returned tells of it, after the commit.
         """
         request = RunActivation.new(run.thread_id, [], continue_run_id=run.run_id, decisions=decisions)
-        ids = _Ids(run_id=run.run_id, dispatch_id=tx.new_id(), pin=None)
-        prepared = self._submitted_in(tx, self.checked(request, background=True), DispatchOptions(), ids)
+        checked = self.checked(request, background=True)
+        submission = Submission(request=checked, run_id=run.run_id, dispatch_id=tx.new_id())
+        prepared = self._submitted_in(tx, submission, checked)
         return lambda: self._told(prepared)
 
     # The commit.
 
-    async def prepare(
-        self,
-        request: RunActivation,
-        options: DispatchOptions | None = None,
-        first: Joined | None = None,
-    ) -> Prepared:
-        """Store the run and its messages and, with options, its dispatch in the same transaction.
+    async def prepare(self, submission: Submission, first: Joined | None = None) -> Prepared:
+        """Store the run of a request and its messages and, if it is queued, its dispatch, in one transaction.
 
         `first` is done before them, in that transaction.
 
         Raises:
             UnknownRun, ForeignThread, RunNotOpen, DeliveryBlocked: the request does not fit the thread.
             ResolveFailed: the agent cannot be put together.
-            ActiveRunConflict, QueueFull, DedupeKeyInUse: the options cannot be had.
+            ActiveRunConflict, QueueFull, DedupeKeyInUse: the dispatch cannot be queued so.
         """
-        core, parent = self._core, request.trace.parent_thread_id
-        is_now = options is not None and options.is_now
-        limits = core.config.limits if is_now else ()
-        locks = sorted({thread_lock(request.thread_id), thread_lock(parent or request.thread_id)})
-        if (is_now and core.counts_all) or answers_budget([call for call, _ in request.decisions]):
+        core, request = self._core, submission.request
+        parent = request.trace.parent_thread_id or request.thread_id
+        locks = sorted({thread_lock(request.thread_id), thread_lock(parent)})
+        if (submission.is_now and core.counts_all) or answers_budget([call for call, _ in request.decisions]):
             locks.append(LIMITS)
         if first is not None:
             locks += first.locks
-        ids = await self._ids(request, is_new=request.continue_run_id is None)
+        await self._make_ids(submission, is_new=request.continue_run_id is None)
 
         def submit(tx: Transaction) -> Prepared:
             tx.lock(*locks)
             if first is not None:
                 first.change(tx)
-            done = self._submitted_in(tx, request, options, ids)
-            if is_now and done.claimed is not None:
-                note_start(tx, limits, done.claimed.dispatch)
+            done = self._submitted_in(tx, submission, request)
+            if submission.is_now and done.claimed is not None:
+                note_start(tx, core.config.limits, done.claimed.dispatch)
                 done = replace(done, claimed=self._budgeted(tx, done.claimed))
             return done
 
         try:
             prepared = await core.observed("commit", core.store.write(submit, key=request.thread_id))
         except _PinNeeded:
-            ids = await self._ids(request, is_new=True)
+            await self._make_ids(submission, is_new=True)
             prepared = await core.observed("commit", core.store.write(submit, key=request.thread_id))
         except DuplicateRecord as error:
             raise await self._naming_its_run(error, request.thread_id) from error
         except StoreError as error:
-            await self._tell_failure(request, ids, error)
+            await self._tell_failure(submission, error)
             raise
         await self._told(prepared)
         return prepared
@@ -887,103 +877,115 @@ class Submissions:
         text = f"{error.message}: run {run.run_id!r} has it"
         return DuplicateRecord(text, value=error.value, details={"run_id": run.run_id})
 
-    async def _ids(self, request: RunActivation, *, is_new: bool) -> _Ids:
-        """Make what a new run and dispatch are called, and ask the executor what a new run is pinned to."""
-        core = self._core
-        pin: str | PostroomError | None = None
-        run_id = request.run_id or core.new_id()
+    async def _make_ids(self, submission: Submission, *, is_new: bool) -> None:
+        """Make the ids of a new run and dispatch, and ask the executor what a new run is pinned to."""
+        core, request = self._core, submission.request
+        submission.run_id, submission.pin = request.run_id or core.new_id(), None
         if is_new:
             try:
-                pin = await core.pinning.pin(request, run_id=run_id)
+                submission.pin = await core.pinning.pin(request, run_id=submission.run_id)
             except PostroomError as error:
-                pin = error  # a run that is stored already has its pin
-        dispatch_id = request.hints.dispatch_id or core.new_id()
-        return _Ids(run_id=run_id, dispatch_id=dispatch_id, pin=pin)
+                submission.pin = error  # a run that is stored already has its pin
+        submission.dispatch_id = request.hints.dispatch_id or core.new_id()
 
     def _submitted_in(
         self,
         tx: Transaction,
+        submission: Submission,
         request: RunActivation,
-        options: DispatchOptions | None,
-        ids: _Ids,
         mode: DeliveryMode | None = None,
     ) -> Prepared:
         """Look, decide and write, under the lock of the thread; `mode` is that of messages that may wait."""
         interrupt: Interrupt | None = None
         cancelled: RunRecord | None = None
         ended: EndedRuns = []
-        cap = None if options is None else options.queue_cap
-        request = self._as_its_agent(request)
-        likely = None if options is None else _likely(request, ids)
-        facts = tx.runs.threads.submission_facts(request.thread_id, request.run_id, cap or 1, likely)
-        if options is not None:
-            asked = request
-            options = _fitting(options, request, facts)
+        threads, cap, is_queued = tx.runs.threads, submission.queue_cap or 1, submission.is_queued
+        request = asked = self._as_its_agent(request)
+        ids = submission.run_id, submission.dispatch_id
+        likely = likely_looks(request, *ids, at_most=cap) if is_queued else ()
+        facts = threads.submission_facts(request.thread_id, request.run_id, cap, likely)
+        if is_queued:
+            run, is_now = facts.named_run, submission.is_now
+            # A run that is stored already is not kept out by itself.
+            is_own = (
+                request.hints.run_id is not None and run is not None and run.status is not RunStatus.WAITING
+            )
+            policy = BusyPolicy.QUEUE if is_own else submission.policy
             is_busy = facts.held_by not in (None, request.run_id) and not request.decisions and mode is None
-            if options.is_now or options.policy is not BusyPolicy.QUEUE:
-                request = _by_policy(tx, request, facts, options, asking=facts.held_by if is_busy else None)
-            if options.policy in (BusyPolicy.INTERRUPT, BusyPolicy.ROLLBACK):
-                if is_busy and not options.is_now:
+            asking = facts.held_by if is_busy else None
+            if is_now or policy is not BusyPolicy.QUEUE:
+                request = _by_policy(tx, request, facts, policy, is_now=is_now, asking=asking)
+            if policy in (BusyPolicy.INTERRUPT, BusyPolicy.ROLLBACK):
+                if is_busy and not is_now:
                     cancelled = self._completion.cancelled_in(tx, facts.held_by or "")
                 raised = tx.runs.dispatches.interrupt(request.thread_id)
                 interrupt, ended = self._completion.interrupted_in(tx, raised)
             if interrupt is not None or request is not asked:
-                facts = tx.runs.threads.submission_facts(request.thread_id, request.run_id, cap or 1)
+                facts = threads.submission_facts(request.thread_id, request.run_id, cap)
             if asked.run_id is not None and request.messages:
                 request = _unrepeated(tx, request, facts)
-        plan = self._plan(tx, request, facts, ids, mode)
+        plan = self._plan(tx, request, facts, submission, mode)
         settle(tx, plan.run, plan.answers)
-        if options is None or plan.joins is not None:
+        if not is_queued or plan.joins is not None:
             done, claimed = self._committed(tx, plan, plan.commit), None
             if plan.joins is not None and plan.answers:
                 tx.runs.dispatches.hurry(plan.joins.dispatch_id, not_before=_due_with_answers(plan, tx.now()))
-            if options is not None and options.claims is not None:
-                claimed = self._claimed_in(tx, plan, options.claims, is_now=options.is_now)
+            if is_queued and submission.claims is not None:
+                claimed = self._claimed_in(tx, plan, submission.claims, is_now=submission.is_now)
         else:
             is_held = facts.held_by not in (None, plan.run.run_id)
             is_free = facts.claimed is None and not facts.queued and not is_held
-            plan, done, claimed = self._queued_in(tx, plan, options, is_free=is_free)
-        prepared = Prepared(plan=plan, dispatch=done.dispatch, claimed=claimed, interrupt=interrupt)
-        return replace(prepared, ended=ended, cancelled=cancelled)
+            plan, done, claimed = self._queued_in(tx, plan, submission, is_free=is_free)
+        return Prepared(
+            plan=plan,
+            dispatch=done.dispatch,
+            claimed=claimed,
+            interrupt=interrupt,
+            ended=ended,
+            cancelled=cancelled,
+        )
 
     def _queued_in(
-        self, tx: Transaction, plan: Plan, options: DispatchOptions, *, is_free: bool
+        self, tx: Transaction, plan: Plan, submission: Submission, *, is_free: bool
     ) -> tuple[Plan, Committed, Claimed | None]:
         """Store a run with its dispatch, claimed and begun with them when it is its thread's next."""
-        claims, dispatch = options.claims, self._dispatch_of(tx, plan)
-        cap = None if plan.answers else options.queue_cap  # an answer goes to a run that was accepted before
+        claims, dispatch = submission.claims, self._dispatch_of(tx, plan)
+        # An answer goes to a run that was accepted before, whatever is queued.
+        cap = None if plan.answers else submission.queue_cap
         delivery = Delivery(dispatch=dispatch, queue_cap=cap)
-        if claims is None or is_elsewhere(tx, dispatch.thread_id, claims):
+        if claims is None or claims.is_elsewhere(tx, dispatch.thread_id):
             return plan, self._committed(tx, plan, replace(plan.commit, delivery=delivery)), None
         is_next = is_free and dispatch.available_at <= tx.now()
-        if not is_next and not options.is_now:
+        if not is_next and not submission.is_now:
             done = self._committed(tx, plan, replace(plan.commit, delivery=delivery))
             return plan, done, claimed_next(tx, dispatch.thread_id, claims)
-        commit = replace(plan.commit, delivery=replace(delivery, claim=claims.request, claim_needed=True))
+        commit = replace(plan.commit, delivery=replace(delivery, claim=claims))
         # A run that is new and has all that it reads in its plan begins with it.
         is_new = plan.run.status is RunStatus.CREATED and plan.joins is None
         if not claims.begins or not is_new or plan.activation.committed_message_ids:
             done = self._committed(tx, plan, commit)
-            return plan, done, None if done.claimed is None else begun_in(tx, done.claimed, claims)
+            return plan, done, None if done.dispatch is None else begun_in(tx, done.dispatch, claims)
         run = plan.run.begun(dispatch.dispatch_id, claims.instance_id, now=tx.now())
         done = self._committed(tx, plan, replace(commit, run=run, begins=claims.instance_id))
         claimed = None
-        if done.claimed is not None:
+        if done.dispatch is not None:
             claimed = Claimed(
-                dispatch=done.claimed,
+                dispatch=done.dispatch,
                 instance_id=claims.instance_id,
                 run=run,
-                messages=plan.messages,
+                messages=plan.commit.messages,
                 has_begun=True,
-                is_noted=claims.effects is not None and claims.effects.begin(tx, run, plan.messages),
+                is_noted=claims.effects is not None and claims.effects.begin(tx, run, plan.commit.messages),
             )
         return replace(plan, run=run), done, claimed
 
     def _committed(self, tx: Transaction, plan: Plan, commit: ThreadCommit) -> Committed:
         """Write what was decided, with the events that tell of it where they are of the same place."""
         if self._events.in_commits:
-            run, first_seq = plan.run, plan.expected_message_count + 1
-            drafts = self._events.of_commit(run.thread_id, run.run_id, plan.messages, first_seq=first_seq)
+            run, first_seq = plan.run, plan.first_seq
+            drafts = self._events.of_commit(
+                run.thread_id, run.run_id, plan.commit.messages, first_seq=first_seq
+            )
             commit = replace(commit, events=drafts)
         done = tx.runs.commit(commit)
         if isinstance(done, StaleClaim):
@@ -996,9 +998,9 @@ class Submissions:
         """Claim what is next on the thread; or, when somebody waits, the dispatch that was joined."""
         if not is_now or plan.joins is None:
             return claimed_next(tx, plan.run.thread_id, claims)
-        if is_elsewhere(tx, plan.run.thread_id, claims):
+        if claims.is_elsewhere(tx, plan.run.thread_id):
             return None
-        row = tx.runs.dispatches.claim_dispatch(plan.joins.dispatch_id, claims.request)
+        row = tx.runs.dispatches.claim_dispatch(plan.joins.dispatch_id, claims)
         return None if row is None else begun_in(tx, row, claims)
 
     def _plan(
@@ -1006,7 +1008,7 @@ class Submissions:
         tx: Transaction,
         request: RunActivation,
         facts: SubmissionFacts,
-        ids: _Ids,
+        submission: Submission,
         mode: DeliveryMode | None,
     ) -> Plan:
         existing, row = existing_run(request, facts), None
@@ -1026,17 +1028,17 @@ class Submissions:
             existing = None  # another message resumes it at this moment: this one is for the next run
         resolution_id = None if existing is None else existing.resolution_id
         if resolution_id is None:
-            if isinstance(ids.pin, PostroomError):
-                raise ids.pin
-            if ids.pin is None:
+            if isinstance(submission.pin, PostroomError):
+                raise submission.pin
+            if submission.pin is None:
                 raise _PinNeeded
-            resolution_id = ids.pin
-        run_id = existing.run_id if existing else ids.run_id
+            resolution_id = submission.pin
+        run_id = existing.run_id if existing else submission.run_id
         return plan_submission(
             request,
             self._with_pending(tx, request, facts, run_id, resumed),
             run_id=run_id,
-            dispatch_id=joins.dispatch_id if joins else ids.dispatch_id,
+            dispatch_id=joins.dispatch_id if joins else submission.dispatch_id,
             resolution_id=resolution_id,
             existing=existing,
             joins=joins,
@@ -1075,8 +1077,10 @@ class Submissions:
         if prepared.cancelled is not None:
             await self._completion.told_cancelled(prepared.cancelled)
         if events.is_on and not events.in_commits:
-            thread_id, first_seq = plan.run.thread_id, plan.expected_message_count + 1
-            await events.messages_committed(thread_id, plan.run.run_id, plan.messages, first_seq=first_seq)
+            thread_id, first_seq = plan.run.thread_id, plan.first_seq
+            await events.messages_committed(
+                thread_id, plan.run.run_id, plan.commit.messages, first_seq=first_seq
+            )
             if prepared.dispatch is not None:
                 await events.dispatch_happened("RunQueued", prepared.dispatch)
         if prepared.dispatch is not None:
@@ -1084,12 +1088,12 @@ class Submissions:
         if prepared.claimed is not None:
             metrics.happened("claim")
 
-    async def _tell_failure(self, request: RunActivation, ids: _Ids, error: PostroomError) -> None:
+    async def _tell_failure(self, submission: Submission, error: PostroomError) -> None:
         """Tell that a submission could not be stored."""
         if not self._events.is_on:
             return
         core = self._core
-        request = request.hinted(run_id=ids.run_id, dispatch_id=ids.dispatch_id)
+        request = submission.request.hinted(run_id=submission.run_id, dispatch_id=submission.dispatch_id)
         dispatch = build_dispatch(request, config=core.config, new_id=core.new_id, now=core.now())
         facts = {"reason": "enqueue_failed", "error": error.describe()}
         await self._events.dispatch_happened("MailboxSubmitFailed", dispatch, **facts)
@@ -1098,24 +1102,6 @@ class Submissions:
             await self._events.dispatch_happened(
                 "MailboxResumeFailed", dispatch, **facts, decisions=decisions
             )
-
-
-def _fitting(options: DispatchOptions, request: RunActivation, facts: SubmissionFacts) -> DispatchOptions:
-    """Return the options; those of a request that makes a run which is there keep it out of its own way."""
-    run = facts.named_run
-    if request.hints.run_id is None or run is None or run.status is RunStatus.WAITING:
-        return options
-    return replace(options, policy=BusyPolicy.QUEUE)
-
-
-def _likely(request: RunActivation, ids: _Ids) -> LikelyCommit:
-    """Return what a request writes to a thread where nothing is open."""
-    return LikelyCommit(
-        run_id=ids.run_id,
-        dispatch_id=ids.dispatch_id,
-        dedupe_key=request.delivery.dedupe_key,
-        message_ids=tuple(message.id for message in request.messages if message.id),
-    )
 
 
 def _due_with_answers(plan: Plan, now: int) -> int:
@@ -1191,7 +1177,9 @@ def _by_policy(
     tx: Transaction,
     request: RunActivation,
     facts: SubmissionFacts,
-    options: DispatchOptions,
+    policy: BusyPolicy,
+    *,
+    is_now: bool,
     asking: str | None,
 ) -> RunActivation:
     """Return the request as the policy has it on a thread that is busy, or on which a run is `asking`.
@@ -1200,9 +1188,9 @@ def _by_policy(
         ActiveRunConflict: the thread was to be idle, or free for who waits, and is not.
     """
     queue, thread_id = tx.runs.dispatches, request.thread_id
-    if options.is_now and facts.claimed is not None:
+    if is_now and facts.claimed is not None:
         raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=facts.claimed)
-    match options.policy:
+    match policy:
         case BusyPolicy.REJECT if facts.claimed is not None or facts.queued or asking is not None:
             raise ActiveRunConflict(f"thread {thread_id!r} is busy", value=facts.claimed or thread_id)
         case BusyPolicy.COLLECT if facts.queued and request.run_id is None:

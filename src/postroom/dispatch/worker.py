@@ -11,14 +11,13 @@ cancellation is left behind with its task; what follows from the end is done wit
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from traceback import format_exception
 from typing import Any, cast
 
 from postroom.contracts.activation import Recovery, RunActivation, RunHints
-from postroom.contracts.agent_events import EventSink
+from postroom.contracts.budgets import Spending
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
@@ -46,7 +45,7 @@ from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.limits import Held
 from postroom.contracts.messages import Json, Message, storable
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import ClaimRequest, thread_lock
+from postroom.contracts.run_stores import thread_lock
 from postroom.contracts.runs import (
     RunRecord,
     RunStatus,
@@ -57,10 +56,11 @@ from postroom.contracts.runs import (
 from postroom.dispatch.capture import EventBuffer, RunCoordinator
 from postroom.dispatch.commands import Commands
 from postroom.dispatch.completion import (
-    Attempt,
     ClaimAsk,
     Claimed,
     Completion,
+    Ended,
+    Job,
     OutcomeKind,
     as_result,
     claimed_next,
@@ -72,7 +72,7 @@ from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
 from postroom.dispatch.limits import Lease, LeaseEnd, MailboxWorker, Slots, Workers, WorkerStatus
 from postroom.dispatch.pending import PendingInput
-from postroom.dispatch.sinks import EventStream, ReconnectableEventSink, SuspensionAwareSink
+from postroom.dispatch.sinks import EventStream, ReconnectableEventSink
 from postroom.log import get_logger
 from postroom.ports import RunControl
 from postroom.stores.runs.ports import ThreadStore
@@ -88,8 +88,6 @@ _TRACEBACK_KEPT = 16 * 1024
 """Characters: the last ones, where it was raised."""
 ATTEMPT_FAILED = "RunAttemptFailed"
 
-Ended = AgentRunResult | BaseException
-
 
 class DispatchAttempt(StrEnum):
     """What became of one try to start work on a thread."""
@@ -100,42 +98,6 @@ class DispatchAttempt(StrEnum):
     TRANSIENT_ERROR = "transient_error"
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Job:
-    """A claimed dispatch and what serves it in this process."""
-
-    claimed: RunDispatch
-    begun: Claimed
-    sink: ReconnectableEventSink
-    lease: Lease
-    watched: SuspensionAwareSink
-    stops_at: int
-    """When the work is to stop whose claim was not renewed: shortly before another may take it."""
-    kept_since: int
-    """When it took the slot in which runs of the thread follow one another."""
-    alarm: "asyncio.Task[None] | None" = None
-    """Stops it when it has been at work for as long as a run may be."""
-    asks_next: Callable[[], ClaimAsk | None]
-    """Says what the end is to claim of the thread; None: nothing."""
-    attempt: Attempt | None = None
-    ended: Ended | None = None
-    """How the executor ended; None where it was stopped."""
-    next: Claimed | None = None
-    """What was claimed of the thread when it ended."""
-    has_looked: bool = False
-    """Whether nothing of the thread is left to look for: the end has looked, or left nothing queued."""
-    leaves_waiting: bool = True
-    """Whether input may wait on the thread when it has ended."""
-    comes_again: bool = False
-    concluded: "asyncio.Future[None]"
-    """Has a result when the slot of the run is free."""
-    is_executing: bool = False
-    has_executed: bool = False
-    is_left_behind: bool = False
-    can_pause: bool = False
-    """Whether the work waits, and is not stopped, while nobody knows if the claim holds."""
-
-
 class Dispatcher:
     """Claims what is due and has it executed, within the bounds that were set."""
 
@@ -143,13 +105,12 @@ class Dispatcher:
         self,
         core: Core,
         workers: Workers,
-        execution: "Execution",
-        after_run: Callable[[str], Awaitable[None]],
+        events: ServerEvents,
+        completion: Completion,
     ) -> None:
-        """Put it together; `after_run` is called when a run has ended that may have left input."""
         self._core = core
-        self._execution = execution
-        self._after_run = after_run
+        self._completion = completion
+        self._execution = Execution(core, events, completion)
         self._leases = LeaseKeeper(core)
         self._commands = Commands(
             core,
@@ -271,7 +232,7 @@ class Dispatcher:
     def claim_tokens(self) -> frozenset[str]:
         """Return the tokens of the claims whose runs execute here and may go on."""
         return frozenset(
-            job.claimed.claim_token or "" for job in self._leases.jobs.values() if job.lease.end is None
+            job.dispatch.claim_token or "" for job in self._leases.jobs.values() if job.lease.end is None
         )
 
     async def unexecuted(self) -> tuple[RunDispatch, ...]:
@@ -314,7 +275,8 @@ class Dispatcher:
         """
         core = self._core
         return ClaimAsk(
-            request=ClaimRequest(consumer=core.consumer_id, lease_ms=core.config.lease_ms),
+            consumer=core.consumer_id,
+            lease_ms=core.config.lease_ms,
             instance_id=core.new_id(),
             begins=core.config.max_concurrent_runs_per_tenant is None and not (is_now and core.budgets),
             effects=core.effects,
@@ -435,12 +397,12 @@ class Dispatcher:
         core, claimed = self._core, begun.dispatch
         kept_since = core.now() if kept_since is None else kept_since
         sink = sink or self._readers.pop(claimed.dispatch_id, None) or ReconnectableEventSink()
+        sink.suspended = sink.finished = False  # of an attempt before
         job = Job(
-            claimed=claimed,
+            dispatch=claimed,
             begun=begun,
             sink=sink,
             lease=Lease(),
-            watched=SuspensionAwareSink(sink),
             stops_at=_stops_at(claimed.lease_until or core.now(), core.config.lease_ms),
             asks_next=partial(self.asks_next, claimed.thread_id, kept_since),
             kept_since=kept_since,
@@ -450,7 +412,7 @@ class Dispatcher:
         worker.begin(claimed.dispatch_id, claimed.run_id, claimed.tenant, sink, job.lease)
         self.workers.executing[claimed.thread_id] = worker
         self._executing += 1
-        core.metrics.active_runs.inc()
+        core.metrics.active_runs.add()
         self._leases.keep(job)
         self._commands.serve()
         core.tasks.start(self._serve(job), name=f"dispatch {claimed.dispatch_id}")
@@ -478,7 +440,7 @@ class Dispatcher:
         alarms: list[asyncio.Task[None]] = []
 
         def stop() -> None:
-            self._core.executor.cancel(job.claimed.dispatch_id)
+            self._core.executor.cancel(job.dispatch.dispatch_id)
             task.cancel()
             alarms.append(self._core.tasks.start(self._leave_behind(job, task), name="stop of an execution"))
 
@@ -489,9 +451,7 @@ class Dispatcher:
         job.is_executing = job.has_executed = True
         job.lease.stops = stop
         try:
-            attempt = job.attempt
-            assert attempt is not None  # noqa: S101 - it has begun
-            run = partial(self._core.executor.run, attempt.activation, attempt.sink)
+            run = partial(self._core.executor.run, job.activation, job.told)
             job.ended = await isolated(lambda: _Held(run, job, self._leases), job.lease)
         finally:
             job.is_executing, job.lease.stops = False, None
@@ -508,7 +468,7 @@ class Dispatcher:
         job.is_left_behind = True
         self._core.tasks.let_go(task)
         self._core.metrics.run_abandoned()
-        _LOG.error("run.left_behind", run_id=job.claimed.run_id, dispatch_id=job.claimed.dispatch_id)
+        _LOG.error("run.left_behind", run_id=job.dispatch.run_id, dispatch_id=job.dispatch.dispatch_id)
         await self._guarded(job, self._execution.conclude(job))
         await self._go_on(job)
 
@@ -517,19 +477,19 @@ class Dispatcher:
         try:
             return await step
         except StaleClaim as error:
-            _LOG.info("dispatch.lost", dispatch_id=job.claimed.dispatch_id, reason=error.message)
-            await self._execution.lost(job)
+            _LOG.info("dispatch.lost", dispatch_id=job.dispatch.dispatch_id, reason=error.message)
+            await self._completion.reconcile(job.dispatch.dispatch_id)
         except StoreError as error:
             # It is released when the store can be read again: its run says what is left to do.
-            _LOG.error("dispatch.left_claimed", dispatch_id=job.claimed.dispatch_id, reason=error.describe())
+            _LOG.error("dispatch.left_claimed", dispatch_id=job.dispatch.dispatch_id, reason=error.describe())
             if job.has_executed or not error.retryable:
-                self._failed[job.claimed.claim_token or ""] = error
+                self._failed[job.dispatch.claim_token or ""] = error
         except DeadlinePassed as error:
-            _LOG.warning("dispatch.too_late", dispatch_id=job.claimed.dispatch_id)
-            job.comes_again = await self._execution.put_back(job, error)
+            _LOG.warning("dispatch.too_late", dispatch_id=job.dispatch.dispatch_id)
+            job.comes_again = await self._completion.put_back(job.dispatch, error)
         except Exception as error:
-            _LOG.exception("dispatch.failed", dispatch_id=job.claimed.dispatch_id)
-            job.comes_again = await self._execution.put_back(job, error)
+            _LOG.exception("dispatch.failed", dispatch_id=job.dispatch.dispatch_id)
+            job.comes_again = await self._completion.put_back(job.dispatch, error)
         return False
 
     def _rest(self, job: Job) -> None:
@@ -537,21 +497,21 @@ class Dispatcher:
         self._leases.let_go(job)
         self._ending.discard(job.concluded)
         job.concluded.set_result(None)
-        self._core.metrics.active_runs.dec()
-        worker = self.workers.get_or_create(job.claimed.thread_id)
-        if worker.dispatch_id == job.claimed.dispatch_id:
+        self._core.metrics.active_runs.add(amount=-1)
+        worker = self.workers.get_or_create(job.dispatch.thread_id)
+        if worker.dispatch_id == job.dispatch.dispatch_id:
             worker.rest()
-            self.workers.executing.pop(job.claimed.thread_id, None)
+            self.workers.executing.pop(job.dispatch.thread_id, None)
         self._was_full = not self.slots.free
-        self.slots.give(job.claimed.tenant)
+        self.slots.give(job.dispatch.tenant)
         if job.comes_again:
-            self._readers[job.claimed.dispatch_id] = job.sink
+            self._readers[job.dispatch.dispatch_id] = job.sink
         else:
             job.sink.close()
 
     async def _go_on(self, job: Job) -> None:
         """Free the worker and look for the thread's next work; behind those that wait for a slot."""
-        thread_id = job.claimed.thread_id
+        thread_id = job.dispatch.thread_id
         try:
             self._rest(job)
             if job.next is not None:
@@ -559,9 +519,9 @@ class Dispatcher:
             if not self.accepting:
                 return None
             if not job.comes_again and job.leaves_waiting:
-                await self._after_run(thread_id)
+                await self._completion.after_run(thread_id)
             if len(self.slots):
-                self.slots.stand_in_line(thread_id, job.claimed.tenant)
+                self.slots.stand_in_line(thread_id, job.dispatch.tenant)
                 await self.next_in_line()
                 return None
             others_first = self._was_full or self._core.config.limits
@@ -588,7 +548,9 @@ class Dispatcher:
         self._idle.set()
 
 
-async def isolated(run: Callable[[], Awaitable[AgentRunResult]], lease: Lease) -> Ended | None:
+async def isolated(
+    run: Callable[[], Awaitable[AgentRunResult]], lease: Lease
+) -> AgentRunResult | BaseException | None:
     """Await an executor and return its result, or whatever it raised; None when its lease has ended.
 
     Only the cancellation of the task that is not the lease's passes.
@@ -628,11 +590,11 @@ class LeaseKeeper:
 
     def claim_tokens(self) -> list[str]:
         """Return the tokens of the claims that are executed here."""
-        return [job.claimed.claim_token or "" for job in self.jobs.values()]
+        return [job.dispatch.claim_token or "" for job in self.jobs.values()]
 
     def at_work(self) -> dict[str, bool]:
         """Return the dispatches that execute here, and whether they are cancelled."""
-        return {job.claimed.dispatch_id: job.lease.is_cancelled for job in self.jobs.values()}
+        return {job.dispatch.dispatch_id: job.lease.is_cancelled for job in self.jobs.values()}
 
     def keep(self, job: Job) -> None:
         """Renew this claim until it is let go."""
@@ -688,12 +650,12 @@ class LeaseKeeper:
             return True
         core, config, asked_at = self._core, self._core.config, self._core.now()
         lengths = {
-            job.claimed.claim_proof: config.suspended_lease_ms if job.watched.suspended else config.lease_ms
+            job.dispatch.claim_proof: config.suspended_lease_ms if job.sink.suspended else config.lease_ms
             for job in jobs
         }
         # If the process stood still, its work waits: there is time for the question.
         ends = {
-            job.claimed.claim_proof: job.stops_at
+            job.dispatch.claim_proof: job.stops_at
             if job.stops_at > asked_at
             else asked_at + config.lease_ms // 2
             for job in jobs
@@ -710,7 +672,7 @@ class LeaseKeeper:
             async with asyncio.timeout((until - asked_at) / 1_000):
                 write = core.store.write(renew_leases, key=_LEASES)
                 renewed = await core.observed("lease_renewal", write)
-                lost = [job for job in jobs if job.claimed.dispatch_id not in renewed]
+                lost = [job for job in jobs if job.dispatch.dispatch_id not in renewed]
                 for job in lost:
                     await self._superseded(job)
         except (PostroomError, TimeoutError) as error:
@@ -718,7 +680,7 @@ class LeaseKeeper:
             self._not_renewed(jobs, until if is_silent else core.now(), str(error) or "no answer in time")
             return False
         for job in jobs:
-            length = lengths[job.claimed.claim_proof]
+            length = lengths[job.dispatch.claim_proof]
             job.stops_at = _stops_at(asked_at + length, length)
         for job in lost:
             core.metrics.happened("lease_renewal", "lost")
@@ -740,7 +702,7 @@ class LeaseKeeper:
 
     async def _superseded(self, job: Job) -> None:
         """End the dispatch of a claim that an interrupt has made stale, under the lock of its thread."""
-        claim, thread_id = job.claimed.claim_proof, job.claimed.thread_id
+        claim, thread_id = job.dispatch.claim_proof, job.dispatch.thread_id
 
         def supersede(tx: Transaction) -> None:
             tx.lock(thread_lock(thread_id))
@@ -752,7 +714,7 @@ class LeaseKeeper:
         if job.lease.end is not None or id(job) not in self.jobs:
             return
         self._core.metrics.lease_lost()
-        _LOG.warning("lease.lost", dispatch_id=job.claimed.dispatch_id, reason=reason)
+        _LOG.warning("lease.lost", dispatch_id=job.dispatch.dispatch_id, reason=reason)
         job.lease.stop(LeaseEnd.LOST, reason)
 
 
@@ -806,38 +768,45 @@ class Execution:
         self._completion = completion
 
     async def begin(self, job: Job) -> bool:
-        """Write that the execution begins; False when there is nothing to execute.
+        """Store that the execution begins; return False if there is nothing to execute.
 
         Raises:
-            StaleClaim: the dispatch is not ours any more; nothing was written.
+            StaleClaim: The dispatch is no longer ours; nothing was written.
         """
-        dispatch, begun = job.claimed, job.begun
+        core, begun, completion = self._core, job.begun, self._completion
         try:
-            attempt = job.attempt = await self._core.retried(lambda: self._attempt(job))
+            await core.retried(lambda: self._prepare(job))
         except (InputError, StateError, InternalError, StoreCorrupt) as error:
-            await self._completion.give_up(dispatch, job.watched, begun.instance_id, error.describe())
+            await completion.give_up(job.dispatch, job.sink, begun.instance_id, error.describe())
             return False
-        if not is_left_open(attempt.run, dispatch):
-            job.leaves_waiting = (await self._completion.acknowledge(attempt)).leaves_waiting
+        run = job.run
+        if not is_left_open(run, job.dispatch):  # the run has ended, and its dispatch was not acknowledged
+            _LOG.info("dispatch.settled_before", dispatch_id=job.dispatch.dispatch_id, run_id=run.run_id)
+            termination = run.termination or TerminationReason.suspended()
+            said = run.final_output or ""
+            await completion.end(
+                job,
+                AgentRunResult(
+                    run_id=run.run_id, response=said, termination=termination, waiting=run.waiting
+                ),
+            )
             return False
         if begun.is_held:
-            await self._completion.release(dispatch)
+            await completion.release(job.dispatch)
             job.comes_again = True
             return False
         if begun.asks:
             waiting = RunWaitingState(reason=WaitingReason.MANUAL_PAUSE, tickets=begun.asks)
-            paused = AgentRunResult(
-                run_id=attempt.run.run_id, termination=TerminationReason.suspended(), waiting=waiting
-            )
-            job.leaves_waiting = (await self._completion.end(attempt, paused)).leaves_waiting
+            paused = TerminationReason.suspended()
+            await completion.end(job, AgentRunResult(run_id=run.run_id, termination=paused, waiting=waiting))
             return False
         if begun.has_begun:
-            attempt.started_at = dispatch.updated_at
+            job.started_at = job.dispatch.updated_at
         else:
-            await self._completion.begin(attempt, begun.spends)
-        self._core.metrics.started(attempt.dispatch, now=attempt.started_at)
+            await completion.begin(job)
+        core.metrics.started(job.dispatch, now=job.started_at)
         if self._events.is_on:
-            await self._events.dispatch_happened("RunSubmitted", attempt.dispatch)
+            await self._events.dispatch_happened("RunSubmitted", job.dispatch)
         return True
 
     async def conclude(self, job: Job) -> bool:
@@ -846,7 +815,7 @@ class Execution:
         Raises:
             StaleClaim: the dispatch is not ours any more; nothing was written.
         """
-        core, dispatch, end = self._core, job.claimed, job.lease.end
+        core, dispatch, end = self._core, job.dispatch, job.lease.end
         cancelled = AgentRunResult(run_id=dispatch.run_id, termination=TerminationReason.cancelled())
         if job.lease.is_cancelled and isinstance(job.ended, BaseException):
             job.ended = cancelled  # it failed as it was told to end
@@ -863,14 +832,10 @@ class Execution:
             give_back = self._completion.stop if job.has_executed else self._completion.release
             await give_back(dispatch)
         else:
-            await self.lost(job)
+            await self._completion.reconcile(dispatch.dispatch_id)  # it was superseded
         if job.comes_again and job.lease.is_cancelled:  # while it was put back
             job.comes_again = await self._completion.withdrawn(dispatch.dispatch_id) is None
         return True
-
-    async def lost(self, job: Job) -> None:
-        """End the run of a dispatch that was superseded while it was ours; a failure is logged."""
-        await self._completion.reconcile(job.claimed.dispatch_id)
 
     async def give_back(self, claimed: RunDispatch, failed: StoreError | None = None) -> None:
         """Give back a claimed dispatch that is not executed here; harmless if another owns it by now.
@@ -887,109 +852,79 @@ class Execution:
         except StoreError as error:
             _LOG.warning("dispatch.not_released", dispatch_id=claimed.dispatch_id, reason=error.describe())
 
-    async def put_back(self, job: Job, error: Exception) -> bool:
-        """Give back what failed for a reason that nobody foresaw; False when it was given up."""
-        return await self._completion.put_back(job.claimed, error)
-
     async def _finish(self, job: Job, ended: Ended) -> None:
-        attempt, core = job.attempt, self._core
-        if isinstance(ended, StaleClaim) or attempt is None:
-            raise ended if isinstance(ended, StaleClaim) else InternalError("it never began")
+        core, completion, dispatch = self._core, self._completion, job.dispatch
+        if isinstance(ended, StaleClaim):
+            raise ended
         outcome = classify(ended, core.config.give_up_on)
-        failed = _failed(attempt.dispatch, ended, outcome.error) if isinstance(ended, BaseException) else None
+        failed = _failed(dispatch, ended, outcome.error) if isinstance(ended, BaseException) else None
         if outcome.kind is OutcomeKind.TRANSIENT_ERROR:
-            job.comes_again = await self._completion.try_later(attempt, outcome, failed)
+            job.comes_again = await completion.try_later(job, outcome, failed)
         elif outcome.kind is OutcomeKind.PERMANENT_ERROR:
-            sink, instance_id = attempt.sink, attempt.instance_id
-            text, code = outcome.error, outcome.code
-            await self._completion.give_up(attempt.dispatch, sink, instance_id, text, failed, code)
+            instance_id, text, code = job.begun.instance_id, outcome.error, outcome.code
+            await completion.give_up(dispatch, job.told, instance_id, text, failed, code)
         else:
-            result = as_result(ended, attempt.run.run_id)
-            wall_ms = core.now() - attempt.started_at
+            result = as_result(ended, job.run.run_id)
+            wall_ms = core.now() - job.started_at
             if not result.usage.wall_ms:  # programs do not say for how long they worked
                 result = replace(result, usage=replace(result.usage, wall_ms=max(wall_ms, 0)))
-            uncounted = result.usage.beyond(result.counted)
-            spends = core.budgets.spent_by(
-                attempt.dispatch, attempt.run, uncounted, wall_ms=wall_ms, now=core.now()
-            )
-            core.budgets.learn(attempt.dispatch, attempt.run, result.usage, wall_ms=wall_ms)
-            asks = job.asks_next()
-            ending = await self._completion.end(attempt, result, spends, asks)
-            job.comes_again = ending.comes_again
-            job.lease.is_cancelled &= not ending.comes_again
-            job.leaves_waiting, job.next, job.has_looked = (
-                ending.leaves_waiting,
-                ending.next,
-                not ending.comes_again and (asks is not None or not ending.leaves_queued),
-            )
-        core.metrics.ended(
-            outcome.kind.value, dispatch=attempt.dispatch, started_at=attempt.started_at, now=core.now()
-        )
+            spends: tuple[Spending, ...] = ()
+            if core.budgets:
+                uncounted = result.usage.beyond(result.counted)
+                spends = core.budgets.spent_by(dispatch, job.run, uncounted, wall_ms=wall_ms, now=core.now())
+                core.budgets.learn(dispatch, job.run, result.usage, wall_ms=wall_ms)
+            await completion.end(job, result, spends, job.asks_next())
+        core.metrics.ended(outcome.kind.value, dispatch=dispatch, started_at=job.started_at, now=core.now())
 
-    async def _attempt(self, job: Job) -> Attempt:
-        core, dispatch, begun = self._core, job.claimed, job.begun
-        run = begun.run
+    async def _prepare(self, job: Job) -> None:
+        """Set the run of a job, and the request as the executor gets it if there is something to execute.
+
+        Raises:
+            DeadlinePassed: The deadline of the dispatch is over.
+            UnknownRun, ForeignThread: The dispatch has no run on its thread.
+            InternalError: The registry of the run is gone.
+            InvalidActivation, UnknownMessage, ResolveFailed: The request cannot be put together.
+        """
+        core, dispatch, begun, run = self._core, job.dispatch, job.begun, job.begun.run
         if run is None:
             raise UnknownRun(f"run {dispatch.run_id!r} not found", value=dispatch.run_id)
         if run.thread_id != dispatch.thread_id:
             raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
         buffer = EventBuffer()
         coordinator = RunCoordinator(core.coordinator, dispatch.claim_proof, buffer, core.new_id, core.timer)
-        activation = RunActivation(thread_id=run.thread_id)
+        job.run, job.coordinator, job.told = run, coordinator, job.sink
+        job.activation = RunActivation(thread_id=run.thread_id)
         if is_left_open(run, dispatch):
-            activation = await self._activation(job, run, coordinator)
-        sink: EventSink = job.watched
-        if core.capture is not None:
-            resumed = activation.continue_run_id is not None or run.steps > 0
-            sink = core.capture.sink(job.watched, buffer, dispatch, resumed=resumed)
-        return Attempt(
-            dispatch=dispatch,
-            run=run,
-            activation=activation,
-            instance_id=begun.instance_id,
-            watched=job.watched,
-            sink=sink,
-            coordinator=coordinator,
-        )
-
-    async def _activation(self, job: Job, run: RunRecord, coordinator: RunCoordinator) -> RunActivation:
-        """Return the request as the executor is given it.
-
-        Raises:
-            DeadlinePassed: as said.
-            InternalError: its registry is gone.
-            InvalidActivation, UnknownMessage, ResolveFailed: it cannot be put together.
-        """
-        core, dispatch = self._core, job.claimed
-        if dispatch.deadline_at is not None and core.now() > dispatch.deadline_at:
-            tried = f"tried again: {dispatch.last_error}" if dispatch.attempt_count else "started"
-            raise DeadlinePassed(
-                f"the deadline passed before the run was {tried}", value=dispatch.deadline_at
+            if dispatch.deadline_at is not None and core.now() > dispatch.deadline_at:
+                tried = f"tried again: {dispatch.last_error}" if dispatch.attempt_count else "started"
+                raise DeadlinePassed(
+                    f"the deadline passed before the run was {tried}", value=dispatch.deadline_at
+                )
+            messages = begun.messages if begun.has_begun else None
+            instance_id = begun.instance_id
+            asked = await rebuild(core.threads, dispatch, run, instance_id=instance_id, messages=messages)
+            pending = None
+            if core.config.pending_zone:
+                pending = PendingInput(core, self._events, coordinator, run.thread_id, run.run_id)
+            hidden = asked.options.without_runs
+            control = RunControl(
+                coordinator=coordinator,
+                threads=core.threads,
+                pending=pending,
+                registry=await core.pinning.materialize(run.resolution_id or ""),
+                run=run,
+                hidden_runs=frozenset(hidden),
+                hidden_message_ids=await asked_of(core.threads, hidden) if hidden else frozenset(),
+                give_up_on=core.config.give_up_on,
+                spends=lambda used: core.budgets.spent_by(dispatch, run, used, now=core.now()),
+                is_noted=begun.is_noted,
             )
-        begun = job.begun
-        messages = begun.messages if begun.has_begun else None
-        activation = await rebuild(
-            core.threads, dispatch, run, instance_id=begun.instance_id, messages=messages
-        )
-        pending = None
-        if core.config.pending_zone:
-            pending = PendingInput(core, self._events, coordinator, run.thread_id, run.run_id)
-        hidden = activation.options.without_runs
-        control = RunControl(
-            coordinator=coordinator,
-            threads=core.threads,
-            pending=pending,
-            registry=await core.pinning.materialize(run.resolution_id or ""),
-            run=run,
-            hidden_runs=frozenset(hidden),
-            hidden_message_ids=await asked_of(core.threads, hidden) if hidden else frozenset(),
-            give_up_on=core.config.give_up_on,
-            spends=lambda used: core.budgets.spent_by(dispatch, run, used, now=core.now()),
-            is_noted=begun.is_noted,
-        )
-        was_cut_off = run.status is RunStatus.RUNNING and run.steps > 0
-        recovery = core.executor.recovery(activation) if was_cut_off else Recovery.START
-        return replace(activation, control=control, recovery=recovery)
+            was_cut_off = run.status is RunStatus.RUNNING and run.steps > 0
+            recovery = core.executor.recovery(asked) if was_cut_off else Recovery.START
+            job.activation = replace(asked, control=control, recovery=recovery)
+        if core.capture is not None:
+            resumed = job.activation.continue_run_id is not None or run.steps > 0
+            job.told = core.capture.sink(job.sink, buffer, dispatch, resumed=resumed)
 
 
 def _failed(dispatch: RunDispatch, error: BaseException, text: str) -> CanonicalEventDraft:

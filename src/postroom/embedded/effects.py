@@ -61,10 +61,29 @@ class Ends:
             _wake_later(tx, run, asked[0])
         if (asked and asked[0].tool_name == SLEEP) or (not is_done and not asked):
             return
-        kind = ENDED if is_done else WAITS
+        kind, end = ENDED if is_done else WAITS, run.termination
         # A run that is begun again may wait for the same question: each dispatch has an event of its own.
         key = f"{kind}/{run.run_id}/" + (f"{asked[0].ticket_id}/{run.dispatch_id}" if asked else "")
-        tx.events.append((_event(run, kind, key, _told_of(run)),), ended_run=run)
+        told: dict[str, Json] = {
+            "text": run.final_output or "",
+            "termination": end.type.value if end else None,
+            "error": run.error,
+        }
+        if asked:
+            told = {
+                "question": asked[0].question,
+                "question_id": asked[0].tool_call_id,
+                "tool": asked[0].tool_name,
+                "arguments": asked[0].arguments,
+            }
+        draft = CanonicalEventDraft(
+            scopes=(EventScope.thread(run.thread_id), EventScope.run(run.run_id)),
+            event_kind=kind,
+            payload=told,
+            correlation_id=run.dispatch_id,
+            options=AppendOptions(writer_id=_WRITER, idempotency_key=key),
+        )
+        tx.events.append((draft,), ended_run=run)
 
     def put_back(self, tx: Transaction, row: RunDispatch) -> None:
         """Write nothing: the run goes on."""
@@ -82,33 +101,6 @@ class Ends:
             if (watch := self._watches.get(message_id)) is not None:
                 watch.run = run if run.status is RunStatus.DONE else None
                 watch.told.set()
-
-
-def _told_of(run: RunRecord) -> dict[str, Json]:
-    if run.waiting is not None:
-        ticket = run.waiting.tickets[0]
-        return {
-            "question": ticket.question,
-            "question_id": ticket.tool_call_id,
-            "tool": ticket.tool_name,
-            "arguments": ticket.arguments,
-        }
-    end = run.termination
-    return {
-        "text": run.final_output or "",
-        "termination": end.type.value if end else None,
-        "error": run.error,
-    }
-
-
-def _event(run: RunRecord, kind: str, key: str, payload: dict[str, Json]) -> CanonicalEventDraft:
-    return CanonicalEventDraft(
-        scopes=(EventScope.thread(run.thread_id), EventScope.run(run.run_id)),
-        event_kind=kind,
-        payload=payload,
-        correlation_id=run.dispatch_id,
-        options=AppendOptions(writer_id=_WRITER, idempotency_key=key),
-    )
 
 
 def _wake_later(tx: Transaction, run: RunRecord, ticket: RunWaitingTicket) -> None:

@@ -37,7 +37,14 @@ class Item:
         Raises:
             InvalidArgument: an option is of another type, or cannot be stored.
         """
-        self._refuse_other_types()
+        for name, kinds, allowed in _TYPES:
+            value = getattr(self, name)
+            if not isinstance(value, kinds) or value is True or value is False:
+                raise InvalidArgument(
+                    f"{name} must be {allowed}, not {type(value).__name__}", value=repr(value)[:80]
+                )
+        if not self.thread.strip():
+            raise InvalidArgument("thread must not be blank: it names a conversation", value=self.thread)
         run_id = None if self.key is None else run_id_of(self.thread, self.key)
         deadline = self.deadline
         return RunActivation(
@@ -57,16 +64,6 @@ class Item:
             ),
             hints=RunHints(key=self.key, run_id=run_id) if run_id else _NO_HINTS,
         )
-
-    def _refuse_other_types(self) -> None:
-        for name, kinds, allowed in _TYPES:
-            value = getattr(self, name)
-            if not isinstance(value, kinds) or value is True or value is False:
-                raise InvalidArgument(
-                    f"{name} must be {allowed}, not {type(value).__name__}", value=repr(value)[:80]
-                )
-        if not self.thread.strip():
-            raise InvalidArgument("thread must not be blank: it names a conversation", value=self.thread)
 
 
 def run_id_of(thread: str, key: str) -> str:

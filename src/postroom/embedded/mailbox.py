@@ -175,7 +175,13 @@ class Mailbox:
             retry_delay=retry_delay,
             max_retry_delay=max_retry_delay,
         ).request()
-        when_busy = _policy(when_busy)
+        try:
+            when_busy = BusyPolicy(when_busy)
+        except ValueError as error:
+            raise InvalidArgument(
+                f"when_busy must be one of {', '.join(BusyPolicy)}, not {when_busy!r:.80}",
+                value=repr(when_busy)[:80],
+            ) from error
         id, joins = request.run_id, when_busy in (BusyPolicy.COLLECT, BusyPolicy.STEER)
         if joins:
             request = replace(request, hints=RunHints(key=key))  # it may become part of another run
@@ -312,16 +318,6 @@ class Mailbox:
 
 async def _nothing(run: Run) -> None:
     """What a process that does no work never comes to."""
-
-
-def _policy(when_busy: str) -> BusyPolicy:
-    try:
-        return BusyPolicy(when_busy)
-    except ValueError as error:
-        allowed = ", ".join(BusyPolicy)
-        raise InvalidArgument(
-            f"when_busy must be one of {allowed}, not {when_busy!r:.80}", value=repr(when_busy)[:80]
-        ) from error
 
 
 def _refuse_no_work(work: object) -> None:

@@ -44,7 +44,6 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runs import (
     OnTimeout,
-    RunRecord,
     RunWaitingState,
     RunWaitingTicket,
     TerminationReason,
@@ -545,11 +544,14 @@ class FunctionExecutor(RunDispatchExecutor):
             ids = run.input.trigger_message_ids if run.input is not None else ()
             records = await control.threads.load_message_records(run.thread_id, ids)
             activation = replace(activation, messages=tuple(record.message for record in records))
+        told = () if run is None else run.answered
+        waiting = None if run is None else run.waiting
         memory = _Memory(
             steps=steps,
             is_streamed=is_streamed,
-            answers=_answers(activation, run),
-            waited=_tickets(run),
+            # The first answer to a question counts.
+            answers={**dict(activation.decisions), **{one.ticket.tool_call_id: one.decision for one in told}},
+            waited={} if waiting is None else {ticket.tool_call_id: ticket for ticket in waiting.tickets},
             usage=used,
             counted=used,
         )
@@ -611,17 +613,6 @@ def _leaves(raised: BaseException) -> Iterator[BaseException]:
 
 
 _REASONS: Final = {ASK: WaitingReason.USER_INPUT, SLEEP: WaitingReason.EXTERNAL_EVENT}
-
-
-def _answers(activation: RunActivation, run: RunRecord | None) -> dict[str, ToolCallResume]:
-    """Return what was said to the run, by question; the first answer counts."""
-    told = {one.ticket.tool_call_id: one.decision for one in run.answered} if run is not None else {}
-    return dict(activation.decisions) | told
-
-
-def _tickets(run: RunRecord | None) -> dict[str, RunWaitingTicket]:
-    waiting = run.waiting if run is not None else None
-    return {ticket.tool_call_id: ticket for ticket in waiting.tickets} if waiting is not None else {}
 
 
 def _refuse_other_options(

@@ -1,9 +1,7 @@
 """Private files on the disk, in which bytes are while nobody knows yet what they are."""
 
 import asyncio
-import errno
 import os
-import sys
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -61,19 +59,13 @@ async def pieces_of(path: Path) -> AsyncIterator[bytes]:
             yield piece
 
 
-def open_plain(path: Path, *, platform: str = sys.platform) -> int:
+def open_plain(path: Path) -> int:
     """Open a file to read, and no link.
 
     Raises:
         OSError: it is a link, or cannot be opened.
     """
-    if platform != "win32":
-        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))  # nothing there says not to follow
-    if not os.path.samestat(os.fstat(handle), path.lstat()):
-        os.close(handle)
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-    return handle
+    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 async def piece_of(content: bytes) -> AsyncIterator[bytes]:

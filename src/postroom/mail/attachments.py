@@ -91,7 +91,7 @@ def _read_inside(root: Path, asked: str, rules: Rules) -> bytes:
     if not path.is_relative_to(real_root):
         raise _unreadable(asked, "is outside of the project's folder")
     try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise _unreadable(asked, "is not a file that the server can read") from error
     facts = os.fstat(handle)

@@ -82,7 +82,7 @@ class QuestionService:
         numbers = [one.number for _, one in asked]
         answered = [self._given(run, ticket) for run in runs for ticket in run.answered]
         given = {one.number: one for one in answered}
-        remedy = "see `postroom questions list`"
+        remedy = "list the questions: `postroom questions list`"
         meant = whole_id(number, [*numbers, *given], what="questions", remedy=remedy)
         if meant not in numbers:
             raise _stale(meant or number, given.get(meant or ""), [question for _, question in asked])
@@ -227,7 +227,7 @@ def _stale(number: str, before: GivenAnswer | None, now: Sequence[Question]) -> 
     return StaleDecision(
         f"{text}; open now: {newest}" if newest else f"{text}; no question is open",
         value=number,
-        remedy="see `postroom questions list`",
+        remedy="list the questions: `postroom questions list`",
         details={"open": [one.number for one in now[-_NAMED:]]},
     )
 

@@ -190,7 +190,7 @@ class WorkService:
             runs = {one.run_id: one.run_id for one in begun_so}
             dispatches = tx.runs.dispatches.begun_with(named, _TWO)
             known = dispatches if named in dispatches else runs or dispatches
-            meant = whole_id(named, known, what="runs", remedy="see `postroom runs list`")
+            meant = whole_id(named, known, what="runs", remedy="list the runs: `postroom runs list`")
             run = None if meant is None else tx.runs.threads.load_run(known[meant])
         if run is None:
             raise UnknownRun(f"there is no run {named!r}", value=named)

@@ -50,11 +50,6 @@ class WrittenEvent:
             None if rest is None else answer,
         )
 
-    @property
-    def key(self) -> tuple[str | None, str | None]:
-        """The writer and its idempotency key."""
-        return self.draft.options.writer_id, self.draft.options.idempotency_key
-
 
 def event_looks(written: Sequence[WrittenEvent]) -> list[Look]:
     """Return what is asked before events are appended: the ends of their scopes, and their keys."""
@@ -64,8 +59,8 @@ def event_looks(written: Sequence[WrittenEvent]) -> list[Look]:
         prior = one.draft.options.expected_prior
         looks += [("events.newest", {"scope": scope}) for scope in (*scopes, *prior)]
         if one.digest is not None:
-            writer_id, key = one.key
-            looks.append(("events.first_of_key", {"writer_id": writer_id, "key": key}))
+            key = {"writer_id": one.draft.options.writer_id, "key": one.draft.options.idempotency_key}
+            looks.append(("events.first_of_key", key))
     return looks
 
 
@@ -89,9 +84,9 @@ class EventTables(Tables):
         """
         now, answer = self._now() if at is None else at, Answer.of(ended_run)
         written = tuple(WrittenEvent.of(draft, self._new_id, answer) for draft in drafts)
-        appended = appending(written, self._asked(event_looks(written)), now)
-        self.write(appended)
-        return appended.events
+        events, new = appending(written, self._asked(event_looks(written)), now)
+        self.write(new)
+        return events
 
     def note(self, scope: str, kind: str, payload: Mapping[str, Json], *, origin: str, at: int) -> None:
         """Add one internal event to the end of one scope, without a key; nothing is looked at before.
@@ -110,10 +105,29 @@ class EventTables(Tables):
         self._sql.run("events.place_next", values)
         self._tell(scope)
 
-    def write(self, appended: "Appended") -> None:
-        """Write what was decided to be new, and tell those who follow its scopes."""
-        for written, event in appended.new:
-            self._sql.run("events.append", _columns(event, written))
+    def write(self, new: Sequence[tuple[WrittenEvent, CanonicalEvent]]) -> None:
+        """Write the events that were decided to be new, and tell those who follow their scopes."""
+        for written, event in new:
+            options = written.draft.options
+            self._sql.run(
+                "events.append",
+                {
+                    "event_id": event.event_id,
+                    "event_kind": event.event_kind,
+                    "payload": written.payload,
+                    "sequences": encode(event.sequences),
+                    "created_at": event.created_at,
+                    "causation_id": event.causation_id,
+                    "correlation_id": event.correlation_id,
+                    "origin": event.origin,
+                    "visibility": event.visibility.value,
+                    "schema_version": event.schema_version,
+                    "writer_id": options.writer_id,
+                    "key": options.idempotency_key,
+                    "digest": written.digest,
+                    "answer_of": None if written.answer is None else written.answer.run_id,
+                },
+            )
             for scope, seq in event.sequences.items():
                 place = {"scope": scope, "seq": seq, "event_id": event.event_id}
                 self._sql.run("events.place", place)
@@ -184,56 +198,49 @@ def _wanted(scope: str, after: int, limit: int, kinds: Sequence[str] = ()) -> Va
     return {"scope": scope, "after": after, "limit": limit, "kinds": kinds, "any_kind": not kinds}
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """What an append gives back, and what of it is new."""
+def appending(
+    written: Sequence[WrittenEvent], found: Found, now: int
+) -> tuple[tuple[CanonicalEvent, ...], list[tuple[WrittenEvent, CanonicalEvent]]]:
+    """Number events behind the ends that `event_looks` found; return all events, and those that are new.
 
-    events: tuple[CanonicalEvent, ...]
-    new: tuple[tuple[WrittenEvent, CanonicalEvent], ...]
-
-
-def appending(written: Sequence[WrittenEvent], found: Found, now: int) -> Appended:
-    """Number events behind the ends that `event_looks` found; a key that was used gives its first event back.
+    A key that was used gives its first event back.
 
     Raises:
         IdempotencyConflict, VersionConflict: as `EventStore.append` says.
     """
+    events, new = list[CanonicalEvent](), list[tuple[WrittenEvent, CanonicalEvent]]()
     if not written:
-        return Appended((), ())
+        return (), new
     newest = {key[1]: rows[0][0] for key, rows in found.items() if key[0] == "events.newest"}
-    firsts = {
+    firsts: dict[Any, tuple[str | None, CanonicalEvent]] = {
         key[1:]: (rows[0][-1], _event(rows[0]))
         for key, rows in found.items()
         if key[0] == "events.first_of_key" and rows
     }
-    events, new = list[CanonicalEvent](), list[tuple[WrittenEvent, CanonicalEvent]]()
     for one in written:
-        event = _repeated(one, firsts)
-        if event is None:
-            event = _numbered(one, newest, now)
-            newest.update(event.sequences)
-            firsts[one.key] = (one.digest, event)
-            new.append((one, event))
+        options = one.draft.options
+        key = options.writer_id, options.idempotency_key
+        if one.digest is not None and key in firsts:
+            digest, first = firsts[key]
+            if digest != one.digest:
+                raise IdempotencyConflict("the key belongs to another event", value=key[1])
+            events.append(first)
+            continue
+        for scope, expected in options.expected_prior.items():
+            if newest[scope] != expected:
+                raise VersionConflict(
+                    f"the newest event of {scope!r} is {newest[scope]}, not {expected}", value=scope
+                )
+        event = _numbered(one, newest, now)
+        newest.update(event.sequences)
+        firsts[key] = (one.digest, event)
+        new.append((one, event))
         events.append(event)
-    return Appended(tuple(events), tuple(new))
-
-
-def _repeated(
-    written: WrittenEvent, firsts: Mapping[Any, tuple[str | None, CanonicalEvent]]
-) -> CanonicalEvent | None:
-    if written.digest is None or written.key not in firsts:
-        return None
-    digest, first = firsts[written.key]
-    if digest != written.digest:
-        raise IdempotencyConflict("the key belongs to another event", value=written.key[1])
-    return first
+    return tuple(events), new
 
 
 def _numbered(written: WrittenEvent, newest: Mapping[str, int], now: int) -> CanonicalEvent:
     draft = written.draft
-    for key, expected in draft.options.expected_prior.items():
-        if newest[key] != expected:
-            raise VersionConflict(f"the newest event of {key!r} is {newest[key]}, not {expected}", value=key)
     sequences: dict[str, int] = {}
     for scope in draft.scopes:
         key = scope.key
@@ -251,26 +258,6 @@ def _numbered(written: WrittenEvent, newest: Mapping[str, int], now: int) -> Can
         visibility=draft.visibility,
         schema_version=draft.schema_version,
     )
-
-
-def _columns(event: CanonicalEvent, written: WrittenEvent) -> Values:
-    options = written.draft.options
-    return {
-        "event_id": event.event_id,
-        "event_kind": event.event_kind,
-        "payload": written.payload,
-        "sequences": encode(event.sequences),
-        "created_at": event.created_at,
-        "causation_id": event.causation_id,
-        "correlation_id": event.correlation_id,
-        "origin": event.origin,
-        "visibility": event.visibility.value,
-        "schema_version": event.schema_version,
-        "writer_id": options.writer_id,
-        "key": options.idempotency_key,
-        "digest": written.digest,
-        "answer_of": None if written.answer is None else written.answer.run_id,
-    }
 
 
 def _event(row: Row) -> CanonicalEvent:

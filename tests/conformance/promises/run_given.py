@@ -176,7 +176,6 @@ def everything(stores: RunStores) -> ThreadCommit:
         delivery=Delivery(
             dispatch=asked(stores, "d9", dedupe_key="key"),
             claim=ClaimRequest(consumer="worker", lease_ms=LEASE),
-            claim_needed=True,
         ),
     )
 

@@ -47,7 +47,7 @@ class SetupScope:
             if name not in _FOLDERS and not name.startswith("XDG_")
         }
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
-            return asked({**kept, "HOME": home, "USERPROFILE": home}, *words, silent=self.silent)
+            return asked({**kept, "HOME": home}, *words, silent=self.silent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +111,10 @@ def _base(config_path: ConfigPath, target: SetupScope) -> Path:
         return target.project
     if config_path.base == "machine":
         return places.machine_dir(target.environment)
-    has_xdg = target.platform not in ("darwin", "win32")
-    if config_path.base == "xdg" or (config_path.base == "settings" and has_xdg):
-        return _named(target.environment, "XDG_CONFIG_HOME", home / ".config")
     if config_path.base == "settings" and target.platform == "darwin":
         return home / "Library" / "Application Support"
-    if config_path.base == "settings":
-        return _named(target.environment, "APPDATA", home / "AppData" / "Roaming")
+    if config_path.base in ("xdg", "settings"):
+        return _named(target.environment, "XDG_CONFIG_HOME", home / ".config")
     return home
 
 

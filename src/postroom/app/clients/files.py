@@ -262,11 +262,10 @@ def _write_new(target: Path, content: bytes, *, mode: int, owner: tuple[int, int
         with open(descriptor, "wb") as file:  # noqa: PTH123 - a Path cannot open a descriptor
             file.write(content)
             file.flush()
-            if owner is not None and hasattr(os, "fchown"):
+            if owner is not None:
                 with suppress(OSError):  # only root can give a file away
                     os.fchown(descriptor, *owner)
-            if hasattr(os, "fchmod"):
-                os.fchmod(descriptor, mode)
+            os.fchmod(descriptor, mode)
             os.fsync(descriptor)
     except BaseException:
         with suppress(OSError):

@@ -3,6 +3,7 @@
 import secrets
 import shlex
 import sys
+import termios
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -191,10 +192,7 @@ def _asked(*, as_json: bool) -> str:
     """Ask the person at the terminal; without one the answer is yes, for this is a scratch repository."""
     if as_json or not sys.stdin.isatty():
         return "yes"
-    with suppress(ImportError):  # Windows has no termios
-        import termios
-
-        termios.tcflush(sys.stdin, termios.TCIFLUSH)  # a key pressed before the question does not answer it
+    termios.tcflush(sys.stdin, termios.TCIFLUSH)  # a key pressed before the question does not answer it
     return "yes" if typer.confirm("  Your answer?", default=True) else "no"
 
 

@@ -7,13 +7,12 @@ Of the optional capabilities we declare notices alone: requests for files and te
 """
 
 import asyncio
-import subprocess
 import sys
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from postroom.concurrency import Tasks
 from postroom.contracts.agent_events import ToolCallResumed
@@ -48,9 +47,9 @@ from postroom.executors.acp.turn import Turn, told_id
 from postroom.executors.processes.active import StopReason
 from postroom.executors.processes.asking import version_in
 from postroom.executors.processes.output import LEAST_LINE_BYTES, Stream
+from postroom.executors.processes.pipes import StdinWriter
 from postroom.executors.processes.process_runner import ProcessRunner, Work
 from postroom.executors.processes.sessions import is_session
-from postroom.executors.processes.stdin import StdinWriter
 from postroom.version import __version__
 
 PROTOCOL: Final = 1
@@ -155,10 +154,11 @@ class Conversation:
         """What the agent was asked last."""
         return self._stage
 
-    async def begin(self, process: "subprocess.Popen[bytes]") -> None:
+    async def begin(self, stdin: IO[bytes] | None) -> None:
         """Say who we are."""
+        assert stdin is not None  # noqa: S101 - a pipe was asked for
         full = Fault(kind=AgentProtocolBroken, what="does not read its input")
-        self._stdin = await StdinWriter.on(process, lambda: self._fail(full))
+        self._stdin = await StdinWriter.on(stdin, lambda: self._fail(full))
         capabilities = {
             "fs": {"readTextFile": False, "writeTextFile": False},
             "terminal": False,

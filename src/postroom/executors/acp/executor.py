@@ -3,8 +3,6 @@
 The end of the talk is an answer, a question to a person, or a failure.
 """
 
-import asyncio
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -23,15 +21,14 @@ from postroom.executors.acp.permissions import Decisions, Permission, UsedPermis
 from postroom.executors.activations import prompt_of
 from postroom.executors.processes.active import StopReason
 from postroom.executors.processes.advice import LastWords
-from postroom.executors.processes.child_environment import GEMINI_VARIABLES, secrets_in
+from postroom.executors.processes.child_environment import GEMINI_VARIABLES
 from postroom.executors.processes.executor import ProgramExecutor, no_server, nothing_more
 from postroom.executors.processes.failing import Failing
 from postroom.executors.processes.limits import ERRORS_KEPT
 from postroom.executors.processes.output import Tail
-from postroom.executors.processes.process_runner import ProcessRunner, Program, Work
+from postroom.executors.processes.process_runner import ProcessRunner, Program, ProgramEnd, Work
 from postroom.executors.processes.sessions import Sessions
 from postroom.executors.processes.starting import Launch
-from postroom.executors.processes.supervision import ProgramEnd
 
 TOOL: Final = "permission"
 DONE: Final = "end_turn"
@@ -47,7 +44,7 @@ _STOPS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A program that has ended, with what was said; `secrets` are not to be shown."""
+    """A program that has ended, with what was said."""
 
     program: str
     runner: Runner
@@ -55,7 +52,7 @@ class Outcome:
     talk: Conversation
     errors: Tail
     now: int
-    secrets: tuple[str, ...] = field(default=(), repr=False)
+    environment: Mapping[str, str] = field(repr=False)
 
     @property
     def is_kept(self) -> bool:
@@ -87,7 +84,7 @@ class Outcome:
         if talk.stop_reason != DONE:
             raise self._failure(failing)
         if not said.strip():
-            raise failing.by(CommandSaidNothing, f"ended its turn without an answer{self._words(failing)}")
+            raise failing.by(CommandSaidNothing, f"ended its turn without an answer{failing.words}")
         return AgentRunResult(run_id=run_id, response=said, steps=1, usage=talk.usage)
 
     def last_words(self) -> LastWords:
@@ -104,28 +101,32 @@ class Outcome:
 
     def _failing(self) -> Failing:
         taken = self.talk.taken + self.errors.total
-        return Failing(program=self.program, runner=self.runner, taken=taken, secrets=self.secrets)
-
-    def _words(self, failing: Failing) -> str:
         fault = self.talk.fault
-        return failing.words(fault.words if fault else None, self.errors, self.talk.noise)
+        return Failing(
+            program=self.program,
+            runner=self.runner,
+            taken=taken,
+            environment=self.environment,
+            said=fault.words if fault else None,
+            tails=(self.errors, self.talk.noise),
+        )
 
     def _failure(self, failing: Failing) -> CommandError:
-        talk, ended, words = self.talk, self.ended, self._words(failing)
+        talk, ended = self.talk, self.ended
         if ended.stopped not in (None, StopReason.DONE):
-            return failing.stopped(ended.stopped, words)
+            return failing.stopped(ended.stopped)
         if talk.fault is not None:
-            return failing.by(talk.fault.kind, f"{talk.fault.what}{words}")
+            return failing.by(talk.fault.kind, f"{talk.fault.what}{failing.words}")
         if talk.stop_reason is not None:
             return self._stopped(failing, talk.stop_reason)
         if ended.code != 0:
-            return failing.exited(ended.code, words)
-        return failing.by(AgentProtocolBroken, f"ended before it answered {talk.stage!r}{words}")
+            return failing.exited(ended.code)
+        return failing.by(AgentProtocolBroken, f"ended before it answered {talk.stage!r}{failing.words}")
 
     def _stopped(self, failing: Failing, reason: str) -> CommandError:
         why = _STOPS.get(reason, "it gave an unknown reason")
         named = storable(reason[:MOST_NAMED])
-        last = failing.words(None, self.talk.turn.said) or " is empty"
+        last = failing.quoted(None, self.talk.turn.said) or " nothing"
         what = f"stopped early: {why} ({named}); its last text{last}"
         return failing.by(AgentStopped, what, value=named)
 
@@ -173,7 +174,7 @@ class AcpExecutor(ProgramExecutor):
         runner = work.runner
         program = Program(self.process_runner, work, VARIABLES.get(runner.recipe))
         if runner.recipe in BY_SETTINGS:
-            await asyncio.to_thread(program.connect)
+            await program.connect()
         run_id = work.active.identity.run_id
         former = await self._sessions(work).former(of_run=None if runner.resume else run_id)
         prompt = prompt_of(work.activation)
@@ -186,7 +187,7 @@ class AcpExecutor(ProgramExecutor):
             words=tuple(self.words_of(runner)),
             cwd=runner.cwd,
             environment=program.environment,
-            reads=lambda _: subprocess.PIPE,
+            stdin=None,
         )
         errors = Tail(ERRORS_KEPT)
         ended = await program.run(launch, talk, errors)
@@ -199,7 +200,7 @@ class AcpExecutor(ProgramExecutor):
             talk=talk,
             errors=errors,
             now=self.process_runner.clock.now(),
-            secrets=secrets_in(program.environment),
+            environment=program.environment,
         )
 
     async def _keep(self, work: Work, finished: Outcome) -> None:

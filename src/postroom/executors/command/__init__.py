@@ -2,6 +2,5 @@
 
 from postroom.executors.command.executor import CommandExecutor
 from postroom.executors.processes.limits import CommandLimits
-from postroom.executors.processes.orphans import Orphan
 
-__all__ = ["CommandExecutor", "CommandLimits", "Orphan"]
+__all__ = ["CommandExecutor", "CommandLimits"]

@@ -11,23 +11,21 @@ import asyncio
 import json
 import os
 import socket
-import subprocess
-import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from tempfile import TemporaryDirectory, gettempdir
-from typing import Any, Final, Protocol
+from typing import IO, Any, Final, Protocol
 
 from postroom.concurrency import Tasks
-from postroom.contracts.errors import CommandBusy, CommandNotStarted, PostroomError, StaleClaim
+from postroom.contracts.errors import CommandBusy, PostroomError, StaleClaim
 from postroom.contracts.messages import Boundary, storable
 from postroom.contracts.runners import Recipe, Runner
 from postroom.executors.command.readers import Said
 from postroom.executors.command.recipes import Reading
 from postroom.executors.processes.output import Stream
+from postroom.executors.processes.pipes import StdinWriter
 from postroom.executors.processes.process_runner import Work
-from postroom.executors.processes.stdin import StdinWriter
 from postroom.log import get_logger
 from postroom.ports import PendingBoundary
 from postroom.version import __version__
@@ -230,18 +228,12 @@ class SteeredTalk:
         return self._reading.taken
 
     @asynccontextmanager
-    async def plugin_socket(self, *, platform: str = sys.platform) -> AsyncIterator[str]:
+    async def plugin_socket(self) -> AsyncIterator[str]:
         """Wait for the program's plugin, which is told there; yield a path that only our user can open.
 
         Raises:
             CommandBusy: the system has no room for it now.
-            CommandNotStarted: it is Windows, where Python has no such sockets.
         """
-        if platform == "win32":
-            raise CommandNotStarted(
-                "messages for a running OpenCode need a socket that Python lacks on Windows",
-                remedy="use another client for this agent, or run the server on Linux or macOS",
-            )
         try:
             folder, listening = await asyncio.to_thread(_listening)
         except OSError as error:
@@ -259,10 +251,10 @@ class SteeredTalk:
         self._writer = self._writer or came
         return came
 
-    async def begin(self, process: "subprocess.Popen[bytes]") -> None:
+    async def begin(self, stdin: IO[bytes] | None) -> None:
         """Say what the run is about, and look from now on for messages that come."""
-        if process.stdin is not None:
-            self._writer = await StdinWriter.on(process, self._fall_silent)
+        if stdin is not None:
+            self._writer = await StdinWriter.on(stdin, self._fall_silent)
         self._steering.begin()
         pending = self._work.control.pending
         if pending is not None:

@@ -62,11 +62,10 @@ class Stop:
 
 
 class ActiveRun:
-    """One execution, seen from outside; `instance` marks its processes."""
+    """One execution, seen from outside."""
 
-    def __init__(self, identity: RunIdentity, instance: str) -> None:
+    def __init__(self, identity: RunIdentity) -> None:
         self.identity = identity
-        self.instance = instance
         self.stop = Stop()
         self.ended = asyncio.Event()
         self.arrivals = asyncio.Event()
@@ -109,10 +108,6 @@ class ActiveRuns:
     def __len__(self) -> int:
         return len(self._by_thread)
 
-    def instances(self) -> frozenset[str]:
-        """Return what marks the processes of these runs."""
-        return frozenset(active.instance for active in self._by_thread.values())
-
     def all(self) -> tuple[ActiveRun, ...]:
         """Return every run."""
         return tuple(self._by_thread.values())
@@ -126,7 +121,7 @@ class ActiveRuns:
         thread_id = active.identity.thread_id
         while (former := self._by_thread.get(thread_id)) is not None:
             if not former.stop.is_ending:
-                raise ThreadAlreadyRunning(f"thread {thread_id!r} runs already", value=thread_id)
+                raise ThreadAlreadyRunning(f"thread {thread_id!r} is already running", value=thread_id)
             await former.ended.wait()
         self._by_thread[thread_id] = active
 

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -66,11 +65,8 @@ def _started(words: tuple[str, ...], cwd: Path, environment: Mapping[str, str]) 
     )
 
 
-def end(process: subprocess.Popen[Any], *, platform: str = sys.platform) -> None:
-    """End a program with the processes that it started, whose session it leads; on Windows it alone."""
-    if platform == "win32":
-        process.kill()
-        return
+def end(process: subprocess.Popen[Any]) -> None:
+    """End a program with the processes that it started, whose session it leads."""
     with suppress(ProcessLookupError, PermissionError):  # none is left; macOS says the latter
         os.killpg(process.pid, signal.SIGKILL)
 

@@ -1,7 +1,6 @@
 """The environment of a program, and which parts of it may be shown when the program fails."""
 
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -9,36 +8,24 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.messages import storable
 from postroom.contracts.runners import Runner
 
-_PASSED: Final = frozenset({"PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER", "SHELL"})
-_PASSED_ON_WINDOWS: Final = _PASSED | {
-    *("APPDATA", "COMSPEC", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATHEXT", "PROGRAMDATA", "SYSTEMDRIVE"),
-    *("SYSTEMROOT", "TEMP", "TMP", "USERNAME", "USERPROFILE"),
-}
+PASSED: Final = frozenset({"PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER", "SHELL"})
+"""What is copied from the server's environment, beside every `LC_...`; nothing else is."""
 GEMINI_VARIABLES: Final = {"GEMINI_CLI_TRUST_WORKSPACE": "true"}
 """Without it Gemini CLI starts no MCP server in a folder that its user has not trusted by hand."""
 MASK: Final = "[masked]"
 AGENT: Final = "POSTROOM_AGENT"
-SERVER: Final = "POSTROOM_SERVER"
-INSTANCE: Final = "POSTROOM_INSTANCE"
-RUN: Final = "POSTROOM_RUN"
-DISPATCH: Final = "POSTROOM_DISPATCH"
 _SECRET: Final = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
 _SHORTEST_LINE: Final = 8
 _SHORTEST_BEGIN: Final = 4
 
 
-def passed_on(platform: str) -> frozenset[str]:
-    """Return what is copied from the server's environment, beside every `LC_...`; nothing else is."""
-    return _PASSED_ON_WINDOWS if platform == "win32" else _PASSED
-
-
-PASSED: Final = passed_on(sys.platform)
-
-
 def child_environment(
-    runner: Runner, server: Mapping[str, str], told: Mapping[str, str], marks: Mapping[str, str]
+    runner: Runner,
+    server: Mapping[str, str],
+    told: Mapping[str, str],
+    defaults: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return a program's whole environment; what comes later in the arguments wins.
+    """Return a program's whole environment: `told` wins over the runner's variables, these over `defaults`.
 
     Names in `pass_env` that the server does not have are passed over.
     """
@@ -47,18 +34,16 @@ def child_environment(
         for name, value in server.items()
         if name in PASSED or name.startswith("LC_") or name in runner.pass_env
     }
-    said = {name: storable(value).replace("\0", "") for name, value in {**told, **marks}.items()}
-    return {**taken, **runner.env, **said}
+    said = {name: storable(value).replace("\0", "") for name, value in told.items()}
+    return {**taken, **defaults, **runner.env, **said}
 
 
-def marks(activation: RunActivation, *, server_name: str, instance: str) -> dict[str, str]:
-    """Return the variables by which a program is found again and knows what it runs for."""
+def names_of(activation: RunActivation) -> dict[str, str]:
+    """Return the variables by which a program knows what it runs for."""
     return {
         "POSTROOM_THREAD": activation.thread_id,
-        RUN: activation.run_id or "",
-        DISPATCH: activation.trace.dispatch_id or "",
-        SERVER: server_name,
-        INSTANCE: instance,
+        "POSTROOM_RUN": activation.run_id or "",
+        "POSTROOM_DISPATCH": activation.trace.dispatch_id or "",
     }
 
 

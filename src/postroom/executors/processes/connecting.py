@@ -5,6 +5,7 @@ files name its variable.
 """
 
 import json
+import shutil
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,7 @@ from postroom.contracts.run_access import (
     RunAccess,
 )
 from postroom.contracts.runners import Recipe
+from postroom.executors.processes.starting import write_private
 
 NAME: Final = "postroom"
 """The name under which set-up writes our server, so that a client has it once."""
@@ -50,6 +52,17 @@ class Connection:
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     links: Mapping[str, Path] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> None:
+        """Make the private folder anew, for its owner alone, with the files and links. Blocks."""
+        shutil.rmtree(folder, ignore_errors=True)  # links in it are removed, not followed
+        folder.mkdir(mode=0o700)
+        for name in (*self.files, *self.links):
+            (folder / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name, content in self.files.items():
+            write_private(folder / name, content)
+        for name, target in self.links.items():
+            (folder / name).symlink_to(target)
 
 
 NO_CONNECTION: Final = Connection()

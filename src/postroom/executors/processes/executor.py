@@ -1,7 +1,6 @@
 """The base of executors whose agents are programs: no process outlives its run, however it ends."""
 
 import asyncio
-import uuid
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -13,7 +12,6 @@ from postroom.contracts.agent_events import EventSink, RunStart
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import (
     CommandError,
-    CommandNotEnded,
     InvalidActivation,
     InvalidRunner,
     PostroomError,
@@ -32,7 +30,6 @@ from postroom.executors.files import file_room
 from postroom.executors.processes.active import ActiveRun, ActiveRuns
 from postroom.executors.processes.advice import LastWords, advised
 from postroom.executors.processes.child_environment import AGENT, child_environment
-from postroom.executors.processes.orphans import Orphan
 from postroom.executors.processes.process_runner import ProcessRunner, Work
 from postroom.executors.processes.starting import program_of
 from postroom.log import get_logger
@@ -130,8 +127,6 @@ class ProgramExecutor(RunDispatchExecutor):
         self._runs = ActiveRuns()
         self._tasks = Tasks(name)
         self.process_runner = process_runner
-        self._orphans = process_runner.orphans()
-        process_runner.running.append(self._runs)
 
     @abstractmethod
     async def _attempted(self, work: Work) -> Finished | None:
@@ -169,7 +164,7 @@ class ProgramExecutor(RunDispatchExecutor):
         control = activation.control
         if not isinstance(control, RunControl):
             raise InvalidActivation("a run needs a thread store and a coordinator", value=activation.run_id)
-        active = ActiveRun(identity_of(activation), activation.trace.session_id or uuid.uuid4().hex)
+        active = ActiveRun(identity_of(activation))
         await self._runs.enter(active)
         try:
             return await self._executed(activation, control, active, sink)
@@ -190,15 +185,16 @@ class ProgramExecutor(RunDispatchExecutor):
         )
         runner = await self._runner_of(identity.agent_id)
         activation = await _with_taken(activation, control)
-        folder = self.process_runner.records.files_folder(identity.run_id)
         async with (
-            file_room(activation, control.files, folder) as room,
+            self.process_runner.folder_of(identity.run_id) as folder,
+            file_room(activation, control.files, folder.path / "files") as room,
             self._access_of(activation) as access,
         ):
             work = Work(
                 activation=room.activation,
                 control=room.activation.control,
                 active=active,
+                folder=folder,
                 runner=runner,
                 sink=sink,
                 told={AGENT: identity.agent_id, **self._environment_of(activation), **room.variables},
@@ -263,20 +259,9 @@ class ProgramExecutor(RunDispatchExecutor):
 
     async def _begun(self, work: Work) -> Ended:
         try:
-            await self._end_former(work.active)
             return await self._attempted(work)
         except PostroomError as error:
             return error
-
-    async def _end_former(self, active: ActiveRun) -> None:
-        """End what a former execution of this run left behind, so that it does not run twice at once."""
-        run_id = active.identity.run_id
-        for orphan in await self._orphans.end(self.process_runner.instances, run_id=run_id):
-            if orphan.left:
-                raise CommandNotEnded(
-                    f"processes of a former execution could not be ended: {list(orphan.left)}",
-                    value=list(orphan.left),
-                )
 
     async def _contained(self, active: ActiveRun, work: Coroutine[Any, Any, Ended]) -> Finished | None:
         """Await work that must not be cut off; when cancelled, ask it to end and wait for that."""
@@ -310,19 +295,6 @@ class ProgramExecutor(RunDispatchExecutor):
         active = self._runs.find(id)
         return active is not None and active.wake()
 
-    async def find_and_end_orphans(self) -> tuple[Orphan, ...]:
-        """End what this server has left running before it was started again, and return it; call it first.
-
-        A process counts by its marker, or by its pid together with the instant it was started at. Where the
-        system shows no processes of others nothing can be proved, and nothing is ended.
-        """
-        await asyncio.to_thread(self.process_runner.records.remove_files)
-        return await self._orphans.end(self.process_runner.instances)
-
-    async def orphans(self) -> tuple[int, ...]:
-        """Return the processes that an earlier process of this server has left running, and end none."""
-        return await self._orphans.look(self.process_runner.instances)
-
     def program_of(self, runner: Runner) -> str:
         """Return the file that a runner would start, without starting it. Blocks.
 
@@ -338,6 +310,7 @@ class ProgramExecutor(RunDispatchExecutor):
         for active in self._runs.all():
             await active.ended.wait()
         await self._tasks.close()
+        await asyncio.to_thread(self.process_runner.launcher.close)
 
 
 async def _settled(task: "asyncio.Task[Ended]") -> None:

@@ -22,6 +22,8 @@ class CommandLimits:
     """
 
     grace: timedelta = timedelta(seconds=5)
+    leftover_grace: timedelta = timedelta(milliseconds=500)
+    """The grace of processes that are left when the program itself has exited, if `grace` is not shorter."""
     kill_wait: timedelta = timedelta(seconds=5)
     drain: timedelta = timedelta(seconds=2)
     """How long to wait for output that is still in a pipe when no process of the run is left."""

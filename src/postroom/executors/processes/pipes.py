@@ -1,59 +1,37 @@
-"""The pipes of a program: asyncio has them, and on Windows, where it takes none of `Popen`'s, threads do."""
+"""The output and input of a program and the control socket of its shim, as protocols of the event loop."""
 
 import asyncio
-import os
-import queue
-import sys
-import threading
 from collections.abc import Callable
-from contextlib import suppress
-from typing import IO, Protocol
+from typing import IO, Final
 
 from typing_extensions import override
 
 from postroom.executors.processes.limits import READ_BYTES
 
-
-class Pipe(Protocol):
-    """The end of a pipe that is read."""
-
-    async def read(self, most: int) -> bytes:
-        """Return the next bytes; none at the end."""
-        ...
-
-    async def close(self) -> None:
-        """Read no more; what was opened here is closed, or is once the program has ended."""
-        ...
+MOST_UNREAD: Final = 1 << 20
+"""Bytes beside the longest thing it was told that a program may leave unread."""
 
 
-async def reading(end: IO[bytes], *, platform: str = sys.platform) -> Pipe:
-    """Begin to read a pipe of `Popen`."""
-    if platform == "win32":
-        return ReadByThread(end)
-    transport, protocol = await asyncio.get_running_loop().connect_read_pipe(_Read, end)
-    protocol.transport = transport
-    return protocol
-
-
-async def writing(
-    end: IO[bytes], protocol: Callable[[], asyncio.BaseProtocol], *, platform: str = sys.platform
-) -> None:
-    """Begin to write to a pipe of `Popen`; the protocol is given the transport."""
-    if platform == "win32":
-        made = protocol()
-        made.connection_made(WrittenByThread(end, made))
-        return
-    await asyncio.get_running_loop().connect_write_pipe(protocol, end)
-
-
-class _Read(asyncio.StreamReaderProtocol):
-    """A pipe that the event loop reads."""
+class Output(asyncio.StreamReaderProtocol):
+    """The output of a program, which is read piece by piece."""
 
     def __init__(self) -> None:
-        self._reader = asyncio.StreamReader(limit=READ_BYTES)
-        super().__init__(self._reader)
+        """Read nothing yet."""
+        self.reader = asyncio.StreamReader(limit=READ_BYTES)
+        super().__init__(self.reader)
         self._let_go = asyncio.Event()
-        self.transport: asyncio.ReadTransport | None = None
+        self._pipe: asyncio.BaseTransport | None = None
+
+    @classmethod
+    async def of(cls, end: IO[bytes]) -> "Output":
+        """Begin to read a pipe, and return what reads it."""
+        return (await asyncio.get_running_loop().connect_read_pipe(cls, end))[1]
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        super().connection_made(transport)
+        self._pipe = transport
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
@@ -61,122 +39,106 @@ class _Read(asyncio.StreamReaderProtocol):
         super().connection_lost(exc)
         self._let_go.set()
 
-    async def read(self, most: int) -> bytes:
-        """Return the next bytes; none at the end."""
-        return await self._reader.read(most)
-
     async def close(self) -> None:
         """Return when the descriptor is closed."""
-        if self.transport is not None:
-            self.transport.close()
+        if self._pipe is not None:
+            self._pipe.close()
             await self._let_go.wait()
 
 
-class ReadByThread:
-    """A pipe that a thread reads, a piece ahead of whoever takes them.
+class StdinWriter(asyncio.Protocol):
+    """Writes to a program without waiting for it; `on_full` is called if the program does not read."""
 
-    The thread closes it at its end, which comes with the last process that has the other one.
-    """
+    def __init__(self, on_full: Callable[[], None]) -> None:
+        self._on_full = on_full
+        self._closed = asyncio.Event()
+        self._longest = 0
+        self._transport: asyncio.WriteTransport | None = None
 
-    def __init__(self, end: IO[bytes]) -> None:
-        """Begin to read."""
-        self._end = end
-        self._loop = asyncio.get_running_loop()
-        self._pieces: asyncio.Queue[bytes] = asyncio.Queue()
-        self._room = threading.Semaphore(1)
-        self._is_closed = self._is_over = False
-        threading.Thread(target=self._serve, name="output of a program", daemon=True).start()
+    @classmethod
+    async def on(cls, stdin: IO[bytes], on_full: Callable[[], None]) -> "StdinWriter":
+        """Return the writer to a pipe."""
+        writer = cls(on_full)
+        await asyncio.get_running_loop().connect_write_pipe(lambda: writer, stdin)
+        return writer
 
-    async def read(self, most: int) -> bytes:
-        """Return the next bytes, as many as came; none at the end."""
-        if self._is_over:
-            return b""
-        piece = await self._pieces.get()
-        self._is_over = not piece
-        self._room.release()
-        return piece
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        if isinstance(transport, asyncio.WriteTransport):
+            self._transport = transport
 
-    async def close(self) -> None:
-        """Let the thread read on by itself: nobody who writes waits for a reader."""
-        self._is_closed = True
-        self._room.release()
+    def write(self, line: bytes) -> None:
+        """Write a line; it is dropped when the pipe is closed."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        self._longest = max(self._longest, len(line))
+        transport.write(line)
+        if transport.get_write_buffer_size() > self._longest + MOST_UNREAD:
+            self._on_full()
 
-    def _serve(self) -> None:
-        while piece := self._next():
-            if not self._is_closed:
-                self._hand_over(piece)
-                self._room.acquire()
-        self._hand_over(b"")
-        self._end.close()
+    def finish(self) -> None:
+        """Close the pipe when everything that was written has been read."""
+        if self._transport is not None:
+            self._transport.close()
 
-    def _next(self) -> bytes:
-        try:
-            return os.read(self._end.fileno(), READ_BYTES)
-        except (OSError, ValueError):  # broken, or closed by the end of the event loop
-            return b""
+    async def drop(self) -> None:
+        """Close the pipe at once, and return when it is closed."""
+        if self._transport is not None and not self._closed.is_set():
+            self._transport.abort()
+            await self._closed.wait()
 
-    def _hand_over(self, piece: bytes) -> None:
-        with suppress(RuntimeError):  # the loop was closed meanwhile
-            self._loop.call_soon_threadsafe(self._pieces.put_nowait, piece)
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Note that the descriptor is closed."""
+        self._closed.set()
 
 
-class WrittenByThread(asyncio.WriteTransport):
-    """A pipe to which a thread writes, however slowly the program reads."""
+class Control(asyncio.Protocol):
+    """The server's end of the control socket of a shim, which `shim.py` describes."""
 
-    def __init__(self, end: IO[bytes], protocol: asyncio.BaseProtocol) -> None:
-        """Begin to write."""
-        super().__init__()
-        self._end = end
-        self._protocol = protocol
-        self._loop = asyncio.get_running_loop()
-        self._pieces: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._unread = 0
-        self._is_closing = self._is_dropped = False
-        threading.Thread(target=self._serve, name="input of a program", daemon=True).start()
+    def __init__(self) -> None:
+        """Know nothing of the program yet."""
+        self.exited, self.gone = asyncio.Event(), asyncio.Event()
+        """Set when the program has exited; when none of its processes is left, or the shim itself is gone."""
+        self.code: int | None = None
+        """The exit code of the program, negative for a signal; None before it has exited."""
+        self.left: tuple[int, ...] = ()
+        """The processes that a kill had not ended when the shim last looked."""
+        self.is_lost = False
+        """Whether the shim ended before it had ended all processes of the program."""
+        self._begun = b""
+        self._transport: asyncio.WriteTransport | None = None
 
-    @override
-    def write(self, data: "bytes | bytearray | memoryview") -> None:
-        self._unread += len(data)
-        self._pieces.put(bytes(data))
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        if isinstance(transport, asyncio.WriteTransport):
+            self._transport = transport
 
-    @override
-    def get_write_buffer_size(self) -> int:
-        return self._unread
+    def say(self, line: str) -> None:
+        """Send a line to the shim; do nothing if the shim has ended."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(f"{line}\n".encode())
 
-    @override
-    def is_closing(self) -> bool:
-        return self._is_closing
-
-    @override
     def close(self) -> None:
-        self._is_closing = True
-        self._pieces.put(None)
+        """Close the socket: the shim kills whatever is left."""
+        if self._transport is not None:
+            self._transport.abort()
 
-    @override
-    def abort(self) -> None:
-        """Write no more. A write that the program does not read ends with the program."""
-        self._is_dropped = True
-        self.close()
-        self._protocol.connection_lost(None)
+    def data_received(self, data: bytes) -> None:
+        """Hear the shim."""
+        *lines, self._begun = (self._begun + data).split(b"\n")
+        for line in lines:
+            about, *numbers = line.split()
+            if about == b"exited":
+                self.code = int(numbers[0])
+                self.exited.set()
+            elif about == b"left":
+                self.left = tuple(map(int, numbers))
+            else:  # it has ended
+                self.gone.set()
 
-    def _serve(self) -> None:
-        with suppress(OSError, ValueError):  # nobody reads any more
-            while (piece := self._pieces.get()) is not None and not self._is_dropped:
-                self._end.write(piece)
-                self._end.flush()
-                self._tell(self._was_read, len(piece))
-        with suppress(OSError, ValueError):
-            self._end.close()
-        self._tell(self._has_ended)
-
-    def _tell(self, what: Callable[..., None], *words: int) -> None:
-        with suppress(RuntimeError):  # the loop was closed meanwhile
-            self._loop.call_soon_threadsafe(what, *words)
-
-    def _was_read(self, size: int) -> None:
-        self._unread -= size
-
-    def _has_ended(self) -> None:
-        self._is_closing = True
-        if not self._is_dropped:
-            self._protocol.connection_lost(None)
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Note that the shim is gone."""
+        self.is_lost = not self.gone.is_set()
+        self.exited.set()
+        self.gone.set()

@@ -1,93 +1,186 @@
-"""Starts programs for runs, each with a note on disk, and watches them."""
+"""Runs the program of a run under a shim, in a private folder, until its last process has ended.
+
+start ─▶ exits by itself ───────────────▶ its other processes are ended ─▶ the rest of its output is read
+└─▶ must stop ─▶ is told so, briefly ─▶┘
+"""
 
 import asyncio
-import subprocess
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Final, Protocol
 
-from postroom.concurrency import SystemTimer
+from postroom.concurrency import SystemTimer, Tasks, in_thread, within
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
-from postroom.contracts.clock import Clock, SystemClock, Timer
-from postroom.contracts.errors import ConfigError, PostroomError
+from postroom.contracts.clock import Clock, SystemClock, Timer, milliseconds
+from postroom.contracts.errors import CommandNotEnded, ConfigError
 from postroom.contracts.files import ChatFile
 from postroom.contracts.run_access import RunAccess
 from postroom.contracts.runners import Runner
-from postroom.executors.processes.active import ActiveRun, ActiveRuns
-from postroom.executors.processes.child_environment import INSTANCE, SERVER, child_environment, marks
+from postroom.executors.processes.active import ActiveRun, StopReason
+from postroom.executors.processes.child_environment import child_environment, names_of
 from postroom.executors.processes.connecting import CONNECTING, NO_CONNECTION, Connection
-from postroom.executors.processes.keeping import Keeper
-from postroom.executors.processes.limits import CommandLimits
-from postroom.executors.processes.machine import Machine
-from postroom.executors.processes.orphans import Orphans
+from postroom.executors.processes.limits import READ_BYTES, CommandLimits
 from postroom.executors.processes.output import Tail
-from postroom.executors.processes.records import Records
-from postroom.executors.processes.starting import Launch, notes_kept, started
-from postroom.executors.processes.supervision import ProgramEnd, Supervision, Talk, Watch
+from postroom.executors.processes.pipes import Control, Output
+from postroom.executors.processes.starting import (
+    CLOCK,
+    Launch,
+    Launcher,
+    Started,
+    private_files,
+    started,
+    write_private,
+)
 from postroom.log import get_logger
 from postroom.ports import RunControl
 
 _LOG = get_logger(__name__)
+_FOLDER: Final = ".run"
+_LOCK: Final = "lock"
+_SETTINGS: Final = "settings"
+_LOOK_AGAIN_MS: Final = 50
+_MARGIN_SECONDS: Final = 1.0
+"""The time that the server itself has to stop its programs, before their shims do."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessRunner:
-    """Starts and watches the programs of one server; shared by its executors."""
+    """Starts and watches the programs of one server; its executors share it."""
 
-    clock: Clock
-    timer: Timer
-    machine: Machine
-    records: Records
-    limits: CommandLimits
-    server_name: str
-    server: Mapping[str, str] = field(repr=False)
-    keeper: Keeper | None = None
-    """Ends programs where this process cannot, because it is gone or stands still; None: nobody does."""
-    running: list[ActiveRuns] = field(default_factory=list)
-    """The runs of each executor of this server: their programs are no orphans."""
-
-    @classmethod
-    def at(  # noqa: PLR0913 - every port by name
-        cls,
+    def __init__(
+        self,
         folder: Path,
         *,
-        server_name: str,
-        server: Mapping[str, str],
+        environment: Mapping[str, str],
         clock: Clock | None = None,
         timer: Timer | None = None,
         limits: CommandLimits | None = None,
-        keeper: Keeper | None = None,
         platform: str = sys.platform,
-    ) -> "ProcessRunner":
-        """Return the runner of a server; nothing is started or written.
+    ) -> None:
+        """Start and write nothing yet. `environment` is the server's.
 
         Raises:
-            ConfigError: the server has no name, or the folder is not absolute.
+            ConfigError: The folder is not absolute.
         """
-        if not server_name.strip() or "\0" in server_name or not folder.is_absolute():
-            raise ConfigError(
-                "programs as agents need a server's name and an absolute folder", value=server_name
-            )
-        return cls(
-            clock=clock or SystemClock(),
-            timer=timer or SystemTimer(),
-            machine=Machine(platform),
-            records=Records(folder),
-            limits=limits or CommandLimits(),
-            server_name=server_name,
-            server=dict(server),
-            keeper=keeper,
-        )
+        if not folder.is_absolute():
+            raise ConfigError("programs as agents need an absolute folder", value=str(folder))
+        self.folder, self.server = folder, dict(environment)
+        self.clock, self.timer = clock or SystemClock(), timer or SystemTimer()
+        self.limits = limits or CommandLimits()
+        self.launcher = Launcher(platform)
+        self.controls: set[Control] = set()
+        """The sockets to the shims of all programs that run here."""
+        self.until: float | None = None
+        """The instant at which another server can begin the runs of this one; None if no other server can."""
 
-    def instances(self) -> frozenset[str]:
-        """Return the markers of all runs that execute here."""
-        return frozenset().union(*(runs.instances() for runs in self.running))
+    def hold(self, duration: int) -> None:
+        """Move the deadline of all programs to this many milliseconds from now: then their shims kill them.
 
-    def orphans(self) -> Orphans:
-        """Return the finder of programs that other servers left behind."""
-        return Orphans(self.records, self.machine, self.server_name, limits=self.limits, timer=self.timer)
+        A frozen server cannot stop its programs, and another server will begin their runs again.
+        """
+        self.until = time.clock_gettime(CLOCK) + duration / 1_000 + _MARGIN_SECONDS
+        for control in self.controls:
+            control.say(f"hold {self.until:.3f}")
+
+    @asynccontextmanager
+    async def folder_of(self, run_id: str) -> "AsyncIterator[RunFolder]":
+        """Make the private folder of a run, for one execution at a time, and remove it after the block.
+
+        Raises:
+            CommandNotEnded: Processes of an earlier execution of the run are still there.
+            CommandNotStarted, CommandBusy: The folder cannot be made.
+        """
+        name = hashlib.sha256(run_id.encode("utf-8", "replace")).hexdigest()[:32]
+        folder, waited = RunFolder(self.folder / f"{name}{_FOLDER}"), 0
+        try:
+            while not await in_thread(folder.take):
+                if waited >= milliseconds(self.limits.grace + self.limits.kill_wait):
+                    raise CommandNotEnded(
+                        "processes of an earlier execution of this run have not ended", value=run_id
+                    )
+                await self.timer.sleep(_LOOK_AGAIN_MS)
+                waited += _LOOK_AGAIN_MS
+            yield folder
+        finally:
+            await in_thread(folder.release)
+
+    def remove_left(self) -> None:
+        """Remove the folders of runs that an earlier server was executing. Blocks; call it before any run."""
+        for path in self.folder.glob(f"*{_FOLDER}"):
+            if not is_locked(path):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+class RunFolder:
+    """The private folder of a run, whose lock one execution has at a time. The methods block."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock: int | None = None
+        """The descriptor that holds the lock. Each shim has a copy, and so holds the lock until it ends."""
+        self.is_in_use = False
+        """Whether processes are left that could not be ended."""
+
+    def take(self) -> bool:
+        """Make the folder and take its lock; return False if another execution of the run has it.
+
+        Raises:
+            CommandNotStarted, CommandBusy: The folder cannot be made.
+        """
+        with private_files():
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path.parent.chmod(0o700)
+            self.path.mkdir(mode=0o700, exist_ok=True)
+            lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            return False
+        self.lock = lock
+        return True
+
+    def release(self) -> None:
+        """Remove the folder, if this execution has its lock and leaves no process."""
+        if self.lock is not None:
+            os.close(self.lock)
+            if not self.is_in_use:
+                shutil.rmtree(self.path, ignore_errors=True)
+
+
+def has_programs(folder: Path) -> bool:
+    """Return whether any run of a server has processes, by the server's folder; True if that is not known."""
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 - a glob hides errors
+        return any(is_locked(folder / name) for name in names if name.endswith(_FOLDER))
+    except FileNotFoundError:
+        return not folder.parent.is_dir()
+    except OSError:
+        return True
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether an execution of a run still has processes, by the private folder of the run."""
+    try:
+        lock = os.open(path / _LOCK, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,102 +190,177 @@ class Work:
     activation: RunActivation
     control: RunControl
     active: ActiveRun
+    folder: RunFolder
     runner: Runner
     sink: EventSink
     told: Mapping[str, str]
     access: RunAccess | None = None
     received: tuple[tuple[ChatFile, Path], ...] = ()
-    """The files of its messages, and where they are for the program."""
+    """The files of its messages, with their paths for the program."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramEnd:
+    """How a program ended.
+
+    Attributes:
+        code: The exit code, negative for a signal; None if the program could not be ended.
+        left: Processes that could not be ended.
+    """
+
+    code: int | None
+    stopped: StopReason | None
+    left: tuple[int, ...] = ()
+
+
+class Talk(Protocol):
+    """Handles the output of a program and writes to it."""
+
+    @property
+    def taken(self) -> int:
+        """The number of bytes of output so far."""
+        ...
+
+    async def begin(self, stdin: IO[bytes] | None) -> None:
+        """Start the conversation with a program that has just been started, by its pipe if there is one."""
+        ...
+
+    async def take(self, chunk: bytes) -> None:
+        """Take a piece of output."""
+        ...
+
+    async def part(self, gone: asyncio.Event) -> None:
+        """Ask a program to finish before its processes are ended; return within a bound."""
+        ...
+
+    async def end(self) -> None:
+        """Release the program: none of its processes is left, or they could not be ended."""
+        ...
 
 
 class Program:
-    """Starts a run's program, once or again, and keeps a note beside it while any process of it is left."""
+    """Starts a run's program and watches it."""
 
     def __init__(
         self, process_runner: ProcessRunner, work: Work, variables: Mapping[str, str] | None = None
     ) -> None:
-        """Keep what it works with; the runner's own variables win over `variables`."""
-        self._with = process_runner
-        self._work = work
-        self._marks = marks(
-            work.activation, server_name=process_runner.server_name, instance=work.active.instance
-        )
+        """Make the program's environment; the runner's own variables win over `variables`."""
+        self._with, self._work = process_runner, work
         access = {} if work.access is None else work.access.variables()
-        told = {**access, **work.told}
-        runner = replace(work.runner, env={**(variables or {}), **work.runner.env})
-        self.environment = child_environment(runner, process_runner.server, told, self._marks)
+        told = {**access, **work.told, **names_of(work.activation)}
+        self.environment = child_environment(work.runner, process_runner.server, told, variables or {})
         self._connection = NO_CONNECTION
+        self._heard_at = 0
 
-    def connect(self) -> Connection:
-        """Have the client told of our server for this run; return what must stand in its command too.
-
-        Blocks: it may look at the client's settings.
-        """
+    async def connect(self) -> Connection:
+        """Connect the client to our server for this run; return the words that its command needs for that."""
         access, connect = self._work.access, CONNECTING.get(self._work.runner.recipe)
         if access is not None and connect is not None:
-            folder = self._with.records.settings_folder(self._work.active.instance)
-            self._connection = connect(access, self.environment, folder)
+            folder = self._work.folder.path / _SETTINGS
+            self._connection = await asyncio.to_thread(connect, access, self.environment, folder)
             self.environment.update(self._connection.variables)
         return self._connection
 
     async def run(self, launch: Launch, talk: Talk, errors: Tail) -> ProgramEnd | None:
-        """Run the program to its end; None when it was asked to end before it was started.
+        """Run the program until none of its processes is left, or the rest could not be ended.
 
-        Not to be cancelled: who wants it to end asks it by the active run's `stop`.
+        Return None if the run was stopped before the start. Do not cancel this: stop the program by the
+        active run's `stop`.
 
         Raises:
-            CommandNotStarted, PromptTooLong, CommandBusy: it was not started; nothing of it is left.
+            CommandNotStarted, PromptTooLong, CommandBusy: It was not started; nothing of it is left.
         """
-        active = self._work.active
-        if active.stop.is_ending:
+        if self._work.active.stop.is_ending:
             return None
+        program = await asyncio.to_thread(self._started, launch)
+        control, tasks = Control(), Tasks("command")
         try:
-            process = await asyncio.to_thread(self._started, launch)
-        except PostroomError:
-            await self._forget()
-            raise
-        supervision = Supervision(process, self._watch(), active.stop, talk=talk, errors=errors)
-        ended = await supervision.end()
+            control.data_received(program.said)
+            await asyncio.get_running_loop().create_unix_connection(lambda: control, sock=program.control)
+            self._with.controls.add(control)
+            if self._with.until is not None:  # it may have moved meanwhile
+                control.say(f"hold {self._with.until:.3f}")
+            ended = await self._watched(program, control, tasks, talk, errors)
+        finally:  # also if the event loop ends: what still runs is killed
+            self._with.controls.discard(control)
+            control.close()
+            program.close()
+            await tasks.close()
+        self._work.folder.is_in_use = bool(ended.left)
         if ended.left:
-            pids = [one.pid for one in ended.left]
-            _LOG.error("command.processes_left", run_id=active.identity.run_id, pids=pids)
-        else:
-            await self._forget()
+            _LOG.error("command.processes_left", run_id=self._work.active.identity.run_id, pids=ended.left)
         return ended
 
-    async def _forget(self) -> None:
-        """Remove the note of the program: none of its processes is left."""
-        await asyncio.to_thread(self._with.records.remove, self._work.active.instance)
-        if self._with.keeper is not None:
-            self._with.keeper.end(self._work.active.instance)
-
-    def _started(self, launch: Launch) -> "subprocess.Popen[bytes]":
-        identity, records = self._work.active.identity, self._with.records
-        instance, connection = self._work.active.instance, self._connection
-        with notes_kept():
-            record = records.begin(
-                instance=instance,
-                server_name=self._with.server_name,
-                run_id=identity.run_id,
-                dispatch_id=identity.dispatch_id or "",
-            )
+    def _started(self, launch: Launch) -> Started:
+        folder, connection = self._work.folder, self._connection
+        assert folder.lock is not None  # noqa: S101 - an execution of a run has it
+        with private_files():
+            for name, content in launch.files.items():
+                write_private(folder.path / name, content)
             if connection.files:
-                records.write_settings(instance, connection.files, connection.links)
-        if self._with.keeper is not None:
-            self._with.keeper.begin(instance)
-        process = started(launch, platform=self._with.machine.platform)
-        try:
-            records.has_started(record, process.pid)
-        except OSError as error:  # it runs: its marker alone tells it then
-            _LOG.warning("command.pid_not_noted", run_id=identity.run_id, reason=str(error))
-        return process
-
-    def _watch(self) -> Watch:
-        return Watch(
-            runner=self._work.runner,
-            limits=self._with.limits,
-            clock=self._with.clock,
-            timer=self._with.timer,
-            machine=self._with.machine,
-            marks=tuple((name, self._marks[name]) for name in (SERVER, INSTANCE)),
+                connection.write(folder.path / _SETTINGS)
+        return started(
+            launch, self._with.launcher, folder=folder.path, lock=folder.lock, until=self._with.until
         )
+
+    async def _watched(
+        self, program: Started, control: Control, tasks: Tasks, talk: Talk, errors: Tail
+    ) -> ProgramEnd:
+        limits, timer, stop = self._with.limits, self._with.timer, self._work.active.stop
+        self._heard_at = self._with.clock.now()
+        pipes = await Output.of(program.stdout), await Output.of(program.stderr)
+        reading = tasks.start(self._read(pipes[0], talk, errors, is_answer=True), name="output")
+        readers = (reading, tasks.start(self._read(pipes[1], talk, errors), name="errors"))
+        reading.add_done_callback(lambda task: _has_failed(task) and stop.ask(StopReason.BROKEN))
+        await talk.begin(program.stdin)
+        tasks.start(self._time_out(), name="time-out")
+        if self._work.runner.idle_timeout is not None:
+            tasks.start(self._idle_out(milliseconds(self._work.runner.idle_timeout)), name="idle time-out")
+        exited = tasks.start(control.exited.wait(), name="exit")
+        asked = tasks.start(stop.asked(), name="stop")
+        await asyncio.wait((exited, asked), return_when=asyncio.FIRST_COMPLETED)
+        stopped = None if control.exited.is_set() else stop.reason
+        stop.settle()  # from here on it ends by itself, or for the reason that was first
+        if stopped is not None:
+            await talk.part(control.exited)
+        grace = min(limits.grace, limits.leftover_grace) if stopped is None else limits.grace
+        for wish, most in (("end", grace), ("kill", limits.kill_wait)):
+            if not control.gone.is_set():
+                control.say(wish)
+                await within(control.gone.wait(), milliseconds(most), timer)
+        left = () if control.gone.is_set() else control.left or (program.pid,)
+        if left or control.is_lost:  # the shim was killed, or stands still
+            with suppress(OSError):
+                os.killpg(program.pid, signal.SIGKILL)
+        if not all(reader.done() for reader in readers):  # a process that is left may hold a pipe open
+            await within(asyncio.wait(readers), milliseconds(limits.drain), timer)
+        for reader, pipe in zip(readers, pipes, strict=True):
+            reader.cancel()
+            await pipe.close()
+        await talk.end()
+        stopped = StopReason.BROKEN if _has_failed(reading) else stopped
+        code = -signal.SIGKILL if control.is_lost and control.code is None else control.code
+        return ProgramEnd(code=code, stopped=stopped, left=left)
+
+    async def _read(self, pipe: Output, talk: Talk, errors: Tail, *, is_answer: bool = False) -> None:
+        while chunk := await pipe.reader.read(READ_BYTES):
+            self._heard_at = self._with.clock.now()
+            if is_answer:
+                await talk.take(chunk)
+            else:
+                errors.add(chunk)
+            if talk.taken + errors.total > self._with.limits.most_output_bytes:
+                self._work.active.stop.ask(StopReason.FLOODED)
+
+    async def _time_out(self) -> None:
+        await self._with.timer.sleep(milliseconds(self._work.runner.timeout))
+        self._work.active.stop.ask(StopReason.TIMED_OUT)
+
+    async def _idle_out(self, most: int) -> None:
+        while (left := self._heard_at + max(most, 1) - self._with.clock.now()) > 0:
+            await self._with.timer.sleep(min(left, most))  # a clock that is turned back adds nothing
+        self._work.active.stop.ask(StopReason.IDLE)
+
+
+def _has_failed(task: "asyncio.Task[None]") -> bool:
+    return task.done() and not task.cancelled() and task.exception() is not None

@@ -1,39 +1,35 @@
-"""Which process a server is: another on the same machine sees that it is gone, and waits for no lease."""
+"""The process of a server: another server of the machine sees when it has ended, and waits for no lease."""
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-import psutil
-
 from postroom.contracts.messages import Json
-from postroom.executors.processes.keeping import is_ending_programs_of
+from postroom.executors.processes.process_runner import has_programs
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACE: Final = Path("/proc/self/ns/pid")
 
 
-def own_process() -> dict[str, Json]:
-    """Return what others recognise this process by. Blocks."""
-    return {"machine": _machine(), "pid": os.getpid()}
+def own_process(programs: Path) -> dict[str, Json]:
+    """Return facts by which other servers recognise this process; `programs` is the folder of its runs."""
+    return {"machine": _machine(), "pid": os.getpid(), "programs": str(programs)}
 
 
 def is_gone(about: Mapping[str, Json]) -> bool:
-    """Say whether the process that said so of itself is surely gone; of another machine's nobody knows.
+    """Return whether the process that said so of itself has surely ended, with all its programs.
 
-    One whose pid another process has by now counts as there, and one whose programs are still being ended.
-    Blocks.
+    Return False for a process of another machine, and if another process has its pid by now. Blocks.
     """
-    machine, pid = about.get("machine"), about.get("pid")
-    if not machine or machine != _machine() or not isinstance(pid, int):
+    machine, pid, programs = about.get("machine"), about.get("pid"), about.get("programs")
+    if not machine or machine != _machine() or not isinstance(pid, int) or not isinstance(programs, str):
         return False
     try:
-        if psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
-            return False
-    except psutil.NoSuchProcess:
-        pass
-    return not is_ending_programs_of(pid)
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except FileNotFoundError:
+        state = b"X"
+    return state in (b"Z", b"X") and not has_programs(Path(programs))
 
 
 def _machine() -> str:

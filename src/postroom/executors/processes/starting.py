@@ -1,4 +1,4 @@
-"""Starts a program in a session of its own, and says without starting it whether it could be started.
+"""Starts a program through its shim, and says without starting it whether it could be started.
 
 Everything here blocks: call it outside of the event loop.
 """
@@ -6,12 +6,17 @@ Everything here blocks: call it outside of the event loop.
 import errno
 import os
 import shutil
+import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, Final
 
 from postroom.contracts.errors import CommandBusy, CommandError, CommandNotStarted, PromptTooLong
@@ -26,22 +31,113 @@ NO_ROOM: Final = {
     *(errno.ENOSPC, errno.EDQUOT),
 }
 """Errors that pass when other programs have ended, or there is room on the disk again."""
-Input = Callable[[ExitStack], "IO[bytes] | int"]
-"""Opens the standard input of a program; closed here once the program has it."""
+CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""The clock of deadlines. Nobody can set it, and on Linux it also counts while the machine sleeps."""
+_SHIM: Final = str(Path(__file__).with_name("shim.py"))
+_START_SECONDS: Final = 60.0
+"""How long a shim may take to start a program; on a machine without memory a fork can take long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A program to start."""
+    """A program to start.
+
+    Attributes:
+        words: The program and its arguments.
+        stdin: Its whole standard input; None for a pipe that is written to while it works.
+        files: Files in the private folder of the run, with their content.
+    """
 
     words: tuple[str, ...]
     cwd: str
     environment: Mapping[str, str] = field(repr=False)
-    reads: Input = field(repr=False)
+    stdin: bytes | None = field(default=b"", repr=False)
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
 
-def started(launch: Launch, *, platform: str = sys.platform) -> "subprocess.Popen[bytes]":
-    """Start the program, its output in pipes.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A program that was started.
+
+    Attributes:
+        control: The socket to its shim, which kills the program when the socket closes.
+        said: Further output of the shim that came with the start.
+        stdin: The pipe to the program, if it was started with one.
+    """
+
+    pid: int
+    control: socket.socket
+    said: bytes
+    stdin: IO[bytes] | None
+    stdout: IO[bytes]
+    stderr: IO[bytes]
+
+    def close(self) -> None:
+        """Close what is still open; a program that still runs is killed."""
+        self.control.close()
+        for end in (self.stdin, self.stdout, self.stderr):
+            if end is not None:
+                end.close()
+
+
+class Launcher:
+    """The process that forks a shim for each program; it starts with the first program."""
+
+    def __init__(self, platform: str) -> None:
+        self._platform = platform
+        self._turn = threading.Lock()
+        self._line: socket.socket | None = None
+
+    def hand_over(self, ends: Sequence[int]) -> None:
+        """Have a shim forked that gets these descriptors; a launcher that was killed is started again.
+
+        Raises:
+            OSError: The system has no room for it.
+        """
+        with self._turn:
+            if self._line is not None:
+                try:
+                    socket.send_fds(self._line, [b"+"], ends)
+                except OSError:
+                    self._line.close()
+                else:
+                    return
+            self._line = self._begin()
+            socket.send_fds(self._line, [b"+"], ends)
+
+    def close(self) -> None:
+        """End the launcher; active shims continue."""
+        with self._turn:
+            if self._line is not None:
+                self._line.close()
+                self._line = None
+
+    def _begin(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            begun = subprocess.run(  # noqa: S603 - no shell; the words are ours
+                [sys.executable, "-I", "-S", _SHIM, self._platform, str(CLOCK)],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env={},
+                start_new_session=True,  # what is sent to the server's group is not for it
+                check=False,
+            )
+        if begun.returncode != 0:
+            ours.close()
+            raise OSError(errno.EAGAIN, f"the process that starts programs ended with {begun.returncode}")
+        weakref.finalize(self, ours.close)
+        return ours
+
+
+def started(
+    launch: Launch, launcher: Launcher, *, folder: Path, lock: int, until: float | None = None
+) -> Started:
+    """Start a program by a shim, its output in pipes. It must have ended at `until`, unless that is moved.
+
+    `folder` is the private folder of the run, and `lock` the descriptor that other executions of it wait for.
 
     Raises:
         CommandNotStarted: its working folder or the program is missing, or may not be used.
@@ -49,42 +145,82 @@ def started(launch: Launch, *, platform: str = sys.platform) -> "subprocess.Pope
         CommandBusy: the system has no room for it now.
     """
     _refuse_arguments(launch.words)
-    if platform == "win32":
-        _refuse_batch_file(launch)
-    cwd = Path(launch.cwd)
-    if not cwd.is_dir():
+    if not Path(launch.cwd).is_dir():
         raise CommandNotStarted(f"the working folder {launch.cwd!r} is missing", value=launch.cwd)
     try:
-        with ExitStack() as opened:
-            with notes_kept():
-                reads = launch.reads(opened)
-            return subprocess.Popen(  # noqa: S603 - no shell; whose words these are the runner's docstring says
-                [os.fsencode(word) for word in launch.words],
-                stdin=reads,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd=launch.cwd,
-                env=dict(launch.environment),
-                start_new_session=True,
-            )
+        with ExitStack() as ours:
+            with ExitStack() as theirs:
+                stdin, reads = _stdin(launch.stdin, folder, ours, theirs)
+                stdout, writes = _pipe(ours, theirs)
+                stderr, complains = _pipe(ours, theirs)
+                control, shim = socket.socketpair()
+                ours.callback(control.close)
+                theirs.callback(shim.close)
+                launcher.hand_over((lock, reads, writes, complains, shim.fileno()))
+            control.settimeout(_START_SECONDS)
+            pid, said = _asked(control, launch, until)
+            ours.pop_all()
+            control.setblocking(False)
+            return Started(pid=pid, control=control, said=said, stdin=stdin, stdout=stdout, stderr=stderr)
     except OSError as error:
         raise _refusal(launch, error) from error
 
 
-def _refuse_batch_file(launch: Launch) -> None:
-    """Refuse what Windows gives to its shell, which finds commands in arguments; messages are among them."""
-    program = launch.words[0]
-    found = shutil.which(program, path=launch.environment.get("PATH", os.defpath)) or program
-    if found.lower().endswith((".bat", ".cmd")):
-        raise CommandNotStarted(
-            f"the command {program!r} is a batch file, which would run what stands in messages",
-            value=found,
-            remedy="name the program that the batch file starts, such as node with its script",
-        )
+def _stdin(
+    content: bytes | None, folder: Path, ours: ExitStack, theirs: ExitStack
+) -> tuple[IO[bytes] | None, int]:
+    """Return our end of a program's standard input, if it is a pipe, and the descriptor for the program."""
+    if content is None:
+        reads, writes = os.pipe()
+        theirs.callback(os.close, reads)
+        return ours.enter_context(os.fdopen(writes, "wb", 0)), reads
+    if not content:
+        reads = os.open(os.devnull, os.O_RDONLY)
+        theirs.callback(os.close, reads)
+        return None, reads
+    with private_files():  # a file without a name, so that nobody waits for a reader
+        held = theirs.enter_context(TemporaryFile(dir=folder))  # noqa: SIM115 - the stack closes it
+        held.write(content)
+        held.seek(0)
+    return None, held.fileno()
+
+
+def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[IO[bytes], int]:
+    reads, writes = os.pipe()
+    theirs.callback(os.close, writes)
+    return ours.enter_context(os.fdopen(reads, "rb", 0)), writes
+
+
+def _asked(control: socket.socket, launch: Launch, until: float | None) -> tuple[int, bytes]:
+    """Name the program to its shim; return the program's pid, and further output of the shim.
+
+    Raises:
+        OSError: The shim could not start it, or is gone.
+    """
+    variables = (f"{name}={value}" for name, value in launch.environment.items())
+    texts = b"\0".join(map(os.fsencode, (launch.cwd, *launch.words, *variables)))
+    deadline = "-" if until is None else f"{until:.3f}"
+    control.sendall(f"{len(texts)} {len(launch.words)} {deadline}\n".encode() + texts)
+    said = b""
+    while b"\n" not in said:
+        if not (more := control.recv(4_096)):
+            raise OSError(errno.EAGAIN, "its shim has ended")
+        said += more
+    line, said = said.split(b"\n", 1)
+    about, number = line.split()
+    if about == b"refused":
+        raise OSError(int(number), os.strerror(int(number)))
+    return int(number), said
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner can read."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
 
 
 @contextmanager
-def notes_kept() -> Iterator[None]:
+def private_files() -> Iterator[None]:
     """Translate a failure to write a private file of a program; without them it is not started."""
     try:
         yield
@@ -103,7 +239,9 @@ def _refuse_arguments(words: Sequence[str]) -> None:
                 f"an argument of {length} bytes is longer than the system's {ARGUMENT_BYTES}", value=length
             )
         if "\0" in word:
-            raise PromptTooLong("the prompt holds a zero byte, which no argument can", value="\\0")
+            raise PromptTooLong(
+                "the prompt contains a zero byte, which an argument cannot contain", value="\\0"
+            )
 
 
 def _refusal(launch: Launch, error: OSError) -> CommandError:
@@ -111,9 +249,9 @@ def _refusal(launch: Launch, error: OSError) -> CommandError:
     program = launch.words[0]
     if error.errno == errno.E2BIG:
         return PromptTooLong("arguments and environment are longer than the system takes", value=program)
-    if error.errno in NO_ROOM:
+    if error.errno in NO_ROOM or isinstance(error, TimeoutError):
         return CommandBusy(
-            f"the system has no room to start {program!r} now: {error.strerror}", value=program
+            f"the system lacks resources to start {program!r} now: {error.strerror}", value=program
         )
     path = launch.environment.get("PATH", os.defpath)
     where = program if os.sep not in program else str(Path(launch.cwd, program))
@@ -140,7 +278,7 @@ def program_of(program: str, runner: Runner, server: Mapping[str, str]) -> str:
     cwd = Path(runner.cwd)
     if not cwd.is_dir():
         raise CommandNotStarted(
-            f"the working folder {runner.cwd!r} is {'no folder' if cwd.exists() else 'missing'}",
+            f"the working folder {runner.cwd!r} is {'not a folder' if cwd.exists() else 'missing'}",
             value=runner.cwd,
         )
     if not os.access(cwd, os.X_OK):
@@ -160,5 +298,5 @@ def _found_program(program: str, cwd: Path, path: str) -> str:
     raise CommandNotStarted(
         f"the command {program!r} was not found",
         value=program,
-        remedy="install it, or give the runner its whole path or a PATH of its own",
+        remedy="install it, or give the runner its full path or a PATH",
     )

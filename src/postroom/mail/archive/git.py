@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -149,14 +148,9 @@ class GitProgram:
             stderr=subprocess.PIPE,
             env=self._environment,
             cwd=self.folder.anchor,  # always there, unlike the caller's folder
-            umask=umask_of(sys.platform),
+            umask=0o077,
             start_new_session=True,  # Git starts children of its own; a time-out ends them all
         )
-
-
-def umask_of(platform: str) -> int:
-    """Return which modes Git's files do not get; -1 where files have none, and Python takes no other."""
-    return -1 if platform == "win32" else 0o077
 
 
 def remedy_for(said: str) -> str | None:
@@ -172,11 +166,8 @@ def _exchange(process: subprocess.Popen[bytes], stdin: bytes, bound: timedelta) 
         raise
 
 
-def _end(process: subprocess.Popen[bytes], *, platform: str = sys.platform) -> None:
-    """End the process and its children: asked first, killed after the grace. On Windows it alone, at once."""
-    if platform == "win32":
-        process.kill()
-        return
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the process and its children: asked first, killed after the grace."""
     for wish in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, wish)

@@ -37,14 +37,11 @@ OF_ONE_THREAD: Final = frozenset(
 """
 LOOKS_OF_ONE_THREAD: Final = frozenset(
     (
-        "dispatches.commands",
-        "dispatches.dispatch",
         "dispatches.next_due",
-        "dispatches.queue_of_thread",
         "dispatches.stale_queue",
+        "dispatches.thread_state",
         "threads.committed",
         "threads.named_messages",
-        "threads.run",
         "threads.thread",
     )
 )

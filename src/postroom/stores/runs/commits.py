@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from postroom.contracts.dispatch import Interrupt, RunDispatch, RunDispatchStatus
+from postroom.contracts.activation import RunActivation
+from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
     ActiveRunConflict,
     DuplicateRecord,
@@ -12,22 +13,40 @@ from postroom.contracts.errors import (
     VersionConflict,
 )
 from postroom.contracts.run_stores import Delivery, ThreadCommit
-from postroom.contracts.runs import Thread
+from postroom.contracts.runs import RunRecord, Thread
 from postroom.stores.runs import rows
-from postroom.stores.runs.dispatches import against_look, due_look, interrupted, queue_look, refuse_taken
+from postroom.stores.runs.dispatches import refuse_taken, state_look
 from postroom.stores.runs.messages import refuse_changed
+from postroom.stores.runs.rows import ThreadState
 from postroom.stores.runs.threads import new_thread, no_parent, own_ancestor
 from postroom.stores.sql_transaction import Found, Look
 
 
+def likely_looks(request: RunActivation, run_id: str, dispatch_id: str, at_most: int) -> list[Look]:
+    """Return what the commit of a request is decided on if it makes this run and dispatch."""
+    thread_id, parent = request.thread_id, request.trace.parent_thread_id or ""
+    adds = dispatch_id, request.delivery.dedupe_key, run_id
+    looks = [state_look(thread_id, run_id=run_id, parent=parent, adds=adds, at_most=at_most)]
+    if message_ids := tuple(message.id for message in request.messages if message.id):
+        looks.append(("threads.committed", {"thread_id": thread_id, "message_ids": message_ids}))
+    return looks
+
+
 def commit_looks(step: ThreadCommit, message_ids: tuple[str, ...]) -> list[Look]:
-    """Return what a commit is decided on, but for its dispatch, events and effects."""
-    thread_id = step.thread_id
-    looks: list[Look] = [("threads.thread", {"thread_id": thread_id})]
-    if step.parent_thread_id is not None:
-        looks.append(("threads.thread", {"thread_id": step.parent_thread_id}))
-    if step.claim is not None:
-        looks.append(("dispatches.dispatch", {"dispatch_id": step.claim.dispatch_id}))
+    """Return what a commit is decided on, but for its events and effects; the first is for the state."""
+    thread_id, delivery, run = step.thread_id, step.delivery, step.run or step.ended_before
+    new = None if delivery is None else delivery.dispatch
+    looks = [
+        state_look(
+            thread_id,
+            run_id="" if run is None else run.run_id,
+            owned="" if step.claim is None else step.claim.dispatch_id,
+            parent=step.parent_thread_id or "",
+            adds=("", None, "") if new is None else (new.dispatch_id, new.dedupe_key, new.run_id),
+            at_most=1 if delivery is None else delivery.queue_cap or 1,
+            waiting=len(step.consumes) + 1 if step.ends is not None else 1,
+        )
+    ]
     if step.joins is not None:
         looks.append(("dispatches.dispatch", {"dispatch_id": step.joins}))
     if step.consumes:
@@ -35,33 +54,19 @@ def commit_looks(step: ThreadCommit, message_ids: tuple[str, ...]) -> list[Look]
         looks.append(("threads.pending_versions", {"thread_id": thread_id, "pending_ids": ids}))
     if message_ids:
         looks.append(("threads.committed", {"thread_id": thread_id, "message_ids": message_ids}))
-    if step.run is not None:
-        looks.append(("threads.run", {"run_id": step.run.run_id}))
-    if step.ends is not None:
-        looks.append(queue_look(thread_id, waiting=len(step.consumes) + 1))
     return looks
 
 
-def delivery_looks(delivery: Delivery, now: int) -> list[Look]:
-    """Return what is asked before a dispatch is delivered."""
-    thread_id = delivery.dispatch.thread_id
-    looks = [queue_look(thread_id, delivery.queue_cap or 1), against_look(delivery.dispatch)]
-    if delivery.interrupt:
-        looks.append(("dispatches.queue", {"thread_id": thread_id}))
-    if delivery.claim is not None and not delivery.claim_needed:
-        looks.append(due_look(thread_id, now))
-    return looks
-
-
-def thread_before(step: ThreadCommit, message_ids: tuple[str, ...], found: Found, now: int) -> Thread:
+def thread_before(
+    step: ThreadCommit, message_ids: tuple[str, ...], state: ThreadState, found: Found, now: int
+) -> Thread:
     """Return the thread as it was, or as it is made, unless something stands against the commit.
 
     Raises:
         VersionConflict, InvalidRecord, DuplicateRecord, UnknownThread: as `CommitCoordinator.commit` says.
     """
     thread_id, parent = step.thread_id, step.parent_thread_id
-    row = found["threads.thread", thread_id]
-    known = rows.thread(row[0]) if row else None
+    known = state.thread
     if known is None and step.claim is not None:  # a commit that nobody owns makes the thread
         raise UnknownThread(f"thread {thread_id!r} no longer exists", value=thread_id)
     if step.joins is not None:
@@ -83,7 +88,7 @@ def thread_before(step: ThreadCommit, message_ids: tuple[str, ...], found: Found
         return known
     if parent == thread_id:
         raise own_ancestor(thread_id)
-    if parent is not None and not found["threads.thread", parent]:
+    if parent is not None and not state.has_parent:
         raise no_parent(parent)
     return new_thread(thread_id, now, parent)
 
@@ -96,8 +101,8 @@ def _refuse_not_joined(step: ThreadCommit, joins: str, found: Found) -> None:
         raise VersionConflict(f"dispatch {joins!r} is no longer queued", value=joins)
 
 
-def refuse_unwritable_run(step: ThreadCommit, thread: Thread, found: Found) -> None:
-    """Refuse to write the run of a commit over what is stored of it, where that may not be followed.
+def refuse_unwritable_run(step: ThreadCommit, thread: Thread, before: RunRecord | None) -> None:
+    """Refuse to write the run of a commit over the run as it is stored, if it may not follow that.
 
     Raises:
         ForeignThread: it is of another thread.
@@ -109,70 +114,40 @@ def refuse_unwritable_run(step: ThreadCommit, thread: Thread, found: Found) -> N
         return
     if run.thread_id != thread.id:
         raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
-    row = found["threads.run", run.run_id]
-    before = rows.run(row[0]) if row else None
     if step.replaces is not None and before != step.replaces:
         raise VersionConflict(f"run {run.run_id!r} has changed", value=run.run_id)
     run.refuse_illegal_move(before)
 
 
 def delivered(
-    step: ThreadCommit, delivery: Delivery, found: Found, now: int, new_id: Callable[[], str]
-) -> tuple[RunDispatch, RunDispatch | None, Interrupt | None]:
-    """Decide what becomes of the dispatch of a commit, what is claimed and begun with it, and superseded.
+    step: ThreadCommit, delivery: Delivery, state: ThreadState, now: int, new_id: Callable[[], str]
+) -> RunDispatch:
+    """Return the dispatch of a commit as it is stored: queued, or claimed and begun.
 
     Raises:
         InvalidRecord, DuplicateRecord, DedupeKeyInUse, RunNotOpen, QueueFull, ActiveRunConflict,
         ForeignThread: as `CommitCoordinator.commit` says.
     """
-    asked, asks, cap = delivery.dispatch, delivery.claim, delivery.queue_cap
-    thread_id = asked.thread_id
-    look, values = queue_look(thread_id, cap or 1)
-    [[busy, epoch, queued, _, held_by]] = found[look, *values.values()]
-    is_held = held_by not in (None, asked.run_id)
-    if busy is not None or queued or is_held:
-        _refuse_busy(delivery, step.thread_id, busy, held_by if is_held else None)
-    if thread_id != step.thread_id:
-        raise ForeignThread(f"the dispatch belongs to thread {thread_id!r}", value=asked.run_id)
-    stored = asked.prepared_for_enqueue(epoch=epoch + delivery.interrupt)
-    look, values = against_look(asked)
-    gone = found["dispatches.queue", thread_id] if delivery.interrupt else ()
-    refuse_taken(asked, found[look, *values.values()], gone)
-    interrupt = interrupted(epoch, gone, (), now) if delivery.interrupt else None
-    if cap is not None and (0 if interrupt else queued) >= cap:
-        raise QueueFull(f"thread {thread_id!r} already has {cap} queued dispatches", value=thread_id)
-    first = stored if delivery.claim_needed else _first(stored, delivery, found, now)
-    if asks is None or busy is not None or is_held or first is None:
-        return stored, None, interrupt
-    claimed = first.claim(token=new_id(), consumer=asks.consumer, lease_ms=asks.lease_ms, now=now)
-    if step.begins is not None:
-        claimed = claimed.record_dispatch_start(step.begins, now=now)
-    return claimed if first is stored else stored, claimed, interrupt
-
-
-def _refuse_busy(delivery: Delivery, thread_id: str, busy: str | None, held_by: str | None) -> None:
-    """Refuse a delivery that a thread with something claimed, queued or asked is not free for."""
-    is_now = delivery.claim is not None and delivery.claim_needed
-    if held_by is not None and is_now:
+    asked, asks, cap, thread_id = delivery.dispatch, delivery.claim, delivery.queue_cap, step.thread_id
+    if asked.thread_id != thread_id:
+        raise ForeignThread(f"the dispatch is of thread {asked.thread_id!r}", value=asked.run_id)
+    if asks is not None and state.held_by not in (None, asked.run_id):
         raise ActiveRunConflict(
-            f"run {held_by!r} of thread {thread_id!r} waits for an answer, and later runs wait for it",
+            f"run {state.held_by!r} of thread {thread_id!r} waits for an answer, and others behind it",
             value=thread_id,
             remedy="answer the question, or cancel that run",
         )
-    if busy is not None and (delivery.interrupt or is_now):
+    if asks is not None and state.claimed is not None:
         raise ActiveRunConflict(
-            f"thread {thread_id!r} has an active run: dispatch {busy!r} is claimed",
+            f"thread {thread_id!r} has an active run: dispatch {state.claimed!r} is claimed",
             value=thread_id,
-            details={"dispatch_id": busy},
+            details={"dispatch_id": state.claimed},
         )
-    if delivery.when_idle:
-        raise ActiveRunConflict(f"thread {thread_id!r} is not idle", value=thread_id)
-
-
-def _first(stored: RunDispatch, delivery: Delivery, found: Found, now: int) -> RunDispatch | None:
-    """Return the dispatch whose turn it is: the first that is due, this one among them."""
-    turns = [stored] if stored.available_at <= now else []
-    if delivery.claim is not None and not delivery.interrupt:
-        look, values = due_look(stored.thread_id, now)
-        turns += [rows.dispatch(row) for row in found[look, *values.values()]]
-    return min(turns, key=lambda one: (one.priority, one.created_at, one.dispatch_id), default=None)
+    stored = asked.prepared_for_enqueue(epoch=state.epoch)
+    refuse_taken(asked, state.taken)
+    if cap is not None and state.queued >= cap:
+        raise QueueFull(f"thread {thread_id!r} already has {cap} queued dispatches", value=thread_id)
+    if asks is None:
+        return stored
+    claimed = stored.claim(token=new_id(), consumer=asks.consumer, lease_ms=asks.lease_ms, now=now)
+    return claimed if step.begins is None else claimed.record_dispatch_start(step.begins, now=now)

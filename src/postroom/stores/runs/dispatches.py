@@ -209,18 +209,19 @@ class Dispatches(Tables):
 
     def interrupt(self, thread_id: str) -> Interrupt:
         """Raise the thread's epoch and supersede all that is queued; see `DispatchStore.interrupt`."""
-        named = {"thread_id": thread_id}
+        named, now = {"thread_id": thread_id}, self._now()
         [[_, epoch, *_]], claimed, queue = self._sql.ask(
             queue_look(thread_id), ("dispatches.claimed", named), ("dispatches.queue", named)
         )
-        return self.write_interrupt(thread_id, interrupted(epoch, queue, claimed, self._now()))
-
-    def write_interrupt(self, thread_id: str, interrupt: Interrupt) -> Interrupt:
-        """Store the raised epoch and what it superseded."""
-        self._sql.run("dispatches.put_epoch", {"thread_id": thread_id, "epoch": interrupt.new_dispatch_epoch})
-        self._sql.run_many("dispatches.move", map(rows.dispatch_values, interrupt.superseded_dispatches))
+        superseded = [rows.dispatch(row).superseded(reason=INTERRUPTED, now=now) for row in queue]
+        self._sql.run("dispatches.put_epoch", {"thread_id": thread_id, "epoch": epoch + 1})
+        self._sql.run_many("dispatches.move", map(rows.dispatch_values, superseded))
         self._tell(WORK)
-        return interrupt
+        return Interrupt(
+            new_dispatch_epoch=epoch + 1,
+            active_dispatch=rows.dispatch(claimed[0]) if claimed else None,
+            superseded_dispatches=tuple(superseded),
+        )
 
     def supersede_claimed(self, claim: Claim, reason: str) -> RunDispatch | StaleClaim | None:
         """End a claimed dispatch as superseded, whatever its epoch; None when it is not Claimed any more."""
@@ -490,8 +491,7 @@ class Dispatches(Tables):
 
     def commands(self, dispatch_ids: Sequence[str]) -> tuple[tuple[str, LiveRunCommand], ...]:
         """Return what is kept for these dispatches, with the id of each, in the order in which it came."""
-        statement, values = look = commands_look(dispatch_ids)
-        found = self._asked([look])[statement, *values.values()]
+        found = self._sql.all("dispatches.commands", {"dispatch_ids": tuple(dispatch_ids)})
         return tuple((row[0], decode(LiveRunCommand, row[1], where=f"command {row[0]}")) for row in found)
 
     def drop_commands(self, dispatch_id: str) -> None:
@@ -528,17 +528,6 @@ def _turn(row: Row) -> tuple[int, int, str]:
     return row[0], row[1], row[2]
 
 
-def interrupted(epoch: int, queue: Sequence[Row], claimed: Sequence[Row], now: int) -> Interrupt:
-    """Return what an interrupt does to a thread of which these rows were found."""
-    return Interrupt(
-        new_dispatch_epoch=epoch + 1,
-        active_dispatch=rows.dispatch(claimed[0]) if claimed else None,
-        superseded_dispatches=tuple(
-            rows.dispatch(row).superseded(reason=INTERRUPTED, now=now) for row in queue
-        ),
-    )
-
-
 def queue_look(thread_id: str, at_most: int = 1, waiting: int = 1) -> Look:
     """Return the look for the state of a thread: its claimed dispatch, its epoch, and what is behind it.
 
@@ -548,6 +537,36 @@ def queue_look(thread_id: str, at_most: int = 1, waiting: int = 1) -> Look:
     return "dispatches.queue_of_thread", values
 
 
+def state_look(  # noqa: PLR0913 - what a step needs, by name
+    thread_id: str,
+    *,
+    run_id: str = "",
+    owned: str = "",
+    parent: str = "",
+    adds: tuple[str, str | None, str] = ("", None, ""),
+    at_most: int = 1,
+    waiting: int = 1,
+) -> Look:
+    """Return the look for all that a step of a thread is decided on; see `rows.ThreadState`.
+
+    `run_id` names the run that the step writes, and `owned` the dispatch whose claim it proves. `adds` is the
+    id of a new dispatch, its dedupe key and its run. The look counts at most `at_most` queued dispatches and
+    `waiting` pending messages.
+    """
+    values = {
+        "thread_id": thread_id,
+        "at_most": max(at_most, 1),
+        "waiting": waiting,
+        "parent": parent,
+        "adds": adds[0],
+        "dedupe_key": adds[1],
+        "delivers": adds[2],
+        "owned": owned,
+        "run_id": run_id,
+    }
+    return "dispatches.thread_state", values
+
+
 def due_look(thread_id: str, now: int, behind: RunDispatch | None = None) -> Look:
     """Return the look for what is due on a thread; `behind` counts as ended, and so does its run."""
     ending = ("", "") if behind is None else (behind.dispatch_id, behind.run_id)
@@ -555,24 +574,18 @@ def due_look(thread_id: str, now: int, behind: RunDispatch | None = None) -> Loo
     return "dispatches.next_due", values
 
 
-def commands_look(dispatch_ids: Sequence[str]) -> Look:
-    """Return the look for what is asked of these dispatches while they are at work."""
-    return "dispatches.commands", {"dispatch_ids": tuple(dispatch_ids)}
-
-
 def against_look(dispatch: RunDispatch) -> Look:
     """Return the look for open dispatches that keep this one from being queued, and for one with its id."""
-    return against(dispatch.dispatch_id, dispatch.thread_id, dispatch.dedupe_key, dispatch.run_id)
+    return "dispatches.against", {
+        "dispatch_id": dispatch.dispatch_id,
+        "thread_id": dispatch.thread_id,
+        "dedupe_key": dispatch.dedupe_key,
+        "run_id": dispatch.run_id,
+    }
 
 
-def against(dispatch_id: str, thread_id: str, dedupe_key: str | None, run_id: str) -> Look:
-    """Return the look for open dispatches beside which one like this cannot be queued."""
-    values = {"dispatch_id": dispatch_id, "thread_id": thread_id, "dedupe_key": dedupe_key, "run_id": run_id}
-    return "dispatches.against", values
-
-
-def refuse_taken(dispatch: RunDispatch, against: Sequence[Row], gone: Sequence[Row] = ()) -> None:
-    """Refuse to queue a dispatch beside what `against_look` found, but for the rows that are `gone`.
+def refuse_taken(dispatch: RunDispatch, against: Sequence[Row]) -> None:
+    """Refuse to queue a dispatch beside what `against_look` found.
 
     Raises:
         DuplicateRecord, DedupeKeyInUse, RunNotOpen: as `DispatchStore.enqueue` says.
@@ -580,8 +593,6 @@ def refuse_taken(dispatch: RunDispatch, against: Sequence[Row], gone: Sequence[R
     for rule, found in against:
         if rule == 0:
             raise DuplicateRecord(f"dispatch {found!r} exists already", value=found)
-        if any(row[0] == found for row in gone):
-            continue
         kind: type[PostroomError] = DedupeKeyInUse if rule == 1 else RunNotOpen
         does = (
             f"has the dedupe key {dispatch.dedupe_key!r}"

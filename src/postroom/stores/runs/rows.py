@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from postroom.contracts.conversation import Turn, is_set_aside
 from postroom.contracts.dispatch import OPEN, RunDispatch, RunDispatchStatus
@@ -174,6 +174,52 @@ def thread(row: Row) -> Thread:
         )
     except (InvalidRecord, StoreCorrupt) as error:
         raise unreadable("thread", row[0], error) from error
+
+
+class ThreadState(NamedTuple):
+    """What a step of a thread is decided on, as one look finds it."""
+
+    thread: Thread | None
+    run: RunRecord | None
+    """The run that the step writes, as it is stored."""
+    claimed: str | None
+    """The claimed dispatch of the thread."""
+    epoch: int
+    queued: int
+    """How many dispatches are queued on the thread, counted as far as was asked."""
+    waiting: int
+    """How many messages wait on the thread, counted as far as was asked."""
+    held_by: str | None
+    """The run whose questions the other runs of the thread wait for."""
+    has_parent: bool
+    """Whether the thread exists that is to be the parent."""
+    taken: tuple[tuple[int, str], ...]
+    """The dispatches that keep a new one from being queued, each with the number of its rule."""
+    has_commands: bool
+    """Whether something is asked of the run of the owned dispatch."""
+    owned: Row | None
+    """The row of the dispatch whose claim the step proves, with the epoch of its thread."""
+
+
+def thread_state(row: Row) -> ThreadState:
+    """Map the row of `dispatches.thread_state`.
+
+    Raises:
+        StoreCorrupt: The thread or the run in it is no such record.
+    """
+    return ThreadState(
+        thread=None if row[0] is None else thread(row),
+        run=None if row[12] is None else run(row[12:14]),
+        claimed=row[14],
+        epoch=row[15],
+        queued=row[16],
+        waiting=row[17],
+        held_by=row[18],
+        has_parent=row[19] is not None,
+        taken=tuple([(rule, found) for rule, found in enumerate(row[20:23]) if found is not None]),
+        has_commands=row[23] > 0,
+        owned=None if row[24] is None else row[24:],
+    )
 
 
 def run(row: Row) -> RunRecord:

@@ -6,8 +6,9 @@ in one call; the instant is read after that, when it is first needed.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from postroom.contracts.dispatch import Claim, Interrupt, RunDispatch
+from postroom.contracts.dispatch import Claim, RunDispatch
 from postroom.contracts.errors import ForeignThread, StaleClaim, UnknownDispatch
+from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage, refuse_broken_delta
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import Beginning, Committed, ThreadCommit
@@ -16,18 +17,18 @@ from postroom.stores.answers import Answer
 from postroom.stores.codec import encode
 from postroom.stores.events import EventTables, WrittenEvent, appending, event_looks
 from postroom.stores.outbox import OutboxTables, effect_looks
+from postroom.stores.runs import rows
 from postroom.stores.runs.commits import (
     commit_looks,
     delivered,
-    delivery_looks,
     refuse_unwritable_run,
     thread_before,
 )
-from postroom.stores.runs.dispatches import Dispatches, commands_look, due_look, queue_look
+from postroom.stores.runs.dispatches import Dispatches, due_look, state_look
 from postroom.stores.runs.messages import Messages
 from postroom.stores.runs.threads import Threads
 from postroom.stores.runs.together import Together
-from postroom.stores.sql_transaction import Found, SqlTransaction, Tables
+from postroom.stores.sql_transaction import Found, Row, SqlTransaction, Tables
 
 
 class RunTables(Tables):
@@ -67,25 +68,22 @@ class RunTables(Tables):
 
     def owned_run(
         self, dispatch: RunDispatch, answer_id: str | None = None, now: int | None = None
-    ) -> RunRecord | None:
-        """Return the run of a claimed dispatch, and look up with it what its end is decided on.
+    ) -> tuple[RunRecord | None, list[LiveRunCommand]]:
+        """Return the run of a claimed dispatch, and what is asked of it while it executes.
 
-        `answer_id` is what the message is called that its end may write; with `now`, what is due behind it
-        then is looked up as well.
+        All that the end of the run is decided on is looked up with it. `answer_id` is the id of the message
+        that the end may write. With `now`, what is due then behind the dispatch is looked up too.
         """
-        looks = [
-            ("threads.run", {"run_id": dispatch.run_id}),
-            ("threads.thread", {"thread_id": dispatch.thread_id}),
-            ("dispatches.dispatch", {"dispatch_id": dispatch.dispatch_id}),
-            commands_look((dispatch.dispatch_id,)),
-        ]
+        state_of = state_look(dispatch.thread_id, run_id=dispatch.run_id, owned=dispatch.dispatch_id)
+        looks = [state_of]
         if answer_id is not None:
             named = {"thread_id": dispatch.thread_id, "message_ids": (answer_id,)}
             looks.append(("threads.committed", named))
         if now is not None:
             looks.append(due_look(dispatch.thread_id, now, dispatch))
-        self._asked([queue_look(dispatch.thread_id), *looks])
-        return self.threads.load_run(dispatch.run_id)
+        state = rows.thread_state(self._asked(looks)[state_of[0], *state_of[1].values()][0])
+        commands = self.dispatches.commands((dispatch.dispatch_id,)) if state.has_commands else ()
+        return state.run, [command for _, command in commands]
 
     def begin(self, dispatch: RunDispatch, run: RunRecord | None) -> None:
         """Store a dispatch that is claimed in this change, and its run where that begins with it."""
@@ -110,53 +108,44 @@ class RunTables(Tables):
         answer = Answer.of(step.run or step.ended_before)
         drafts = self._drafts(step, answer) if step.events or step.outbox else None
         looks = commit_looks(step, message_ids)
-        if delivery is not None:
-            looks += delivery_looks(delivery, now)
-        if drafts is not None:
-            looks += drafts.looks
-        found = self._asked(looks)
-        moved = claimed = interrupt = None
+        found = self._asked(looks if drafts is None else looks + drafts.looks)
+        state = rows.thread_state(found[looks[0][0], *looks[0][1].values()][0])
+        moved = None
         if step.claim is not None:
-            owned = self._owned(step.claim, thread_id, found)
+            owned = self._owned(step.claim, thread_id, state.owned)
             if isinstance(owned, StaleClaim):
                 return owned
             moved = step.moved(owned, now=now)
-        before = thread_before(step, message_ids, found, now)
-        refuse_unwritable_run(step, before, found)
+        before = thread_before(step, message_ids, state, found, now)
+        refuse_unwritable_run(step, before, state.run)
         if delivery is not None:
-            moved, claimed, interrupt = delivered(step, delivery, found, now, self._new_id)
+            moved = delivered(step, delivery, state, now, self._new_id)
         if drafts is not None:
             drafts.decide(found, now)
         # All is decided; from here on everything is written.
-        thread = _thread_after(before, step, following, now)
-        is_new = not found["threads.thread", thread_id]
-        self._write_thread(step, before, thread, answer, is_new=is_new)
+        next_dispatch, next_run = following or (None, None)
+        runs = [run for run in (step.run, next_run) if run is not None]
+        thread = before.with_messages(len(step.messages), now=now)
+        for run in runs:
+            thread = thread.after(run)
+        self._write_thread(step, before, thread, runs, answer, is_new=state.thread is None)
         if step.spends and (drafts is None or not drafts.were_stored):
             self.threads.spend(step.spends)
-        queued, waiting = (0, 0) if step.ends is None else _left(found, step)
+        queued, waiting = (0, 0) if step.ends is None else (state.queued, state.waiting)
         if moved is not None and delivery is not None:
-            self._write_queue(moved, claimed, interrupt)
+            self.dispatches.insert(moved)
         elif moved is not None:
             is_last = step.ends is not None and not queued
             self.dispatches.put(moved, is_last=is_last, answer=answer)
-        self._write_next(following)
+        if next_dispatch is not None:
+            self.dispatches.put(next_dispatch)
         done = Committed(
             message_count=thread.message_count,
             dispatch=moved,
-            claimed=claimed,
-            interrupt=interrupt,
             leaves_queued=queued > 0,
             leaves_waiting=waiting > len(set(step.consumes)),
         )
         return done if drafts is None else drafts.written(done)
-
-    def _write_next(self, following: Beginning | None) -> None:
-        if following is None:
-            return
-        dispatch, run = following
-        if run is not None:
-            self.threads.put_run(run)
-        self.dispatches.put(dispatch)
 
     def append_waiting(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode
@@ -186,12 +175,10 @@ class RunTables(Tables):
         events = EventTables(self._sql, self._now, self._tell, self._new_id)
         return _Drafts(events, self._outbox, step, answer, self._new_id)
 
-    def _owned(self, claim: Claim, thread_id: str, found: Found) -> RunDispatch | StaleClaim:
+    def _owned(self, claim: Claim, thread_id: str, row: Row | None) -> RunDispatch | StaleClaim:
         """Return the dispatch that the writer owns, or why it does not."""
         try:
-            owned = self.dispatches.proved(
-                claim, next(iter(found["dispatches.dispatch", claim.dispatch_id]), None)
-            )
+            owned = self.dispatches.proved(claim, row)
         except UnknownDispatch as error:
             return StaleClaim(f"the claim was lost: {error.message}", value=error.value)
         if isinstance(owned, RunDispatch) and owned.thread_id != thread_id:
@@ -199,54 +186,32 @@ class RunTables(Tables):
         return owned
 
     def _write_thread(
-        self, step: ThreadCommit, before: Thread, after: Thread, answer: Answer | None, *, is_new: bool
+        self,
+        step: ThreadCommit,
+        before: Thread,
+        after: Thread,
+        runs: Sequence[RunRecord],
+        answer: Answer | None,
+        *,
+        is_new: bool,
     ) -> None:
         """Write the thread, messages, run and what hangs on them."""
         if is_new:
             self.threads.put(after)
         elif after is not before:
             self.threads.move(after)
-        self._write_messages(step, before.message_count + 1, answer)
-        if step.run is not None:
-            self.threads.put_run(step.run)
+        if step.messages:
+            self.messages.append(after.id, step.messages, before.message_count + 1, step.run)
+        if step.answer is not None and answer is not None and answer.is_told_by(step.answer):
+            self.messages.refer(after.id, step.answer, answer)
+        if step.consumes:
+            self.messages.take(after.id, step.consumes)
+        if step.summary is not None:
+            self.messages.put_summary(after.id, step.summary)
+        for run in runs:
+            self.threads.put_run(run)
         if step.thread_state is not None:
             self.threads.put_state(after.id, encode(step.thread_state))
-
-    def _write_messages(self, step: ThreadCommit, first_seq: int, answer: Answer | None) -> None:
-        if step.messages:
-            self.messages.append(step.thread_id, step.messages, first_seq, step.run)
-        if step.answer is not None and answer is not None and answer.is_told_by(step.answer):
-            self.messages.refer(step.thread_id, step.answer, answer)
-        if step.consumes:
-            self.messages.take(step.thread_id, step.consumes)
-        if step.summary is not None:
-            self.messages.put_summary(step.thread_id, step.summary)
-
-    def _write_queue(
-        self, added: RunDispatch, claimed: RunDispatch | None, interrupt: Interrupt | None
-    ) -> None:
-        if interrupt is not None:
-            self.dispatches.write_interrupt(added.thread_id, interrupt)
-        if claimed is not None and claimed.dispatch_id != added.dispatch_id:
-            self.dispatches.put(claimed)
-        self.dispatches.insert(added)
-
-
-def _thread_after(before: Thread, step: ThreadCommit, following: Beginning | None, now: int) -> Thread:
-    after = before.with_messages(len(step.messages), now=now)
-    for run in (step.run, None if following is None else following[1]):
-        after = after if run is None else after.after(run)
-    return after
-
-
-def _left(found: Found, step: ThreadCommit) -> tuple[int, int]:
-    """Return how many dispatches are queued on the thread of a step, and how many messages wait there.
-
-    Count one dispatch, and one message more than the step takes.
-    """
-    look, values = queue_look(step.thread_id, waiting=len(step.consumes) + 1)
-    [[_, _, queued, waiting, _]] = found[look, *values.values()]
-    return queued, waiting
 
 
 class _Drafts:
@@ -272,17 +237,17 @@ class _Drafts:
         Raises:
             IdempotencyConflict, VersionConflict: as `EventTables.append` and `OutboxTables.enqueue` say.
         """
-        self._appended = appending(self._events, found, now)
+        self._all, self._new = appending(self._events, found, now)
         self._stored = self._tables[1].decided(self._effects, found, now)
 
     @property
     def were_stored(self) -> bool:
         """Whether there are events, and all were stored before: the commit is repeated after a lost reply."""
-        return bool(self._events) and not self._appended.new
+        return bool(self._events) and not self._new
 
     def written(self, done: Committed) -> Committed:
         """Write what is new, and return what was committed with all of them."""
         events, outbox = self._tables
-        events.write(self._appended)
+        events.write(self._new)
         outbox.write(self._stored)
-        return replace(done, events=self._appended.events, outbox=self._stored.effects)
+        return replace(done, events=self._all, outbox=self._stored.effects)

@@ -10,11 +10,11 @@ from postroom.contracts.conversation import Turn
 from postroom.contracts.errors import DuplicateRecord, InvalidRecord, UnknownThread
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import LikelyCommit, RunCursor, RunQuery, SubmissionFacts, ThreadQuery
+from postroom.contracts.run_stores import RunCursor, RunQuery, SubmissionFacts, ThreadQuery
 from postroom.contracts.runs import RunRecord, RunStatus, Thread
 from postroom.stores.codec import decode_json
 from postroom.stores.runs import rows
-from postroom.stores.runs.dispatches import against, queue_look
+from postroom.stores.runs.dispatches import state_look
 from postroom.stores.runs.rows import beyond
 from postroom.stores.sql_transaction import Look, Row, Tables
 
@@ -207,43 +207,33 @@ class Threads(Tables):
         return [rows.turn(row) for row in found]
 
     def submission_facts(
-        self, thread_id: str, run_id: str | None, queued: int = 1, likely: LikelyCommit | None = None
+        self, thread_id: str, run_id: str | None, queued: int = 1, looks: Sequence[Look] = ()
     ) -> SubmissionFacts:
         """Return what a submission to the thread is decided on, with what is queued counted to `queued`.
 
-        What stands against a `likely` commit is looked up with the rest.
+        `looks` begins with the look for the state, as the commit of the submission asks for it, and goes on
+        with others that are asked together with it.
         """
-        looks = facts_looks(thread_id, queued)
-        queue = looks[-1]
-        if run_id is not None:
-            looks.append(("threads.run", {"run_id": run_id}))
-        if likely is not None:
-            looks += _likely_looks(thread_id, likely)
-        found = self._asked(looks)
-        known = found["threads.thread", thread_id]
-        claimed, _, queued, waits, held_by = found[queue[0], *queue[1].values()][0]
+        state_of, *others = looks or [state_look(thread_id, run_id=run_id or "", at_most=queued)]
+        found = self._asked([("threads.last_runs", {"thread_id": thread_id}), state_of, *others])
+        state = rows.thread_state(found[state_of[0], *state_of[1].values()][0])
         runs: dict[str, RunRecord] = {}
         parts: dict[str, RunRecord] = {}
         for part, name, body in found["threads.last_runs", thread_id]:
             if name not in runs:
                 runs[name] = rows.run((name, body))
             parts[part] = runs[name]
-        if run_id is not None and run_id not in runs:
-            named = found["threads.run", run_id]
-            if named:
-                runs[run_id] = rows.run(named[0])
-        thread = rows.thread(known[0]) if known else None
         return SubmissionFacts(
-            thread=thread,
-            message_count=0 if thread is None else thread.message_count,
-            waits=bool(waits),
-            named_run=runs.get(run_id or ""),
+            thread=state.thread,
+            message_count=0 if state.thread is None else state.thread.message_count,
+            waits=state.waiting > 0,
+            named_run=None if run_id is None else state.run,
             open_run=parts.get("open"),
             latest_run=parts.get("latest"),
             latest_started_run=parts.get("started"),
-            claimed=claimed,
-            queued=queued,
-            held_by=held_by,
+            claimed=state.claimed,
+            queued=state.queued,
+            held_by=state.held_by,
         )
 
     def state(self, thread_id: str) -> dict[str, Json] | None:
@@ -292,24 +282,6 @@ class Threads(Tables):
 def _spending(row: Row) -> Spending:
     spent = dict(zip(_SPENT, row[:5], strict=True))
     return Spending(**spent, until=row[5] or None, asked_by=row[6], is_refused=bool(row[7]))
-
-
-def facts_looks(thread_id: str, queued: int) -> list[Look]:
-    """Return what the facts of a submission are read from, the queue last; it says whether messages wait."""
-    of_thread = {"thread_id": thread_id}
-    names = ("threads.thread", "threads.last_runs")
-    return [*((name, of_thread) for name in names), queue_look(thread_id, queued)]
-
-
-def _likely_looks(thread_id: str, likely: LikelyCommit) -> list[Look]:
-    """Return what such a commit is decided on besides: when it comes, it is known."""
-    looks = [
-        ("threads.run", {"run_id": likely.run_id}),
-        against(likely.dispatch_id, thread_id, likely.dedupe_key, likely.run_id),
-    ]
-    if likely.message_ids:
-        looks.append(("threads.committed", {"thread_id": thread_id, "message_ids": likely.message_ids}))
-    return looks
 
 
 def new_thread(thread_id: str, now: int, parent_thread_id: str | None = None) -> Thread:

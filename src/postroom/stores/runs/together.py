@@ -18,8 +18,8 @@ from postroom.contracts.runs import RunRecord, RunStatus, Thread
 from postroom.stores.changes import WORK
 from postroom.stores.codec import decode
 from postroom.stores.runs import rows
-from postroom.stores.runs.dispatches import queue_look
-from postroom.stores.runs.threads import Threads, facts_looks, new_thread
+from postroom.stores.runs.dispatches import state_look
+from postroom.stores.runs.threads import Threads, new_thread
 from postroom.stores.sql_transaction import Look, Tables, Values
 
 _NEW: Final = SubmissionFacts(thread=None)
@@ -129,7 +129,8 @@ class Together(Tables):
 
     def _looks(self, thread_id: str) -> list[Look]:
         return [
-            *facts_looks(thread_id, self._at_most),
+            ("threads.last_runs", {"thread_id": thread_id}),
+            state_look(thread_id, at_most=self._at_most),
             ("threads.committed", {"thread_id": thread_id, "message_ids": self._messages[thread_id]}),
         ]
 
@@ -142,5 +143,5 @@ class Together(Tables):
             return None
         if found["threads.committed", thread_id, self._messages[thread_id]]:
             return None
-        look, values = queue_look(thread_id, self._at_most)
-        return _Line(facts, epoch=found[look, *values.values()][0][1])
+        look, values = state_look(thread_id, at_most=self._at_most)
+        return _Line(facts, epoch=rows.thread_state(found[look, *values.values()][0]).epoch)

@@ -329,8 +329,8 @@ SELECT thread_id FROM found
                 LIMIT 1 OFFSET 0)
  LIMIT :limit;
 
--- queue_of_thread
-SELECT (SELECT dispatch_id FROM run_dispatches WHERE thread_id = :thread_id AND status = 'Claimed'),
+-- part queue_state
+(SELECT dispatch_id FROM run_dispatches WHERE thread_id = :thread_id AND status = 'Claimed'),
        coalesce((SELECT epoch FROM dispatch_epochs WHERE thread_id = :thread_id), 0),
        (SELECT count(*) FROM (SELECT 1 FROM run_dispatches
                                WHERE thread_id = :thread_id AND status = 'Queued'
@@ -338,7 +338,30 @@ SELECT (SELECT dispatch_id FROM run_dispatches WHERE thread_id = :thread_id AND 
                                LIMIT :at_most) AS found),
        (SELECT count(*) FROM (SELECT 1 FROM pending_messages WHERE thread_id = :thread_id LIMIT :waiting) AS found),
        (SELECT min(run_id || '') FROM runs {index runs_holding}
-         WHERE thread_id = :thread_id AND status <> 'done' AND holds_others = 1);
+         WHERE thread_id = :thread_id AND status <> 'done' AND holds_others = 1)
+
+-- queue_of_thread
+SELECT {part queue_state};
+
+-- thread_state
+-- One row, whatever exists: the thread, a run, the queue, what keeps a new dispatch out, and a dispatch that is owned.
+SELECT t.*, r.*,
+       {part queue_state},
+       (SELECT thread_id FROM run_threads WHERE thread_id = :parent),
+       (SELECT dispatch_id FROM run_dispatches WHERE dispatch_id = :adds),
+       (SELECT dispatch_id FROM run_dispatches
+         WHERE thread_id = :thread_id AND dedupe_key = :dedupe_key AND dedupe_key IS NOT NULL AND is_open = 1 LIMIT 1),
+       (SELECT dispatch_id FROM run_dispatches WHERE run_id = :delivers AND is_open = 1 AND run_id > '' LIMIT 1),
+       (SELECT count(*) FROM (SELECT 1 FROM run_commands WHERE dispatch_id = :owned LIMIT 1) AS found),
+       d.*
+  FROM (SELECT 1) AS one
+  LEFT JOIN (SELECT thread_id, title, resource_id, parent_thread_id, custom, active_run_id, open_run_id, latest_run_id,
+                    latest_run_updated_at, message_count, created_at, updated_at
+               FROM run_threads WHERE thread_id = :thread_id) AS t ON 1 = 1
+  LEFT JOIN (SELECT run_id, body FROM runs WHERE run_id = :run_id) AS r ON 1 = 1
+  LEFT JOIN (SELECT {part columns},
+                    coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = run_dispatches.thread_id), 0)
+               FROM run_dispatches WHERE dispatch_id = :owned) AS d ON 1 = 1;
 
 -- count_queued
 SELECT count(*) FROM (SELECT 1 FROM run_dispatches

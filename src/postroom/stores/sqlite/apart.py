@@ -17,8 +17,6 @@ from postroom.contracts import errors, progress
 from postroom.contracts.errors import PostroomError, StoreClosed, StoreUnavailable
 
 _PROGRAM: Final = "postroom.stores.sqlite.apart_process"
-_IDLE_PRIORITY_CLASS: Final = 0x40
-"""Of Windows, where a process begins with its priority."""
 
 
 class Apart:
@@ -93,7 +91,6 @@ async def _begun(*words: str) -> asyncio.subprocess.Process:
             *words,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            creationflags=flags_of(sys.platform),
         )
     except OSError as error:
         raise StoreUnavailable(
@@ -118,8 +115,3 @@ def _told(said: bytes) -> Any:
         return told["done"]
     kind: type[PostroomError] = getattr(errors, told["kind"])
     raise kind(told["message"], value=told["value"], remedy=told["remedy"])
-
-
-def flags_of(platform: str) -> int:
-    """Return with which flags the process is begun, so that it takes what others leave."""
-    return _IDLE_PRIORITY_CLASS if platform == "win32" else 0

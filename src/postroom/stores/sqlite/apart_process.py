@@ -20,12 +20,6 @@ NICENESS: Final = 10
 """Whoever wakes up goes first then. With 19, the most, 1 ms of work took half a second at load 15."""
 
 
-def step_back(*, platform: str = sys.platform) -> None:
-    """Let every other process go first; on Windows it was begun so."""
-    if platform != "win32":
-        os.nice(NICENESS)
-
-
 def _faults(database: str) -> list[str]:
     try:
         with translated(), closing(connect_beside(Path(database))) as connection:
@@ -57,7 +51,7 @@ def main(work: str, database: str) -> None:
     """Do the work; print what came of it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which decides
     threading.Thread(target=_end_with_the_server, daemon=True).start()
-    step_back()
+    os.nice(NICENESS)
     try:
         with progress.watched(_go_on):
             told: Mapping[str, object] = {"done": _WORK[work](database)}

@@ -9,7 +9,6 @@ was left by a process that was killed, and goes with the next copy; without one 
 import hashlib
 import os
 import sqlite3
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -100,9 +99,7 @@ def _partial_of(target: Path) -> Iterator[Path]:
         yield partial
     finally:
         remove_with_companions(partial)
-        with suppress(
-            OSError
-        ):  # before it is released, so that nobody gets one without a name; Windows keeps it
+        with suppress(OSError):  # before it is released, so that nobody gets one without a name
             held.unlink(missing_ok=True)
         lock.release()
 
@@ -127,14 +124,12 @@ def remove_with_companions(file: Path) -> None:
         file.with_name(file.name + ending).unlink(missing_ok=True)
 
 
-def sync_folder(folder: Path, *, platform: str = sys.platform) -> None:
+def sync_folder(folder: Path) -> None:
     """Have the names in a folder survive a power cut.
 
     Raises:
         OSError: the folder cannot be opened or synced.
     """
-    if platform == "win32":  # a folder cannot be opened there, and a rename is durable without
-        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import stat
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +72,7 @@ class OwnerLock:
         have put a link to another file there: a lock is empty, and has one name. What was looked at is what
         is given, though another may have its name by then.
         """
-        if sys.platform == "win32" or os.geteuid() != 0:
+        if os.geteuid() != 0:
             return
         lock = Path(self._lock.lock_file)
         with contextlib.suppress(OSError):  # on a network disk root may own nothing: the lock counts as well

@@ -5,7 +5,6 @@ that process ends. So each commit looks first: what was accepted before is still
 """
 
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -27,20 +26,18 @@ _HEADER: Final = 100
 class OwnFiles:
     """The database and its log as this process opened them."""
 
-    def __init__(self, path: Path, clock: Clock, *, platform: str = sys.platform) -> None:
+    def __init__(self, path: Path, clock: Clock) -> None:
         """Hold the file open; `refuse_changed` finds nothing until `note` was called.
 
         Raises:
             StoreError: it cannot be opened.
         """
         self._path, self._log, self._clock = path, path.with_name(f"{path.name}-wal"), clock
-        self._sees_writes = platform != "win32"
-        """Windows may tell the time of a write only once the file is closed."""
         self._checkpoint = threading.Lock()
         """Held while a checkpoint writes to the file: readers ask from threads of their own."""
         try:
             # Held to the end: closing it would end the locks that SQLite has on the file.
-            self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+            self._descriptor = os.open(path, os.O_RDONLY)
         except OSError as error:
             raise file_error(error, path) from error
         self._let_go = weakref.finalize(self, os.close, self._descriptor)
@@ -110,7 +107,7 @@ class OwnFiles:
             return f"{self._path} was {'deleted' if found is None else 'replaced'}"
         if (found := _which(self._log)) != log:
             return f"{self._log} was {'deleted' if found is None else 'replaced'}"
-        if self._sees_writes and self._last_written() != self._written:
+        if self._last_written() != self._written:
             if self._beginning() != self._header:
                 return f"another program wrote to {self._path}"
             self._written = self._last_written()  # it was touched, and nothing else

@@ -1,0 +1,290 @@
+"""Starts the programs of a server, and leaves no process of them.
+
+    server ─▶ launcher, one for each server ─▶ shim, one for each run ─▶ program, and all that it starts
+
+The server sends the launcher five descriptors for each run. The launcher forks a shim, because a fork costs a
+tenth of a start of Python. The shim starts the program and kills every process of the run when its control
+socket closes (as when the server is killed), at its deadline, and at the server's request.
+
+On Linux the shim becomes the parent of each process of the run that loses its own parent, so that none of
+them escapes. On other systems it knows the process group of the program alone.
+
+The server writes lines to the control socket: `end` sends SIGTERM to all processes, `kill` sends SIGKILL, and
+`hold T` moves the deadline to the instant T. The shim answers `started PID` or `refused ERRNO`, `exited CODE`
+for the program, `left PID...` for processes that a kill has not ended yet, and `ended` when none is left.
+
+Run it as `python -I -S shim.py PLATFORM CLOCK`, with a socket as standard input and the number of the clock
+of deadlines. It uses the standard library alone.
+"""
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import socket
+import sys
+import time
+
+_SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
+_TOLD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)
+"""Ignored by launcher and shims, because the server decides, and a service manager may send SIGTERM to all.
+Programs do not inherit that."""
+_KILL_AGAIN, _TERM_AGAIN, _LOOK_AT_CLOCK = 0.02, 0.25, 1.0
+"""Seconds. A sleeping machine stops a wait, but not the clock: no wait for a deadline exceeds the last."""
+_MOST_NAMED = 100
+_QUICK_ROUNDS = 50
+"""The number of kills after which the shim kills once a second, because a process cannot be ended now."""
+
+
+def launch() -> None:
+    """Fork a shim for each run that the server hands over, until the server closes the socket."""
+    server = socket.socket(fileno=os.dup(0))
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    for number in _TOLD:
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # shims are reaped by the system
+    while True:
+        said, given, *_ = socket.recv_fds(server, 1, 5)
+        if not said:
+            return
+        for one in given:
+            os.set_inheritable(one, False)
+        try:
+            is_shim = os.fork() == 0
+        except OSError as error:
+            os.write(given[-1], b"refused %d\n" % (error.errno or 0))
+            is_shim = False
+        if is_shim:
+            server.close()
+            Shim(*given).run()
+            return
+        for one in given:
+            os.close(one)
+
+
+class Shim:
+    """Keeps the processes of one run."""
+
+    def __init__(self, lock: int, stdin: int, stdout: int, stderr: int, control: int) -> None:
+        """Take the descriptors over. The lock becomes free when no process of the run is left."""
+        self._lock, self._ends = lock, (stdin, stdout, stderr)
+        self._control = socket.socket(fileno=control)
+        self._is_alone = False
+        """Whether the server is gone."""
+        self._said = b""
+        self._clock = int(sys.argv[2])
+        self._until: float | None = None
+        self._pid = 0
+        self._is_reaper = sys.argv[1] == "linux" and bool(_stat("self")) and _prctl(_SET_CHILD_SUBREAPER, 1)
+        self._asked: set[tuple[int, bytes]] = set()
+        self._wish: signal.Signals | None = None
+        self._kills = 0
+        self._left: list[int] = []
+
+    def run(self) -> None:
+        """Start the program, and return when none of its processes is left."""
+        woken, wake = os.pipe()
+        os.set_blocking(wake, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        try:
+            self._start()
+        except OSError as error:
+            self._say(b"refused %d\n" % (error.errno or 0))
+            return
+        self._say(b"started %d\n" % self._pid)
+        self._control.setblocking(False)
+        while not self._reap():
+            if self._until is not None and time.clock_gettime(self._clock) >= self._until:
+                self._wish = signal.SIGKILL
+            if self._wish is not None:
+                self._signal(self._wish)
+            heard = [woken] if self._is_alone else [woken, self._control.fileno()]
+            ready = select.select(heard, [], [], self._pause())[0]
+            if woken in ready:
+                os.read(woken, 4_096)
+            if self._control.fileno() in ready:
+                self._hear()
+
+    def _start(self) -> None:
+        """Start the program that the server names.
+
+        Raises:
+            OSError: The system refuses it.
+        """
+        with self._control.makefile("rb") as told:
+            length, words, until = told.readline().split()
+            texts = told.read(int(length)).split(b"\0")
+        if until != b"-":
+            self._until = float(until)
+        cwd, *texts = texts
+        argv, variables = texts[: int(words)], texts[int(words) :]
+        environment = dict(one.split(b"=", 1) for one in variables)
+        failed, fail = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                self._become(argv, environment, cwd)
+            except OSError as error:
+                os.write(fail, b"%d" % (error.errno or 0))
+            finally:
+                os._exit(127)
+        os.close(fail)
+        for end in self._ends:
+            os.close(end)
+        refused = os.read(failed, 16)
+        os.close(failed)
+        if refused:
+            os.waitpid(self._pid, 0)
+            raise OSError(int(refused), os.strerror(int(refused)))
+
+    def _become(self, argv: list[bytes], environment: dict[bytes, bytes], cwd: bytes) -> None:
+        """Become the program. On Linux it is killed if the shim is."""
+        shim = os.getppid()
+        os.setsid()
+        for position, end in enumerate(self._ends):
+            os.dup2(end, position)
+        for number in _TOLD:
+            signal.signal(number, signal.SIG_DFL)
+        if self._is_reaper:
+            _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+            if os.getppid() != shim:  # it was killed before
+                os._exit(127)
+        os.chdir(cwd)
+        os.execvpe(argv[0], argv, environment)  # noqa: S606 - no shell; whose words these are the runner's docstring says
+
+    def _reap(self) -> bool:
+        """Reap ended processes and tell the server; return True when no process of the run is left."""
+        news, is_over, pid = b"", False, -1
+        while pid:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                is_over = self._is_reaper or not self._has_group()
+                break
+            if pid == self._pid:
+                news = b"exited %d\n" % os.waitstatus_to_exitcode(status)
+        if is_over:
+            os.close(self._lock)
+            news += b"ended\n"
+        if news:
+            self._say(news)
+        return is_over
+
+    def _has_group(self) -> bool:
+        try:
+            os.killpg(self._pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:  # macOS says this of those that have ended
+            return False
+        return True
+
+    def _pause(self) -> float | None:
+        """Return the seconds after which to look again though nothing happens."""
+        if self._wish is signal.SIGKILL:
+            return _KILL_AGAIN if self._kills < _QUICK_ROUNDS else _LOOK_AT_CLOCK
+        if self._wish is not None:
+            return _TERM_AGAIN
+        if self._until is None:
+            return None
+        return min(max(self._until - time.clock_gettime(self._clock), 0.0), _LOOK_AT_CLOCK)
+
+    def _hear(self) -> None:
+        """Read what the server says. If the server is gone, everything is killed."""
+        try:
+            said = self._control.recv(4_096)
+        except BlockingIOError:
+            return
+        except OSError:
+            said = b""
+        if not said:
+            self._is_alone, self._wish = True, signal.SIGKILL
+            return
+        *lines, self._said = (self._said + said).split(b"\n")
+        for line in lines:
+            if line == b"kill":
+                self._wish = signal.SIGKILL
+            elif line == b"end":
+                self._wish = self._wish or signal.SIGTERM
+            else:
+                self._until = float(line.removeprefix(b"hold "))
+
+    def _say(self, line: bytes) -> None:
+        with contextlib.suppress(OSError):  # the server is gone, or stands still
+            self._control.sendall(line)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Signal each process of the run. A process gets SIGTERM once, but SIGKILL each time."""
+        if not self._is_reaper:
+            if number is signal.SIGKILL or not self._asked:
+                self._asked.add((self._pid, b""))
+                try:
+                    os.killpg(self._pid, number)
+                except OSError:
+                    return
+            return
+        found = _descendants()
+        for one in found:
+            if number is signal.SIGKILL or one not in self._asked:
+                self._asked.add(one)
+                _send(*one, number)
+        if number is signal.SIGKILL:
+            self._kills += 1
+            if self._kills > 1 and self._left != (left := [pid for pid, _ in found]):
+                self._left = left
+                self._say(b"left %s\n" % b" ".join(b"%d" % pid for pid in left[:_MOST_NAMED]))
+
+
+def _descendants() -> list[tuple[int, bytes]]:
+    """Return the living processes below this one, each with the instant of its start."""
+    children: dict[int, list[tuple[int, bytes, bytes]]] = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208 - names alone, and fast
+        if name.isdigit() and (words := _stat(name)):
+            children.setdefault(int(words[1]), []).append((int(name), words[19], words[0]))
+    found, parents = [], [os.getpid()]
+    while parents:
+        for pid, born, state in children.get(parents.pop(), ()):
+            parents.append(pid)
+            if state not in (b"Z", b"X"):
+                found.append((pid, born))
+    return found
+
+
+def _stat(pid: object) -> list[bytes]:
+    """Return the fields of a process after its name: state, parent, ...; empty if the process has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as told:  # noqa: PTH123 - pathlib would double the time of a start
+            return told.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+def _send(pid: int, born: bytes, number: signal.Signals) -> None:
+    """Signal a process, and never another that has its number by now."""
+    try:
+        process = os.pidfd_open(pid)
+    except OSError:
+        return
+    try:
+        if (words := _stat(pid)) and words[19] == born:
+            signal.pidfd_send_signal(process, number)
+    except OSError:  # it has ended, or became another user's
+        return
+    finally:
+        os.close(process)
+
+
+def _prctl(option: int, value: int) -> bool:
+    failed: int = ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    return not failed
+
+
+if __name__ == "__main__":
+    if os.fork() == 0:  # the launcher is nobody's child: no server need reap it
+        try:
+            launch()
+        finally:
+            os._exit(0)
