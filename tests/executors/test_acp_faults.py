@@ -138,7 +138,7 @@ async def test_an_agent_that_never_answers_who_it_is_is_ended(tmp_path: Path, fi
 
 async def test_an_agent_that_closes_its_output_is_ended_by_its_idle_time_out(tmp_path: Path) -> None:
     room = AcpRoom(tmp_path, agent("os.close(1); hang()", idle_timeout=timedelta(seconds=1)))
-    with pytest.raises(CommandTimedOut, match="put nothing out"):
+    with pytest.raises(CommandTimedOut, match="wrote nothing"):
         await room.run()
     assert room.files() == []
 

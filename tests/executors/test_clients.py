@@ -124,7 +124,7 @@ async def test_a_client_that_is_missing_is_named_with_how_to_install_it(
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        ("Not logged in", "expected to be logged in or to have a key"),
+        ("Not logged in", "expected a login or a valid key"),
         ("error: unknown option '--no-such'", "found: unknown option '--no-such'"),
         ("Not inside a trusted directory", "expected a trusted folder"),
         ("it rained", "]"),

@@ -134,7 +134,7 @@ async def test_a_run_that_failed_in_a_chat_is_no_fault_for_the_chat_has_the_reas
     assert here.number("postroom_dead_letters") == 0
     await here.give_up("b", "the program ended with 1")
     told = await here.finding("runs")
-    assert (told["state"], "1 in chats" in told["detail"]) == ("failed", True)
+    assert (told["state"], "1 belong to chats" in told["detail"]) == ("failed", True)
     await here.operator.refresh_metrics()
     assert here.number("postroom_dead_letters") == 1
 
@@ -167,7 +167,7 @@ async def test_a_run_that_the_server_claimed_and_does_not_execute_is_told_after_
     assert "not executed" not in (await here.finding("runs"))["detail"]
     here.clock.advance(timedelta(seconds=11))
     told = await here.finding("runs")
-    assert (told["state"], "claimed by this server and not executed: run-left" in told["detail"]) == (
+    assert (told["state"], "claimed by this server but not executed: run-left" in told["detail"]) == (
         "failed",
         True,
     )
@@ -211,7 +211,7 @@ def program(folder: Path, name: str, *, mode: int = 0o755) -> Path:
         ({"argv": ["tool"]}, "failed", "'tool' was not found"),
         ({"argv": ["bin/plain"]}, "failed", "is not executable"),
         ({"argv": ["tool"], "cwd": "{bin}/gone"}, "failed", "is missing"),
-        ({"argv": ["tool"], "cwd": "{bin}/tool"}, "failed", "is no folder"),
+        ({"argv": ["tool"], "cwd": "{bin}/tool"}, "failed", "is not a folder"),
         ({"recipe": "claude", "env": {"PATH": "{bin}"}}, "failed", "'claude' was not found"),
     ],
 )

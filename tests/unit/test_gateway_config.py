@@ -337,7 +337,7 @@ routes = 1\n{AGENT}{WEB} | routes are no tables | [[routes]]
 {AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nplatform = "slack"\n | [routes, rule 1]: it matches nothing: slack is not connected | [platforms.slack]
 {AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nchat = "7"\n | name the platform whose ids | correct
 {AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nmentions = "bo"\n | no setting is called 'mentions' | did you mean mention?
-{AGENT}{WEB}[[routes]]\nagent = "Bo@x"\n[[routes]]\nagent = "Cy@x"\nmention = "cy"\n | [routes]: rule 2 (mention cy) is never reached: rule 1 (all messages) matches first | write rule 2 before rule 1
+{AGENT}{WEB}[[routes]]\nagent = "Bo@x"\n[[routes]]\nagent = "Cy@x"\nmention = "cy"\n | [routes]: rule 2 (mention cy) can never match: rule 1 (all messages) matches first | move rule 2 before rule 1
 {AGENT}{WEB}[agents.default]\n | [agents]: 'default' is no name | main
 {AGENT}{WEB}[agents.poet]\nid = 'x'\n | [agents.poet]: id is set | routes
 {AGENT}{WEB}home_channel = 'x'\n | home_channel | correct
@@ -430,31 +430,31 @@ def test_what_an_adapter_refuses_is_told_with_file_and_table(home: Path, text: s
 
 ADAPTERS = rows(r"""
 [platforms.slack]\n | Slack requires a bot token | `token_env` or `token_file`
-[platforms.slack]\ntoken_env = "CHAT_TOKEN"\napp_token_env = "BOT"\n | no app token | `app_token_env` or `app_token_file`
-[platforms.slack]\ntoken_env = "CHAT_TOKEN"\n | no way to reach us | `app_token_env`
+[platforms.slack]\ntoken_env = "CHAT_TOKEN"\napp_token_env = "BOT"\n | not an app token | `app_token_env` or `app_token_file`
+[platforms.slack]\ntoken_env = "CHAT_TOKEN"\n | no way to reach this server | `app_token_env`
 [platforms.web]\n | no token | `token_env` or `token_file`
 [platforms.web]\ntoken_env = "SHORT"\n | too short | `token_env` or `token_file`
 [platforms.api_server]\n | the key is missing | `api_key_env` or `api_key_file`
-[platforms.matrix]\nbase_url = "https://m.test"\n | no access token | `token_env`
-[platforms.email]\naddress = "a@b.test"\nimap_host = "localhost"\nsmtp_host = "localhost"\n | no password | `password_env`
-{MAIL}smtp_password_env = "UMLAUT"\n | no smtp_password | `smtp_password_env`
-[platforms.telegram]\ntoken_env = "CHAT_TOKEN"\nwebhook_url = "https://x.test"\n | webhook has no secret | `webhook_secret_env` or `webhook_secret_file`
+[platforms.matrix]\nbase_url = "https://m.test"\n | the access token is missing | `token_env`
+[platforms.email]\naddress = "a@b.test"\nimap_host = "localhost"\nsmtp_host = "localhost"\n | password is missing | `password_env`
+{MAIL}smtp_password_env = "UMLAUT"\n | smtp_password is missing | `smtp_password_env`
+[platforms.telegram]\ntoken_env = "CHAT_TOKEN"\nwebhook_url = "https://x.test"\n | the secret of the webhook is missing | `webhook_secret_env` or `webhook_secret_file`
 [platforms.webhook.routes.ci]\n | the secret is missing | `secret_env` or `secret_file`
 {HOOK}callback_secret_env = "SHORT"\n | the callback_secret is | `callback_secret_env`
-{HOOK}prompt = 5\n | prompt must be a text | within quotes
+{HOOK}prompt = 5\n | prompt must be text | in quotes
 {HOOK}scheme = "md5"\n | scheme must be one of postroom, github, gitlab | scheme
-{HOOK}colour = 5\n | no setting is called 'colour' | secret_env, secret_file
+{HOOK}colour = 5\n | unknown setting 'colour' | secret_env, secret_file
 [platforms.webhook]\n | routes is missing | add routes: a table that is not empty
-[platforms.email]\npassword_env = "CHAT_TOKEN"\naddress = "a@b.test"\nimap_host = 5\nsmtp_host = 5\n | : imap_host must be a text of one line in ASCII | imap_host
-[platforms.email]\npassword_env = "CHAT_TOKEN"\naddress = "a@b.test"\nuser = "localhost"\nsmtp_host = "localhost"\n | imap_host is missing | add imap_host: a text of one line
+[platforms.email]\npassword_env = "CHAT_TOKEN"\naddress = "a@b.test"\nimap_host = 5\nsmtp_host = 5\n | : imap_host must be one line of ASCII text | imap_host
+[platforms.email]\npassword_env = "CHAT_TOKEN"\naddress = "a@b.test"\nuser = "localhost"\nsmtp_host = "localhost"\n | imap_host is missing | add imap_host: one line of
 [platforms.email]\npassword_env = "CHAT_TOKEN"\naddress = "a"\nimap_host = "localhost"\nsmtp_host = "localhost"\n | `address` must be an address such as | correct address
 {MAIL}imap_security = "tls"\n | : imap_security must be one of ssl, starttls, plain | imap_
-{MAIL}imap_port = "x"\n | : imap_port must be a whole number from 1 to 65535 | imap_port
+{MAIL}imap_port = "x"\n | : imap_port must be an integer from 1 to 65535 | imap_port
 {MAIL}allow_plain = 1\n | : allow_plain must be true or false | allow_plain
-{WEB}title = 7\n | : title must be a text of 1 to 80 characters | title
+{WEB}title = 7\n | : title must be text of 1 to 80 characters | title
 [platforms.api_server]\napi_key_env = "CHAT_TOKEN"\nmodel = ""\n | model must be text that is not empty | model
 [platforms.api_server]\napi_key_env = "CHAT_TOKEN"\ntimeout_s = 0\n | timeout_s must be a number from 0.1 to 86400 | timeout_s
-[platforms.discord]\ntoken_env = "BOT"\nchannels = [5]\n | channels must be a list, each of it a text of digits | channels
+[platforms.discord]\ntoken_env = "BOT"\nchannels = [5]\n | channels must be a list; each item is a text of digits | channels
 """)
 
 

@@ -873,7 +873,7 @@ async def test_what_is_not_there_is_told_within_its_project_from_where_one_can_g
         ways = [one["href"] for one in seen.all("a") if "button" in one.get("class", "")]
         assert ways == [*([f"/p/orchard/{where}"] if where else []), "/p/orchard", "/"], address
         assert not [one.name for one in ALL_OPERATIONS if one.name in seen.text], "a tool is no remedy"
-        assert where in (None, "timeline") or re.search("[Ll]ook ", seen.text), address
+        assert where in (None, "timeline") or re.search("[Ss]ee ", seen.text), address
     for address, status in (("t/none?part=main,tabs", 404), ("search?part=a!", 400)):
         assert 'data-key="tab-threads"' in (await page(client, f"/p/orchard/{address}", status=status)).raw
     for address in ("/p/none/t/none", "/p/none/nothing/here", "/p/none"):
