@@ -299,6 +299,16 @@ async def test_commands_begin_with_a_slash(fake, adapter, listener) -> None:
     assert kinds == [MessageType.COMMAND, MessageType.COMMAND, MessageType.TEXT]
 
 
+async def test_a_place_has_its_position_whether_it_is_sent_or_answered(fake, adapter, listener) -> None:
+    place = {"msgtype": "m.location", "geo_uri": "geo:51.5008,-0.1247;u=35"}
+    fake.events["$pier"] = text("$pier", "The pier", **place)
+    relation = {"m.in_reply_to": {"event_id": "$pier"}}
+    await fake.push(DM, text("$1", "The pier", **place), text("$2", "yes", **{"m.relates_to": relation}))
+    await eventually(lambda: len(listener.inbound) == 2)
+    sent, answer = listener.inbound
+    assert (sent.text, answer.reply_to_text) == ("Location: The pier (51.5008, -0.1247)",) * 2
+
+
 async def test_an_answer_to_us_is_addressed_and_knows_what_it_answers(fake, adapter, listener) -> None:
     fake.events["$ours"] = text("$ours", "what I said", sender=BOT)
     relation = {"m.in_reply_to": {"event_id": "$ours"}}

@@ -187,6 +187,8 @@ def test_other_bots_are_marked_as_bots() -> None:
         {"message": message(1, None, pinned_message=message(2, "x"))},
         {"my_chat_member": {}},
         {"poll": {"id": "1"}},
+        {"edited_message": message(1, None, location={"latitude": 1, "longitude": 2, "live_period": 60})},
+        {"edited_message": message(1, None, location={"latitude": 1, "longitude": 2})},
         {"callback_query": {"id": "1", "from": ADA, "inline_message_id": "x", "data": "y"}},
         {"callback_query": {"id": "1", "from": ADA, "message": message(1), "game_short_name": "y"}},
     ],
@@ -254,6 +256,23 @@ def test_each_item_of_an_album_is_a_message_of_its_own() -> None:
             },
             MessageType.LOCATION,
             "Location: Inn, Road 1 (1.000000, 2.000000)",
+        ),
+        (
+            {"location": {"latitude": 52.5, "longitude": 13, "live_period": 900}},
+            MessageType.LOCATION,
+            "Location when its live sharing began: 52.500000, 13.000000",
+        ),
+        (
+            {
+                "poll": {
+                    "question": "Hull?",
+                    "type": "quiz",
+                    "is_closed": True,
+                    "options": [{"text": "yes", "voter_count": 1}, {"text": "no", "voter_count": 2}],
+                }
+            },
+            MessageType.TEXT,
+            "Closed quiz: Hull?\n- yes (1 vote)\n- no (2 votes)",
         ),
         ({"contact": {"phone_number": "1"}}, MessageType.TEXT, "Contact: 1"),
         ({"dice": {"emoji": "🎲", "value": 4}}, MessageType.TEXT, "Dice 🎲: 4"),

@@ -75,12 +75,10 @@ class Page:
         self.last_id: str | None = None
 
     async def event(self) -> tuple[str, dict]:
-        """Return the next event: its name, and its data; a comment is an event too."""
+        """Return the name and the data of the next event."""
         name, data = "message", {}
         async for line in self._lines:
-            if line.startswith(":"):
-                name = "comment"
-            elif line.startswith("id: "):
+            if line.startswith("id: "):
                 self.last_id = line[4:]
             elif line.startswith("event: "):
                 name = line[7:]
@@ -443,7 +441,7 @@ async def test_an_open_page_sees_each_change_as_it_comes(adapter, gateway, clock
             assert (shown["id"], shown["text"], shown["draft"]) == (draft.message_id, "Hello, Ada", False)
             assert final.message_id == draft.message_id
             clock.set(clock.now() + 15_000)
-            assert (await page.event())[0] == "comment"
+            assert (await page.event())[0] == "alive"
             await adapter.delete_message("Ada", final.message_id)
             assert (await page.entry())["gone"] is True
 

@@ -41,9 +41,7 @@ MARKED = re.compile(
 )
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-SOURCE_PATH = re.compile(
-    r"`((?:src/postroom|src/mcp_agent_mail|tests|docs|benchmarks)/[\w./-]+?)(?:::(\w+))?`"
-)
+SOURCE_PATH = re.compile(r"`((?:src/postroom|import-names|tests|docs|benchmarks)/[\w./-]+?)(?:::(\w+))?`")
 
 SECONDS = 60
 """How long one block, or the start of a server, may take."""

@@ -217,7 +217,7 @@ async def command(trace: Trace, folder: Path) -> None:
     room = Room(folder, script("tell('answer')\n"))
     await room.run()
     asked = await room.activation(run="r2")
-    begins = replace(asked, control=replace(asked.control, is_noted=True))
+    begins = replace(asked, control=replace(asked.control, beginning=True))
     with trace.counting():
         await room.executor.run(begins, room.sink)
     await room.executor.close()

@@ -24,7 +24,7 @@ class Known:
     def __init__(self) -> None:
         self.of: dict[str, AnyRunner] = {"Ada": PROGRAM, "Bo": MODEL}
 
-    async def runner_of(self, agent_id: str) -> AnyRunner | None:
+    async def runner_of(self, agent_id: str, agent: object = None) -> AnyRunner | None:
         return self.of.get(agent_id)
 
 

@@ -161,7 +161,7 @@ async def test_a_server_speaks_answers_by_the_endpoint_that_its_file_names(
 class Known:
     """Fake runners: Bo has one, Di none, Flo one that does not read back, and others are not there."""
 
-    async def runner_of(self, agent_id: str) -> AnyRunner | None:
+    async def runner_of(self, agent_id: str, agent: object = None) -> AnyRunner | None:
         match agent_id.partition("@")[0]:
             case "Bo":
                 return Runner(argv=("x",), cwd="/work")

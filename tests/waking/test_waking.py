@@ -19,7 +19,7 @@ from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ToolCallResume
 from postroom.mail.context import Rules
-from postroom.mail.waking.completion import MOST_ANSWERS
+from postroom.mail.waking.answers import MOST_ANSWERS
 from postroom.mail.waking.prompts import clipped
 from waking_room import PROJECT, number
 
@@ -289,18 +289,18 @@ async def test_two_agents_do_not_thank_each_other_for_ever(room):
 
 async def test_whoever_began_a_thread_hears_how_it_ends_also_over_a_third(room):
     await room.people("Hal", "Ada", "Bo", runners=("Ada", "Bo"))
-    asked_bo = []
+    asked_bo, thread = [], asyncio.get_running_loop().create_future()
 
     async def act(activation):
         if activation.agent_id.startswith("Ada") and not asked_bo:
             asked_bo.append(1)
-            await room.send("Ada", "Bo", body="do the half of it", thread_id=thread)
+            await room.send("Ada", "Bo", body="do the half of it", thread_id=await thread)
             return done(activation, "I have asked Bo")
         return None
 
     room.agents.act = act
     sent = await room.send("Hal", "Ada", body="build it")
-    thread = sent["deliveries"][0]["payload"]["thread_id"]
+    thread.set_result(sent["deliveries"][0]["payload"]["thread_id"])
     await room.turn()
     assert await room.texts("Hal") == [("Ada", "I have asked Bo"), ("Ada", "Ada did it")]
     assert await room.texts("Bo") == [("Ada", "do the half of it")]

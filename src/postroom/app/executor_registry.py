@@ -24,6 +24,7 @@ from postroom.contracts.errors import (
     RunnerSecretMissing,
 )
 from postroom.contracts.executor import RunDispatchExecutor
+from postroom.contracts.mail import AddressedAgent
 from postroom.contracts.remote_runners import HttpRunner, ModelRunner
 from postroom.contracts.run_access import RunAccess
 from postroom.contracts.runner_fields import RunnerKind
@@ -37,6 +38,7 @@ from postroom.mail.run_tokens import RunTokens
 from postroom.mail.service import Mail
 from postroom.mail.waking.prompts import agent_of
 from postroom.mail.waking.runners import place_of, read_runner
+from postroom.ports import RunControl
 from postroom.services.calls import Calls
 from postroom.stores.mail.access import MailReads
 from postroom.stores.runs.ports import DispatchStore
@@ -69,8 +71,9 @@ class ExecutorsByRunner(SeveralExecutors):
             RunnerNotFound: nobody has said how this agent is run.
             InvalidRunner: its runner cannot be read, or nothing here executes that kind.
         """
-        agent_id = activation.agent_id or "default"
-        runner = await self._runners.runner_of(agent_id)
+        agent_id, control = activation.agent_id or "default", activation.control
+        agent = control.agent if isinstance(control, RunControl) else None
+        runner = await self._runners.runner_of(agent_id, agent)
         if runner is None:
             raise RunnerNotFound(f"agent {agent_id!r} has no runner", value=agent_id)
         return self._of(runner)
@@ -200,8 +203,10 @@ class ExecutorRegistry:
                 signing_secret(runner, self._environment)
                 return f"posts to {urlsplit(runner.url).netloc}"
 
-    async def runner_of(self, agent_id: str) -> AnyRunner | None:
+    async def runner_of(self, agent_id: str, agent: AddressedAgent | None = None) -> AnyRunner | None:
         """Return how an agent (`name@project`) is run; None when it is not run here.
+
+        `agent` is the agent, if it was read for the same run already.
 
         Raises:
             AgentNotFound: there is no such agent.
@@ -210,15 +215,14 @@ class ExecutorRegistry:
         name, _, slug = agent_id.partition("@")
 
         def look(tx: MailReads) -> str | None:
-            row_id = _row_of(tx, slug, name)
-            if row_id is None:
+            addressed = tx.agent_addressed(slug, name)
+            if addressed is None:
                 named = _addresses_of(tx, name)
                 remedy = f"use one of the agents named {name}: {', '.join(named)}" if named else None
                 raise AgentNotFound(f"there is no agent {agent_id!r}", value=agent_id, remedy=remedy)
-            kept = tx.runner(row_id)
-            return None if kept is None else kept.runner
+            return addressed.runner
 
-        kept = await self._mail.store.read(look)
+        kept = await self._mail.store.read(look) if agent is None else agent.runner
         return None if kept is None else read_runner(kept)
 
     def _agent_on(self, thread_id: str) -> str | None:
@@ -240,12 +244,15 @@ class ExecutorRegistry:
     async def _access_of(self, activation: RunActivation) -> AsyncIterator[RunAccess | None]:
         """Open this server to a run of an agent, by a token that ends with the run's program."""
         name, _, slug = (activation.agent_id or "").partition("@")
-        agent_id = await self._mail.store.read(lambda tx: _row_of(tx, slug, name)) if self._address else None
-        if agent_id is None:
+        control = activation.control
+        addressed = control.agent if isinstance(control, RunControl) and self._address else None
+        if addressed is None and self._address:
+            addressed = await self._mail.store.read(lambda tx: tx.agent_addressed(slug, name))
+        if addressed is None:
             yield None
             return
         token = new_run_token(self._server)
-        self._tokens.issue(token, agent_id=agent_id, agent=name, run_id=activation.run_id or "")
+        self._tokens.issue(token, agent_id=addressed.agent.id, agent=name, run_id=activation.run_id or "")
         try:
             yield RunAccess(
                 url=self._address,
@@ -266,12 +273,6 @@ class ExecutorRegistry:
         await self.results.close()
         await self._commands.close()
         await self._acp.close()
-
-
-def _row_of(tx: MailReads, slug: str, name: str) -> int | None:
-    project = tx.project(slug)
-    agent = None if project is None else tx.agent(project.id, name)
-    return None if agent is None else agent.id
 
 
 def _addresses_of(tx: MailReads, name: str) -> list[str]:

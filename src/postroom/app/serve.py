@@ -41,7 +41,7 @@ from postroom.contracts.errors import ConfigError, PostroomError
 from postroom.executors.remote import CALLBACKS, LARGEST_BODY
 from postroom.http_api.guard import Credentials, Guard, GuardRules, OpenPath
 from postroom.http_api.operations import FreshReadiness, LagMeter, measure_lag
-from postroom.http_api.operators import hook_routes, people_routes
+from postroom.http_api.operators import HOOKS, PEOPLE
 from postroom.http_api.other_servers import Believing
 from postroom.http_api.permissions import table
 from postroom.http_api.rest.routes import rest_paths
@@ -158,9 +158,9 @@ class Site:
                 calls=application.calls,
                 events=EventFollowing(application.mail, application.tokens.holds),
             ),
-            *hook_routes(Hooks(application.mail), Following(application.mail)),
+            *HOOKS.routes((Hooks(application.mail), Following(application.mail))),
             *callback_routes(CALLBACKS, application.executors.results, application.others),
-            *people_routes(self._people),
+            *PEOPLE.routes(self._people),
             *([] if application.gateway is None else application.gateway.routes()),
             *page_routes(
                 application.store.runs.store,

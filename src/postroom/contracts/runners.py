@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import PurePath
 from typing import Protocol
 
+from postroom.contracts.mail import AddressedAgent
 from postroom.contracts.messages import Json
 from postroom.contracts.remote_runners import HttpRunner, ModelRunner
 from postroom.contracts.runner_fields import (
@@ -253,8 +254,10 @@ def runner_of(plain: Mapping[str, Json], *, home: str | None = None) -> AnyRunne
 class Runners(Protocol):
     """Says how an agent is run."""
 
-    async def runner_of(self, agent_id: str) -> AnyRunner | None:
+    async def runner_of(self, agent_id: str, agent: AddressedAgent | None = None) -> AnyRunner | None:
         """Return the agent's runner, or None when none is declared; `agent_id` is the activation's.
+
+        `agent` is the agent, if it was read for the same run already.
 
         Raises:
             AgentNotFound: there is no such agent.

@@ -24,6 +24,7 @@ from postroom.contracts.inference import MISPLACED_RESULT
 from postroom.contracts.runs import RunRecord, TerminationKind, TerminationReason
 
 NO_ANSWER = "(The agent ended without an answer.)"
+ANSWER_NOT_STORED = "The answer to this message is not stored any more. Send the message again."
 STOPPED = "Stopped."
 NO_LONGER_ASKED = "Stopped. This question is no longer open."
 CUT_OFF = "(The answer is cut off: it reached the model's limit of tokens.)"

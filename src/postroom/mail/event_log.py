@@ -9,8 +9,8 @@
 Of a hidden copy nobody learns but its sender, its reader and the operator.
 """
 
-from collections.abc import Sequence
-from typing import Protocol, TypedDict
+from collections.abc import Callable, Sequence
+from typing import TypedDict
 
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import CursorAhead, CursorExpired
@@ -45,10 +45,8 @@ class EventsView(TypedDict):
     oldest: int
 
 
-class _Sight(Protocol):
-    """Says which entries a reader may see."""
-
-    def __call__(self, event: ProjectEvent) -> bool: ...
+_Sight = Callable[[ProjectEvent], bool]
+"""Says whether a reader may see an entry."""
 
 
 def fetch_events(context: ReadContext, asked: FetchEvents) -> EventsView:

@@ -358,7 +358,10 @@ def delivery_status(context: ReadContext, asked: DeliveryStatus) -> DeliveryView
     untouched = [one for one in shown if one.read_at is None and one.agent_id not in message_runs]
     woken = context.tx.with_runner([one.agent_id for one in untouched]) if untouched else {}
     is_held = [one for one in untouched if one.agent_id in woken and message.recalled_at is None]
-    held = open_questions.held(context.tx, message, is_held) | _on_its_way(context, message, untouched)
+    agents = context.tx.agents_by_id([one.agent_id for one in is_held]) if is_held else {}
+    held = open_questions.held(context.tx, message, is_held, agents) | _on_its_way(
+        context, message, untouched
+    )
     return {
         "message_id": message.id,
         "subject": message.subject,

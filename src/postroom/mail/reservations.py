@@ -379,7 +379,8 @@ def _tell_holder(
     """Write to a holder who is another; one who does not take the message finds the reason in the record."""
     holder = context.tx.agents_by_id([known.agent_id])[known.agent_id]
     addressees = [Addressee(project=project, agent=holder, kind="to")]
-    if holder.id == by.id or refusals(context, home, by, addressees):
+    reach = context.tx.reach(by.id, [holder.id])
+    if holder.id == by.id or refusals(context, home, by, addressees, reach=reach):
         return
     what = f"`{known.pattern}` (id {known.id})"
     notice = NewMessage(

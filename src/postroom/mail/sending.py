@@ -15,9 +15,9 @@ from postroom.contracts.errors import (
     TooLarge,
     UnknownThread,
 )
-from postroom.contracts.mail import Agent, Attachment, Message, Project, Reach, Recipient
+from postroom.contracts.mail import Agent, Message, Project, Reach, Recipient
 from postroom.mail.commands import RecallMessage, ReplyMessage, SendMessage
-from postroom.mail.contacts import Addressee, refusals
+from postroom.mail.contacts import Addressee, answered_by, refusals
 from postroom.mail.context import WriteContext
 from postroom.mail.identity import (
     acting_active,
@@ -181,7 +181,8 @@ def _everybody_else(
         )
     named = {one.agent.id for one in addressees} | {sender.id}
     others = [Addressee(project=project, agent=one, kind="to") for one in everyone if one.id not in named]
-    closed = refusals(context, project, sender, others)
+    reach = context.tx.reach(sender.id, [one.agent.id for one in others])
+    closed = refusals(context, project, sender, others, reach=reach)
     willing = [one for one in others if one.agent.id not in closed]
     return willing, [one.agent.name for one in others if one.agent.id in closed]
 
@@ -321,20 +322,36 @@ def _met(entries: Iterable[_Entry], participants: set[int]) -> set[int]:
 
 
 def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], skipped: list[str]) -> Sent:
-    """Store a message with its recipients, its outbox row and what wakes its readers, or nothing at all."""
+    """Store a message with its recipients and its outbox row, and wake its readers; or change nothing."""
     _check_size(context, new)
     tx = context.tx
     reach = tx.reach(new.sender.id, [one.agent.id for one in new.addressees])
-    refused = refusals(context, new.project, new.sender, new.addressees, reach=reach, reply_to=new.reply_to)
+    answered = answered_by(context, new.sender, new.reply_to)
+    refused = refusals(context, new.project, new.sender, new.addressees, reach=reach, answered=answered)
     if problems := [*bad, *refused.values()]:
         raise _invalid(problems)
     if not new.addressees:
         raise InvalidRecipients(
             "the message has no recipient", value=[], remedy="give at least one agent in `to`, `cc` or `bcc`"
         )
-    woken: list[tuple[Project, Agent]] = []
-    if context.waking is not None:
-        woken = [(one.project, one.agent) for one in new.addressees if reach[one.agent.id].is_woken]
+    message, woken = store_message(context, new, reach)
+    sent = _sent(context, new, message, reach)  # before a run starts with the message
+    wake_readers(context, new, message, woken)
+    return {**sent, "skipped": skipped}
+
+
+def store_message(
+    context: WriteContext, new: NewMessage, reach: Mapping[int, Reach]
+) -> tuple[Message, Sequence[tuple[Project, Agent]]]:
+    """Store a message that its addressees accept, with its recipients and its outbox row.
+
+    Return the message, and the readers that it has yet to wake.
+
+    Raises:
+        ThreadsNeeded, QueueFull: As `Waking.expect` says; nothing was written.
+    """
+    tx = context.tx
+    woken = [(one.project, one.agent) for one in new.addressees if reach[one.agent.id].is_woken]
     if context.waking is not None and woken:
         reply_to = None if new.reply_to is None else new.reply_to.id
         sender_id = new.sender.id
@@ -358,47 +375,45 @@ def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], sk
         tx.note_answer(message.id, new.answering_run)
     for one in new.addressees:
         tx.insert_recipient(message.id, one.agent, one.kind)
-    attachments = _attached(context, message) if context.loaded else []
-    to_archive(context, "message", message.id, new.project.id)
-    sent = _sent(context, new, message, attachments, reach)  # before a run begins with it
-    if context.waking is not None and woken:
-        context.waking.wake(message, new.sender, woken)
-    return {**sent, "skipped": skipped}
-
-
-def _attached(context: WriteContext, message: Message) -> list[Attachment]:
-    """Store what was loaded with a message."""
-    attachments: list[Attachment] = []
     for loaded in context.loaded:
-        context.tx.insert_blob(loaded.attachment.sha256, loaded.content)
+        tx.insert_blob(loaded.attachment.sha256, loaded.content)
         if loaded.preview is not None and loaded.attachment.preview_sha256 is not None:
-            context.tx.insert_blob(loaded.attachment.preview_sha256, loaded.preview)
-        context.tx.insert_attachment(message.id, loaded.attachment)
-        attachments.append(loaded.attachment)
-    return attachments
+            tx.insert_blob(loaded.attachment.preview_sha256, loaded.preview)
+        tx.insert_attachment(message.id, loaded.attachment)
+    to_archive(context, "message", message.id, new.project.id)
+    return message, woken
 
 
-def _sent(
-    context: WriteContext,
-    new: NewMessage,
-    message: Message,
-    attachments: Sequence[Attachment],
-    reach: Mapping[int, Reach],
-) -> Sent:
-    """Return what a sender is told of a message."""
-    recipients: list[Recipient] = []
-    for one in new.addressees:
-        reader = Recipient(
+def wake_readers(
+    context: WriteContext, new: NewMessage, message: Message, woken: Sequence[tuple[Project, Agent]]
+) -> None:
+    """Wake the readers of a message that was stored in this change, or have them woken after its commit."""
+    if not woken:
+        return
+    if context.waking is None:
+        context.tx.wake_later()
+        return
+    is_answer = new.answering_run is not None
+    context.waking.wake(message, new.project, new.sender, woken, is_answer=is_answer)
+
+
+def _sent(context: WriteContext, new: NewMessage, message: Message, reach: Mapping[int, Reach]) -> Sent:
+    """Return the view of a message that its sender gets."""
+    recipients = [
+        Recipient(
             message_id=message.id,
             agent_id=one.agent.id,
             name=one.agent.name,
             project_slug=one.project.slug,
             kind=one.kind,
         )
-        recipients.append(reader)
+        for one in new.addressees
+    ]
     home = new.project.slug
+    attachments = [one.attachment for one in context.loaded]
     payload = message_view(message, recipients, attachments, viewer=new.sender, home_slug=home, bodies=False)
-    seen = _seen_by(context.tx, message, recipients, reach)
+    agents = {one.agent.id: one.agent for one in new.addressees}
+    seen = _seen_by(context.tx, message, recipients, reach, agents, starts_thread=new.thread_id is None)
     deliveries: dict[str, Delivery] = {}
     for reader in recipients:
         slug = reader.project_slug
@@ -411,17 +426,26 @@ def _sent(
 
 def how_seen(tx: RecordReads, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
     """Return how each of these will see the message, by the reader's id, as far as that is known now."""
-    return _seen_by(tx, message, readers, tx.reach(message.sender_id, [one.agent_id for one in readers]))
+    ids = [one.agent_id for one in readers]
+    return _seen_by(tx, message, readers, tx.reach(message.sender_id, ids), tx.agents_by_id(ids))
 
 
 def _seen_by(
-    tx: RecordReads, message: Message, readers: Sequence[Recipient], reach: Mapping[int, Reach]
+    tx: RecordReads,
+    message: Message,
+    readers: Sequence[Recipient],
+    reach: Mapping[int, Reach],
+    agents: Mapping[int, Agent],
+    *,
+    starts_thread: bool = False,
 ) -> dict[int, str]:
-    """Return how each of these will see the message."""
+    """Return how each reader will see the message; no run has messages of a thread that it starts."""
     woken = {agent_id for agent_id, one in reach.items() if one.is_woken}
-    at_work = tx.working_on(list(woken), message.project_id, message.thread_id) if woken else set[int]()
+    at_work = set[int]()
+    if woken and not starts_thread:
+        at_work = tx.working_on(list(woken), message.project_id, message.thread_id)
     run = [one for one in readers if one.agent_id in woken and one.project_slug != PEOPLE_SLUG]
-    held = open_questions.held(tx, message, run)
+    held = open_questions.held(tx, message, run, agents)
     seen: dict[int, str] = {}
     for one in readers:
         if one.agent_id in at_work and _is_steered(tx, one.agent_id):

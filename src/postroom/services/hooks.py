@@ -187,9 +187,7 @@ class Hooks:
                 note(context)
             return decided.answer
 
-        answer = await self._mail.store.write(change)
-        self._mail.wake_readers()
-        return answer
+        return await self._mail.store.write(change)
 
     async def _awaited(self, event: _Event, caller: Caller) -> HookAnswer:
         """Answer `tell` when mail came for it when idle, `unknown` to end the wait, `silent` after a while.

@@ -9,8 +9,7 @@ from postroom.contracts.errors import InvalidArgument, UnknownRun
 from postroom.contracts.work import ChatWork
 from postroom.services.cut_ids import whole_id
 from postroom.web import links
-from postroom.web.forms import read_form, see
-from postroom.web.runs import RunForm
+from postroom.web.forms import RunForm, read_form, see
 from postroom.web.serving import choice
 from postroom.web.site import Shown, WorkingSite
 

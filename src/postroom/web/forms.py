@@ -118,6 +118,13 @@ def remember_name(request: Request, answer: Response, name: str) -> None:
         )
 
 
+class RunForm(msgspec.Struct):
+    """What a person decides about a run."""
+
+    do: str = ""
+    run: str = ""
+
+
 async def _body(request: Request, limit: int) -> tuple[bytes, bool]:
     """Return the body of a request, and whether it is cut after `limit` bytes.
 

@@ -11,12 +11,12 @@ from starlette.responses import Response
 from postroom.contracts.errors import InvalidArgument, StoreCorrupt, UnknownMessage
 from postroom.contracts.mail import Attachment, Project, is_content_of
 from postroom.contracts.work import Waiting
-from postroom.mail import conversation, sending
+from postroom.mail import conversation
 from postroom.stores.mail.access import MailReads
 from postroom.stores.transaction import Transaction
 from postroom.web import files, links
 from postroom.web.forms import read_form, see
-from postroom.web.reading import ShownMessage, bodies_of, known_project, slugs_of
+from postroom.web.reading import ShownMessage, bodies_of, how_seen, known_project, slugs_of
 from postroom.web.reading import message as message_of
 from postroom.web.serving import NUMBER, number
 from postroom.web.site import Site, WorkingSite
@@ -50,12 +50,6 @@ async def message(site: Site, request: Request) -> Response:
     found = await site.read(request, look)
     bodies = await site.markdown.render(*found.values["texts"])
     return await site.draw(request, "message", found, bodies=bodies)
-
-
-def how_seen(reads: MailReads, shown: ShownMessage) -> list[tuple[str, str]]:
-    """Return the readers of a message that may be shown, each with how it will see the message."""
-    seen = sending.how_seen(reads, shown.message, shown.recipients)
-    return [(one.name, seen[one.agent_id]) for one in shown.recipients]
 
 
 def _slug_of_thread(reads: MailReads, project: Project, shown: ShownMessage) -> str:

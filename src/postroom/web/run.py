@@ -17,8 +17,8 @@ from postroom.stores.mail.access import MailReads
 from postroom.stores.transaction import Transaction
 from postroom.web import files, links
 from postroom.web.forms import see
-from postroom.web.reading import references
-from postroom.web.runs import decide, known_run, subjects_of
+from postroom.web.reading import references, subjects_of
+from postroom.web.runs import decide, known_run
 from postroom.web.serving import choice, number
 from postroom.web.site import WorkingSite
 from postroom.web.timeline_axis import lasts

@@ -29,12 +29,13 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.project_log import EVENT_KINDS
 from postroom.contracts.quoting import sentence
+from postroom.mail.conversation import awaited
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.web import links
-from postroom.web.files import asset_link, shown_as
+from postroom.web.files import asset_link
 from postroom.web.frame import EMPTY, Face, Frame
-from postroom.web.reading import awaited
+from postroom.web.reading import shown_as
 from postroom.web.wording import (
     absolute,
     clip,

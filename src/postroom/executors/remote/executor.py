@@ -10,15 +10,13 @@ posts the same run under the same key, and is told its result.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from postroom.concurrency import SystemTimer, Tasks, within
-from postroom.contracts.accepting import Accept
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink, RunIdentity, RunStart
 from postroom.contracts.clock import Clock, SystemClock, Timer, milliseconds
-from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.errors import (
     AgentNotFound,
     InvalidActivation,
@@ -34,8 +32,6 @@ from postroom.contracts.errors import (
     WrongSignature,
 )
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
-from postroom.contracts.messages import Message
-from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.remote_runners import HttpRunner
 from postroom.contracts.runners import Runners
 from postroom.contracts.runs import RunRecord, TerminationReason
@@ -45,8 +41,8 @@ from postroom.executors.files import without_files
 from postroom.executors.remote.client import RemoteClient, check_installed
 from postroom.executors.remote.wire import Result, cancel_body, judge, result_of, run_body
 from postroom.log import get_logger
+from postroom.ports import RunEffects
 from postroom.stores.runs.ports import DispatchStore
-from postroom.stores.transaction import Transaction
 
 _LOG = get_logger(__name__)
 CANCEL_MS: Final = 5_000
@@ -87,7 +83,7 @@ class _Execution:
         return True
 
 
-class RemoteExecutor(RunDispatchExecutor):
+class RemoteExecutor(RunDispatchExecutor, RunEffects):
     """Runs each agent by the server that its runner names.
 
     `secret_of` gives the secret that a runner names, `agent_on` the agent that runs a thread, `address` the
@@ -302,23 +298,6 @@ class RemoteExecutor(RunDispatchExecutor):
             execution.senders -= 1
             if execution.ended.is_set() and not execution.senders:
                 self._forget(execution)
-
-    def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
-        """Write nothing: only an end is told."""
-        return False
-
-    def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
-        """Write nothing."""
-
-    def put_back(self, tx: Transaction, row: RunDispatch) -> None:
-        """Write nothing: only an end is told."""
-
-    def withdraw(self, tx: Transaction, run: RunRecord) -> None:
-        """Write nothing: only an end is told."""
-
-    def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:
-        """Return no effects."""
-        return ()
 
     def stored(self, run: RunRecord) -> None:
         """Hear that the end of a run is durable."""

@@ -19,6 +19,7 @@ from postroom.gateway.events import (
     SendErrorKind,
     SendResult,
 )
+from postroom.gateway.platforms.safe_text import poll_in_words
 from postroom.gateway.session import Platform, SessionSource
 
 LONGEST_NONCE = 25
@@ -403,9 +404,9 @@ def _words(found: Mapping[str, Any]) -> str:
 def _parts(found: Mapping[str, Any]) -> Iterator[str]:
     """Yield what a poll and the blocks of a message say."""
     if isinstance(poll := found.get("poll"), dict):
-        answers = [_inner(one, "poll_media") for one in _mappings(poll, "answers")]
-        lines = [f"- {_text(one, 'text') or ''}" for one in answers]
-        yield "\n".join((f"Poll: {_text(_inner(poll, 'question'), 'text') or ''}", *lines))
+        answers = (_text(_inner(one, "poll_media"), "text") for one in _mappings(poll, "answers"))
+        # Without the votes: Discord edits the message when a poll ends, and nobody has changed its words.
+        yield poll_in_words(_text(_inner(poll, "question"), "text"), ((one, None) for one in answers))
     waiting = list(_mappings(found, "components"))
     while waiting:
         part = waiting.pop(0)

@@ -23,6 +23,7 @@ from postroom.gateway.events import (
     SendErrorKind,
 )
 from postroom.gateway.platforms.base import Metadata
+from postroom.gateway.platforms.safe_text import poll_in_words
 from postroom.gateway.session import Platform, SessionSource
 
 _OK: Final = 200
@@ -305,7 +306,10 @@ def read_update(update: Json, me: Me) -> Posted | ButtonPress | Moved | None:
         if name in update:
             if (moved := _moved(_object(update, name), me)) is not None:
                 return moved
-            event = read_message(_object(update, name), me)
+            message = _object(update, name)
+            if name in EDITS and "location" in message:
+                return None  # a live location that has moved; nobody can edit another one
+            event = read_message(message, me)
             return None if event is None else Posted(event=event, edited=name in EDITS)
     return _press(_object(update, "callback_query"), me) if "callback_query" in update else None
 
@@ -511,8 +515,10 @@ def _contact(contact: dict[str, Json]) -> str:
 def _poll(poll: dict[str, Json]) -> str:
     options = poll.get("options")
     listed = [one for one in options if isinstance(one, dict)] if isinstance(options, list) else []
-    lines = [f"- {_words(one, 'text')} ({_number(one.get('voter_count')) or 0} votes)" for one in listed]
-    return "\n".join((f"Poll: {_words(poll, 'question') or ''}", *lines))
+    answers = ((_words(one, "text"), _number(one.get("voter_count")) or 0) for one in listed)
+    kind = "Quiz" if poll.get("type") == "quiz" else "Poll"
+    kind = f"Closed {kind.lower()}" if poll.get("is_closed") is True else kind
+    return poll_in_words(_words(poll, "question"), answers, kind=kind)
 
 
 def _dice(dice: dict[str, Json]) -> str:
@@ -568,7 +574,8 @@ def _place(location: dict[str, Json], *named: str | None) -> _Said:
         raise InvalidArgument("a location of Telegram has no coordinates")
     at = f"{degrees[0]:.6f}, {degrees[1]:.6f}"
     words = ", ".join(part for part in named if part)
-    return _Said(kind=MessageType.LOCATION, text=f"Location: {words} ({at})" if words else f"Location: {at}")
+    kind = "Location when its live sharing began" if "live_period" in location else "Location"
+    return _Said(kind=MessageType.LOCATION, text=f"{kind}: {words} ({at})" if words else f"{kind}: {at}")
 
 
 _CONTENT: Final[dict[str, Callable[[Any], _Said]]] = {

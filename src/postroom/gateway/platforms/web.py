@@ -409,8 +409,7 @@ class WebAdapter(HttpAdapter):
         uploaded[file.sha256] = file
         while len(uploaded) > MOST_UPLOADED:
             uploaded.popitem(last=False)
-        shown = {"id": file.sha256, "name": file.name, "type": file.media_type, "size": file.size}
-        return json_response(shown, 201)
+        return json_response(file.shown(), 201)
 
     async def _file(self, request: Request) -> Response:
         """Give a file that this person's chat shows; only pictures that cannot act are shown by a browser."""

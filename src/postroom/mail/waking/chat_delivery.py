@@ -9,7 +9,7 @@ from postroom.mail.context import Caller
 from postroom.mail.outgoing import woken_by
 from postroom.mail.people import name_person, visitor_of
 from postroom.mail.projects import HUMAN, PEOPLE_KEY, PEOPLE_SLUG, VISITOR
-from postroom.mail.waking.completion import RunCompletion
+from postroom.mail.waking.answers import RunCompletion
 from postroom.stores.mail.access import MailReads, MailWrites
 
 if TYPE_CHECKING:
@@ -62,7 +62,6 @@ class StoredChatDelivery:
                 told.told(self._mail.context(tx, Caller()))
 
         await self._mail.store.write(change)
-        self._mail.wake_readers()
 
     async def prefer(self, chats: Sequence[ChatAddress]) -> str:
         """Have what is written to the person who is reached in one of these chats come to the first of them.
@@ -87,9 +86,7 @@ class StoredChatDelivery:
                 tx.put_chat_address(people[0].id, chats[0], now=tx.now())
             return f"{HUMAN}{people[0].name}"
 
-        person = await self._mail.store.write(change)
-        self._mail.wake_readers()
-        return person
+        return await self._mail.store.write(change)
 
     async def reply(self, chats: Sequence[ChatAddress], message: int, text: str, *, key: str) -> str:
         """Answer a message for the person who is reached in one of these chats, which are all theirs.

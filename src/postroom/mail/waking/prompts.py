@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
 
-from postroom.contracts.mail import Agent, Message
+from postroom.contracts.mail import Message
 from postroom.contracts.quoting import between, one_line, quoted, readable
 from postroom.contracts.tools import ToolCallResume
 
@@ -50,11 +50,6 @@ class Origin:
 def agent_thread(slug: str, name: str, lane: int = 0) -> str:
     """Return a thread of runs of an agent; runs of one lane take turns."""
     return f"{AGENT_THREAD}{slug}/{name}" + (f"{_LANE}{lane}" if lane else "")
-
-
-def agent_threads(slug: str, agent: Agent) -> list[str]:
-    """Return the threads of runs of an agent: as many as may execute at once."""
-    return [agent_thread(slug, agent.name, lane) for lane in range(agent.runs_at_once)]
 
 
 def lane_of(mail_thread: str, runs_at_once: int) -> int:
