@@ -7,9 +7,9 @@ from typing import Any, Final
 from starlette.routing import BaseRoute, Mount, Route
 
 from from_code.markdown import table
-from postroom.app.gateway_platforms import PLATFORMS
 from postroom.contracts.clock import SystemClock
 from postroom.executors.remote import CALLBACKS
+from postroom.gateway.platforms import adapter_of
 from postroom.gateway.session import Platform
 from postroom.http_api import guard
 from postroom.http_api.operators import HOOKS, PEOPLE
@@ -151,7 +151,7 @@ def page() -> str:
         (
             f"`{path}`",
             f"`{platform.value}`",
-            f"{PLATFORMS[platform].largest_body} bytes",
+            f"{adapter_of(platform).largest_body} bytes",
             CHANNEL_WORDS[platform],
         )
         for platform, path in CHANNEL_PATHS.items()

@@ -25,10 +25,10 @@ from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
-from postroom.gateway.config import DeliveryConfig, GatewayConfig, PlatformConfig
+from postroom.gateway.config import DeliveryConfig, GatewayConfig
 from postroom.gateway.files import ChatFiles
 from postroom.gateway.gateway import Gateway
-from postroom.gateway.platforms.telegram import TelegramAdapter
+from postroom.gateway.platforms.telegram import TelegramAdapter, TelegramOptions
 from postroom.gateway.replies import ChatEffects
 from postroom.gateway.session import Platform
 from postroom.gateway.sessions import Sessions
@@ -76,9 +76,7 @@ def configured(api: str, port: int | None) -> GatewayConfig:
     extra: dict[str, Any] = {"base_url": api, "poll_seconds": 5}
     if port is not None:
         extra["webhook_url"] = f"https://127.0.0.1:{port}/telegram"
-    telegram = PlatformConfig(
-        enabled=True, token=TOKEN, api_key=SECRET, allow={"*": PersonRole.OWNER}, extra=extra
-    )
+    telegram = TelegramOptions(token=TOKEN, api_key=SECRET, allow={"*": PersonRole.OWNER}, **extra)
     return GatewayConfig(
         platforms={Platform.TELEGRAM: telegram},
         delivery=DeliveryConfig(

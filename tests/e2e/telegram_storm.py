@@ -32,9 +32,9 @@ from postroom.contracts.agent_events import TextDelta
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.dispatch.mailbox import Mailbox
-from postroom.gateway.config import GatewayConfig, PlatformConfig
+from postroom.gateway.config import GatewayConfig
 from postroom.gateway.gateway import Gateway
-from postroom.gateway.platforms.telegram import TelegramAdapter
+from postroom.gateway.platforms.telegram import TelegramAdapter, TelegramOptions
 from postroom.gateway.replies import ChatEffects
 from postroom.gateway.session import Platform
 from postroom.gateway.sessions import Sessions
@@ -163,12 +163,7 @@ async def storm(folder: Path, *, waves: int, speed: float) -> Figures:
 
 
 async def _served(fake: StrictTelegram, store: SqliteStore, clock: HurriedTime, waves: int) -> Figures:
-    telegram = PlatformConfig(
-        enabled=True,
-        token=TOKEN,
-        allow={"*": PersonRole.OWNER},
-        extra={"base_url": fake.url, "poll_seconds": 1},
-    )
+    telegram = TelegramOptions(token=TOKEN, allow={"*": PersonRole.OWNER}, base_url=fake.url, poll_seconds=1)
     config = GatewayConfig(platforms={Platform.TELEGRAM: telegram}, drain=timedelta(0))
     runs, chat, relay, stopping = store.runs, store.chat, Relay(store.runs.store, {}), asyncio.Event()
     adapter = TelegramAdapter(telegram, clock=clock, timer=clock)
