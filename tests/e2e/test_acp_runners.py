@@ -97,18 +97,6 @@ def test_a_message_is_answered_and_a_permission_is_given_by_a_person_through_a_r
     assert "Traceback" not in server.log()
 
 
-def test_whoever_wrote_learns_why_an_agent_failed(server: RunningServer, tmp_path: Path) -> None:
-    folder = tmp_path / "yard"
-    folder.mkdir()
-    with server.line() as line:
-        crew(line, folder, "say('so far'); stop = 'refusal'")
-        send(line, folder, "Bo", "k")
-        inbox = {"project_key": str(folder), "agent_name": "Hal", "after": 0}
-        [answer] = shown(lambda: line.tool("fetch_inbox", **inbox))
-    assert answer["importance"] == "high"
-    assert "it refused to continue (refusal); its last text: so far" in answer["body_md"]
-
-
 def test_what_a_killed_server_leaves_is_ended_by_the_next_and_the_message_is_answered_once(
     server: RunningServer, tmp_path: Path
 ) -> None:
