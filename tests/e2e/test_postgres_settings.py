@@ -160,7 +160,7 @@ def test_a_user_without_a_right_to_the_tables_is_refused_with_what_to_grant(
             run = partial(
                 run_here, environment={**plain_environment(tmp_path), "POSTROOM_DATABASE_SCHEMA": name}
             )
-            refused(url, CONFIGURATION, f"the user {name} has no right to {told}", tmp_path, run)
+            refused(url, CONFIGURATION, f"the user {name} lacks {told}", tmp_path, run)
             grant = "; ".join(
                 f'GRANT {right} IN SCHEMA "{name}" TO "{name}"' for right in (TABLES, SEQUENCES)
             )
