@@ -24,7 +24,7 @@ _FIRST_ORDERS: Final = 8
 
 
 WrittenEffect = tuple[str, OutboxDraft, str, int | None]
-"""An effect's id, its draft, its payload as text, and for how many ms this process claims it; None: it waits."""
+"""An effect's id, its draft, its payload as text, and the ms of its claim by this process; None: it waits."""
 NewEffects = Sequence[tuple[OutboxMessage, str]]
 """Effects that were not stored before, each with its payload as text."""
 
