@@ -1,19 +1,18 @@
 """The page of the HTTP addresses: every route, and for whom the door opens."""
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from starlette.routing import BaseRoute, Mount, Route
 
 from from_code.markdown import table
-from postroom.app.gateway_platforms import PLATFORMS
 from postroom.contracts.clock import SystemClock
 from postroom.executors.remote import CALLBACKS
+from postroom.gateway.platforms import adapter_of
 from postroom.gateway.session import Platform
-from postroom.http_api import guard
+from postroom.http_api import permissions
+from postroom.http_api.administration import Who
 from postroom.http_api.operators import HOOKS, PEOPLE
-from postroom.http_api.permissions import ADDRESSES
 from postroom.http_api.routes import callback_routes, routes
 from postroom.http_api.sessions import LoginService
 from postroom.services.login_codes import LoginCodes, Sessions
@@ -63,7 +62,7 @@ ROUTE_WORDS: Final = {
     "/attachments/{sha256}": "An attachment's bytes, to be stored. `?message=` names a message that has it.",
     "/previews/{sha256}": "A picture, to be shown within a page. `?message=` names a message that has it.",
     "/static/{name}": "Style sheets, scripts and the icon.",
-    **{one.path: one.words for one in ADDRESSES},
+    **{one.path: one.words for one in permissions.ADDRESSES},
 }
 MCP: Final = (
     "`/mcp`",
@@ -151,7 +150,7 @@ def page() -> str:
         (
             f"`{path}`",
             f"`{platform.value}`",
-            f"{PLATFORMS[platform].largest_body} bytes",
+            f"{adapter_of(platform).largest_body} bytes",
             CHANNEL_WORDS[platform],
         )
         for platform, path in CHANNEL_PATHS.items()
@@ -190,6 +189,10 @@ channel what it asks for. Each with all below it:
 """
 
 
+WHO: Final = {one.path.replace(":path}", "}"): one.who for one in permissions.table()}
+WHO_WORDS: Final = {Who.ANYONE: "anyone", Who.PEOPLE: "operator, logged-in people"}
+
+
 def _paths(found: Sequence[BaseRoute], base: str = "") -> Iterator[tuple[str, list[str]]]:
     for one in found:
         if isinstance(one, Mount):
@@ -203,13 +206,8 @@ def _is_oauth(path: str) -> bool:
 
 
 def _route(path: str, methods: Sequence[str]) -> tuple[str, str, str, str]:
-    concrete = re.sub(r"\{\w+\}", "x", path)
     if path.startswith(CALLBACKS):
         who = "who signs with the agent's secret"
-    elif guard._is_public(concrete, "/mcp"):  # noqa: SLF001 - the door's own decision
-        who = "anyone"
-    elif guard._is_interface(concrete, "/mcp"):  # noqa: SLF001 - as above
-        who = "operator"
     else:
-        who = "operator, logged-in people"
+        who = WHO_WORDS.get(WHO[path], "operator")
     return f"`{path}`", ", ".join(methods), who, ROUTE_WORDS[path]

@@ -34,6 +34,7 @@ from channels.fake_telegram import (
 )
 from channels.fetching import fetched, sending
 from channels.http_room import endless, status_of
+from platform_tables import table_of
 from postroom.contracts.errors import (
     ConfigError,
     InvalidRecord,
@@ -41,7 +42,6 @@ from postroom.contracts.errors import (
     StoreUnavailable,
     TooLarge,
 )
-from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
     Attachment,
     Button,
@@ -57,6 +57,7 @@ from postroom.gateway.platforms.telegram import (
     SECRET_HEADER,
     WEBHOOK_PATH,
     TelegramAdapter,
+    TelegramOptions,
 )
 from postroom.gateway.platforms.telegram_markdown import markdown_v2
 from postroom.gateway.session import Platform
@@ -88,12 +89,8 @@ def kept() -> Listener:
 def made(
     fake: FakeTelegram, clock: ManualClock, *, token: str | None = TOKEN, **extra: Any
 ) -> TelegramAdapter:
-    config = PlatformConfig(
-        enabled=True,
-        token=token,
-        api_key=SECRET if "webhook_url" in extra else None,
-        extra={"base_url": fake.url, **extra},
-    )
+    secret = SECRET if "webhook_url" in extra else None
+    config = TelegramOptions(token=token, api_key=secret, **{"base_url": fake.url, **extra})
     return Hurried(config, clock=clock, timer=clock, random=Random(1))
 
 
@@ -205,14 +202,14 @@ async def test_what_is_no_bot_api_is_named(fake, clock) -> None:
 )
 def test_a_wrong_setting_is_named_when_it_is_made(extra) -> None:
     with pytest.raises(ConfigError, match=next(iter(extra))) as caught:
-        TelegramAdapter(PlatformConfig(token=TOKEN, extra=extra))
+        table_of(TelegramOptions, token=TOKEN, **extra)
     assert caught.value.remedy
 
 
 @each_row("secret", [None, "", "two words", "x" * 257, "naïve"])
 def test_a_webhook_without_a_secret_is_refused(secret) -> None:
     with pytest.raises(ConfigError, match="secret") as caught:
-        TelegramAdapter(PlatformConfig(token=TOKEN, api_key=secret, extra={"webhook_url": HOOK}))
+        TelegramOptions(token=TOKEN, api_key=secret, webhook_url=HOOK)
     assert "webhook_secret_env" in caught.value.remedy
 
 

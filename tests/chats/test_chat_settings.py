@@ -2,12 +2,11 @@
 
 from datetime import timedelta
 
-from gateway_room import CONFIG, Agent, all_answered, at_work, settled
+from gateway_room import CONFIG, Agent, all_answered, at_work, settled, with_rules
 from postroom.contracts.inference import CallerRequest
 from postroom.contracts.records import replace
 from postroom.gateway import wording
 from postroom.gateway.config import ChatRules
-from postroom.gateway.session import Platform
 
 
 async def said(room, gateway, channel, text, **details):
@@ -26,9 +25,7 @@ def asked_of(agent):
 
 async def test_model_and_instructions_go_with_each_message_of_the_chat(room) -> None:
     agent, rules = Agent(), ChatRules(model="small", instructions="Be brief.")
-    gateway, channel = await room.open(
-        agent, config=replace(CONFIG, chats={(Platform.TELEGRAM, "12345"): rules})
-    )
+    gateway, channel = await room.open(agent, config=with_rules({"12345": rules}))
     await said(room, gateway, channel, "one")
     assert asked_of(agent) == ("small", "Be brief.")
     await said(room, gateway, channel, "two", chat="99")
@@ -79,9 +76,7 @@ async def test_without_offered_models_the_command_says_how_to_offer_them(room) -
 async def test_an_edited_message_asks_what_its_chat_asks(room) -> None:
     agent = Agent()
     rules = ChatRules(model="small")
-    gateway, channel = await room.open(
-        agent, config=replace(CONFIG, chats={(Platform.TELEGRAM, "12345"): rules})
-    )
+    gateway, channel = await room.open(agent, config=with_rules({"12345": rules}))
     agent.free.clear()
     await at_work(agent, channel, "first")
     second = await channel.say("second")

@@ -6,19 +6,17 @@ from datetime import timedelta
 from hashlib import sha256
 from typing import Any
 
-from gateway_room import CONFIG, Agent, settled
+from gateway_room import Agent, settled, with_rules
 from postroom.contracts.chat import CHAT_KIND
 from postroom.contracts.errors import ContactBlocked, StoreUnavailable, UnknownMessage
 from postroom.contracts.mail import Attachment
 from postroom.contracts.people import ChatAddress, ChatWords
-from postroom.contracts.records import replace
 from postroom.gateway import wording
 from postroom.gateway.config import ChatRules, DeliveryConfig
 from postroom.gateway.delivery import MailOutbox
 from postroom.gateway.events import SendErrorKind, SendResult
 from postroom.gateway.platforms.base import UNKNOWN_ACCOUNT
 from postroom.gateway.quiet import QuietHours
-from postroom.gateway.session import Platform
 
 PIER = ChatAddress(platform="telegram", chat_id="12345")
 
@@ -240,7 +238,7 @@ async def held_back(room, gateway, *, until):
 
 async def test_messages_of_agents_wait_for_the_end_of_quiet_hours_and_urgent_ones_do_not(room) -> None:
     mail, quiet = FakeMail(), await asyncio.to_thread(QuietHours.parse, "22:00-07:00 UTC")
-    config = replace(CONFIG, chats={(Platform.TELEGRAM, PIER.chat_id): ChatRules(quiet=quiet)})
+    config = with_rules({PIER.chat_id: ChatRules(quiet=quiet)})
     night = 1_700_000_000_000 // 86_400_000 * 86_400_000 + 23 * 3_600_000
     room.clock.set(night)
     gateway, channel, outbox = await opened(room, mail, config=config)

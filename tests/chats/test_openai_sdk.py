@@ -36,9 +36,9 @@ from postroom.contracts.run_stores import ThreadQuery
 from postroom.contracts.runs import TerminationKind, TerminationReason, Usage
 from postroom.executors.activations import prompt_of
 from postroom.gateway import wording
-from postroom.gateway.config import BusyConfig, BusyPolicy, GatewayConfig, PlatformConfig
+from postroom.gateway.config import BusyConfig, BusyPolicy, GatewayConfig
 from postroom.gateway.gateway import Gateway
-from postroom.gateway.platforms.api_server import ApiServerAdapter
+from postroom.gateway.platforms.api_server import ApiServerAdapter, ApiServerOptions
 from postroom.gateway.platforms.api_server_shapes import failure_of
 from postroom.gateway.session import Platform
 from postroom.runtime import (
@@ -53,7 +53,7 @@ from runtime.room import call, calls
 
 KEY = "sk-of-the-harbour-1"
 ADA = {"conversation": "ada"}
-CONFIG = GatewayConfig(platforms={Platform.API_SERVER: PlatformConfig(enabled=True, api_key=KEY)})
+CONFIG = GatewayConfig(platforms={Platform.API_SERVER: ApiServerOptions(api_key=KEY)})
 TOOL = {
     "type": "function",
     "function": {
@@ -607,9 +607,7 @@ async def test_an_agent_that_is_a_program_refuses_tools_by_name(room) -> None:
 # What it asks again.
 
 
-IMPATIENT = replace(
-    CONFIG, platforms={Platform.API_SERVER: PlatformConfig(enabled=True, api_key=KEY, extra={"timeout_s": 1})}
-)
+IMPATIENT = replace(CONFIG, platforms={Platform.API_SERVER: ApiServerOptions(api_key=KEY, timeout_s=1)})
 """The server answers 504 after a second, and the run goes on."""
 
 

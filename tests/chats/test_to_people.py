@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from chats.test_delivery import FINAL
-from gateway_room import CONFIG, Agent, all_answered, both_engines, settled
+from gateway_room import CONFIG, Agent, all_answered, both_engines, settled, with_rules
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import StoreUnavailable
 from postroom.contracts.people import ChatAddress
@@ -15,7 +15,6 @@ from postroom.gateway import wording
 from postroom.gateway.config import ChatRules, Route
 from postroom.gateway.delivery import MailOutbox
 from postroom.gateway.quiet import QuietHours
-from postroom.gateway.session import Platform
 from postroom.mail.context import Caller, Rules
 from postroom.mail.people import name_person
 from postroom.mail.projects import PEOPLE_SLUG
@@ -107,8 +106,8 @@ async def test_the_person_has_it_in_the_chat_that_they_prefer_and_answers_with_r
 async def test_quiet_hours_of_the_person_hold_what_is_said_and_those_of_the_chat_no_answer(
     room, prepared_stores
 ) -> None:
-    chats = {(Platform.TELEGRAM, "999"): QUIET, (Platform.TELEGRAM, "12345"): QUIET}
-    office = await opened(room, prepared_stores, config=replace(TO_ANA, chats=chats), chat=ANA)
+    config = with_rules({"999": QUIET, "12345": QUIET}, TO_ANA)
+    office = await opened(room, prepared_stores, config=config, chat=ANA)
     await office.channel.say("are the lights on?")
     await all_answered(room, office.gateway, 1)
     [message] = await office.inbox()

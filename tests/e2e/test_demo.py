@@ -68,13 +68,6 @@ def test_two_programs_mend_a_bug_and_ask_before_they_finish(server: RunningServe
     assert "Traceback" not in server.log()
 
 
-def test_no_takes_it_back(server: RunningServer) -> None:
-    found = told(demo(server.data_dir, "--no", "--json"))
-    assert found["outcome"] == "taken back"
-    assert git(found["folder"], "status", "--porcelain", "--untracked-files=no") == ""
-    assert git(found["folder"], "log", "--format=%s").splitlines() == ["A basket, with a bug"]
-
-
 def test_without_a_terminal_it_goes_on_by_itself_and_says_what_to_look_at(server: RunningServer) -> None:
     done = demo(server.data_dir)
     assert (done.returncode, done.stderr) == (0, "")

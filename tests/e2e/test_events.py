@@ -81,18 +81,6 @@ def test_a_server_that_is_stopped_ends_its_streams_at_once(server: RunningServer
     assert "Traceback" not in server.log()
 
 
-def test_listeners_that_leave_make_room_for_others(server: RunningServer) -> None:
-    for number in range(3):
-        lines = [server.line() for _ in range(50)]
-        for line in lines:
-            listen(line, 0)
-            assert seqs(line.events(3)) == [1, 2, 3]
-        for line in lines:
-            line.close()
-        send(server, f"message {number}")
-    assert "Traceback" not in server.log()
-
-
 class Follower:
     """A process of `postroom events --follow`, and the lines that it printed."""
 

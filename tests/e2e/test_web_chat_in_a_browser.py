@@ -17,9 +17,8 @@ from starlette.routing import Mount
 from e2e.browser import PATIENCE, Browser
 from e2e.test_page_in_a_browser import ACTING
 from postroom.contracts.errors import StoreUnavailable
-from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Button, ButtonPress, Card, MessageEvent
-from postroom.gateway.platforms.web import WebAdapter
+from postroom.gateway.platforms.web import WebAdapter, WebOptions
 from postroom.gateway.session import SessionSource
 from postroom.stores.memory import MemoryRunStores
 
@@ -102,9 +101,7 @@ class Harbour:
         await self.server.serve(sockets=[self.listener])
 
     async def _begin(self) -> None:
-        self.adapter = WebAdapter(
-            PlatformConfig(enabled=True, token=TOKEN, extra={"name": "Ada", "title": "Harbour office"})
-        )
+        self.adapter = WebAdapter(WebOptions(token=TOKEN, name="Ada", title="Harbour office"))
         self.adapter.set_message_handler(self.agent)
         self.adapter.web_chats, self.adapter.files = self.stores.web_chats, self.stores.files
         await self.adapter.connect()

@@ -243,14 +243,13 @@ def test_a_channel_that_polls_has_no_address(tmp_path: Path, clock: ManualClock)
     assert open_paths(made.adapters) == ()
 
 
-def test_a_platform_that_is_not_enabled_is_not_loaded(
+def test_a_platform_that_is_not_enabled_needs_no_library_and_is_not_made(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = "postroom.gateway.platforms.discord"
-    monkeypatch.delitem(sys.modules, name, raising=False)
-    off = '[platforms.discord]\nenabled = false\ntoken_env = "BOT"\n[platforms.web]\ntoken_env = "SECRET"\n'
-    chat_service(tmp_path, off, clock)
-    assert name not in sys.modules
+    monkeypatch.setitem(sys.modules, "discord", None)  # so that its import fails
+    off = '[platforms.discord]\nenabled = false\ntoken_env = "NONE"\n[platforms.web]\ntoken_env = "SECRET"\n'
+    made = chat_service(tmp_path, off, clock)
+    assert [one.platform for one in made.adapters] == [Platform.WEB]
 
 
 @dataclass
@@ -368,7 +367,7 @@ async def test_a_notice_without_a_chat_goes_home(desk: Desk) -> None:
 async def test_the_files_home_counts_where_nobody_made_another(clock: ManualClock) -> None:
     runs = MemoryRunStores(clock)
     room = Room(stores=runs.chat, runs=runs, clock=clock)
-    home = HomeChannel(platform=Platform.TELEGRAM, chat_id="team", thread_id="7")
+    home = HomeChannel(chat_id="team", thread_id="7")
     told = replace(CONFIG.platforms[Platform.TELEGRAM], home_channel=home)
     config = replace(CONFIG, platforms={Platform.TELEGRAM: told})
     gateway, channel = await room.open(Agent(), config=config)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from postroom.app import places
 from postroom.app.config import Settings
-from postroom.app.gateway_secrets import Table, take_secret
+from postroom.app.gateway_secrets import take_secret
 from postroom.app.model_agents import ModelAgents, secret_named
 from postroom.app.model_tools import check_tools
 from postroom.app.tokens import new_run_token
@@ -42,8 +42,9 @@ from postroom.ports import RunControl
 from postroom.services.calls import Calls
 from postroom.stores.mail.access import MailReads
 from postroom.stores.runs.ports import DispatchStore
+from postroom.toml_files import TableName
 
-_RUNNER: Final = Table(Path("the runner"), "")
+_RUNNER: Final = TableName(Path("the runner"), "")
 _MOST_PROJECTS: Final = 200
 
 

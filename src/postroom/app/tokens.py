@@ -33,6 +33,7 @@ _SECRETS: Final = re.compile(
     r"|\b(\d{8,10}:)[A-Za-z0-9_-]{35}\b",  # a bot's, of Telegram
     re.IGNORECASE,
 )
+_PASSWORD: Final = re.compile(r"://[^/\s]*@")
 _LARGEST_FILE: Final = 4096
 _SHARED: Final = stat.S_IRWXG | stat.S_IRWXO
 
@@ -121,6 +122,11 @@ def derived_key(token: str, purpose: str) -> bytes:
 def redact(text: str) -> str:
     """Return `text` with everything that looks like a token or a bearer header masked."""
     return _SECRETS.sub(lambda match: f"{match[match.lastindex or 1]}***", text)
+
+
+def shown(value: object) -> str:
+    """Return a value as an error shows it: without tokens and passwords, and at most 200 characters."""
+    return _PASSWORD.sub("://***@", redact(str(value)))[:200]
 
 
 def _digest(token: str) -> bytes:

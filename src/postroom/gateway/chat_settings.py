@@ -6,9 +6,10 @@ quiet                                   ─▶ of the chat, for everybody
 
 import asyncio
 import re
-from dataclasses import asdict
 from datetime import timedelta
 from typing import Final
+
+from msgspec import structs
 
 from postroom.contracts.chat import ChatSession
 from postroom.contracts.chat_people import PersonRole
@@ -148,7 +149,7 @@ def _reset_of(value: str) -> Json:
         policy = SessionResetPolicy(mode=ResetMode.IDLE, idle_minutes=span // timedelta(minutes=1))
     if policy is None:
         raise _no_choice(value, "write none, daily 4 (the hour, 0 to 23) or idle 2h")
-    return {**asdict(policy), "mode": policy.mode.value}
+    return {**structs.asdict(policy), "mode": policy.mode.value}
 
 
 def _reset_in_words(policy: SessionResetPolicy) -> str:

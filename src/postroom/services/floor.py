@@ -80,7 +80,7 @@ def floor_of(tx: Transaction, slug: str, health: Sequence[HealthFact] = ()) -> F
     last = {one.run_id: last_lines(tx, one.run_id) for one in (*works, *given_up)[:MOST_LINES]}
     return Floor(
         **({} if project is None else _of_mail(tx.mail, project, now)),
-        waits=_waits(tx.mail, works, given_up),
+        waits=_waits(tx.mail, works, given_up) if works or given_up else (),
         works=works,
         open_in_all=len(runs) if len(runs) < _MOST_RUNS else tx.runs.threads.count_open(prefix),
         questions=[open_question(*one) for one in asked_in(runs)],
@@ -234,7 +234,9 @@ def _waits(reads: MailReads, works: Sequence[Work], given_up: Sequence[Work]) ->
     person.
     """
     ends = [one for one in (*works, *given_up) if one.messages]
-    first = reads.messages(sorted({one.messages[0] for one in ends})) if ends else {}
+    if not ends:
+        return []
+    first = reads.messages(sorted({one.messages[0] for one in ends}))
     writers = {one.run_id: first[one.messages[0]].sender_name for one in ends if one.messages[0] in first}
     at = {one.agent.casefold(): one for one in reversed(works)}
     waited_for = {writers[one.run_id].casefold() for one in ends if one.run_id in writers}

@@ -18,6 +18,7 @@ from starlette.responses import RedirectResponse, Response
 from postroom.contracts.errors import InvalidArgument, NotPermitted, TooLarge
 from postroom.services.login_codes import FORM_TOKEN, Sessions, typed_in
 from postroom.services.people import DraftFile
+from postroom.web.serving import cookies_of
 
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 FILES_TYPE: Final = "multipart/form-data"
@@ -30,12 +31,6 @@ _FIELD: Final = re.compile(
 SMALL_FORM: Final = 32 * 1024
 """Bytes of a form without a message in it."""
 MOST_FIELDS: Final = 1_000
-NAME_COOKIE: Final = "postroom_name"
-NAME_KEPT: Final = 365 * 24 * 3600
-"""Seconds for which a browser remembers as whom its person writes."""
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-
-
 Number = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
 """The number of a record in a form."""
 F = TypeVar("F", bound=msgspec.Struct)
@@ -91,31 +86,6 @@ async def read_form(
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"the form cannot be taken: {error}", remedy="load the page again") from error
     return msgspec.structs.replace(form, files=tuple(files), is_cut=is_cut) if files_limit else form
-
-
-def cookies_of(request: Request) -> str:
-    """Return the Cookie header of a request."""
-    return "; ".join(request.headers.getlist("cookie"))
-
-
-def remembered_name(request: Request) -> str:
-    """Return as whom this browser's person wrote last; "" when that is not known."""
-    name = request.cookies.get(NAME_COOKIE, "")
-    return name if _NAME.fullmatch(name) else ""
-
-
-def remember_name(request: Request, answer: Response, name: str) -> None:
-    """Have the browser remember as whom its person writes; a name that no agent can have is passed over."""
-    if _NAME.fullmatch(name):
-        answer.set_cookie(
-            NAME_COOKIE,
-            name,
-            max_age=NAME_KEPT,
-            path="/p",
-            secure=request.url.scheme == "https",
-            httponly=True,
-            samesite="strict",
-        )
 
 
 class RunForm(msgspec.Struct):

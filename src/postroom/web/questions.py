@@ -10,7 +10,8 @@ from postroom.contracts.errors import InvalidArgument, StaleDecision, TooLarge
 from postroom.contracts.mail import Project
 from postroom.stores.transaction import Transaction
 from postroom.web import links
-from postroom.web.forms import read_form, remember_name, see
+from postroom.web.forms import read_form, see
+from postroom.web.serving import remember_name
 from postroom.web.site import WorkingSite
 
 MOST_ANSWERS: Final = 30

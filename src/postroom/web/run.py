@@ -117,14 +117,15 @@ async def run(site: WorkingSite, request: Request) -> Response:
         return see(f"{links.page(work.project, 'runs', work.run_id)}{'?' if query else ''}{query}")
     if output != "end":
         return await _output(site, request, work, output)
-    [work] = await services.runs.explained([work])
+    if work.state == "queued":
+        [work] = await services.runs.explained([work])
     return await site.draw(
         request,
         "run",
         found,
         work=work,
         bodies=await site.markdown.render(found.values["said"], references=found.values["named"]),
-        gates=gates(work),
+        gates=_gates(work) if work.state == "queued" else [],
         lasts=lasts,
         done=choice(request, "done", ("", "cancel", "replay", "discard", "hasten")),
     )
@@ -144,10 +145,8 @@ async def _output(site: WorkingSite, request: Request, work: Work, wanted: str) 
     return files.download(content, f"output-{work.run_id}.txt", etag=hashlib.sha256(content).hexdigest())
 
 
-def gates(work: Work) -> list[Gate]:
-    """Return what a queued run has passed, what stops it, and what comes behind that; none for another."""
-    if work.state != "queued":
-        return []
+def _gates(work: Work) -> list[Gate]:
+    """Return what a queued run has passed, what stops it, and what comes behind that."""
     names = [name for name, _ in GATES]
     stop = names.index(work.gate) if work.gate in names else len(names)
     return [

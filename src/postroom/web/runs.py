@@ -104,12 +104,11 @@ def known_run(services: PageServices, tx: Transaction, project: Project, named: 
     Raises:
         UnknownRun: there is none; those of other projects are none of ours.
     """
-    unknown = UnknownRun(f"{project.slug} has no run {named[:80]!r}", value=named[:80])
-    if not 0 < len(named) <= LONGEST_ID or "\0" in named:
-        raise unknown
-    work = services.runs.work(tx, named)
-    if work.project != project.slug:
-        raise unknown
+    work = None
+    if 0 < len(named) <= LONGEST_ID and "\0" not in named:
+        work = services.runs.work(tx, named)
+    if work is None or work.project != project.slug:
+        raise UnknownRun(f"{project.slug} has no run {named[:80]!r}", value=named[:80])
     return work
 
 

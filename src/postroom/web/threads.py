@@ -16,7 +16,6 @@ from postroom.mail.conversation import awaited
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
 from postroom.stores.mail.access import MailReads
 from postroom.stores.transaction import Transaction
-from postroom.web.forms import remembered_name
 from postroom.web.reading import (
     OFFERED,
     Page,
@@ -28,7 +27,7 @@ from postroom.web.reading import (
     shown_messages,
     thread_rows,
 )
-from postroom.web.serving import LONGEST_NAME, choice, number
+from postroom.web.serving import LONGEST_NAME, choice, number, remembered_name
 from postroom.web.site import Site
 
 THREADS: Final = 30

@@ -28,8 +28,8 @@ from postroom.services.people import Draft, DraftFile
 from postroom.services.statuses import status_of
 from postroom.stores.transaction import Transaction
 from postroom.web import links, reading
-from postroom.web.forms import Number, read_form, remember_name, remembered_name, see
-from postroom.web.serving import number
+from postroom.web.forms import Number, read_form, see
+from postroom.web.serving import number, remember_name, remembered_name
 from postroom.web.site import WorkingSite
 
 OFFERED = 200

@@ -141,7 +141,6 @@ class Conversation:
         self.noise = self._peer.noise
         self.version = ""
         """The agent's, as it tells it."""
-        self.taken = 0
         self.session: str | None = None
         self.stop_reason: str | None = None
         self.usage = Usage()
@@ -181,7 +180,6 @@ class Conversation:
 
     async def take(self, chunk: bytes) -> None:
         """Hear a piece of what the agent says; nothing more when the talk is over."""
-        self.taken += len(chunk)
         await self._has_begun.wait()  # an answer to what is asked before would reach nobody
         if self._over.is_set():
             return

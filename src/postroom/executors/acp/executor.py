@@ -100,12 +100,11 @@ class Outcome:
         )
 
     def _failing(self) -> Failing:
-        taken = self.talk.taken + self.errors.total
         fault = self.talk.fault
         return Failing(
             program=self.program,
             runner=self.runner,
-            taken=taken,
+            taken=self.ended.taken,
             environment=self.environment,
             said=fault.words if fault else None,
             tails=(self.errors, self.talk.noise),

@@ -81,7 +81,7 @@ class Outcome:
         failing = Failing(
             program=self.program,
             runner=self.runner,
-            taken=self.reading.taken + self.errors.total,
+            taken=ended.taken,
             environment=self.environment,
             said=said.error,
             tails=(self.errors, self.reading.raw),
@@ -141,11 +141,6 @@ class Heard:
     def __init__(self, reading: Reading, stream: Stream) -> None:
         self._reading = reading
         self._stream = stream
-
-    @property
-    def taken(self) -> int:
-        """How many bytes have come in all."""
-        return self._reading.taken
 
     async def begin(self, stdin: IO[bytes] | None) -> None:
         """Say nothing."""

@@ -222,11 +222,6 @@ class SteeredTalk:
             self._steering = ClaudeSteering(self._say, prompt)
         reading.heard = self._heard
 
-    @property
-    def taken(self) -> int:
-        """How many bytes have come in all."""
-        return self._reading.taken
-
     @asynccontextmanager
     async def plugin_socket(self) -> AsyncIterator[str]:
         """Wait for the program's plugin, which is told there; yield a path that only our user can open.

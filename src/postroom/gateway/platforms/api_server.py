@@ -2,13 +2,7 @@
 
     POST ──▶ kept ──▶ waits for what is said in its session and answers it ──▶ pieces as they grow ──▶ the end
 
-`config.api_key` is the bearer token that each request must bring, 16 characters or more. In `config.extra`:
-
-| name | default | meaning |
-|---|---|---|
-| `timeout_s` | 590 | how long a request waits for its answer; 0.1 to 86400. OpenAI's SDK waits for 600 s |
-| `model` | `postroom` | the name of the one model there is |
-| `max_image_bytes` | 1000000 | how large an image may be; up to 5000000 |
+Each request must bring `api_key` as its bearer token, of 16 characters or more.
 
 A session is named by the header `X-Postroom-Session`, or in the body by `conversation` or
 `previous_response_id`. The field `user` names a person, and no session. In a session the conversation is
@@ -83,7 +77,7 @@ from postroom.gateway.platforms.http_adapter import (
     read_body,
     require_json,
 )
-from postroom.gateway.platforms.options import Options, secret_remedy
+from postroom.gateway.platforms.options import secret_remedy
 from postroom.gateway.session import Platform, SessionSource
 from postroom.log import get_logger
 from postroom.sse import SseResponse
@@ -95,12 +89,15 @@ SESSION_HEADER: Final = "X-Postroom-Session"
 KEY_HEADER: Final = "Idempotency-Key"
 
 
-class ApiServerOptions(Options, frozen=True):
-    """The names that stand in the table above."""
+class ApiServerOptions(PlatformConfig, frozen=True, kw_only=True):
+    """The table [platforms.api_server]."""
 
     timeout_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 590
-    model: Annotated[str, Meta(min_length=1, description="a text that is not empty")] = "postroom"
+    """How long a request waits for its answer. OpenAI's SDK waits for 600 s."""
+    model: Annotated[str, Meta(min_length=1, extra={"write": "a text that is not empty"})] = "postroom"
+    """The name of the one model that is listed."""
     max_image_bytes: Annotated[int, Meta(ge=1, le=5_000_000)] = 1_000_000
+    """The largest image."""
 
     def __post_init__(self) -> None:
         if not self.model.isprintable():
@@ -115,16 +112,19 @@ class ApiServerAdapter(HttpAdapter):
     """
 
     platform: ClassVar = Platform.API_SERVER
+    options: ClassVar = ApiServerOptions
+    at_root: ClassVar = True
+    largest_body: ClassVar = LARGEST_BODY
     beats = True
     capabilities: ClassVar = ChannelCapabilities(
         limit=NO_LIMIT, streams=True, min_edit_interval_ms=0, holds_requests=True, reasoning=True
     )
 
     def __init__(
-        self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
+        self, config: ApiServerOptions, *, clock: Clock | None = None, timer: Timer | None = None
     ) -> None:
         super().__init__(config, clock=clock, timer=timer)
-        self._options = options = ApiServerOptions.read(config)
+        self._options = options = config
         key = config.api_key or ""
         if len(key) < LEAST_KEY:
             raise ConfigError(

@@ -317,12 +317,19 @@ def pause_ms(attempt: int, *, least: int = 0) -> int:
 class BasePlatformAdapter(ABC):
     """Speaks with one platform as one bot. Constructed idle; `connect` begins, `disconnect` ends everything.
 
-    A subclass sets `platform` and `capabilities`, is importable without its extra, and raises `MissingExtra`
-    from `connect` when a library is not there. It never logs a token, a secret or the text of a message.
+    A subclass sets `platform`, `capabilities` and `options`, is importable without its extra, and raises
+    `MissingExtra` from `connect` when a library is not there. It never logs a token, a secret or the text of
+    a message.
     """
 
     platform: ClassVar[Platform]
     capabilities: ClassVar[ChannelCapabilities]
+    options: ClassVar[type[PlatformConfig]] = PlatformConfig
+    """The table of the platform in `gateway.toml`."""
+    at_root: ClassVar[bool] = False
+    """Whether its routes are at the root of our server, and not below `/channels`."""
+    largest_body: ClassVar[int] = 1024 * 1024
+    """The largest request, in bytes, that its routes accept."""
     passing: ClassVar[tuple[type[Exception], ...]] = ()
     """What the platform's library raises while the platform does not answer: no fault of the update."""
 

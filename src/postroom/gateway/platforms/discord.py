@@ -1,17 +1,5 @@
 """Discord, by its gateway and REST, through discord.py (extra `discord`).
 
-`config.token` is the bot's token. `config.extra` may hold:
-
-    name              default                       meaning
-    base_url          https://discord.com/api/v10   REST; holds for the whole process, as the library wants it
-    cdn_url           https://cdn.discordapp.com    where files are fetched from; no other host is asked
-    backfill          true                          ask for what was said while we were away
-    backfill_limit    500                           messages asked for in one channel after one absence
-    backfill_minutes  60                            how far back `channels` are looked through at first
-    channels          []                            ids of channels that are looked through at the start
-    max_held          1000                          updates in memory that are not kept yet
-    timeout_seconds   30                            for one answer of Discord
-
 What Discord cannot promise, and what we do about it:
 
 - It acknowledges no message. A session moves on with what was received, not with what was kept. So
@@ -42,7 +30,6 @@ from postroom.contracts.errors import ConfigError, CredentialRefused, ServerUnav
 from postroom.contracts.files import FileContent
 from postroom.contracts.messages import Json
 from postroom.gateway.capabilities import ChannelCapabilities, Rate, RateLimits
-from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import FILES, Attachment, Card, SendErrorKind, SendResult
 from postroom.gateway.platforms import discord_library
 from postroom.gateway.platforms import discord_wire as wire
@@ -87,13 +74,10 @@ _REFUSALS: Mapping[int, tuple[str, str, str]] = {
 
 
 class DiscordAdapter(BasePlatformAdapter):
-    """Speaks with Discord as one bot.
-
-    Raises:
-        ConfigError: a setting in `config.extra` is not known or malformed.
-    """
+    """Speaks with Discord as one bot."""
 
     platform = Platform.DISCORD
+    options = DiscordOptions
     passing = (RestFailure, OSError)
     capabilities = ChannelCapabilities(
         # Code points, by the word of its makers (discord/discord-api-docs 1315).
@@ -109,10 +93,10 @@ class DiscordAdapter(BasePlatformAdapter):
     )
 
     def __init__(
-        self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
+        self, config: DiscordOptions, *, clock: Clock | None = None, timer: Timer | None = None
     ) -> None:
         super().__init__(config, clock=clock, timer=timer)
-        self._options = DiscordOptions.read(config)
+        self._options = config
         self._intake = Intake(
             self._options,
             self._timer,

@@ -1,14 +1,6 @@
 """Matrix by its client-server API: long polls for what comes in, transactions for what goes out.
 
-`token` is an access token; there is no log-in by password. What stands in `extra`:
-
-| name | default | meaning |
-|---|---|---|
-| `base_url` | (needed) | the homeserver, for instance `https://matrix.example.org` |
-| `user_id` | None | whose token it must be; another's is refused |
-| `sync_file` | None | where the place in the stream is kept; None: each process begins at its start |
-| `poll_ms` | 30000 | how long the homeserver may wait for something new |
-| `command_prefix` | `!` | what commands begin with besides `/`, which clients keep; empty: nothing |
+The token is an access token; there is no log-in by password.
 
 There is no encryption: an encrypted room is told once that we cannot read it, and nothing is said there.
 The place in the stream moves when every message of a batch is kept. Invitations are accepted from those in
@@ -35,7 +27,7 @@ from postroom.gateway.platforms import matrix_wire as wire
 from postroom.gateway.platforms.base import TOO_OFTEN, AdapterState, BasePlatformAdapter, Metadata, pause_ms
 from postroom.gateway.platforms.matrix_http import Answer, Homeserver
 from postroom.gateway.platforms.matrix_intake import Intake, SyncPosition
-from postroom.gateway.platforms.options import Options, refuse_address, secret_remedy
+from postroom.gateway.platforms.options import FilePath, refuse_address, secret_remedy
 from postroom.gateway.platforms.safe_text import to_html
 from postroom.gateway.session import Platform
 from postroom.log import get_logger
@@ -47,14 +39,19 @@ _INSISTS = 5
 _RENDERED_ON_THE_LOOP = 8_000
 
 
-class MatrixOptions(Options, frozen=True):
-    """The names that stand in the table above."""
+class MatrixOptions(PlatformConfig, frozen=True, kw_only=True):
+    """The table [platforms.matrix]."""
 
     base_url: str
+    """The homeserver, such as `https://matrix.example.org`."""
     user_id: str | None = None
-    sync_file: str | None = None
+    """The user of the token; the token of another user is refused."""
+    sync_file: FilePath | None = None
+    """Keeps the position in the stream; None: each process begins at its start."""
     poll_ms: Annotated[int, Meta(ge=1_000, le=300_000)] = 30_000
+    """How long the homeserver may wait for something new."""
     command_prefix: str = "!"
+    """Begins a command beside `/`, which clients keep for themselves; empty: nothing does."""
 
     def __post_init__(self) -> None:
         refuse_address("base_url", self.base_url, plain=True)
@@ -68,6 +65,7 @@ class MatrixAdapter(BasePlatformAdapter):
     """
 
     platform = Platform.MATRIX
+    options = MatrixOptions
     capabilities = ChannelCapabilities(
         # The platform's own limit is 65,536 bytes for the whole event, and that holds the text plain and as
         # HTML: so 16,000 bytes, not characters. In an edit the text for old clients is kept short.
@@ -84,10 +82,10 @@ class MatrixAdapter(BasePlatformAdapter):
     )
 
     def __init__(
-        self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
+        self, config: MatrixOptions, *, clock: Clock | None = None, timer: Timer | None = None
     ) -> None:
         super().__init__(config, clock=clock, timer=timer)
-        self._options = MatrixOptions.read(config)
+        self._options = config
         self._home = Homeserver(self._options.base_url, _token(config))
         self._me = wire.Ourselves(user_id="", command_prefix=self._options.command_prefix)
         self._position = SyncPosition(self._options.sync_file)

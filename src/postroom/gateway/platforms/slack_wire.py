@@ -21,8 +21,8 @@ from msgspec import Meta
 
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.messages import Json, storable
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Attachment, ButtonPress, Forwarded, MessageEvent, MessageType
-from postroom.gateway.platforms.options import Options
 from postroom.gateway.platforms.slack_text import blocks_text, escape, from_slack, without_mention
 from postroom.gateway.session import Platform, SessionSource
 
@@ -59,11 +59,15 @@ class Bot:
         return f"{self.team_id}-{self.user_id}"
 
 
-class Rules(Options, frozen=True):
+class Rules(PlatformConfig, frozen=True, kw_only=True):
     """How messages are read: which slash command stands before others; whether messages begin threads."""
 
-    command: Annotated[str, Meta(pattern=r"^/[^/]+\Z", description="a text such as /postroom")] = "/postroom"
+    command: Annotated[str, Meta(pattern=r"^/[^/]+\Z", extra={"write": "a text such as /postroom"})] = (
+        "/postroom"
+    )
+    """The slash command whose first word is the command: `/postroom stop` is `/stop`."""
     reply_in_threads: bool = False
+    """Whether each message in a channel begins a thread, and with it a session of its own."""
 
 
 @dataclass(frozen=True, slots=True)

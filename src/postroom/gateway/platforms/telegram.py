@@ -3,17 +3,8 @@
     poll      getUpdates(offset) ──▶ each update in turn: kept ──▶ offset moves past it ──▶ getUpdates(offset)
     webhook   POST, secret in a header ──▶ kept ──▶ 200
 
-`config.token` is the bot's token. With a webhook `config.api_key` is the secret that Telegram sends with each
-update. In `config.extra`:
-
-| name | default | meaning |
-|---|---|---|
-| `base_url` | `https://api.telegram.org` | where the Bot API is |
-| `webhook_url` | none: long polling | the public address of `/channels/telegram` that Telegram calls |
-| `delete_webhook` | false | take a webhook away that another set, where long polling is wanted |
-| `poll_seconds` | 30 | how long Telegram holds a poll open while there is nothing new; 1 to 50 |
-| `timeout_ms` | 30000 | how long a call may be without a sign of life |
-| `proxy` | none | an HTTP proxy on the way to Telegram |
+`TelegramOptions` is the table [platforms.telegram]. With a webhook its `api_key` is the secret that Telegram
+sends with each update.
 
 Telegram has no key that makes a repeated send harmless, and tells bots nothing of deleted messages. A command
 without a bot's name is taken as meant for us, in groups too; one with another bot's name is passed over.
@@ -34,7 +25,7 @@ from postroom.gateway.events import ALL_MEDIA, Attachment, Card, SendErrorKind, 
 from postroom.gateway.platforms import telegram_wire as wire
 from postroom.gateway.platforms.base import TOO_OFTEN, BasePlatformAdapter, Metadata
 from postroom.gateway.platforms.http_adapter import bounded_body
-from postroom.gateway.platforms.options import Options, refuse_address, secret_remedy
+from postroom.gateway.platforms.options import Proxy, refuse_address, secret_remedy
 from postroom.gateway.platforms.telegram_markdown import markdown_v2
 from postroom.gateway.platforms.telegram_wire import Answer, failed_call, mended, unreachable
 from postroom.gateway.session import Platform, SessionSource
@@ -73,46 +64,37 @@ if TYPE_CHECKING:
 
 
 import re
-from typing import Self
 
 _TOKEN: Final = re.compile(r"[0-9]{1,20}:[A-Za-z0-9_-]{1,120}")
 _SECRET: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")
 
 
-class TelegramOptions(Options, frozen=True):
-    """What is set beside the token and the secret."""
+class TelegramOptions(PlatformConfig, frozen=True, kw_only=True):
+    """The table [platforms.telegram]. The token is the bot's."""
 
+    ALSO: ClassVar = {"webhook_secret": "api_key"}
     base_url: str = "https://api.telegram.org"
+    """The address of the Bot API."""
     webhook_url: str | None = None
+    """The public address of `/channels/telegram`, which Telegram calls; None: long polling."""
     delete_webhook: bool = False
+    """Whether long polling removes a webhook that another program set."""
     poll_seconds: Annotated[int, Meta(ge=1, le=50)] = 30
+    """How long Telegram holds a poll open while nothing is new."""
     timeout_ms: Annotated[int, Meta(ge=1, le=300_000)] = 30_000
-    proxy: (
-        Annotated[
-            str, Meta(pattern="^https?://", description="an address that begins with http:// or https://")
-        ]
-        | None
-    ) = None
+    """How long a call may stay without a sign of life."""
+    proxy: Proxy | None = None
+    """An HTTP proxy on the way to Telegram."""
 
     def __post_init__(self) -> None:
         refuse_address("base_url", self.base_url, plain=True)
         if self.webhook_url is not None:
             refuse_address("webhook_url", self.webhook_url, plain=True)
-
-    @classmethod
-    def read(cls, config: PlatformConfig) -> Self:
-        """Return what a configuration says.
-
-        Raises:
-            ConfigError: as for others, or a webhook has no secret.
-        """
-        options = super().read(config)
-        if options.webhook_url is not None and not _SECRET.fullmatch(config.api_key or ""):
-            raise ConfigError(
-                "the webhook has no secret, or one that Telegram does not send",
-                remedy=secret_remedy("webhook_secret", "1 to 256 letters, digits, _ or -"),
-            )
-        return options
+            if not _SECRET.fullmatch(self.api_key or ""):
+                raise ConfigError(
+                    "the webhook has no secret, or one that Telegram does not send",
+                    remedy=secret_remedy("webhook_secret", "1 to 256 letters, digits, _ or -"),
+                )
 
 
 def token_of(config: PlatformConfig) -> str:
@@ -161,13 +143,10 @@ SHORT_TEXT: Final = 256
 
 
 class TelegramAdapter(BasePlatformAdapter):
-    """One bot at Telegram.
-
-    Raises:
-        ConfigError: a name in `config.extra` is not known, a value is none, or a webhook has no secret.
-    """
+    """One bot at Telegram."""
 
     platform: ClassVar[Platform] = Platform.TELEGRAM
+    options: ClassVar = TelegramOptions
     capabilities: ClassVar[ChannelCapabilities] = ChannelCapabilities(
         # 4096 after formatting. Only private chats know drafts.
         limit=4_096,
@@ -189,7 +168,7 @@ class TelegramAdapter(BasePlatformAdapter):
 
     def __init__(
         self,
-        config: PlatformConfig,
+        config: TelegramOptions,
         *,
         clock: Clock | None = None,
         timer: Timer | None = None,
@@ -197,7 +176,7 @@ class TelegramAdapter(BasePlatformAdapter):
     ) -> None:
         super().__init__(config, clock=clock, timer=timer)
         self._api: TelegramApi | None = None
-        self._options = TelegramOptions.read(config)
+        self._options = config
         self._random = random or Random()  # noqa: S311 - spreads retries; nothing secret hangs on it
         self._moved: dict[str, str] = {}
         """The id that each group has now which became a supergroup since the start."""

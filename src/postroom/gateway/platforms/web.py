@@ -4,13 +4,7 @@
     page ◀── GET /chat/conversations: the list; GET /chat/conversations/<id>: the newest entries, then older
     page ◀── GET /chat/events: numbered changes; after a lost connection the page gets what it missed
 
-`config.token` is what the first person signs in with, 16 characters or more. In `config.extra`:
-
-| name | default | meaning |
-|---|---|---|
-| `name` | `owner` | whom `config.token` stands for |
-| `people` | none | {name: token} of others; each has conversations of their own |
-| `title` | `postroom` | the heading of the page |
+The first person signs in with `token`, of 16 characters or more.
 
 A person's stable id is `web:<name>`, and the chat is `<name>`. Each conversation is a thread of that chat
 and has its own session. The conversation `main` is the chat itself, with mail and reminders. A browser
@@ -27,7 +21,7 @@ import hashlib
 import re
 import secrets
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final
 from urllib.parse import quote
 
@@ -41,6 +35,7 @@ from postroom.contracts.errors import StoreError, TooLarge, UnknownMessage
 from postroom.contracts.files import FileContent, media_type_of, safe_name
 from postroom.contracts.messages import Json, storable
 from postroom.contracts.records import replace
+from postroom.contracts.tables import Secret, Table
 from postroom.contracts.web_chats import WebEntry
 from postroom.gateway.capabilities import NO_LIMIT, ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
@@ -63,7 +58,6 @@ from postroom.gateway.platforms.http_adapter import (
     read_body,
     require_json,
 )
-from postroom.gateway.platforms.options import Options
 from postroom.gateway.platforms.safe_text import clean, one_line
 from postroom.gateway.platforms.web_log import MAIN, ChatLog, Entry, ShownFile
 from postroom.gateway.platforms.web_pages import (
@@ -101,14 +95,23 @@ _CONVERSATION_ID: Final = re.compile(r"[A-Za-z0-9_-]{4,64}")
 _VALUE: Final = re.compile(r"[\x20-\x7e]{1,60}")
 
 
-class WebOptions(Options, frozen=True):
-    """The options of the table above."""
+class WebPerson(Table, frozen=True, kw_only=True):
+    """The table [platforms.web.people.<name>]: a person beside the first."""
+
+    token: Secret = Secret()
+
+
+class WebOptions(PlatformConfig, frozen=True, kw_only=True):
+    """The table [platforms.web]."""
 
     name: str = "owner"
-    people: dict[str, str] = {}  # noqa: RUF012 - made anew for each
-    title: Annotated[str, Meta(min_length=1, max_length=80, description="a text of 1 to 80 characters")] = (
-        "postroom"
-    )
+    """The person who signs in with `token`."""
+    people: Mapping[str, WebPerson] = {}
+    """The other people; each has conversations of their own."""
+    title: Annotated[
+        str, Meta(min_length=1, max_length=80, extra={"write": "a text of 1 to 80 characters"})
+    ] = "postroom"
+    """The heading of the page."""
 
 
 class WebAdapter(HttpAdapter):
@@ -119,6 +122,9 @@ class WebAdapter(HttpAdapter):
     """
 
     platform: ClassVar = Platform.WEB
+    options: ClassVar = WebOptions
+    at_root: ClassVar = True
+    largest_body: ClassVar = LARGEST_BODY
     beats = True
     capabilities: ClassVar = ChannelCapabilities(
         # The interval only bounds how often the page is told.
@@ -131,13 +137,12 @@ class WebAdapter(HttpAdapter):
         min_edit_interval_ms=100,
     )
 
-    def __init__(
-        self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
-    ) -> None:
+    def __init__(self, config: WebOptions, *, clock: Clock | None = None, timer: Timer | None = None) -> None:
         super().__init__(config, clock=clock, timer=timer)
-        options = WebOptions.read(config)
-        people = read_people(config.token, options.name, options.people)
-        self._title = options.title
+        people = read_people(
+            config.token, config.name, {name: one.token for name, one in config.people.items()}
+        )
+        self._title = config.title
         self._visitors = Visitors(people, self._clock)
         epoch = secrets.token_hex(4)
         self._logs = {name: ChatLog(epoch) for name in people}
