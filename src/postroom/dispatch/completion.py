@@ -533,7 +533,8 @@ class Completion:
             return self._end_in(tx, job, accept)
 
         ending = await core.retried(lambda: core.observed("ack", self._written_end(dispatch.thread_id, end)))
-        staged.written(len(job.drafts))
+        if job.drafts:
+            staged.written(len(job.drafts))
         job.next, job.leaves_waiting, job.comes_again = ending.next, ending.leaves_waiting, ending.comes_again
         job.has_looked = not ending.comes_again and (asks is not None or not ending.leaves_queued)
         job.lease.is_cancelled &= not ending.comes_again

@@ -307,7 +307,7 @@ class Rounds:
             due = await self._core.store.read(lambda tx: self._due(tx, limit))
         for one in due:
             self._dispatcher.workers.get_or_create(one.thread_id).expect(one.tenant)
-        started = await self._dispatcher.try_all([one.thread_id for one in due])
+        started = await self._dispatcher.try_all([one.thread_id for one in due]) if due else 0
         if len(slots) and slots.free:  # threads wait in the line that have nothing due any more
             await self._dispatcher.next_in_line()
         is_bounded = bool(self._core.config.limits) or self._core.budgets.holds_back
@@ -396,7 +396,8 @@ class Rounds:
             return
         core = self._core
         pause = milliseconds(core.config.poll_interval)
-        due_at = await core.dispatches.next_due_at(core.places())
+        places = core.places()
+        due_at = await core.store.read(lambda tx: tx.runs.dispatches.next_due_at(places))
         if self._is_held_up:
             failures = self._dispatcher.failed_claims
             if failures:

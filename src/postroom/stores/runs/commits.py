@@ -144,7 +144,8 @@ def delivered(
             details={"dispatch_id": state.claimed},
         )
     stored = asked.prepared_for_enqueue(epoch=state.epoch)
-    refuse_taken(asked, state.taken)
+    if state.taken:
+        refuse_taken(asked, state.taken)
     if cap is not None and state.queued >= cap:
         raise QueueFull(f"{cap} dispatches wait on thread {thread_id!r}", value=thread_id)
     if asks is None:
