@@ -539,7 +539,7 @@ class Completion:
         job.has_looked = not ending.comes_again and (asks is not None or not ending.leaves_queued)
         job.lease.is_cancelled &= not ending.comes_again
         if ending.run is None or ending.run.status is RunStatus.DONE:
-            core.metrics.run_ended(OutcomeKind.COMPLETED.value)
+            core.metrics.runs.add(OutcomeKind.COMPLETED.value)
         if ending.run is not None and core.effects is not None:
             core.effects.stored(ending.run)
         if ending.unasked:
@@ -814,7 +814,7 @@ class Completion:
         if ended is not None:
             operation, usual = _RECONCILIATIONS[dispatch.status]
             self._core.metrics.happened(operation)
-            self._core.metrics.run_ended(outcome or usual)
+            self._core.metrics.runs.add(outcome or usual)
             if self._core.effects is not None:
                 self._core.effects.stored(ended)
         return dispatch
@@ -902,7 +902,7 @@ class Completion:
         """Count a run that waited and was cancelled, and have others ask what it asked for all."""
         if self._core.effects is not None:
             self._core.effects.stored(run)
-        self._core.metrics.run_ended("cancelled")
+        self._core.metrics.runs.add("cancelled")
         await self._release_abandoned()
         await self._events.waiting_cancelled(run)
 

@@ -130,7 +130,7 @@ class MailboxMetrics:
             "outcome",
         )
         self._runtime = _Seconds("postroom_mailbox_dispatch_runtime", "From started to ended.", "outcome")
-        self._runs = _Number("postroom_runs", "Runs by how they ended.", "outcome")
+        self.runs = _Number("postroom_runs", "Runs by how they ended.", "outcome")
         self._run_seconds = _Seconds("postroom_run_duration", "How long executions took.", "outcome")
         self._leases_lost = _Number("postroom_mailbox_leases_lost", "Leases lost while a run was at work.")
         self._abandoned = _Number(
@@ -200,10 +200,6 @@ class MailboxMetrics:
         self._run_seconds.observe(took, outcome)
         self._runtime.observe(took, outcome)
         self._complete.observe(max(now - dispatch.created_at, 0) / 1000, outcome)
-
-    def run_ended(self, outcome: str) -> None:
-        """Record the end of a run, once."""
-        self._runs.add(outcome)
 
     def lease_lost(self) -> None:
         """Record a lease lost while the run was at work."""

@@ -406,7 +406,7 @@ class Rounds:
             pause = min(max(due_at - core.now(), 1), pause)
         if core.budgets and (turns_at := await core.store.read(_next_turn)) is not None:
             pause = min(max(turns_at - core.now(), 1), pause)
-        if self._dispatcher.closed_scopes():
+        if self._dispatcher.held and self._dispatcher.closed_scopes():
             pause = min(max(min(self._dispatcher.held.values()) - core.now(), 1), pause)
         await core.stores.wakeups.wait(pause)
 

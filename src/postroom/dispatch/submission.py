@@ -87,7 +87,7 @@ from postroom.dispatch.shared_limits import note_start
 from postroom.dispatch.sinks import EventStream
 from postroom.dispatch.worker import Dispatcher
 from postroom.log import get_logger
-from postroom.stores.runs.commits import likely_looks
+from postroom.stores.runs.tables import likely_looks
 from postroom.stores.runs.together import Together
 from postroom.stores.transaction import Joined, Transaction
 
