@@ -556,7 +556,7 @@ class Completion:
         the thread's next message.
         """
         core, dispatch, asks, result = self._core, job.dispatch, job.asks, job.result
-        run, asked = tx.runs.owned_run(dispatch, job.answer_id, None if asks is None else job.ended_at)
+        run, asked = tx.runs.owned_run(dispatch, None if asks is None else job.ended_at)
         is_over = run is not None and run.status is RunStatus.DONE
         is_cancelled = not is_over and any(one.cancels for one in asked)
         is_refused = not is_over and any(one.is_refused for one in asked)
@@ -582,6 +582,7 @@ class Completion:
         step = ThreadCommit(
             thread_id=run.thread_id,
             messages=() if answer is None else (answer,),
+            are_new=True,
             run=ended,
             claim=dispatch.claim_proof,
             events=job.drafts,

@@ -1,8 +1,8 @@
 """What an open transaction does with runs: `tx.runs`, beside `tx.events` and `tx.outbox`.
 
 A change locks first what it decides on (`thread_lock`, and the `locks` of commits, events and effects), all
-in one call; the instant is read after that, when it is first needed. For a step of a thread all that is needed
-is asked at once, then decided, then written.
+in one call; the instant is read after that, when it is first needed. A step of a thread asks at once for all
+that it needs, then decides, then writes.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -73,18 +73,15 @@ class RunTables(Tables):
         return together.look(messages, run_ids, dispatch_ids, at_most)
 
     def owned_run(
-        self, dispatch: RunDispatch, answer_id: str | None = None, now: int | None = None
+        self, dispatch: RunDispatch, now: int | None = None
     ) -> tuple[RunRecord | None, list[LiveRunCommand]]:
         """Return the run of a claimed dispatch, and what is asked of it while it executes.
 
-        All that the end of the run is decided on is looked up with it. `answer_id` is the id of the message
-        that the end may write. With `now`, what is due then behind the dispatch is looked up too.
+        All that the end of the run is decided on is looked up with it: with `now`, also what is due then
+        behind the dispatch.
         """
         state_of = state_look(dispatch.thread_id, run_id=dispatch.run_id, owned=dispatch.dispatch_id)
         looks = [state_of]
-        if answer_id is not None:
-            named = {"thread_id": dispatch.thread_id, "message_ids": (answer_id,)}
-            looks.append(("threads.committed", named))
         if now is not None:
             looks.append(due_look(dispatch.thread_id, now, dispatch))
         state = rows.thread_state(self._asked(looks)[state_of[0], *state_of[1].values()][0])
@@ -110,7 +107,7 @@ class RunTables(Tables):
         """
         step.refuse_unclaimed_move()
         now, thread_id, delivery = self._now(), step.thread_id, step.delivery
-        message_ids = refuse_broken_delta(step.messages) if step.messages else ()
+        message_ids = refuse_broken_delta(step.messages) if step.messages and not step.are_new else ()
         answer = Answer.of(step.run or step.ended_before)
         drafts = self._drafts(step, answer) if step.events or step.outbox else None
         looks = commit_looks(step, message_ids)
