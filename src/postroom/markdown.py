@@ -334,17 +334,16 @@ def _fence(renderer: RendererHTML, tokens: Sequence[Token], at: int, options: Op
     """Render a block of code; of a diff, lines that were added and removed are marked."""
     text = tokens[at].content
     language = tokens[at].info.strip().partition(" ")[0]
-    if language.lower() not in _DIFFS and not text.startswith("diff --git "):
-        is_name = _LANGUAGE.fullmatch(language) is not None
-        named = Markup(' data-language="{}"').format(language) if is_name else ""
-        return str(Markup("<pre{}><code>{}</code></pre>\n").format(named, text))
-    marked = Markup("").join(
-        Markup('<span class="{}">{}</span>').format(_DIFF_LINES[line[0]], line)
-        if line[0] in _DIFF_LINES and not line.startswith(("+++ ", "--- "))
-        else line
-        for line in text.splitlines(keepends=True)
-    )
-    return str(Markup("<pre><code>{}</code></pre>\n").format(marked))
+    named = Markup(' data-language="{}"').format(language) if _LANGUAGE.fullmatch(language) else ""
+    code: Markup = escape(text)
+    if language.lower() in _DIFFS or text.startswith("diff --git "):
+        code = Markup("").join(
+            Markup('<span class="{}">{}</span>').format(_DIFF_LINES[line[0]], line)
+            if line[0] in _DIFF_LINES and not line.startswith(("+++ ", "--- "))
+            else line
+            for line in text.splitlines(keepends=True)
+        )
+    return str(Markup("<pre{}><code>{}</code></pre>\n").format(named, code))
 
 
 def _parser() -> MarkdownIt:

@@ -110,6 +110,8 @@ class Relay(EffectPerformer):
         self._rooms: dict[Place, asyncio.Semaphore] = {}
         self._rests_until: dict[Place, int] = {}
         self._gathered_at: dict[Place, float] = {}
+        self._came_meanwhile: set[Place] = set()
+        """Targets of batches for which more became due while a batch was performed."""
         self._purge_at = 0
         self._performed = 0
         self._serving: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
@@ -259,7 +261,10 @@ class Relay(EffectPerformer):
             return 0  # a longer rest is one of before the clock was set back
         if not handler.together:
             return handler.at_once - self._under_way.get(place, 0)
-        if place in self._under_way or (gathers and not self._has_gathered(place)):
+        if place in self._under_way:
+            self._came_meanwhile.add(place)
+            return 0
+        if gathers and not self._has_gathered(place):
             return 0
         return handler.at_once
 
@@ -304,8 +309,9 @@ class Relay(EffectPerformer):
             self._under_way[place] -= len(rows)
             if not self._under_way[place]:
                 del self._under_way[place], self._rooms[place]
-            if is_looked_for or handler.together:
+            if is_looked_for or place in self._came_meanwhile:
                 self.hint()
+            self._came_meanwhile.discard(place)
 
     async def _perform(self, place: Place, handler: Handler, rows: Sequence[OutboxMessage]) -> bool:
         """Perform effects together and write what became of them; say whether they have happened."""
@@ -386,7 +392,7 @@ def _written(
     """Write what became of effects; return of how many, for those of a claim that was lost are another's."""
     ids = [row.outbox_id for row in rows]
     if isinstance(outcome, Performed):
-        done = tx.outbox.ack(ids, tokens)
+        done = tx.outbox.ack(ids, tokens, keyed=rows[0].dedupe_key is not None)
         tx.outbox.call_next(rows)
         return done
     failed = tx.outbox.nack(

@@ -24,11 +24,6 @@ def retry(milliseconds: int) -> str:
     return f"retry: {milliseconds}\n\n"
 
 
-def beat() -> str:
-    """Return a keep-alive comment, which no reader sees."""
-    return ": still here\n\n"
-
-
 class SseResponse(StreamingResponse):
     """A stream of events; its source is closed as soon as nobody reads it any more.
 

@@ -19,8 +19,8 @@ from channels.fake_telegram import (
     shown_text,
     update,
 )
+from platform_tables import table_of
 from postroom.contracts.errors import ConfigError, InvalidArgument
-from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import ButtonPress, MessageEvent, MessageType, SendErrorKind
 from postroom.gateway.platforms.telegram import TelegramOptions
 from postroom.gateway.platforms.telegram_markdown import markdown_v2
@@ -187,6 +187,8 @@ def test_other_bots_are_marked_as_bots() -> None:
         {"message": message(1, None, pinned_message=message(2, "x"))},
         {"my_chat_member": {}},
         {"poll": {"id": "1"}},
+        {"edited_message": message(1, None, location={"latitude": 1, "longitude": 2, "live_period": 60})},
+        {"edited_message": message(1, None, location={"latitude": 1, "longitude": 2})},
         {"callback_query": {"id": "1", "from": ADA, "inline_message_id": "x", "data": "y"}},
         {"callback_query": {"id": "1", "from": ADA, "message": message(1), "game_short_name": "y"}},
     ],
@@ -255,6 +257,23 @@ def test_each_item_of_an_album_is_a_message_of_its_own() -> None:
             MessageType.LOCATION,
             "Location: Inn, Road 1 (1.000000, 2.000000)",
         ),
+        (
+            {"location": {"latitude": 52.5, "longitude": 13, "live_period": 900}},
+            MessageType.LOCATION,
+            "Location when its live sharing began: 52.500000, 13.000000",
+        ),
+        (
+            {
+                "poll": {
+                    "question": "Hull?",
+                    "type": "quiz",
+                    "is_closed": True,
+                    "options": [{"text": "yes", "voter_count": 1}, {"text": "no", "voter_count": 2}],
+                }
+            },
+            MessageType.TEXT,
+            "Closed quiz: Hull?\n- yes (1 vote)\n- no (2 votes)",
+        ),
         ({"contact": {"phone_number": "1"}}, MessageType.TEXT, "Contact: 1"),
         ({"dice": {"emoji": "🎲", "value": 4}}, MessageType.TEXT, "Dice 🎲: 4"),
         ({"paid_media": {}}, MessageType.TEXT, ""),
@@ -305,7 +324,7 @@ def test_a_part_in_an_unknown_form_is_named_and_the_words_are_read(name, part) -
     event = inbound(chat=PRIVATE, caption="see", **{name: part})
     assert (event.text, event.media, event.unread) == ("see", (), (f"a {name}",))
     answering = inbound(chat=PRIVATE, text="why?", reply_to_message=message(3, None, **{name: part}))
-    assert (answering.text, answering.unread) == ("why?", (f"a {name} of the message that is answered",))
+    assert (answering.text, answering.unread) == ("why?", (f"a {name} of the message that this answers",))
 
 
 PARTS = st.recursive(
@@ -384,14 +403,14 @@ def test_only_telegram_itself_says_that_a_token_is_not_valid() -> None:
 
 
 def test_settings_that_are_not_named_have_their_defaults() -> None:
-    options = TelegramOptions.read(PlatformConfig())
+    options = table_of(TelegramOptions)
     assert options == TelegramOptions()
     assert options.base_url == "https://api.telegram.org"
 
 
 def test_an_address_that_holds_a_password_is_refused_without_showing_it() -> None:
     with pytest.raises(ConfigError) as caught:
-        TelegramOptions.read(PlatformConfig(extra={"base_url": "http://me:hush-hush@127.0.0.1"}))
+        table_of(TelegramOptions, base_url="http://me:hush-hush@127.0.0.1")
     assert "hush-hush" not in str(caught.value.as_dict())
 
 

@@ -30,15 +30,15 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.inference import InferenceResult, InferenceTextDelta, StopReason
-from postroom.contracts.messages import Role
+from postroom.contracts.messages import ContentBlock, Role
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadQuery
 from postroom.contracts.runs import TerminationKind, TerminationReason, Usage
 from postroom.executors.activations import prompt_of
 from postroom.gateway import wording
-from postroom.gateway.config import BusyConfig, BusyPolicy, GatewayConfig, PlatformConfig
+from postroom.gateway.config import BusyConfig, BusyPolicy, GatewayConfig
 from postroom.gateway.gateway import Gateway
-from postroom.gateway.platforms.api_server import ApiServerAdapter
+from postroom.gateway.platforms.api_server import ApiServerAdapter, ApiServerOptions
 from postroom.gateway.platforms.api_server_shapes import failure_of
 from postroom.gateway.session import Platform
 from postroom.runtime import (
@@ -53,7 +53,7 @@ from runtime.room import call, calls
 
 KEY = "sk-of-the-harbour-1"
 ADA = {"conversation": "ada"}
-CONFIG = GatewayConfig(platforms={Platform.API_SERVER: PlatformConfig(enabled=True, api_key=KEY)})
+CONFIG = GatewayConfig(platforms={Platform.API_SERVER: ApiServerOptions(api_key=KEY)})
 TOOL = {
     "type": "function",
     "function": {
@@ -325,13 +325,13 @@ async def test_a_result_that_the_models_last_word_does_not_ask_for_is_refused(ro
         it.model.add(calls(call("tide", "c1"), call("tide", "c2")), said("Forgotten."))
         await ask("How high?")
         await ask("Forget it")
-        with pytest.raises(openai.BadRequestError, match="no tool is called for the result 'c1'"):
+        with pytest.raises(openai.BadRequestError, match="the result belongs to no tool call 'c1'"):
             await ask(result("c1", "3 m"))
         it.model.add(calls(call("tide", "c3")), said("High."), said("As before."))
         await ask("Again")
         assert await ask(result("c3", "4 m")) == "High."
         for late in (result("c3", "5 m"), result("never", "6 m")):
-            with pytest.raises(openai.BadRequestError, match="send it right behind its call"):
+            with pytest.raises(openai.BadRequestError, match="send it directly after its call"):
                 await ask(late)
         assert await ask("And now?") == "As before."
         assert [one for one in it.shown() if one[0] == "tool"] == [("tool", "4 m")]
@@ -607,9 +607,7 @@ async def test_an_agent_that_is_a_program_refuses_tools_by_name(room) -> None:
 # What it asks again.
 
 
-IMPATIENT = replace(
-    CONFIG, platforms={Platform.API_SERVER: PlatformConfig(enabled=True, api_key=KEY, extra={"timeout_s": 1})}
-)
+IMPATIENT = replace(CONFIG, platforms={Platform.API_SERVER: ApiServerOptions(api_key=KEY, timeout_s=1)})
 """The server answers 504 after a second, and the run goes on."""
 
 
@@ -679,7 +677,7 @@ async def test_a_request_whose_run_failed_has_no_answer_and_runs_anew_also_after
     async with harbour(room) as it:
         for tries in (1, 2):
             it.model.add(*[Unauthorized("no")] * 5)
-            with pytest.raises(openai.InternalServerError, match="key or quota"):
+            with pytest.raises(openai.InternalServerError, match="key"):
                 await it.chat("x", extra_headers=headers)
             it.model._script.clear()
             assert len(it.asked) == tries
@@ -789,6 +787,62 @@ async def test_responses_are_known_after_a_restart(room) -> None:
         with pytest.raises(openai.BadRequestError) as refused:
             await it.sdk.responses.create(model="postroom", input="x", previous_response_id=first.id)
         assert refused.value.code == "previous_response_not_found"
+
+
+THOUGHT = "Hull or Ayr? The tide decides."
+
+
+async def test_an_answer_that_is_fetched_after_a_restart_has_its_reasoning(room) -> None:
+    more: Any = {"model": "postroom", "input": "Where to?", "extra_headers": KEYED}
+    thinks = InferenceResult(
+        content=(ContentBlock(type="thinking", text=THOUGHT), ContentBlock(text="Hull."))
+    )
+
+    def parts(answer: Any) -> list[tuple[str, str]]:
+        return [(one.type, one.content[0].text) for one in answer.output]
+
+    async with harbour(room) as it:
+        it.model.add(thinks, thinks)
+        asked = await it.sdk.responses.create(**more)
+        await it.chat("Where to?")
+        before = parts(asked)
+    assert before == [("reasoning", THOUGHT), ("message", "Hull.")]
+    async with harbour(room) as it:
+        assert parts(await it.sdk.responses.retrieve(asked.id)) == before
+        assert parts(await it.sdk.responses.create(**more)) == before
+        again = {"x-stainless-retry-count": "1"}
+        assert (await it.chat("Where to?", extra_headers=again)).choices[
+            0
+        ].message.reasoning_content == THOUGHT
+        pieces = [one async for one in await it.chat("Where to?", stream=True, extra_headers=again)]
+        deltas = [one.choices[0].delta for one in pieces]
+        assert "".join(getattr(one, "reasoning_content", "") or "" for one in deltas) == THOUGHT
+        assert "".join(one.content or "" for one in deltas) == "Hull."
+        assert it.asked == []
+
+
+async def test_a_command_that_is_repeated_after_a_restart_has_its_answer_and_is_not_done_again(room) -> None:
+    more: Any = {"extra_body": ADA, "extra_headers": KEYED}
+    async with harbour(room) as it:
+        await it.chat("Sail", extra_body=ADA)
+        await it.chat("Moor", extra_body=ADA)
+        first = (await it.chat("/undo", **more)).choices[0].message.content
+        assert (await it.chat("/undo", **more)).choices[0].message.content == first
+    async with harbour(room) as it:
+        assert (await it.chat("/undo", **more)).choices[0].message.content == first
+        await it.chat("And now?", extra_body=ADA)
+        assert [text for role, text in it.shown() if role == "user"] == ["Sail", "And now?"]
+
+
+@pytest.mark.long
+async def test_an_old_request_has_its_answer_however_many_came_after_it(room) -> None:
+    async with harbour(room, agent=Agent()) as it:
+        await it.chat("first", extra_body=ADA, extra_headers=KEYED)
+        for number in range(201):
+            await it.chat(f"later {number}", extra_body=ADA)
+    async with harbour(room, agent=(agent := Agent())) as it:
+        again = await it.chat("first", extra_body=ADA, extra_headers=KEYED)
+        assert (again.choices[0].message.content, agent.read) == ("re: first", [])
 
 
 # Who speaks into a run.

@@ -17,9 +17,8 @@ from starlette.routing import Mount
 from e2e.browser import PATIENCE, Browser
 from e2e.test_page_in_a_browser import ACTING
 from postroom.contracts.errors import StoreUnavailable
-from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Button, ButtonPress, Card, MessageEvent
-from postroom.gateway.platforms.web import WebAdapter
+from postroom.gateway.platforms.web import WebAdapter, WebOptions
 from postroom.gateway.session import SessionSource
 from postroom.stores.memory import MemoryRunStores
 
@@ -102,9 +101,7 @@ class Harbour:
         await self.server.serve(sockets=[self.listener])
 
     async def _begin(self) -> None:
-        self.adapter = WebAdapter(
-            PlatformConfig(enabled=True, token=TOKEN, extra={"name": "Ada", "title": "Harbour office"})
-        )
+        self.adapter = WebAdapter(WebOptions(token=TOKEN, name="Ada", title="Harbour office"))
         self.adapter.set_message_handler(self.agent)
         self.adapter.web_chats, self.adapter.files = self.stores.web_chats, self.stores.files
         await self.adapter.connect()
@@ -247,7 +244,7 @@ STATES = "[...document.querySelectorAll('#log .message .state')].map(one => one.
 def test_a_message_that_the_server_cannot_store_is_sent_by_itself_after_a_reload(
     page: Browser, harbour: Harbour
 ) -> None:
-    harbour.answer("Said before", to="nothing-of-ours")
+    harbour.answer("Earlier in this conversation", to="nothing-of-ours")
     soon(page, "document.querySelectorAll('.answer').length === 1")
     harbour.agent.is_away = True
     write(page, "Do not lose this")
@@ -285,7 +282,7 @@ def test_a_message_that_the_server_refuses_is_not_repeated_and_holds_up_no_other
     page: Browser, harbour: Harbour
 ) -> None:
     page.see(FAILING % 0)
-    page.see("document.querySelector('#text').value = 'x'.repeat(2000000)")
+    page.see("document.querySelector('#text').value = 'x '.repeat(50001)")
     page.see("document.querySelector('#text').dispatchEvent(new Event('input'))")
     page.see("document.querySelector('#composer').requestSubmit()")
     soon(page, f"{STATES}.startsWith('not sent: ')")
@@ -534,6 +531,26 @@ def test_conversations_are_begun_chosen_renamed_and_deleted(page: Browser, harbo
     assert not page.complaints()
 
 
+def test_a_conversation_is_found_by_words_of_its_title_also_if_the_list_does_not_show_it_yet(
+    page: Browser, harbour: Harbour
+) -> None:
+    for number in range(120):
+        place = {"thread_id": f"number-{number}"}
+        harbour.run(harbour.adapter.send("Ada", f"Pier {number}", metadata=place))
+    page.open(harbour.address)
+    soon(page, "document.querySelectorAll('#conversations li').length === 50")
+    soon(page, "document.querySelector('#link.up') !== null")
+    page.see("document.querySelector('#seek').focus()")
+    page.ask("Input.insertText", text="PIER 7")
+    soon(page, "document.querySelectorAll('#conversations li').length === 11")
+    assert set(titles(page)) == {"Pier 7", *(f"Pier {number}" for number in range(70, 80))}
+    page.ask("Input.insertText", text="x")
+    soon(page, "!document.querySelector('#none').hidden")
+    page.see("document.querySelector('#seek').value = ''")
+    page.see("document.querySelector('#seek').dispatchEvent(new Event('input'))")
+    soon(page, "document.querySelectorAll('#conversations li').length === 120")
+
+
 def test_after_a_restart_and_in_another_tab_the_conversations_are_as_they_were(
     page: Browser, harbour: Harbour
 ) -> None:
@@ -731,6 +748,88 @@ def test_files_are_dropped_sent_and_those_that_are_too_large_are_named(
     got = "fetch(document.querySelector('#log .file').href).then(one => one.text()).then(one => window.got = one.length)"
     page.see(got)
     soon(page, "window.got === 3000")
+
+
+UPLOADS_FAIL = """
+window.uploads = 0;
+const opened = XMLHttpRequest.prototype.open;
+XMLHttpRequest.prototype.open = function (method, to) {
+  return opened.call(this, method, (window.uploads += 1) > %d ? to : "//nowhere.invalid/");
+};
+"""
+CHOSEN = "document.querySelectorAll('#chosen li').length === 1 && !document.querySelector('#chosen progress')"
+
+
+def test_a_message_whose_upload_fails_is_sent_by_itself_and_before_the_next(
+    page: Browser, harbour: Harbour
+) -> None:
+    page.see(UPLOADS_FAIL % 3)
+    page.see(DROP % '[["notes.txt", 3000]]')
+    soon(page, "document.querySelector('#chosen .reason')?.textContent.startsWith('not uploaded yet')")
+    write(page, "Read this")
+    write(page, "Then answer")
+    soon(page, f"{STATES}.startsWith('not sent yet: notes.txt: ')")
+    soon(page, f"{STATES} === 'sent,sent'")
+    assert [(one.text, [file.name for file in one.media]) for one in harbour.agent.accepted] == [
+        ("Read this", ["notes.txt"]),
+        ("Then answer", []),
+    ]
+    assert page.see("document.querySelector('#log .file').textContent") == "notes.txt3 kB"
+
+
+def test_a_file_that_was_uploaded_before_a_restart_is_uploaded_again(page: Browser, harbour: Harbour) -> None:
+    page.see(DROP % '[["notes.txt", 3000]]')
+    soon(page, CHOSEN)
+    harbour.restart()
+    write(page, "Read this")
+    soon(page, f"{STATE} === 'sent'")
+    (event,) = harbour.agent.accepted
+    assert [(one.text, one.media[0].name) for one in [event]] == [("Read this", "notes.txt")]
+
+
+def test_a_message_whose_file_was_lost_by_a_reload_says_so_and_can_be_written_again(
+    page: Browser, harbour: Harbour
+) -> None:
+    page.see(UPLOADS_FAIL % 1_000)
+    page.see(DROP % '[["notes.txt", 3000]]')
+    write(page, "Read this")
+    soon(page, f"{STATE}?.startsWith('not sent yet: notes.txt: ')")
+    page.events.clear()
+    page.ask("Page.reload")
+    page.wait_for("Page.javascriptDialogOpening")  # the browser asks whether to leave the page
+    page.ask("Page.handleJavaScriptDialog", accept=True)
+    page.wait_for("Page.loadEventFired")
+    soon(page, f"{STATE}?.startsWith('not sent: the page was loaded again')")
+    write(page, "Another")
+    soon(page, f"{STATES}.startsWith('sent,not sent: ')")
+    labels = "[...document.querySelectorAll('.message.failed button')].map(one => one.textContent)"
+    assert page.see(labels) == ["Edit", "Discard"]
+    press = "[...document.querySelectorAll('.message.failed button')].find(one => one.textContent === 'Edit').click()"
+    page.see(press)
+    assert page.see("document.querySelector('#text').value") == "Read this"
+    assert said(page) == ["Another"]
+    assert [one.text for one in harbour.agent.accepted] == ["Another"]
+
+
+def test_a_message_waits_until_a_file_that_is_refused_is_removed(page: Browser, harbour: Harbour) -> None:
+    page.see(DROP % '[["film.bin", 20000001]]')
+    write(page, "Look")
+    soon(page, "document.querySelector('#status').textContent.startsWith('Remove the files')")
+    assert (said(page), page.see("document.querySelector('#text').value")) == ([], "Look")
+    page.see("document.querySelector('[aria-label=\"Remove film.bin\"]').click()")
+    page.press("Enter", 13)
+    soon(page, f"{STATE} === 'sent'")
+
+
+def test_an_empty_conversation_suggests_what_to_write(page: Browser, harbour: Harbour) -> None:
+    idea = "[...document.querySelectorAll('#ideas button')].find(one => one.textContent === '{}')"
+    page.see(f"{idea.format('Set a reminder')}.click()")
+    assert page.see("document.querySelector('#text').value") == "/remind 30m "
+    assert page.see("document.activeElement.id") == "text"
+    page.see(f"{idea.format('List the commands')}.click()")
+    soon(page, f"{STATE} === 'sent'")
+    assert [one.text for one in harbour.agent.accepted] == ["/help"]
+    assert page.see(f"{idea.format('List the commands')}.checkVisibility()") is False
 
 
 def test_a_failed_answer_can_be_asked_for_again(page: Browser, harbour: Harbour) -> None:

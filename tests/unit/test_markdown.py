@@ -145,7 +145,7 @@ def test_markdown_is_rendered(subtests: pytest.Subtests) -> None:
         ),
         (
             "```diff\n--- a\n+++ b\n@@ -1 +1 @@\n c\n-<d>\n+e\n\n```",
-            '<pre tabindex="0"><code>--- a\n+++ b\n<span class="place">@@ -1 +1 @@\n</span> c\n'
+            '<pre data-language="diff" tabindex="0"><code>--- a\n+++ b\n<span class="place">@@ -1 +1 @@\n</span> c\n'
             '<span class="removed">-&lt;d&gt;\n</span><span class="added">+e\n</span>\n</code></pre>\n',
         ),
         ("```\n+e\n```", '<pre tabindex="0"><code>+e\n</code></pre>\n'),

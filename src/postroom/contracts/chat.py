@@ -91,7 +91,7 @@ class InboundMessage(Record, frozen=True, kw_only=True):
     thread_id: str | None = None
     """The thread that it was handed over to."""
     reason: str | None = None
-    """Why it was rejected or failed."""
+    """Why it was rejected or failed; of a message that is done without a run, the answer to it."""
 
     @property
     def thread_message_id(self) -> str:

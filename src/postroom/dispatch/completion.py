@@ -245,8 +245,8 @@ class Claimed(Record, frozen=True, kw_only=True):
     """Whether the execution began in the change that claimed the dispatch, so that nothing is read again."""
     is_first: bool = False
     """Whether the run begins for the first time, so that the change stores the run too."""
-    is_noted: bool = False
-    """Whether the change has written what belongs to the beginning of a new run."""
+    beginning: object | None = None
+    """The result of `RunEffects.begin` in that change."""
     asks: tuple[RunWaitingTicket, ...] = ()
     """The questions that the run asks before it begins, because a budget is used up."""
     is_held: bool = False
@@ -263,7 +263,7 @@ class Claimed(Record, frozen=True, kw_only=True):
         """Write what belongs to the beginning of a new run, if this is one."""
         if not self.is_first or self.run is None or asks.effects is None:
             return self
-        return replace(self, is_noted=asks.effects.begin(tx, self.run, self.messages))
+        return replace(self, beginning=asks.effects.begin(tx, self.run, self.messages))
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

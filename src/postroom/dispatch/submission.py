@@ -975,7 +975,7 @@ class Submissions:
                 run=run,
                 messages=plan.commit.messages,
                 has_begun=True,
-                is_noted=claims.effects is not None and claims.effects.begin(tx, run, plan.commit.messages),
+                beginning=claims.effects and claims.effects.begin(tx, run, plan.commit.messages),
             )
         return replace(plan, run=run), done, claimed
 

@@ -919,7 +919,7 @@ class Execution:
                 hidden_message_ids=await asked_of(core.threads, hidden) if hidden else frozenset(),
                 give_up_on=core.config.give_up_on,
                 spends=lambda used: core.budgets.spent_by(dispatch, run, used, now=core.now()),
-                is_noted=begun.is_noted,
+                beginning=begun.beginning,
             )
             was_cut_off = run.status is RunStatus.RUNNING and run.steps > 0
             recovery = core.executor.recovery(asked) if was_cut_off else Recovery.START

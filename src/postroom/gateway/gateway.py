@@ -120,7 +120,7 @@ class Gateway:
         )
         services = self._services(handover, notices, commands)
         self.runner = GatewayRunner(config, services)
-        self.intake = Intake(config, self.runner, services, threads, clock)
+        self.intake = Intake(config, self.runner, services, clock)
 
     def _services(self, handover: Handover, notices: Notices, commands: Commands) -> Services:
         return Services(

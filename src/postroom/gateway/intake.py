@@ -32,7 +32,7 @@ from postroom.contracts.errors import (
     UnknownMessage,
 )
 from postroom.contracts.records import replace
-from postroom.contracts.runs import RunRecord, RunStatus
+from postroom.contracts.runs import RunStatus
 from postroom.gateway import wording
 from postroom.gateway.arrivals import Arrival, Arrivals
 from postroom.gateway.commands import may_be_changed_into
@@ -41,13 +41,12 @@ from postroom.gateway.events import ButtonPress, MessageEvent
 from postroom.gateway.group_talk import GroupTalk
 from postroom.gateway.handover import CHANGED_INTO_COMMAND, inbound_key
 from postroom.gateway.notices import notice_key
-from postroom.gateway.platforms.base import KnownMessage
-from postroom.gateway.replies import Reply, ReplyKind, answer_of, inbound_ids_of
+from postroom.gateway.platforms.base import KnownMessage, Metadata
+from postroom.gateway.replies import answer_of, inbound_ids_of
 from postroom.gateway.routes import decide
 from postroom.gateway.run import GatewayRunner, Services
 from postroom.gateway.session import SessionSource
 from postroom.log import get_logger
-from postroom.stores.runs.ports import ThreadStore
 
 _LOG = get_logger(__name__)
 MOST_TEXT = 1_000_000
@@ -83,15 +82,12 @@ class Intake:
         config: GatewayConfig,
         runner: GatewayRunner,
         services: Services,
-        threads: ThreadStore,
         clock: Clock,
     ) -> None:
         self._config = config
-        self._threads = threads
-        self._sessions = services.sessions
         self._runner = runner
+        self._stores = services.stores
         self._log = services.stores.intake_log
-        self._answered = services.stores.answered
         self._people = services.people
         self._sessions = services.sessions
         self._group_talk = GroupTalk(config.group_context)
@@ -331,15 +327,15 @@ class Intake:
         message = await self._log.find(inbound_key(source, message_id))
         if message is None:
             return None
-        answer = None if message.status.is_open else await self._answer_to(message)
+        answer, details = (None, {}) if message.status.is_open else await self._answer_to(message)
         session = await self._sessions.load(message.session_key)
         is_listed = session is not None and message_id in session.settings.get(_FORGOTTEN, ())
         is_cancelled = message.status is InboundStatus.RETRACTED and message.reason == _CANCELLED
         return KnownMessage(
             event=MessageEvent.from_body(message.body, inbound_id=message.inbound_id),
             received_at=message.received_at,
-            answer=None if answer is None else answer.text,
-            details={} if answer is None else answer.details,
+            answer=answer,
+            details=details,
             is_forgotten=message.body.get("metadata", {}).get("forgotten", False) or is_listed,
             is_cancelled=is_cancelled,
         )
@@ -378,10 +374,10 @@ class Intake:
         if await self._handover.taken_back(message.thread_id, message.thread_message_id):
             await self._note_cancelled(message)
             return True
-        run = await self._run_that_read(message)
+        run, _ = await self._stores.run_that_read(message)
         if run is None or run.status is RunStatus.DONE:
             return False
-        read, _ = await self._answered(inbound_ids_of(run)[:MAX_INBOUND], run.thread_id, None)
+        read, _ = await self._stores.answered(inbound_ids_of(run)[:MAX_INBOUND], run.thread_id, None)
         for other in read:
             is_background = other.body.get("metadata", {}).get("background", False)
             if other.key.message_id != message_id and (is_background or is_waited_for(other.key.message_id)):
@@ -395,29 +391,18 @@ class Intake:
         with suppress(IllegalTransition):
             await self._log.move([message.inbound_id], cancelled)
 
-    async def _answer_to(self, message: InboundMessage) -> Reply:
-        """Return what a message that is not open any more was answered."""
-        thread_id = message.thread_id or ""
+    async def _answer_to(self, message: InboundMessage) -> tuple[str, Metadata]:
+        """Return the text and the details of the answer to a message that is not open any more."""
         if message.status in (InboundStatus.REJECTED, InboundStatus.RETRACTED):
             why = message.reason or message.status.value
-            return Reply(
-                kind=ReplyKind.NOTICE,
-                thread_id=thread_id,
-                text=why,
-                error=why,
-                code=SubmissionRejected.code,
-            )
-        run = await self._run_that_read(message)
+            return why, {"error": why, "code": SubmissionRejected.code}
+        run, reasoning = await self._stores.run_that_read(message)
         if run is not None:
-            return answer_of(run)
-        return Reply(kind=ReplyKind.NOTICE, thread_id=thread_id, text=wording.NO_ANSWER)
-
-    async def _run_that_read(self, message: InboundMessage) -> RunRecord | None:
-        """Return the run that has read a message, among the newest of its thread; None if there is none."""
-        for run in await self._threads.latest_runs(message.thread_id) if message.thread_id else ():
-            if run.input is not None and message.thread_message_id in run.input.trigger_message_ids:
-                return run
-        return None
+            answer = answer_of(run)
+            return answer.text, {**answer.details, "reasoning": reasoning}
+        text = message.reason or wording.ANSWER_NOT_STORED
+        is_answer = message.status is InboundStatus.DONE and message.reason is not None
+        return text, {} if is_answer else {"error": text}
 
     # What was left behind.
 

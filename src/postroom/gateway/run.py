@@ -151,7 +151,8 @@ class GatewayRunner:
         if text is not None:
             await self.services.notices.answer(event, text, key=notice_key("said", event.inbound_id))
         if event.is_command() and not event.handed_over and self._knows(source):
-            await self._close(event, InboundStatus.DONE)
+            reason = text.text if isinstance(text, Card) else text
+            await self._close(event, InboundStatus.DONE, reason=reason)
 
     async def begin(self, event: MessageEvent, draft: InboundDraft) -> bool:
         """Keep a message and hand it over, in one change; only where nothing is at work in its session.
@@ -250,7 +251,7 @@ class GatewayRunner:
         services = self.services
         if key in self.guard.stop_wishes:
             await services.notices.answer(event, wording.STOPPED, key=notice_key("stopped", event.inbound_id))
-            await self._close(event, InboundStatus.DONE)
+            await self._close(event, InboundStatus.DONE, reason=wording.STOPPED)
             return True
         session, began_anew = await services.sessions.current(key, source)
         if began_anew and services.sessions.reset_policy(session, source).notify:

@@ -169,18 +169,21 @@ class OutboxTables(Tables):
                 break
         return tuple(taken)
 
-    def ack(self, outbox_ids: Sequence[str], tokens: Sequence[str]) -> int:
+    def ack(self, outbox_ids: Sequence[str], tokens: Sequence[str], *, keyed: bool = True) -> int:
         """Record that effects were performed; return how many of the claims still held.
 
-        The first token is that of the first id, and so on.
+        The first token is that of the first id, and so on. `keyed` says whether the first effect has a key;
+        effects of both sorts may be mixed.
 
         Raises:
             ValueError: There are more ids than tokens, or more tokens than ids.
         """
         values = {"ids": outbox_ids, "claims": _claims(outbox_ids, tokens)}
-        done = self._sql.changed("outbox.keep_performed", values)
+        statements = ["outbox.keep_performed", "outbox.remove_performed"]
+        first, second = statements if keyed else reversed(statements)
+        done = self._sql.changed(first, values)
         if done < len(outbox_ids):
-            done += self._sql.changed("outbox.remove_performed", values)
+            done += self._sql.changed(second, values)
         return done
 
     def note_steps(self, outbox_id: str, steps_done: int) -> None:
@@ -324,7 +327,7 @@ def storing(written: Sequence[WrittenEffect], found: Found, now: int, new_id: Ca
             if draft.dedupe_key is not None:
                 firsts[one.key] = effect
         elif effect.payload != payload:
-            raise IdempotencyConflict("the key was used with another payload", value=draft.dedupe_key)
+            raise IdempotencyConflict("the key belongs to another payload", value=draft.dedupe_key)
         effects.append(effect)
     return Stored(tuple(effects), tuple(new))
 

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote, urlencode
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.messages import Json
 from postroom.gateway.events import Attachment, MessageEvent, MessageType, SendErrorKind, SendResult
-from postroom.gateway.platforms.safe_text import clean, is_marked_up, one_line
+from postroom.gateway.platforms.safe_text import clean, is_marked_up, one_line, poll_in_words
 from postroom.gateway.session import Platform, SessionSource
 
 LARGEST_EVENT = 60_000
@@ -146,6 +146,7 @@ _COMMAND = re.compile(r"[a-zA-Z][\w-]*(?:\s|$)")
 POLLS = ("m.poll.start", "org.matrix.msc3381.poll.start")
 _LINK = re.compile(r"<a\s[^<>]*?href=\"(https?://[^\"<>\s]{1,2000})\"[^<>]*>(.{0,500}?)</a>", re.DOTALL)
 _TAGS = re.compile(r"<[^<>]{0,200}>")
+_POSITION = re.compile(r"geo:(-?\d{1,3}(?:\.\d{1,20})?),(-?\d{1,3}(?:\.\d{1,20})?)(?![\d.])", re.ASCII)
 
 
 class Malformed(InvalidArgument):
@@ -336,6 +337,7 @@ def quoted(event: object) -> tuple[str, str, tuple[Attachment, ...]] | None:
         return None
     body, kind = content.get("body"), _kind(content)
     words = clean(body) if isinstance(body, str) else _poll(_mapping(content.get(str(event["type"]))))
+    words = _with_position(content, words) if kind is MessageType.LOCATION else words
     is_file = event["type"] == "m.sticker" or kind not in (MessageType.TEXT, MessageType.LOCATION)
     try:
         return sender, words, _attachments(content, kind) if is_file else ()
@@ -415,6 +417,8 @@ def _fill(message: MessageEvent, content: Mapping[str, Any], me: Ourselves, *, i
         text = text if isinstance(name, str) and name != body else ""
         if not message.media:
             message.unread += ("an encrypted file",)
+    elif message.message_type is MessageType.LOCATION:
+        text = _with_position(content, text)
     else:
         text = _addresses(content, text)
     mentioned, names = _mentions(content, me, text)
@@ -443,7 +447,13 @@ def _poll(poll: Mapping[str, Any]) -> str:
 
     answers = poll.get("answers")
     listed = answers if isinstance(answers, list) else []
-    return "\n".join((f"Poll: {words(poll.get('question'))}", *(f"- {words(one)}" for one in listed)))
+    return poll_in_words(words(poll.get("question")), ((words(one), None) for one in listed))
+
+
+def _with_position(content: Mapping[str, Any], text: str) -> str:
+    """Return the words of a place with its latitude and longitude, which `geo_uri` alone holds."""
+    found = _POSITION.match(str(content.get("geo_uri")))
+    return f"Location: {text} ({found[1]}, {found[2]})" if found else f"Location: {text}"
 
 
 def _addresses(content: Mapping[str, Any], text: str) -> str:
@@ -461,7 +471,7 @@ def _attachments(content: Mapping[str, Any], kind: MessageType) -> tuple[Attachm
     if url is None and isinstance(content.get("file"), dict):
         return ()  # encrypted
     if not isinstance(url, str) or media_path(url) is None:
-        raise Malformed("a file without a place on the homeserver")
+        raise Malformed("a file without a URI on the homeserver")
     if isinstance(told := info.get("size"), int) and 0 <= told < 2**53:
         size = told
     mime, name = info.get("mimetype"), content.get("filename") or content.get("body")

@@ -1,6 +1,7 @@
 """Words that cross a border: in without what no store can hold, out as HTML that cannot act."""
 
 import re
+from collections.abc import Iterable
 
 import nh3
 from markdown_it import MarkdownIt
@@ -25,6 +26,17 @@ def clean(text: str) -> str:
 def one_line(text: str, *, longest: int = 200) -> str:
     """Return a text as one line of at most so many characters, for names and subjects."""
     return _BREAKS.sub(" ", text.encode("utf-8", "replace").decode("utf-8")).strip()[:longest]
+
+
+def poll_in_words(
+    question: str | None, answers: Iterable[tuple[str | None, int | None]], *, kind: str = "Poll"
+) -> str:
+    """Return a poll as text: its question, then a line for each answer, with its votes if they are known."""
+    lines = [
+        f"- {words or ''}" + ("" if votes is None else f" ({votes} {'vote' if votes == 1 else 'votes'})")
+        for words, votes in answers
+    ]
+    return "\n".join((f"{kind}: {question or ''}", *lines))
 
 
 def to_html(markdown: str) -> str:

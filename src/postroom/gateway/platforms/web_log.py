@@ -24,12 +24,12 @@ from postroom.gateway.platforms.http_adapter import Refused
 MOST_ENTRIES: Final = 500
 MOST_CHARACTERS: Final = 5_000_000
 MOST_WATCHERS: Final = 16
-RETRY_MS: Final = 2_000
 CHARACTERS_A_MS: Final = 32
 """Characters of a draft for which the server waits 1 ms before it sends the next state of the draft.
 
 The server renders the whole draft each time, so it renders a long draft less often."""
 LONGEST_WAIT_MS: Final = 1_000
+_ALIVE: Final = sse.entry("alive", "{}")
 MAIN: Final = "main"
 """The conversation for mail, reminders and notices, which belong to no other conversation."""
 _EVENT_ID: Final = re.compile(r"([0-9a-f]{8})-([0-9]{1,15})")
@@ -42,6 +42,10 @@ class ShownFile(Record, frozen=True, kw_only=True):
     name: str
     media_type: str
     size: int
+
+    def shown(self) -> dict[str, Json]:
+        """Return the file as the page gets it."""
+        return {"id": self.sha256, "name": self.name, "type": self.media_type, "size": self.size}
 
 
 class Entry(Record, frozen=True, kw_only=True):
@@ -95,10 +99,7 @@ class Entry(Record, frozen=True, kw_only=True):
             "answered": self.answered,
             "asks": self.asks,
             "buttons": [{"label": label, "value": value} for label, value in self.buttons],
-            "files": [
-                {"id": file.sha256, "name": file.name, "type": file.media_type, "size": file.size}
-                for file in self.files
-            ],
+            "files": [file.shown() for file in self.files],
         }
 
     def to_body(self) -> dict[str, Json]:
@@ -116,11 +117,8 @@ class Watcher:
     """One open page."""
 
     def __init__(self) -> None:
-        self.typing: set[str] = set()
-        """The conversations in which an answer is being written."""
-        self.lists_anew = False
-        """Whether the list of conversations has changed."""
-        self.beats = False
+        self.waiting: dict[str, None] = {}
+        """The events without a number that the page did not get yet, each once."""
         self.ended = False
         self.news = asyncio.Event()
 
@@ -234,21 +232,15 @@ class ChatLog:
 
     def typing(self, conversation: str) -> None:
         """Show that an answer is being written in a conversation."""
-        for watcher in self._watchers:
-            watcher.typing.add(conversation)
-        self._wake()
+        self._tell(sse.entry("typing", json.dumps({"conversation": conversation})))
 
     def list_anew(self) -> None:
         """Tell the pages to read the list of conversations again."""
-        for watcher in self._watchers:
-            watcher.lists_anew = True
-        self._wake()
+        self._tell(sse.entry("conversations", "{}"))
 
     def beat(self) -> None:
         """Let each page have a sign of life, and those whose session has ended go."""
-        for watcher in self._watchers:
-            watcher.beats = True
-        self._wake()
+        self._tell(_ALIVE)
 
     def end(self) -> None:
         """End all that watch."""
@@ -263,7 +255,9 @@ class ChatLog:
             Refused: too many do.
         """
         if len(self._watchers) >= MOST_WATCHERS:
-            raise Refused(429, "too_many_pages", f"{MOST_WATCHERS} pages are open already", retry_after=10)
+            raise Refused(
+                429, "too_many_pages", f"{MOST_WATCHERS} pages are already open, the maximum", retry_after=10
+            )
         watcher = Watcher()
         self._watchers.add(watcher)
         return watcher
@@ -286,27 +280,21 @@ class ChatLog:
         `may_watch` is asked at each beat; `render` returns entries as the page gets them; `wait` waits for a
         number of milliseconds.
         """
-        yield sse.retry(RETRY_MS)
         seen, is_whole = self._seen(last_id)
         if not is_whole:
             yield sse.entry("reset", "{}")
         while not watcher.ended:
             watcher.news.clear()
-            if watcher.beats:
-                watcher.beats = False
-                if not await may_watch():
-                    return
-                yield sse.beat()
+            others, watcher.waiting = watcher.waiting, {}
+            if _ALIVE in others and not await may_watch():
+                return
             changed = [one for one in self._entries.values() if one.version > seen]
             changed.sort(key=lambda one: one.version)
             for entry, told in zip(changed, await render(changed), strict=True):
                 seen = entry.version
                 yield sse.entry("entry", json.dumps(told), number=f"{self._epoch}-{seen}")
-            while watcher.typing:
-                yield sse.entry("typing", json.dumps({"conversation": watcher.typing.pop()}))
-            if watcher.lists_anew:
-                watcher.lists_anew = False
-                yield sse.entry("conversations", "{}")
+            for event in others:
+                yield event
             drawn = sum(one.length for one in changed if one.draft)
             if pause := min(drawn // CHARACTERS_A_MS, LONGEST_WAIT_MS):
                 await wait(pause)
@@ -321,6 +309,11 @@ class ChatLog:
             return 0, False
         seen = int(found[2])
         return (seen, True) if seen >= self._forgotten else (0, False)
+
+    def _tell(self, event: str) -> None:
+        for watcher in self._watchers:
+            watcher.waiting[event] = None
+        self._wake()
 
     def _wake(self) -> None:
         for watcher in self._watchers:

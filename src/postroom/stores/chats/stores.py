@@ -6,6 +6,7 @@ from typing import Final
 from postroom.contracts.chat import InboundMessage
 from postroom.contracts.files import ChatFile
 from postroom.contracts.run_stores import MessageQuery
+from postroom.contracts.runs import RunRecord
 from postroom.stores.chats.files import FileStore
 from postroom.stores.chats.intake_log import IntakeLog, not_too_many
 from postroom.stores.chats.links import ChatLinks
@@ -13,6 +14,7 @@ from postroom.stores.chats.people import ChatPeople
 from postroom.stores.chats.sessions import ChatSessions
 from postroom.stores.chats.web_chats import WebChats
 from postroom.stores.store import SqlStore
+from postroom.stores.transaction import Transaction
 
 _MESSAGES_OF_RUN: Final = 100
 
@@ -74,11 +76,30 @@ class ChatStores:
 
     async def reasoning(self, thread_id: str, run_id: str) -> str:
         """Return the reasoning of the model in the newest 100 messages of a run; empty if there is none."""
-        asked = MessageQuery(run_id=run_id, newest_first=True)
-        found = await self._store.read(lambda tx: tx.runs.messages.list(thread_id, asked, _MESSAGES_OF_RUN))
-        blocks = (block for one in reversed(found) for block in one.message.content)
-        return "\n\n".join(block.text.strip() for block in blocks if block.type == "thinking")
+        return await self._store.read(lambda tx: _reasoning(tx, thread_id, run_id))
+
+    async def run_that_read(self, message: InboundMessage) -> tuple[RunRecord | None, str]:
+        """Return the run that has read an inbound message, and the reasoning of the model in this run.
+
+        The run is None if no run has read the message.
+        """
+        thread_id = message.thread_id
+        if thread_id is None:
+            return None, ""
+
+        def look(tx: Transaction) -> tuple[RunRecord | None, str]:
+            run = tx.runs.messages.given_to(thread_id, message.thread_message_id)
+            return run, "" if run is None else _reasoning(tx, thread_id, run.run_id)
+
+        return await self._store.read(look)
 
     async def note_sent(self, outbox_id: str, steps: int) -> None:
         """Keep how many steps of a reply have arrived: after a crash they are not repeated."""
         await self._store.write(lambda tx: tx.outbox.note_steps(outbox_id, steps))
+
+
+def _reasoning(tx: Transaction, thread_id: str, run_id: str) -> str:
+    asked = MessageQuery(run_id=run_id, newest_first=True)
+    found = tx.runs.messages.list(thread_id, asked, _MESSAGES_OF_RUN)
+    blocks = (block for one in reversed(found) for block in one.message.content)
+    return "\n\n".join(block.text.strip() for block in blocks if block.type == "thinking")

@@ -19,8 +19,9 @@ const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 const UNSENT = `postroom-unsent ${document.body.dataset.name}`;
 const WRITTEN = `postroom-written ${document.body.dataset.name}`;
 
+const hasFilesOf = ({ files }) => files.every((one) => one.id || one.blob); // a file that is neither uploaded nor in this page is lost
 const entries = new Map(); // id -> {data, element, ...}: the entries of the conversation that is shown
-const unsent = new Map(JSON.parse(sessionStorage.getItem(UNSENT) || "[]").map((one) => [one.id, { ...one, order: Infinity, state: "failed", reason: one.isRefused ? "not sent" : "not sent yet" }]));
+const unsent = new Map(JSON.parse(sessionStorage.getItem(UNSENT) || "[]").map((one) => [one.id, { ...one, order: Infinity, ...asReloaded(one) }]));
 const writing = new Map(); // conversation -> until when an answer counts as being written there
 const unread = new Set(); // conversations with an answer that was not shown yet
 let conversations = [];
@@ -33,13 +34,13 @@ let isReadingOlder = false;
 let isStopping = false;
 let lastId = null;
 let editing = null;
-const uploads = new Map(); // conversation -> its files to send: {file, told, sent, reason, request}
-const sendsUploads = new Set(); // conversations whose message was sent before its files were uploaded
-let isDelivering = false;
-let wantsDelivery = false;
+const uploads = new Map(); // conversation -> its files to send: {blob, name, size, type, id, sent, reason, isRefused, request, uploading}
+const delivering = new Set(); // conversations whose unsent messages are being sent
 let retry = 0; // the timer of the next attempt to send the unsent messages
 let retryPause = SHORTEST_PAUSE;
-let reconnect = () => {}; // ends the pause before the next attempt to read the events
+let events = null; // the open stream of events
+let relisten = 0; // the timer of the next attempt to open it
+let listenPause = SHORTEST_PAUSE;
 // What survives a reload and a sign-in: the text that is being written in each conversation, which conversation is shown,
 // and the conversation that "New chat" opens.
 const written = { texts: {}, shown: "", fresh: "", ...JSON.parse(sessionStorage.getItem(WRITTEN) || "{}") };
@@ -49,6 +50,12 @@ function element(tag, className, content) {
   if (className) made.className = className;
   if (content !== undefined) made.textContent = content;
   return made;
+}
+
+function asReloaded({ files, isRefused }) {
+  const isLost = !hasFilesOf({ files });
+  const reason = isLost ? "not sent: the page was loaded again before its files were uploaded" : isRefused ? "not sent" : "not sent yet";
+  return { state: "failed", reason, isRefused: isLost || isRefused };
 }
 
 function button(label, className, act) {
@@ -83,17 +90,19 @@ async function call(method, path, body) {
     const content = body === undefined ? undefined : JSON.stringify(body);
     answer = await fetch(base + path, { method, headers: HEADERS, body: content, cache: "no-store", signal: AbortSignal.timeout(30000) });
   } catch {
-    return { ok: false, status: 0, reason: "the server cannot be reached" };
+    return answered(0);
   }
-  let told = {};
-  try {
-    told = await answer.json();
-  } catch {
-    /* a proxy's page */
-  }
-  if (answer.status === 401) location.reload();
-  if (answer.ok && method === "POST") reached();
-  return { ok: answer.ok, status: answer.status, told, reason: told.error ? told.error.message : String(answer.status) };
+  const shown = answered(answer.status, await answer.json().catch(() => null));
+  if (method === "POST" && shown.ok) reached();
+  return shown;
+}
+
+function answered(given, told) {
+  const status = told || given >= 400 ? given : 0; // a proxy's page is no answer
+  if (status === 401) location.reload();
+  const isRefused = status >= 400 && status < 500 && !MAY_PASS.includes(status);
+  const reason = status ? told?.error?.message || String(status) : "the server cannot be reached";
+  return { ok: status >= 200 && status < 300, isRefused, told: told || {}, reason };
 }
 
 /* Text: the server's HTML is taken block by block, so that what is shown already stays as it is. */
@@ -148,7 +157,9 @@ function render(shown) {
 
 const isAtEnd = (within) => scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < within;
 const toEnd = () => (scroll.scrollTop = scroll.scrollHeight);
-const showNewest = () => (part("newest").hidden = isAtEnd(80));
+let keepsEnd = true; // whether the newest message stays in sight when the box below it grows
+const showNewest = () => (part("newest").hidden = keepsEnd = isAtEnd(80));
+new ResizeObserver(() => keepsEnd && toEnd()).observe(scroll);
 
 function place(shown) {
   let next = null;
@@ -164,7 +175,7 @@ function show(data) {
   const stays = isAtEnd(80);
   let shown = entries.get(data.id);
   if (!shown) {
-    shown = { element: element("article"), body: element("div", "body"), choices: element("div", "choices"), files: element("div", "files") };
+    shown = { element: element("article"), body: element("div", "body"), choices: element("div", "choices"), files: element("div", "files"), made: {} };
     shown.note = element("p", "note");
     shown.note.setAttribute("role", "status");
     shown.meta = element("p", "meta");
@@ -212,25 +223,34 @@ function showReasoning(shown) {
 }
 
 function settle() {
-  part("empty").hidden = entries.size > 0 || hasOlder;
+  document.body.classList.toggle("fresh", !entries.size && !hasOlder);
   part("older").hidden = !hasOlder;
   const last = log.lastElementChild;
   for (const one of entries.values()) one.element.classList.toggle("last", one.element === last);
   showBusy();
 }
 
+/* Returns whether a part of an entry was made from the same value: its buttons keep the focus while a draft grows. */
+function isSame(shown, name, value) {
+  const [before, now] = [shown.made[name], JSON.stringify(value)];
+  shown.made[name] = now;
+  return before === now;
+}
+
 function showFiles(shown) {
   const files = shown.data.gone ? [] : shown.data.files || [];
-  const key = JSON.stringify(files);
-  if (shown.filesKey === key) return;
-  shown.filesKey = key;
+  if (isSame(shown, "files", files)) return;
   shown.files.replaceChildren(...files.map((file) => fileLink(file, shown.data.id)));
 }
 
 const size = (bytes) => (bytes < 1000 ? `${bytes} B` : bytes < 1e6 ? `${Math.round(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
 
 function fileLink(file, entry) {
-  const made = element("a", "file");
+  const made = element(file.id ? "a" : "span", "file");
+  if (!file.id) {
+    made.append(element("span", "", file.name), element("span", "file-size", size(file.size)));
+    return made;
+  }
   made.href = `${base}/files/${encodeURIComponent(file.id)}?entry=${encodeURIComponent(entry)}`;
   if (PICTURES.includes(file.type)) {
     const picture = element("img");
@@ -257,9 +277,7 @@ function shownTime(at) {
 
 function showMeta(shown) {
   const { data } = shown;
-  const key = JSON.stringify([data.at, data.edited, data.gone, data.state, data.answered, data.reason, data.draft, data.failed]);
-  if (shown.metaKey === key) return; // so that a button keeps the focus while a draft grows
-  shown.metaKey = key;
+  if (isSame(shown, "meta", [data.at, data.edited, data.gone, data.state, data.answered, data.reason, data.draft, data.failed])) return;
   const said = data.at ? [shownTime(data.at)] : [];
   if (data.edited && !data.gone) said.push(element("span", "", "edited"));
   if (data.kind === "message" && !data.gone) {
@@ -267,7 +285,8 @@ function showMeta(shown) {
     const states = { sending: "sending…", failed: data.reason, kept: data.answered ? "read" : "sent" };
     said.push(element("span", "state", states[state]));
     if (state === "failed") {
-      said.push(button("Send again", "quiet", () => sendAgain(data.id)));
+      if (hasFilesOf(data)) said.push(button("Send again", "quiet", () => sendAgain(data.id)));
+      said.push(button("Edit", "quiet", () => takeUp(data.id)));
       said.push(button("Discard", "quiet", () => discard(data.id)));
     } else if (state === "kept" && !data.answered) {
       said.push(button("Edit", "quiet", () => edit(data.id, shown.data.text)));
@@ -281,9 +300,7 @@ function showMeta(shown) {
 }
 
 function showChoices(shown) {
-  const key = JSON.stringify(shown.data.buttons || []);
-  if (shown.choicesKey === key) return;
-  shown.choicesKey = key;
+  if (isSame(shown, "choices", shown.data.buttons || [])) return;
   const made = (shown.data.buttons || []).map(({ label, value }) => button(label, "", () => press(shown, value)));
   shown.choices.replaceChildren(...made);
 }
@@ -295,27 +312,24 @@ function showNote(shown, said) {
 
 /* What the person does in a conversation */
 
-function keepWritten() {
+function keep(name, value) {
   try {
-    sessionStorage.setItem(WRITTEN, JSON.stringify(written));
+    sessionStorage.setItem(name, JSON.stringify(value));
   } catch {
-    note("This text is too long to survive a reload of the page.");
+    note("The text that is not sent yet is too long to survive a reload of the page.");
   }
 }
 
 function write(conversation, said) {
   if (said) written.texts[conversation] = said;
   else delete written.texts[conversation];
-  keepWritten();
+  keep(WRITTEN, written);
 }
 
 function remember() {
-  const kept = [...unsent.values()].map(({ id, text: said, at, files, conversation, isRefused }) => ({ id, kind: "message", text: said, at, files, conversation, isRefused }));
-  try {
-    sessionStorage.setItem(UNSENT, JSON.stringify(kept));
-  } catch {
-    note("A message that is not sent yet is too long to survive a reload of the page.");
-  }
+  const named = (files) => files.map(({ id, name, size: bytes, type }) => ({ id, name, size: bytes, type }));
+  const kept = ({ id, text: said, at, files, conversation, isRefused }) => ({ id, kind: "message", text: said, at, files: named(files), conversation, isRefused });
+  keep(UNSENT, [...unsent.values()].map(kept));
 }
 
 function stand(data) {
@@ -328,43 +342,49 @@ function stand(data) {
   }
 }
 
-/* Sends the unsent messages in their order. In each conversation, a message waits for the message before it. The page
-   tries again after 1 to 30 seconds, and at once when the server can be reached. The id keeps a message single. */
-async function deliver() {
-  wantsDelivery = true;
-  if (isDelivering) return;
-  isDelivering = true;
+/* Sends the unsent messages: those of one conversation in their order, each with its files. If one cannot be sent yet, those
+   behind it wait. The page tries again after 1 to 30 seconds, and at once when the server can be reached. The id keeps a
+   message single. */
+function deliver() {
   clearTimeout(retry);
-  const waiting = new Set(); // conversations with a message that was not sent
-  while (wantsDelivery) {
-    wantsDelivery = false;
-    waiting.clear();
-    for (const id of unsent.keys()) await deliverOne(id, waiting);
-  }
-  isDelivering = false;
-  if (waiting.size) {
-    retry = setTimeout(deliver, retryPause);
-    retryPause = Math.min(retryPause * 2, LONGEST_PAUSE);
-  }
+  for (const conversation of new Set([...unsent.values()].map((one) => one.conversation))) deliverIn(conversation);
 }
 
-async function deliverOne(id, waiting) {
-  const data = unsent.get(id);
-  if (data.isRefused) return;
-  if (waiting.has(data.conversation)) return stand({ ...data, state: "failed", reason: "not sent yet: an earlier message is not sent" });
-  const files = (data.files || []).map((file) => file.id);
-  const { ok, status, reason } = await call("POST", "/messages", { id, text: data.text, files, conversation: data.conversation });
-  const known = unsent.get(id); // not there if the server has told of it meanwhile
-  if (!known) return;
-  if (ok) return stand({ ...known, state: "kept" });
-  const isRefused = status >= 400 && status < 500 && !MAY_PASS.includes(status);
-  if (!isRefused) waiting.add(data.conversation);
-  stand({ ...known, state: "failed", reason: `${isRefused ? "not sent" : "not sent yet"}: ${reason}`, isRefused });
+async function deliverIn(conversation) {
+  if (delivering.has(conversation)) return;
+  delivering.add(conversation);
+  let isHeld = false;
+  const due = () => [...unsent.values()].filter((one) => one.conversation === conversation && !one.isRefused);
+  while (!isHeld && due().length) isHeld = !(await deliverOne(due()[0].id));
+  delivering.delete(conversation);
+  if (!isHeld) return;
+  for (const one of due().slice(1)) stand({ ...one, state: "failed", reason: "not sent yet: an earlier message is not sent" });
+  clearTimeout(retry);
+  retry = setTimeout(deliver, retryPause);
+  retryPause = Math.min(retryPause * 2, LONGEST_PAUSE);
+}
+
+async function deliverOne(id) {
+  const { files, text: said, conversation } = unsent.get(id);
+  let [answer, what] = [{ ok: true }, ""];
+  for (const one of files) if (answer.ok && !one.id) [answer, what] = [await upload(one), `${one.name}: `];
+  if (answer.ok) [answer, what] = [await call("POST", "/messages", { id, text: said, files: files.map((one) => one.id), conversation }), ""];
+  const known = unsent.get(id); // not there if the server has told of it meanwhile, or the person took it back
+  if (!known) return true;
+  if (answer.ok) stand({ ...known, state: "kept" });
+  else {
+    const isForgotten = answer.told.error?.code === "unknown_file"; // the server was restarted: they are uploaded again
+    if (isForgotten) for (const one of files) one.id = "";
+    const isRefused = answer.isRefused && !(isForgotten && hasFilesOf(known));
+    stand({ ...known, state: "failed", reason: `${isRefused ? "not sent" : "not sent yet"}: ${what}${answer.reason}`, isRefused });
+  }
+  return answer.ok || unsent.get(id).isRefused;
 }
 
 function reached() {
   retryPause = SHORTEST_PAUSE;
-  reconnect();
+  if (!events) listen();
+  for (const one of [...uploads.values()].flat()) if (!one.id && !one.isRefused) upload(one);
   deliver();
 }
 
@@ -388,6 +408,15 @@ function discard(id) {
   settle();
   text.focus();
   deliver();
+}
+
+function takeUp(id) {
+  const { text: said, files, conversation } = unsent.get(id);
+  discard(id);
+  uploads.set(conversation, [...files.filter((one) => one.id || one.blob), ...(uploads.get(conversation) || [])]);
+  write(conversation, [said, written.texts[conversation]].filter(Boolean).join("\n"));
+  leaveEditing();
+  showUploads();
 }
 
 function edit(id, said) {
@@ -462,20 +491,20 @@ function showBusy() {
 function showUploads() {
   const id = current;
   const made = (uploads.get(id) || []).map((one) => {
-    const item = element("li", one.reason ? "failed" : "");
-    item.append(element("span", "file-name", one.file.name), element("span", "file-size", size(one.file.size)));
-    if (one.reason) item.append(element("span", "reason", one.reason));
-    else if (!one.told) {
-      const bar = element("progress");
-      bar.max = one.file.size || 1;
-      bar.value = one.sent;
-      bar.setAttribute("aria-label", `Uploading ${one.file.name}`);
-      item.append(bar);
-      one.bar = bar;
+    const [item, words] = [element("li", one.isRefused ? "failed" : ""), element("span", "words")];
+    words.append(element("span", "file-name", one.name), element("span", "file-size", size(one.size)));
+    if (one.reason) words.append(element("span", "reason", one.reason));
+    else if (!one.id) {
+      one.bar = element("progress");
+      one.bar.max = one.size || 1;
+      one.bar.value = one.sent;
+      one.bar.setAttribute("aria-label", `Uploading ${one.name}`);
+      words.append(one.bar);
     }
-    item.append(iconButton("close", `Remove ${one.file.name}`, () => {
-      if (one.request) one.request.abort();
+    item.append(words, iconButton("close", `Remove ${one.name}`, () => {
       uploads.set(id, uploads.get(id).filter((other) => other !== one));
+      one.isRefused = true; // not uploaded again
+      if (one.request) one.request.abort();
       showUploads();
       text.focus();
     }));
@@ -485,36 +514,29 @@ function showUploads() {
   part("chosen").hidden = !made.length;
 }
 
-function upload(one, conversation) {
-  const request = new XMLHttpRequest(); // fetch tells nothing of how much was sent
-  const ends = (reason) => {
-    one.reason = reason;
-    one.request = null;
+/* Uploads a file and returns the answer, like `call`. A file that is being uploaded is not uploaded twice. */
+function upload(one) {
+  one.uploading ||= new Promise((ends) => {
+    const request = (one.request = new XMLHttpRequest()); // fetch does not tell how much was sent
+    request.open("POST", `${base}/files?name=${encodeURIComponent(one.name)}`);
+    request.setRequestHeader("X-Postroom", "1");
+    request.responseType = "json";
+    request.upload.addEventListener("progress", (event) => {
+      one.sent = event.loaded;
+      if (one.bar) one.bar.value = event.loaded;
+    });
+    request.addEventListener("loadend", () => ends(answered(request.status, request.response)));
+    request.send(one.blob);
+  }).then((answer) => {
+    one.uploading = one.request = null;
+    if (answer.ok) Object.assign(one, { id: answer.told.id, name: answer.told.name, type: answer.told.type });
+    one.isRefused ||= answer.isRefused;
+    one.reason = answer.ok ? "" : `not uploaded${answer.isRefused ? "" : " yet"}: ${answer.reason}`;
     showUploads();
-    if (!sendsUploads.has(conversation) || uploads.get(conversation).some((other) => other.request)) return;
-    sendsUploads.delete(conversation);
-    if (uploads.get(conversation).some((other) => other.reason)) note("Not sent: some files were not uploaded.");
-    else send(conversation);
-  };
-  one.request = request;
-  request.open("POST", `${base}/files?name=${encodeURIComponent(one.file.name)}`);
-  request.setRequestHeader("X-Postroom", "1");
-  request.responseType = "json";
-  request.upload.addEventListener("progress", (event) => {
-    one.sent = event.loaded;
-    if (one.bar) one.bar.value = event.loaded;
+    if (answer.ok) reached();
+    return answer;
   });
-  request.addEventListener("load", () => {
-    if (request.status === 401) return location.reload();
-    const told = request.response || {};
-    if (request.status === 201) {
-      one.told = told;
-      reached();
-    }
-    ends(one.told ? "" : `not uploaded: ${told.error ? told.error.message : request.status}`);
-  });
-  request.addEventListener("error", () => ends("not uploaded: the server cannot be reached"));
-  request.send(one.file);
+  return one.uploading;
 }
 
 function attach(files) {
@@ -526,15 +548,18 @@ function attach(files) {
       note(`A message has at most ${MOST_FILES} files.`);
       break;
     }
-    const one = { file, sent: 0, reason: "" };
-    if (file.size > LARGEST_FILE) one.reason = `not uploaded: a file has at most ${size(LARGEST_FILE)}`;
-    else upload(one, current);
+    const one = { blob: file, name: file.name, size: file.size, type: "", id: "", sent: 0, reason: "", isRefused: file.size > LARGEST_FILE };
+    if (one.isRefused) one.reason = `not uploaded: a file has at most ${size(LARGEST_FILE)}`;
+    else upload(one);
     chosen.push(one);
   }
   showUploads();
   text.focus();
 }
 
+addEventListener("beforeunload", (event) => {
+  if ([...unsent.values()].some((one) => one.files.some((file) => !file.id && file.blob))) event.preventDefault();
+});
 const hasFiles = (event) => [...event.dataTransfer.types].includes("Files");
 let dragged = 0;
 for (const [name, step] of [["dragenter", 1], ["dragleave", -1], ["drop", 0]])
@@ -565,32 +590,21 @@ function grow() {
   text.style.height = `${text.scrollHeight + 2}px`;
 }
 
-function send(conversation) {
-  const said = (written.texts[conversation] || "").trim();
-  const chosen = uploads.get(conversation) || [];
-  if (chosen.some((one) => one.request)) {
-    sendsUploads.add(conversation);
-    return note("The message is sent when its files are uploaded.");
-  }
-  const files = chosen.filter((one) => one.told).map((one) => one.told);
-  if (!said && !files.length) return;
-  note("");
-  uploads.delete(conversation);
-  write(conversation, "");
-  if (conversation === current) {
-    if (!editing) leaveEditing();
-    showUploads();
-  }
-  say(said, files, conversation);
-}
-
 part("composer").addEventListener("submit", (event) => {
   event.preventDefault();
-  const [id, said] = [editing, text.value.trim()];
-  if (!id) return send(current);
-  if (!said) return;
+  const [id, said, files] = [editing, text.value.trim(), uploads.get(current) || []];
+  if (!said && (id || !files.length)) return;
+  if (id) {
+    leaveEditing();
+    return change(id, said);
+  }
+  if (files.some((one) => one.isRefused)) return note("Remove the files that cannot be sent first.");
+  note("");
+  uploads.delete(current);
+  write(current, "");
   leaveEditing();
-  change(id, said);
+  showUploads();
+  say(said, files, current);
 });
 text.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
@@ -612,6 +626,14 @@ part("cancel").addEventListener("click", leaveEditing);
 part("stop").addEventListener("click", () => {
   stop();
   text.focus();
+});
+part("ideas").addEventListener("click", ({ target }) => {
+  const said = target.dataset.text;
+  if (!said) return;
+  leaveEditing();
+  text.value = said;
+  write(current, said);
+  if (!said.endsWith(" ")) part("composer").requestSubmit();
 });
 part("newest").addEventListener("click", () => {
   toEnd();
@@ -636,8 +658,15 @@ matchMedia("(max-width: 50rem)").addEventListener("change", (narrow) => {
   if (!narrow.matches && document.body.classList.contains("listed")) showSide(false); // the list has its own place now
 });
 
-function conversationItem(one) {
+function dayOf(at) {
+  const days = Math.round((new Date().setHours(0, 0, 0, 0) - new Date(at).setHours(0, 0, 0, 0)) / 86400000);
+  return days < 1 ? "Today" : days < 2 ? "Yesterday" : days < 7 ? "Last 7 days" : days < 30 ? "Last 30 days" : "Older";
+}
+
+function conversationItem(one, place, listed) {
   const item = element("li");
+  const day = dayOf(one.at);
+  if (!place || dayOf(listed[place - 1].at) !== day) item.dataset.day = day;
   item.dataset.id = one.id;
   const open = button(one.title, "title", () => {
     go(one.id);
@@ -653,8 +682,10 @@ function conversationItem(one) {
 
 function showConversations() {
   if (part("conversations").querySelector("input")) return; // a title is being changed
-  part("conversations").replaceChildren(...conversations.map(conversationItem));
-  part("more-conversations").hidden = !hasMoreConversations;
+  const listed = conversations.filter((one) => one.title.toLocaleLowerCase().includes(sought()));
+  part("conversations").replaceChildren(...listed.map(conversationItem));
+  part("none").hidden = !sought() || listed.length > 0 || hasMoreConversations;
+  part("more-conversations").hidden = !hasMoreConversations || Boolean(sought());
   const shown = conversations.find((one) => one.id === current);
   part("title").textContent = shown ? shown.title : "New chat";
   document.title = shown ? `${shown.title} - ${document.body.dataset.title}` : document.body.dataset.title;
@@ -670,7 +701,19 @@ async function readConversations(before) {
   hasMoreConversations = told.more;
   if (wasListed && !hasMoreConversations && !conversations.some((one) => one.id === current)) begin(); // deleted
   showConversations();
+  seek();
 }
+
+/* Shows the conversations with these words in their titles; those that are not read yet are read page by page. */
+const sought = () => part("seek").value.trim().toLocaleLowerCase();
+function seek() {
+  if (sought() && hasMoreConversations) readConversations(conversations.at(-1).at);
+}
+
+part("seek").addEventListener("input", () => {
+  showConversations();
+  seek();
+});
 
 function rename(one, item) {
   const input = element("input");
@@ -728,7 +771,7 @@ async function open(id) {
     if (current === null && text.value) write(id, [written.texts[id], text.value].filter(Boolean).join("\n")); // typed while the page loaded
     current = id;
     written.shown = id;
-    keepWritten();
+    keep(WRITTEN, written);
     leaveEditing();
     showUploads();
   }
@@ -783,7 +826,6 @@ addEventListener("hashchange", () => open(named() || "main"));
 function online(up) {
   part("link").textContent = up ? "Connected" : "Connecting again…";
   part("link").classList.toggle("up", up);
-  if (up) reached();
 }
 
 function takeEntry(data) {
@@ -810,73 +852,42 @@ function takeEntry(data) {
   }
 }
 
-function take(event) {
-  if (event.id) lastId = event.id;
-  if (event.name === "entry") takeEntry(JSON.parse(event.data));
-  else if (event.name === "conversations") readConversations();
-  else if (event.name === "typing") {
-    writing.set(JSON.parse(event.data).conversation, Date.now() + TYPING);
-    showBusy();
-  } else if (event.name === "reset") open(current); // this page may show what is no longer so
-}
-
-function parse(block) {
-  const event = { name: "message", data: "" };
-  for (const line of block.split("\n")) {
-    const at = line.indexOf(":");
-    if (at <= 0) continue;
-    const value = line.slice(at + 1).replace(/^ /, "");
-    if (line.startsWith("id:")) event.id = value;
-    else if (line.startsWith("event:")) event.name = value;
-    else if (line.startsWith("data:")) event.data += value;
-  }
-  return event;
-}
-
-async function read(body, alive) {
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    alive();
-    const blocks = (rest + value).split("\n\n");
-    rest = blocks.pop();
-    for (const block of blocks) take(parse(block));
-  }
-}
-
-async function listen() {
-  let pause = SHORTEST_PAUSE;
-  for (;;) {
-    const ends = new AbortController();
-    let silence;
-    const alive = () => {
-      clearTimeout(silence);
-      silence = setTimeout(() => ends.abort(), SILENCE);
-    };
-    try {
-      alive();
-      const headers = lastId ? { "Last-Event-ID": lastId } : {};
-      const answer = await fetch(`${base}/events`, { headers, cache: "no-store", signal: ends.signal });
-      if (answer.status === 401) return location.reload();
-      if (answer.ok) {
-        online(true);
-        pause = SHORTEST_PAUSE;
-        readConversations();
-        await read(answer.body, alive);
-      }
-    } catch {
-      /* cut off: again, after a pause */
-    }
+function listen() {
+  clearTimeout(relisten);
+  const source = (events = new EventSource(`${base}/events${lastId ? `?after=${encodeURIComponent(lastId)}` : ""}`));
+  let silence = 0;
+  const ends = () => {
+    source.close();
     clearTimeout(silence);
+    events = null;
     online(false);
-    await new Promise((next) => {
-      setTimeout(next, pause);
-      reconnect = next;
+    relisten = setTimeout(listen, listenPause);
+    listenPause = Math.min(listenPause * 2, LONGEST_PAUSE);
+    readConversations(); // it learns whether the sign-in has ended
+  };
+  const on = (name, act) =>
+    source.addEventListener(name, (event) => {
+      clearTimeout(silence);
+      silence = setTimeout(ends, SILENCE);
+      lastId = event.lastEventId || lastId;
+      act(event.data && JSON.parse(event.data));
     });
-    pause = Math.min(pause * 2, LONGEST_PAUSE);
-  }
+  on("open", () => {
+    online(true);
+    listenPause = SHORTEST_PAUSE;
+    readConversations();
+    reached();
+  });
+  on("alive", () => {});
+  on("entry", takeEntry);
+  on("conversations", () => readConversations());
+  on("typing", ({ conversation }) => {
+    writing.set(conversation, Date.now() + TYPING);
+    showBusy();
+  });
+  on("reset", () => open(current)); // this page may show what is no longer so
+  source.addEventListener("error", ends);
+  silence = setTimeout(ends, SILENCE);
 }
 
 addEventListener("online", reached);
@@ -889,7 +900,7 @@ async function start() {
   history.replaceState(null, "", `#${first}`);
   await open(first);
   text.focus();
-  listen();
+  if (!events) listen();
 }
 
 start();

@@ -9,20 +9,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.pool import NullPool
+
 from mcp_agent_mail.config import Settings, get_settings
 from postroom.app.wiring import Application
-from postroom.contracts.errors import MissingExtra
-
-try:
-    from sqlalchemy import event
-    from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
-    from sqlalchemy.pool import NullPool
-except ImportError as error:
-    raise MissingExtra(
-        f"the import names need {error.name}, which is not installed",
-        value=error.name,
-        remedy='pip install "postroom[agent-mail]"',
-    ) from error
 
 __all__ = ["ensure_schema", "get_session", "reset_database_state"]
 

@@ -1,7 +1,6 @@
 """The import names of the gateway: `gateway.run` and others are the very modules of `postroom.gateway`.
 
-The folder of this package is not on the path of an installation: an application may have a package `gateway`
-of its own. A program that imports these names adds `postroom/import_names` to `sys.path`.
+The distribution `postroom` does not have this package, because an application may have one of this name.
 
 Whatever is set or patched on one is so on the other, for there is only one.
 """
