@@ -241,7 +241,7 @@ class _Drafts:
             IdempotencyConflict, VersionConflict: as `EventTables.append` and `OutboxTables.enqueue` say.
         """
         self._all, self._new = appending(self._events, found, now)
-        self._stored = self._tables[1].decided(self._effects, found, now)
+        self._outbox, self._new_effects = self._tables[1].decided(self._effects, found, now)
 
     @property
     def were_stored(self) -> bool:
@@ -252,8 +252,8 @@ class _Drafts:
         """Write what is new, and return what was committed with all of them."""
         events, outbox = self._tables
         events.write(self._new)
-        outbox.write(self._stored)
-        return replace(done, events=self._all, outbox=self._stored.effects)
+        outbox.write(self._new_effects)
+        return replace(done, events=self._all, outbox=self._outbox)
 
 
 def likely_looks(request: RunActivation, run_id: str, dispatch_id: str, at_most: int) -> list[Look]:
