@@ -31,7 +31,7 @@ IN_CI = {
     ),
     "e2e/test_acp_runners.py": (
         "test_a_message_is_answered_and_a_permission_is_given_by_a_person_through_a_restart",
-        "test_what_a_killed_server_leaves_is_ended_by_the_next_and_the_message_is_answered_once",
+        "test_a_killed_server_leaves_no_agent_and_the_message_is_answered_once_by_the_next",
     ),
     "e2e/test_agents_in_chats.py": (
         "test_an_agent_that_asks_goes_on_when_a_button_is_pressed_after_a_restart",

@@ -125,7 +125,7 @@ def test_each_server_answers_in_the_openai_protocol(pair: Pair) -> None:
 def test_what_is_said_in_the_home_chat_may_be_asked_of_any_server(pair: Pair) -> None:
     with chat_page(pair.has) as browser:
         browser.post("/chat/messages", json={"id": "make-it-home", "text": "/sethome"})
-        shown(browser, is_answer("What answers nobody is sent here from now on."))
+        shown(browser, is_answer("This chat is now the home channel."))
         told(pair.other.data_dir, "send", "web", "home", "The lights go out at ten.")
         shown(browser, is_answer("The lights go out at ten."))
         assert told(pair.other.data_dir, "reconnect", "web")["state"] == "connected"

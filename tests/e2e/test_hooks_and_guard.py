@@ -164,7 +164,7 @@ def test_commits_and_pushes_are_held_in_every_worktree(server: RunningServer, re
         assert said == ""
         git("mv", "piers/a 'b\".py", "moved.py")
         said = git("commit", "-q", "-m", "nobody", POSTROOM_AGENT="Nobody", code=1, POSTROOM_GUARD="block")
-        assert "no agent is known here" in said
+        assert "there is no agent here" in said
         assert "is reserved by" in git("commit", "-q", "-m", "held", code=1)
         line.tool("release_file_reservations", **place, agent_name="Ada")
         git("commit", "-q", "-m", "free again")

@@ -172,7 +172,7 @@ def test_a_server_is_not_ready_while_postgresql_is_away_and_goes_on_by_itself(tm
             postgres.kill()
             await_that(lambda: readiness(server) == ("failed", "store_unavailable"), "it was told")
             found = json.dumps(ask(server, "GET", "/admin/doctor"))
-            assert (found.count("Connection refused"), found.count("as told above") > 2) == (1, True)
+            assert (found.count("Connection refused"), found.count("as reported above") > 2) == (1, True)
             postgres.start()
             await_that(lambda: readiness(server) == ("ok", None), "it was ready again")
             asyncio.run(write_by_a_real_client(server, "2026", "candle"))
@@ -224,7 +224,7 @@ def await_that(look: Callable[[], bool], what: str) -> None:
 
 ADDRESSES = (
     ("postgresql://u:hunter2@127.0.0.1:1/mail", TEMPORARY, "cannot be reached"),
-    ("postgresql://u:hunter2@127.0.0.1:x/mail", CONFIGURATION, "its port by a number"),
+    ("postgresql://u:hunter2@127.0.0.1:x/mail", CONFIGURATION, "a numeric port"),
     ("mysql://u:hunter2@db/mail", CONFIGURATION, "postgresql://user:password@host:port/database"),
     ("postgresql://u:hunter2@2@db/mail", CONFIGURATION, "%40"),
     ("postgresql://u:p/hunter2@db/mail", CONFIGURATION, "%2F"),
@@ -235,7 +235,7 @@ ADDRESSES = (
 LACKS = (
     ("postgres", "no_such_mail", "createdb no_such_mail"),
     ("postgres", "postgres?sslmode=require", "sslmode=disable"),
-    ("postgres", "read_only", "may be written"),
+    ("postgres", "read_only", "writable server"),
     ("guest", "guarded", 'GRANT CREATE ON DATABASE guarded TO "guest"'),
     ("stranger", "anothers", 'GRANT USAGE, CREATE ON SCHEMA "postroom" TO "stranger"'),
 )
@@ -276,7 +276,7 @@ def test_what_listens_there_and_is_no_postgresql_is_told_as_that(tmp_path: Path,
         threading.Thread(target=other.serve_forever, daemon=True).start()
         place = f"127.0.0.1:{other.server_address[1]}"
         for code in (CONFIGURATION, TEMPORARY):
-            told = f"what listens at {place} answers no PostgreSQL"
+            told = f"the program that listens at {place} is not PostgreSQL"
             refused(f"postgresql://u:hunter2@{place}/mail", code, told, tmp_path, here)
             answers.pop(0)
         other.shutdown()

@@ -244,7 +244,7 @@ STATES = "[...document.querySelectorAll('#log .message .state')].map(one => one.
 def test_a_message_that_the_server_cannot_store_is_sent_by_itself_after_a_reload(
     page: Browser, harbour: Harbour
 ) -> None:
-    harbour.answer("Said before", to="nothing-of-ours")
+    harbour.answer("Earlier in this conversation", to="nothing-of-ours")
     soon(page, "document.querySelectorAll('.answer').length === 1")
     harbour.agent.is_away = True
     write(page, "Do not lose this")

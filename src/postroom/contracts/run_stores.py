@@ -191,10 +191,10 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
             return
         delivery = self.delivery
         if self.claim is not None and delivery is not None:
-            raise InvalidRecord("a commit that begins or ends an execution delivers no other")
+            raise InvalidRecord("a commit that starts or ends an execution cannot deliver another one")
         begins_its = delivery is not None and delivery.claim is not None
         if self.claim is None and (self.ends is not None or not begins_its):
-            raise InvalidRecord("a commit that begins or ends an execution names its claim")
+            raise InvalidRecord("a commit that starts or ends an execution must name its claim")
 
 
 class Committed(Record, frozen=True, kw_only=True):

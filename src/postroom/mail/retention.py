@@ -125,8 +125,9 @@ def _project_of(projects: ProjectReads, rule: KeepRule) -> int | None:
     found = projects.project(rule.project)
     if found is None and rule.holds:
         raise UnknownProject(
-            f"[[keep]] holds {rule.project!r}, which is no project: nothing is deleted until it names one",
+            f"[[keep]] names {rule.project!r}, which is not a project: nothing is deleted until this "
+            "is corrected",
             value=rule.project,
-            remedy="write the project's path or slug as `postroom projects list` and the pages show it",
+            remedy="use the project's path or slug from `postroom projects list`",
         )
     return None if found is None else found.id

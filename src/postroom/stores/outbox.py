@@ -327,7 +327,7 @@ def storing(written: Sequence[WrittenEffect], found: Found, now: int, new_id: Ca
             if draft.dedupe_key is not None:
                 firsts[one.key] = effect
         elif effect.payload != payload:
-            raise IdempotencyConflict("the key was used with another payload", value=draft.dedupe_key)
+            raise IdempotencyConflict("the key belongs to another payload", value=draft.dedupe_key)
         effects.append(effect)
     return Stored(tuple(effects), tuple(new))
 

@@ -49,7 +49,7 @@ def span_of(reads: MailReads, request: Request, project: Project, now: int) -> t
         return length, _around(shown, now), there.end
     if begin is None or end is None or not SHORTEST <= end - begin <= LONGEST or end > now + LONGEST:
         raise InvalidArgument(
-            "a span is from an instant to a later one, in milliseconds",
+            "a span is from a time to a later time, in milliseconds",
             value=str(request.query_params)[:80],
             remedy="go back",
         )

@@ -68,7 +68,7 @@ def thread_before(
     thread_id, parent = step.thread_id, step.parent_thread_id
     known = state.thread
     if known is None and step.claim is not None:  # a commit that nobody owns makes the thread
-        raise UnknownThread(f"thread {thread_id!r} is gone", value=thread_id)
+        raise UnknownThread(f"thread {thread_id!r} no longer exists", value=thread_id)
     if step.joins is not None:
         _refuse_not_joined(step, step.joins, found)
     if step.consumes:
@@ -98,7 +98,7 @@ def _refuse_not_joined(step: ThreadCommit, joins: str, found: Found) -> None:
     joined = rows.dispatch(row[0]) if row else None
     queued = joined is not None and joined.status is RunDispatchStatus.QUEUED
     if joined is None or not queued or joined.thread_id != step.thread_id:
-        raise VersionConflict(f"dispatch {joins!r} is not queued any more", value=joins)
+        raise VersionConflict(f"dispatch {joins!r} is no longer queued", value=joins)
 
 
 def refuse_unwritable_run(step: ThreadCommit, thread: Thread, before: RunRecord | None) -> None:
@@ -113,9 +113,9 @@ def refuse_unwritable_run(step: ThreadCommit, thread: Thread, before: RunRecord 
     if run is None:
         return
     if run.thread_id != thread.id:
-        raise ForeignThread(f"run {run.run_id!r} is of thread {run.thread_id!r}", value=run.run_id)
+        raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
     if step.replaces is not None and before != step.replaces:
-        raise VersionConflict(f"run {run.run_id!r} is not as it was seen", value=run.run_id)
+        raise VersionConflict(f"run {run.run_id!r} has changed", value=run.run_id)
     run.refuse_illegal_move(before)
 
 
@@ -135,7 +135,7 @@ def delivered(
         raise ActiveRunConflict(
             f"run {state.held_by!r} of thread {thread_id!r} waits for an answer, and others behind it",
             value=thread_id,
-            remedy="answer it, or cancel that run",
+            remedy="answer the question, or cancel that run",
         )
     if asks is not None and state.claimed is not None:
         raise ActiveRunConflict(
@@ -146,7 +146,7 @@ def delivered(
     stored = asked.prepared_for_enqueue(epoch=state.epoch)
     refuse_taken(asked, state.taken)
     if cap is not None and state.queued >= cap:
-        raise QueueFull(f"{cap} dispatches wait on thread {thread_id!r}", value=thread_id)
+        raise QueueFull(f"thread {thread_id!r} already has {cap} queued dispatches", value=thread_id)
     if asks is None:
         return stored
     claimed = stored.claim(token=new_id(), consumer=asks.consumer, lease_ms=asks.lease_ms, now=now)

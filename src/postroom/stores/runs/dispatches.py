@@ -592,7 +592,7 @@ def refuse_taken(dispatch: RunDispatch, against: Sequence[Row]) -> None:
     """
     for rule, found in against:
         if rule == 0:
-            raise DuplicateRecord(f"dispatch {found!r} exists", value=found)
+            raise DuplicateRecord(f"dispatch {found!r} exists already", value=found)
         kind: type[PostroomError] = DedupeKeyInUse if rule == 1 else RunNotOpen
         does = (
             f"has the dedupe key {dispatch.dedupe_key!r}"
@@ -621,4 +621,4 @@ def _within(places: Places) -> dict[str, object]:
 
 
 def _not_owned(row: RunDispatch) -> StaleClaim:
-    return StaleClaim(f"dispatch {row.dispatch_id!r} is not owned by this claim", value=row.dispatch_id)
+    return StaleClaim(f"this claim does not own dispatch {row.dispatch_id!r}", value=row.dispatch_id)

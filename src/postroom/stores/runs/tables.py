@@ -182,7 +182,7 @@ class RunTables(Tables):
         except UnknownDispatch as error:
             return StaleClaim(f"the claim was lost: {error.message}", value=error.value)
         if isinstance(owned, RunDispatch) and owned.thread_id != thread_id:
-            raise ForeignThread(f"the claim is one of thread {owned.thread_id!r}", value=thread_id)
+            raise ForeignThread(f"the claim belongs to thread {owned.thread_id!r}", value=thread_id)
         return owned
 
     def _write_thread(
