@@ -238,7 +238,7 @@ class _Drafts:
             IdempotencyConflict, VersionConflict: as `EventTables.append` and `OutboxTables.enqueue` say.
         """
         self._all, self._new = appending(self._events, found, now)
-        self._stored = self._tables[1].decided(self._effects, found, now)
+        self._outbox, self._new_effects = self._tables[1].decided(self._effects, found, now)
 
     @property
     def were_stored(self) -> bool:
@@ -249,5 +249,5 @@ class _Drafts:
         """Write what is new, and return what was committed with all of them."""
         events, outbox = self._tables
         events.write(self._new)
-        outbox.write(self._stored)
-        return replace(done, events=self._all, outbox=self._stored.effects)
+        outbox.write(self._new_effects)
+        return replace(done, events=self._all, outbox=self._outbox)
