@@ -253,7 +253,7 @@ def test_conversations_of_the_page_are_apart_stop_alone_and_are_there_after_a_re
         assert browser.delete("/chat/conversations/c0ffee02").status_code == 200
         third = {"id": "message-three", "text": "and now?", "conversation": "c0ffee01"}
         browser.post("/chat/messages", json=third)
-        shown(browser, lambda entry: entry.get("text", "").startswith("re: and now?"))
+        shown(browser, is_answer("re: are you there?\n\nand now? (1)"))  # the stopped message had no answer
         assert [one["id"] for one in browser.get("/chat/conversations").json()["conversations"]] == [
             "c0ffee01"
         ]
