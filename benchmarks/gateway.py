@@ -33,13 +33,14 @@ from postroom.contracts.chat import InboundDraft, InboundKey, InboundStatus
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.signing import SIGNATURE, TIMESTAMP, signature
+from postroom.contracts.tables import Secret
 from postroom.dispatch.mailbox import Mailbox
 from postroom.gateway.config import GatewayConfig, PlatformConfig
 from postroom.gateway.events import MessageEvent, SendResult
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.base import Metadata
-from postroom.gateway.platforms.webhook import WebhookAdapter
-from postroom.gateway.platforms.webhook_wire import DELIVERY
+from postroom.gateway.platforms.webhook import WebhookAdapter, WebhookOptions
+from postroom.gateway.platforms.webhook_wire import DELIVERY, HookTable
 from postroom.gateway.replies import ChatEffects
 from postroom.gateway.session import Platform, SessionSource, build_session_key
 from postroom.gateway.sessions import Sessions
@@ -100,7 +101,7 @@ class Room:
 
     def __init__(self, store: SqliteStore) -> None:
         clock, timer = SystemClock(), SystemTimer()
-        webhooks = PlatformConfig(enabled=True, extra={"routes": {ROUTE: {"secret": SECRET}}})
+        webhooks = WebhookOptions(routes={ROUTE: HookTable(secret=Secret(SECRET))})
         config = GatewayConfig(platforms={Platform.WEBHOOK: webhooks})
         self.store = store
         self.executor = Noting()

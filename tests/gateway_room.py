@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -17,7 +17,14 @@ from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.records import replace
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
-from postroom.gateway.config import BusyConfig, BusyPolicy, DeliveryConfig, GatewayConfig, PlatformConfig
+from postroom.gateway.config import (
+    BusyConfig,
+    BusyPolicy,
+    ChatRules,
+    DeliveryConfig,
+    GatewayConfig,
+    PlatformConfig,
+)
 from postroom.gateway.files import ChatFiles
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.replies import ChatEffects
@@ -44,6 +51,12 @@ CONFIG = GatewayConfig(
     },
     drain=timedelta(0),
 )
+
+
+def with_rules(chats: Mapping[str, ChatRules], config: GatewayConfig = CONFIG) -> GatewayConfig:
+    """Return a configuration of the room with rules for single chats."""
+    platform = replace(config.platforms[Platform.TELEGRAM], chats=chats)
+    return replace(config, platforms={Platform.TELEGRAM: platform})
 
 
 class Agent(Deaf):

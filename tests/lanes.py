@@ -31,7 +31,7 @@ IN_CI = {
     ),
     "e2e/test_acp_runners.py": (
         "test_a_message_is_answered_and_a_permission_is_given_by_a_person_through_a_restart",
-        "test_what_a_killed_server_leaves_is_ended_by_the_next_and_the_message_is_answered_once",
+        "test_a_killed_server_leaves_no_agent_and_the_message_is_answered_once_by_the_next",
     ),
     "e2e/test_agents_in_chats.py": (
         "test_an_agent_that_asks_goes_on_when_a_button_is_pressed_after_a_restart",
@@ -41,12 +41,6 @@ IN_CI = {
         "test_each_server_answers_in_the_openai_protocol",
     ),
     "e2e/test_benchmarks.py": ("test_an_unknown_benchmark_is_refused_by_name",),
-    "e2e/test_buttons_in_a_browser.py": (
-        "test_every_button_can_be_hit_and_does_what_it_says[Look(width=1440, dark=False, script=True)",
-        "test_every_button_can_be_hit_and_does_what_it_says[Look(width=390, dark=True, script=False)",
-        "test_keys_lead_everywhere_and_send_nothing[Look(width=1440, dark=False, script=True)",
-    ),
-    "e2e/test_chaos.py": ("test_a_process_killed_again_and_again_loses_nothing_on_sqlite",),
     "e2e/test_databases_taken_away.py": (
         "test_what_was_accepted_is_saved_and_nothing_more_is_accepted",
         "test_on_postgresql_a_database_that_is_dropped_is_told_as_gone",
@@ -56,8 +50,6 @@ IN_CI = {
         "test_a_stream_is_resumed_after_a_kill_without_gap_or_double",
         "test_a_server_that_is_stopped_ends_its_streams_at_once",
     ),
-    "e2e/test_fuzz.py": ("test_tool_calls_of_any_form_are_answered_or_refused_in_memory",),
-    "e2e/test_gateway_busy.py": ("test_all_at_once[queue-20", "test_all_at_once[interrupt-20"),
     "e2e/test_gateway_server.py": (
         "test_a_channel_looks_itself_who_calls",
         "test_an_answer_streams_in_the_openai_protocol",
@@ -65,7 +57,6 @@ IN_CI = {
         "test_every_other_address_still_needs_the_token",
         "test_two_servers_cannot_share_one_bot",
     ),
-    "e2e/test_gateway_under_kill.py": ("test_killed_again_and_again_each_message_is_answered_once",),
     "e2e/test_hooks_and_guard.py": (
         "test_a_session_from_its_start_to_its_end",
         "test_commits_and_pushes_are_held_in_every_worktree",
@@ -103,15 +94,6 @@ IN_CI = {
     ),
     "e2e/test_prune.py": ("test_killed_in_the_middle_it_leaves_a_whole_store_and_goes_on",),
     "e2e/test_rebuild_commands.py": ("test_each_is_rebuilt_from_the_other",),
-    "e2e/test_rest_contract.py": (
-        "test_a_real_server_answers_as_its_document_tells[file_reservation_paths",
-        "test_a_real_server_answers_as_its_document_tells[send_message",
-        "test_a_real_server_was_not_harmed",
-        "test_every_answer_is_one_that_the_document_tells",
-    ),
-    "e2e/test_restored_backups.py": (
-        "test_a_server_starts_on_an_older_backup_and_the_newer_archive_is_kept",
-    ),
     "e2e/test_run_tokens.py": ("test_a_program_acts_as_its_agent_and_what_it_reserves_ends_with_its_run",),
     "e2e/test_runners.py": (
         "test_agents_of_the_configuration_file_are_run_and_not_when_it_names_them_no_more",
@@ -134,7 +116,6 @@ IN_CI = {
     "e2e/test_support_chat.py": (
         "test_a_customer_steers_a_person_agrees_and_a_killed_worker_is_missed_by_nobody",
     ),
-    "e2e/test_telegram_limits.py": (),
     "e2e/test_telemetry.py": ("test_a_message_its_run_and_the_answer_reach_a_collector_as_one_trace",),
     "e2e/test_timeline_in_a_browser.py": (
         "test_a_mark_opens_beside_the_picture_and_escape_closes_it",

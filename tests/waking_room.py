@@ -67,7 +67,7 @@ class Room:
             tracing=self.tracing,
             waker=lambda: self.waker if self.wakes else None,
         )
-        self.effects = MessageEffects(self.mail.own_context, self.mail.wake_readers)
+        self.effects = MessageEffects(self.mail.own_context)
         self.mailbox, self.waker = self.opened("server")
 
     def opened(self, consumer: str) -> tuple[Mailbox, Waker]:

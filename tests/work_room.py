@@ -15,7 +15,7 @@ from postroom.app.tokens import token_check
 from postroom.contracts.agent_events import TextDelta
 from postroom.contracts.errors import Overloaded, Unauthorized
 from postroom.http_api.guard import Credentials, Guard, GuardRules
-from postroom.http_api.operators import question_routes, run_routes, schedule_routes
+from postroom.http_api.operators import QUESTIONS, RUNS, SCHEDULES
 from postroom.http_api.routes import application
 from postroom.http_api.sessions import LoginService
 from postroom.mail.context import Rules
@@ -94,7 +94,7 @@ class WorkRoom:
         self.mail = Mail(self.store, self.clock, self.rules, waker=lambda: self.waker if self.wakes else None)
         self.runs = RunService(self.stores, registry=CollectorRegistry(), is_exclusive=True, timer=self.clock)
         self.agents = Talking(self.mail)
-        effects = MessageEffects(self.mail.own_context, self.mail.wake_readers)
+        effects = MessageEffects(self.mail.own_context)
         self.runs.serve(AGENT_THREAD, MailRunExecutor(self.agents, self.store, self.clock), effects)
         boxes = StoredChatDelivery(self.mail)
         self.waker = Waker(self.store, self.runs.mailbox, verified=self.rules.verified, chat_delivery=boxes)
@@ -119,8 +119,8 @@ class WorkRoom:
             schedules=self.schedules,
         )
         pages = page_routes(self.stores.store, clock=self.clock, services=room)
-        routes = [*desk.routes(), *question_routes(self.questions), *run_routes(self.operator), *pages]
-        routes += schedule_routes(self.schedules)
+        routes = [*desk.routes(), *QUESTIONS.routes(self.questions), *RUNS.routes(self.operator), *pages]
+        routes += SCHEDULES.routes(self.schedules)
         rules = GuardRules(max_request_bytes=8 << 20)
         credentials = Credentials(
             is_operator=token_check(TOKEN), sessions=self.sessions, is_agent=self.mail.knows_token

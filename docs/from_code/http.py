@@ -1,18 +1,18 @@
 """The page of the HTTP addresses: every route, and for whom the door opens."""
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from starlette.routing import BaseRoute, Mount, Route
 
 from from_code.markdown import table
-from postroom.app.gateway_platforms import PLATFORMS
 from postroom.contracts.clock import SystemClock
 from postroom.executors.remote import CALLBACKS
+from postroom.gateway.platforms import adapter_of
 from postroom.gateway.session import Platform
-from postroom.http_api import guard
-from postroom.http_api.operators import hook_routes, people_routes
+from postroom.http_api import permissions
+from postroom.http_api.administration import Who
+from postroom.http_api.operators import HOOKS, PEOPLE
 from postroom.http_api.routes import callback_routes, routes
 from postroom.http_api.sessions import LoginService
 from postroom.services.login_codes import LoginCodes, Sessions
@@ -27,77 +27,8 @@ ROUTE_WORDS: Final = {
     "/metrics": "Prometheus text. See [metrics](metrics.md).",
     "/login": "The form that takes the server's token, and the target of one-time links.",
     "/logout": "Ends the session of the browser at every server, by a form of a page.",
-    "/admin/status": "What runs, where its data is, how much there is.",
-    "/admin/cluster": "The servers that share the database, and which of them does what.",
-    "/admin/doctor": "The examination behind `postroom doctor`.",
-    "/admin/projects": "Every project: its slug and its path.",
-    "/admin/support-bundle": "What `postroom support-bundle` packs, as texts by the names of their files.",
-    "/admin/progress": "How far long work is that another call waits for, such as `?of=/admin/backup`: "
-    "what is done, and how much of how much; empty when there is none.",
-    "/admin/backup": 'Writes a backup. Body: `{"target": "/absolute/path"}`, or `{}` for the usual place.',
-    "/admin/agent-token": 'Makes (`POST`) or ends (`DELETE`) an agent\'s token. Body: `{"project": "...", '
-    '"agent": "..."}`.',
-    "/admin/runners": "Which agents are run when mail comes (`GET`, `?project=` for one project); says how "
-    'one is run (`PUT`), body: `{"project": "...", "agent": "...", "runner": {"argv": ["..."]}}`; ends that '
-    '(`DELETE`), body: `{"project": "...", "agent": "..."}`.',
-    "/admin/tokens": "Named tokens: which there are (`GET`, those that have ended with `?all=yes`); keeps "
-    'a new one (`POST`), body: `{"name": "...", "id": "...", "hash": "...", "scopes": ["mail:read"]}`, if '
-    "you like `project` and `life_seconds`; ends those of a name (`DELETE`), body: "
-    '`{"name": "..."}`. `id` is twelve letters and digits, `hash` the SHA-256 of `prt_<id>_<secret>`.',
-    "/admin/tokens/rotate": 'Has a new token take a name. Body: `{"name": "...", "id": "...", "hash": "...", '
-    '"overlap_seconds": 86400}`.',
-    "/admin/questions": "What runs wait to be told (`GET`); answers one (`POST`), body: "
-    '`{"number": "...", "answer": "yes", "why": "..."}`.',
-    "/admin/runs": "Runs of agents: those not done, those that ended lately or were given up, and messages "
-    "that wait for the next one. `?project=` for one project.",
-    "/admin/runs/one": "One run and the end of what it has put out. `?run=` names it, or its dispatch.",
-    "/admin/runs/cancel": 'Ends a run that is queued or at work. Body: `{"run": "..."}`.',
-    "/admin/runs/discard": 'Discards a dead letter; its run stays failed. Body: `{"run": "..."}`.',
-    "/admin/runs/hasten": 'Has a queued run that is tried again later tried now. Body: `{"run": "..."}`.',
-    "/admin/runs/replay": 'Has a dead letter tried again. Body: `{"run": "..."}`.',
-    "/admin/floor": "What the control room of a project shows. `?project=` names it.",
-    "/admin/runs/dead": "The dead letters, failed runs that wait for somebody, oldest first, up to 500.",
-    "/admin/schedules": "What is sent again and again (`GET`, `?project=` for one project); keeps a schedule "
-    '(`POST`), body: `{"name": "...", "project": "...", "sender": "...", "to": ["..."], "subject": "...", '
-    '"body": "...", "cron": "0 9 * * MON"}`, and if you like `every_seconds` in place of `cron`, `zone`, '
-    "`missed`, `overlap`, `jitter_seconds`, `importance`, `ack_required`, `replaces`; removes one "
-    '(`DELETE`), body: `{"name": "..."}`.',
-    "/admin/schedules/one": "One schedule. `?name=` names it.",
-    "/admin/schedules/pause": 'Has nothing more sent by a schedule. Body: `{"name": "..."}`.',
-    "/admin/schedules/resume": 'Has a schedule go on with its next time. Body: `{"name": "..."}`.',
-    "/admin/schedules/trigger": 'Sends the message of a schedule now. Body: `{"name": "..."}`.',
-    "/admin/login-code": "Makes a link that opens the pages once, within ten minutes.",
-    "/hooks/{client}/{event}": "What a hook of a client or of Git asks. See [hooks](../hooks.md).",
     "/callbacks/{dispatch_id}": "Where another server sends the result of a run. See "
     "[runners](../runners.md#another-server).",
-    "/watch": "Waits up to 30 s for messages after a cursor; behind `postroom watch`.",
-    "/admin/prune": "Deletes the messages that no `[[keep]]` rule keeps any more. Body: "
-    '`{"dry_run": true}` only counts them. See [operating](../operating.md#retention).',
-    "/admin/projects/merge": "Makes one project of two. Body: "
-    '`{"source": "...", "target": "...", "renames": {"Ada": "Ada-2"}, "rename_equal": false, '
-    '"dry_run": false}`. '
-    "See [mail](../mail.md#merging-two-projects).",
-    "/admin/projects/move": 'Gives a project another folder. Body: `{"project": "...", "folder": "/path"}`. '
-    "See [mail](../mail.md#a-folder-that-was-renamed).",
-    "/admin/rebuild-archive": "Writes the archive anew from the database. Body: "
-    '`{"project": "..."}`, or `{}` for every project.',
-    "/health/detailed": "Readiness, and the gateway: its channels, where the lines are that were accepted, "
-    "what is queued. Its `state` is `off` without chats.",
-    "/admin/gateway/pair": 'Lets a stranger in. Body: `{"platform": "...", "code": "...", '
-    '"role": "member"}`.',
-    "/admin/people": "People who may be written to (`GET`); names one, or has one reached elsewhere (`PUT`, "
-    'body: `{"name": "...", "chat": "telegram/1"}`, `chat` may be left out); has one written to no more '
-    '(`DELETE`, body: `{"name": "..."}`).',
-    "/admin/gateway/people": "Who may write, and who asks to (`GET`); shuts somebody out (`DELETE`). Body: "
-    '`{"platform": "...", "user_id": "..."}`.',
-    "/admin/gateway/send": "Has something said in a chat; answers 202 with the id of its row. Body: "
-    '`{"platform": "...", "chat_id": "...", "text": "..."}`, and if you like `thread_id` and `key`: under '
-    "one key it is said once. Without `chat_id` it goes to the home channel.",
-    "/admin/gateway/reconnect": "Connects a channel anew, and answers how it stands then. Body: "
-    '`{"platform": "..."}`.',
-    "/admin/gateway/dead": "What could not be delivered (`GET`); has one tried again (`POST`), or takes "
-    "it off the list (`DELETE`). Body: "
-    '`{"outbox_id": "..."}`.',
     "/": "Projects.",
     "/p/{slug}": "A project's control room: what needs a person, who is on what, who waits for whom.",
     "/p/{slug}/timeline": "What happened in it lately: messages, the runs they began, files held; "
@@ -131,6 +62,7 @@ ROUTE_WORDS: Final = {
     "/attachments/{sha256}": "An attachment's bytes, to be stored. `?message=` names a message that has it.",
     "/previews/{sha256}": "A picture, to be shown within a page. `?message=` names a message that has it.",
     "/static/{name}": "Style sheets, scripts and the icon.",
+    **{one.path: one.words for one in permissions.ADDRESSES},
 }
 MCP: Final = (
     "`/mcp`",
@@ -203,9 +135,9 @@ def page() -> str:
     given = {"runners": nobody, "questions": nobody, "runs": nobody, "tokens": nobody, "schedules": nobody}
     machine = [
         *routes(nobody, desk, registry=nobody, clock=clock, **given),
-        *hook_routes(nobody, nobody),
+        *HOOKS.routes(nobody),
         *callback_routes(CALLBACKS, nobody),
-        *people_routes(nobody),
+        *PEOPLE.routes(nobody),
     ]
     room = PageServices(visitors=nobody, questions=nobody, messages=nobody, runs=nobody, schedules=nobody)
     people = page_routes(nobody, clock=clock, services=room)
@@ -218,7 +150,7 @@ def page() -> str:
         (
             f"`{path}`",
             f"`{platform.value}`",
-            f"{PLATFORMS[platform].largest_body} bytes",
+            f"{adapter_of(platform).largest_body} bytes",
             CHANNEL_WORDS[platform],
         )
         for platform, path in CHANNEL_PATHS.items()
@@ -257,6 +189,10 @@ channel what it asks for. Each with all below it:
 """
 
 
+WHO: Final = {one.path.replace(":path}", "}"): one.who for one in permissions.table()}
+WHO_WORDS: Final = {Who.ANYONE: "anyone", Who.PEOPLE: "operator, logged-in people"}
+
+
 def _paths(found: Sequence[BaseRoute], base: str = "") -> Iterator[tuple[str, list[str]]]:
     for one in found:
         if isinstance(one, Mount):
@@ -270,13 +206,8 @@ def _is_oauth(path: str) -> bool:
 
 
 def _route(path: str, methods: Sequence[str]) -> tuple[str, str, str, str]:
-    concrete = re.sub(r"\{\w+\}", "x", path)
     if path.startswith(CALLBACKS):
         who = "who signs with the agent's secret"
-    elif guard._is_public(concrete, "/mcp"):  # noqa: SLF001 - the door's own decision
-        who = "anyone"
-    elif guard._is_interface(concrete, "/mcp"):  # noqa: SLF001 - as above
-        who = "operator"
     else:
-        who = "operator, logged-in people"
+        who = WHO_WORDS.get(WHO[path], "operator")
     return f"`{path}`", ", ".join(methods), who, ROUTE_WORDS[path]

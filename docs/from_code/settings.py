@@ -3,10 +3,14 @@
 import typing
 from typing import Any, Final
 
+import msgspec
+from msgspec import inspect
+
 from from_code.markdown import table
 from postroom.app import config, places
-from postroom.app.config import Settings
+from postroom.app.config import IN_DATA_DIR, SETTINGS, Settings, description_of, value_text
 from postroom.cli import exit_codes
+from postroom.toml_files import fields_of
 
 CLIENT_WORDS: Final = {
     "POSTROOM_URL": "Address of the server to use, for commands and the stdio entry; without it, the server "
@@ -20,13 +24,11 @@ CLIENT_WORDS: Final = {
     "[hooks](../hooks.md).",
     "POSTROOM_CONFIG": "The configuration file, in the place of the usual one.",
 }
-FACTORY_WORDS: Final = {
+DEFAULT_WORDS: Final = {
     "data_dir": "by system, see below",
-    "database": "`postroom.db` in `data_dir`",
-    "storage_root": "`archive` in `data_dir`",
-    "gateway_file": "`gateway.toml` in `data_dir`",
+    "case_sensitive_paths": "`true`; on macOS `false`",
+    **{name: f"`{path}` in `data_dir`" for name, path in IN_DATA_DIR.items()},
 }
-PLATFORM_WORDS: Final = {"case_sensitive_paths": "`true`; on macOS `false`"}
 NO_EFFECT: Final[dict[str, str]] = {}
 """Settings that are checked and that nothing looks at yet; `tests/meta/test_source.py` compares."""
 
@@ -35,15 +37,16 @@ def page() -> str:
     """Return the page."""
     names = config._OLDER_NAMES  # noqa: SLF001 - to be told, not used
     older = [f"`{old}` for `{new}`" for old, new in names.items()]
+    defaults = {one.name: one.default for one in msgspec.structs.fields(Settings)}
     rows = [
         (
             f"`{name}`",
             f"`{places.PREFIX}{name.upper()}`",
-            _setting_default(name, field),
-            _limits(field),
-            field.description,
+            _setting_default(name, defaults[name]),
+            _limits(name),
+            description_of(name),
         )
-        for name, field in Settings.model_fields.items()
+        for name in SETTINGS
     ]
     clients = [(f"`{name}`", CLIENT_WORDS[name]) for name in sorted(places.CLIENT_NAMES)]
     folders = [
@@ -97,18 +100,17 @@ def _config_file(platform: str) -> str:
     return places.config_file({"HOME": "~"}, platform=platform).as_posix()
 
 
-def _setting_default(name: str, field: Any) -> str:
-    if name in PLATFORM_WORDS:
-        return PLATFORM_WORDS[name]
-    if field.default_factory is not None:
-        return FACTORY_WORDS[name]
-    shown = config._shown(field.default)  # noqa: SLF001 - in the words of `postroom config show`
+def _setting_default(name: str, default: Any) -> str:
+    if name in DEFAULT_WORDS:
+        return DEFAULT_WORDS[name]
+    shown = value_text(default)
     return f"`{shown}`" if shown else "none"
 
 
-def _limits(field: Any) -> str:
-    if typing.get_origin(field.annotation) is typing.Literal:
-        return ", ".join(f"`{one}`" for one in typing.get_args(field.annotation))
-    least = next((one.ge for one in field.metadata if hasattr(one, "ge")), None)
-    most = next((one.le for one in field.metadata if hasattr(one, "le")), None)
-    return "" if least is None else f"{least} to {most}"
+def _limits(name: str) -> str:
+    annotation = typing.get_type_hints(Settings)[name]
+    if typing.get_origin(annotation) is typing.Literal:
+        return ", ".join(f"`{one}`" for one in typing.get_args(annotation))
+    kind = fields_of(Settings)[name]
+    kind = kind.type if isinstance(kind, inspect.Metadata) else kind
+    return f"{kind.ge} to {kind.le}" if isinstance(kind, inspect.IntType) else ""

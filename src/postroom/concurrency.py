@@ -6,11 +6,10 @@ A service that lives longer than one block, started by one task and closed by an
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from postroom.contracts.clock import Timer
-from postroom.contracts.errors import MailboxClosed, PostroomError, StoreClosed, StoreError
+from postroom.contracts.errors import MailboxClosed, StoreClosed, StoreError
 from postroom.log import get_logger
 
 T = TypeVar("T")
@@ -157,37 +156,3 @@ async def retried(
                 raise
         await timer.sleep(pause)
         pause = min(pause * 2, LONGEST_PAUSE_MS)
-
-
-class Rounds:
-    """Does work in rounds: at each hint, at each poll, and again at once while there is more."""
-
-    def __init__(self, name: str, work: Callable[[], Awaitable[int]], poll: timedelta) -> None:
-        """Keep the work, which returns how much it did; its failures are logged under `name`."""
-        self._name = name
-        self._work = work
-        self._poll = poll
-        self._hinted = asyncio.Event()
-
-    def hint(self) -> None:
-        """Say that there is something to do."""
-        self._hinted.set()
-
-    async def serve(self) -> None:
-        """Do so until cancelled; what fails is done again in another round."""
-        while True:
-            self._hinted.clear()
-            done = 0
-            try:
-                done = await self._work()
-            except PostroomError as error:
-                _LOG.warning("round.put_off", work=self._name, reason=error.describe())
-            if not done:
-                await self._rest()
-
-    async def _rest(self) -> None:
-        try:
-            async with asyncio.timeout(self._poll.total_seconds()):
-                await self._hinted.wait()
-        except TimeoutError:
-            return

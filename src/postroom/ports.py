@@ -10,7 +10,7 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.budgets import Spending
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.files import RunFiles
-from postroom.contracts.mail import Attachment
+from postroom.contracts.mail import AddressedAgent, Attachment
 from postroom.contracts.messages import Boundary, Message, PendingMessage
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.people import ChatAddress, ChatWords
@@ -107,16 +107,16 @@ class ThreadState:
     waiting: int
 
 
-class RunEffects(Protocol):
-    """Decides what a run's beginning and its end cause."""
+class RunEffects:
+    """Decides what the start and the end of a run cause: nothing, unless a subclass says otherwise."""
 
-    def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
-        """Write what belongs to the beginning of a new run, in the change that claims it.
+    def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> object | None:
+        """Write the rows that belong to the start of a new run, in the change that claims it.
 
-        `messages` are what it reads first. Return whether the thread's runs have such a beginning; what
-        executes a run that has begun otherwise writes it itself (`RunControl.is_noted`).
+        `messages` are the first that the run reads. The executor of the run gets the result as
+        `RunControl.beginning`. After None, the executor writes such rows itself.
         """
-        ...
+        return None
 
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
         """Write what belongs to the end of a run that is done, or waits, in the change that stores the end.
@@ -128,21 +128,18 @@ class RunEffects(Protocol):
         Raises:
             ThreadsNeeded: those threads are to be locked first; the change is run again.
         """
-        ...
 
     def put_back(self, tx: Transaction, row: RunDispatch) -> None:
         """Write what belongs to an execution that has failed, in the change that has its run tried again.
 
         The run has not ended: it begins again when its dispatch, as it is now, is due.
         """
-        ...
 
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
         """Write that nobody can answer a run's questions any more, in the change that ends it while it waits.
 
         It is called behind `write`, with the run as it waited.
         """
-        ...
 
     def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:
         """Return the effects outside the database of a run that is done, or waits, as it stands now.
@@ -150,11 +147,10 @@ class RunEffects(Protocol):
         Called in the change that stores the end; it may look, and writes nothing. The same for the same run:
         after a crash it is asked again. Each effect has a dedupe key, by which it is stored once.
         """
-        ...
+        return ()
 
     def stored(self, run: RunRecord) -> None:
         """Take note that the effects of a run are stored. A hint: it is lost when the process dies."""
-        ...
 
 
 class PendingBoundary(Protocol):
@@ -204,8 +200,10 @@ class RunControl:
     """Exceptions after which neither the run nor a step of it is retried."""
     spends: Callable[[Usage], tuple[Spending, ...]] = lambda _: ()
     """Returns what a commit adds to budgets for what a step of the run has used."""
-    is_noted: bool = False
-    """Whether `RunEffects.begin` has written what belongs to the beginning of this execution."""
+    beginning: object | None = None
+    """The result of `RunEffects.begin` for this execution; None if it wrote nothing."""
+    agent: AddressedAgent | None = None
+    """The agent of the run, if it is one of mail: as it was when the run got its messages."""
     conversation: str | None = None
     """Which of the conversations that its thread holds the run belongs to, where it holds several."""
     only: frozenset[str] | None = None

@@ -19,17 +19,19 @@ from channels import fake_discord, fake_slack, fake_telegram
 from channels.fake_mail_servers import ADDRESS, PASSWORD, FakeMail, mail
 from channels.fake_matrix import BOT, TOKEN, FakeMatrix, Fault
 from channels.http_room import calling
+from platform_tables import table_of
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.records import replace
 from postroom.gateway.capabilities import RateLimits
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.platforms.discord import DiscordAdapter
-from postroom.gateway.platforms.email import EmailAdapter
-from postroom.gateway.platforms.matrix import MatrixAdapter
-from postroom.gateway.platforms.slack import SlackAdapter
-from postroom.gateway.platforms.telegram import TelegramAdapter
-from postroom.gateway.platforms.web import WebAdapter
+from postroom.gateway.platforms.discord_intake import DiscordOptions
+from postroom.gateway.platforms.email import EmailAdapter, EmailOptions
+from postroom.gateway.platforms.matrix import MatrixAdapter, MatrixOptions
+from postroom.gateway.platforms.slack import SlackAdapter, SlackOptions
+from postroom.gateway.platforms.telegram import TelegramAdapter, TelegramOptions
+from postroom.gateway.platforms.web import WebAdapter, WebOptions
 from postroom.gateway.session import Platform
 from postroom.testing import ManualClock
 
@@ -212,10 +214,8 @@ class TelegramDriver(Driver):
         self.fake = await self.stack.enter_async_context(fake_telegram.FakeTelegram().serving())
 
     def config(self, *, secret: str | None = None) -> PlatformConfig:
-        extra = {"base_url": self.fake.url}
-        return PlatformConfig(
-            enabled=True, token=secret or fake_telegram.TOKEN, allow=self.allow, extra=extra
-        )
+        token = secret or fake_telegram.TOKEN
+        return table_of(TelegramOptions, token=token, allow=self.allow, base_url=self.fake.url)
 
     def _person(self, person: str) -> dict[str, Any]:
         return {"id": int(self.people[person]), "is_bot": False, "first_name": person.title()}
@@ -352,12 +352,12 @@ class SlackDriver(Driver):
         self._envelopes: list[dict[str, Any]] = []
 
     def config(self, *, secret: str | None = None) -> PlatformConfig:
-        return PlatformConfig(
-            enabled=True,
+        return table_of(
+            SlackOptions,
             token=secret or fake_slack.BOT_TOKEN,
             api_key=fake_slack.APP_TOKEN,
             allow=self.allow,
-            extra={"base_url": self.fake.url},
+            base_url=self.fake.url,
         )
 
     async def opened(self, adapter: BasePlatformAdapter) -> None:
@@ -542,11 +542,12 @@ class DiscordDriver(Driver):
         return {ANN: fake_discord.DIRECT, BEN: "3004", EVE: "3005"}[person]
 
     def config(self, *, secret: str | None = None) -> PlatformConfig:
-        return PlatformConfig(
-            enabled=True,
+        return table_of(
+            DiscordOptions,
             token=secret or fake_discord.TOKEN,
             allow=self.allow,
-            extra={"base_url": self.fake.url, "cdn_url": self.fake.cdn},
+            base_url=self.fake.url,
+            cdn_url=self.fake.cdn,
         )
 
     async def say(self, text: str, person: str = ANN, extra: Extra = PLAIN) -> Sent:
@@ -656,7 +657,7 @@ class MatrixDriver(Driver):
 
     def config(self, *, secret: str | None = None) -> PlatformConfig:
         extra = {"base_url": self.fake.url, "sync_file": str(self.folder / "matrix.json")}
-        return PlatformConfig(enabled=True, token=secret or TOKEN, allow=self.allow, extra=extra)
+        return MatrixOptions(token=secret or TOKEN, allow=self.allow, **extra)
 
     def _event(self, person: str, kind: str = "m.room.message", **content: Any) -> dict[str, Any]:
         self.number += 1
@@ -772,11 +773,12 @@ class EmailDriver(Driver):
         self._roots: dict[str, str] = {}
 
     def config(self, *, secret: str | None = None) -> PlatformConfig:
-        extra = {"address": ADDRESS, "imap_host": "127.0.0.1", "imap_port": self.fake.imap.port}
+        extra: dict[str, Any] = {"address": ADDRESS, "imap_host": "127.0.0.1"}
+        extra |= {"imap_port": self.fake.imap.port}
         extra |= {"smtp_host": "127.0.0.1", "smtp_port": self.fake.smtp.port, "timeout_ms": 5_000}
         extra |= {"imap_security": "plain", "smtp_security": "plain", "poll_ms": 100}
         extra |= {"authserv_id": "mx.example.org"}
-        return PlatformConfig(enabled=True, token=secret or PASSWORD, allow=self.allow, extra=extra)
+        return table_of(EmailOptions, token=secret or PASSWORD, allow=self.allow, **extra)
 
     def adapter(self, clock: ManualClock, *, secret: str | None = None) -> BasePlatformAdapter:
         self.fake.imap.refusals = {"LOGIN": "[AUTHENTICATIONFAILED] Invalid credentials"} if secret else {}
@@ -882,8 +884,8 @@ class WebDriver(Driver):
         self._taken: set[str] = set()
 
     def config(self, *, secret: str | None = None) -> PlatformConfig:
-        extra = {"name": ANN, "people": {BEN: "the token of ben, long enough"}}
-        return PlatformConfig(enabled=True, token="the token of ann, long enough", extra=extra)
+        people = {BEN: {"token": "the token of ben, long enough"}}
+        return table_of(WebOptions, token="the token of ann, long enough", name=ANN, people=people)
 
     async def opened(self, adapter: BasePlatformAdapter) -> None:
         self._adapter = adapter

@@ -10,14 +10,17 @@ import httpx2
 
 from channels import fake_discord, fake_slack, fake_telegram
 from channels.http_room import calling
+from platform_tables import table_of
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.records import replace
 from postroom.gateway.capabilities import RateLimits
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.platforms.discord import DiscordAdapter
-from postroom.gateway.platforms.slack import SlackAdapter
-from postroom.gateway.platforms.web import WebAdapter
+from postroom.gateway.platforms.discord_intake import DiscordOptions
+from postroom.gateway.platforms.slack import SlackAdapter, SlackOptions
+from postroom.gateway.platforms.telegram import TelegramOptions
+from postroom.gateway.platforms.web import WebAdapter, WebOptions
 from postroom.gateway.session import Platform
 from postroom.testing import ManualClock
 
@@ -70,9 +73,7 @@ class TelegramPlace:
     def __init__(self, fake: fake_telegram.FakeTelegram, clock: ManualClock) -> None:
         self._fake = fake
         allow = {"*": PersonRole.MEMBER}
-        self.config = PlatformConfig(
-            enabled=True, token=fake_telegram.TOKEN, allow=allow, extra={"base_url": fake.url}
-        )
+        self.config = table_of(TelegramOptions, token=fake_telegram.TOKEN, allow=allow, base_url=fake.url)
         self.adapter = _hurried(fake_telegram.TelegramAdapter, self.config, clock)
 
     async def say(self, said: list[Said]) -> int:
@@ -122,12 +123,12 @@ class SlackPlace:
 
     def __init__(self, fake: fake_slack.FakeSlack, clock: ManualClock) -> None:
         self._fake = fake
-        self.config = PlatformConfig(
-            enabled=True,
+        self.config = table_of(
+            SlackOptions,
             token=fake_slack.BOT_TOKEN,
             api_key=fake_slack.APP_TOKEN,
             allow={"*": PersonRole.MEMBER},
-            extra={"base_url": fake.url},
+            base_url=fake.url,
         )
         self.adapter = _hurried(SlackAdapter, self.config, clock)
 
@@ -164,11 +165,12 @@ class DiscordPlace:
 
     def __init__(self, fake: fake_discord.FakeDiscord, clock: ManualClock) -> None:
         self._fake = fake
-        self.config = PlatformConfig(
-            enabled=True,
+        self.config = table_of(
+            DiscordOptions,
             token=fake_discord.TOKEN,
             allow={"*": PersonRole.MEMBER},
-            extra={"base_url": fake.url, "cdn_url": fake.cdn},
+            base_url=fake.url,
+            cdn_url=fake.cdn,
         )
         self.adapter = _hurried(DiscordAdapter, self.config, clock)
 
@@ -205,8 +207,8 @@ class WebPlace:
         self._stack = stack
         tokens = {name: f"the token of {name}, long enough" for name in PEOPLE}
         first, *others = PEOPLE
-        extra = {"name": first, "people": {name: tokens[name] for name in others}}
-        self.config = PlatformConfig(enabled=True, token=tokens[first], extra=extra)
+        people = {name: {"token": tokens[name]} for name in others}
+        self.config = table_of(WebOptions, token=tokens[first], name=first, people=people)
         self.adapter = WebAdapter(self.config, clock=clock, timer=clock)
         self._tokens = tokens
         self._pages: dict[str, httpx2.AsyncClient] = {}

@@ -10,13 +10,13 @@ import pytest
 
 from channels.fetching import fetched
 from channels.http_room import FakeGateway, calling, served, unavailable, until
+from platform_tables import table_of
 from postroom.app.gateway_wiring import open_paths
 from postroom.contracts.errors import ConfigError, InvalidArgument, ServerUnavailable, TooLarge
-from postroom.gateway.config import PlatformConfig
 from postroom.gateway.drafts import grows_from, settled
 from postroom.gateway.events import Attachment, MessageEvent, MessageType, SendErrorKind
 from postroom.gateway.platforms import api_server_answers
-from postroom.gateway.platforms.api_server import LARGEST_BODY, ApiServerAdapter
+from postroom.gateway.platforms.api_server import LARGEST_BODY, ApiServerAdapter, ApiServerOptions
 from postroom.gateway.platforms.api_server_answers import Exchanges
 from postroom.gateway.platforms.api_server_ids import response_id_of
 from postroom.gateway.platforms.base import AdapterState
@@ -38,7 +38,7 @@ async def gateway() -> FakeGateway:
 
 @pytest.fixture
 async def adapter(clock: ManualClock, gateway: FakeGateway):
-    made = ApiServerAdapter(PlatformConfig(enabled=True, api_key=KEY), clock=clock, timer=clock)
+    made = ApiServerAdapter(table_of(ApiServerOptions, api_key=KEY), clock=clock, timer=clock)
     made.set_message_handler(gateway)
     await made.connect()
     yield made
@@ -355,7 +355,7 @@ async def test_equal_requests_of_a_server_that_has_begun_anew_are_told_apart(
     for _ in range(30):
         await client.post("/v1/chat/completions", json=said("ping"))
     clock.set(clock.now() + 1)
-    other = ApiServerAdapter(PlatformConfig(enabled=True, api_key=KEY), clock=clock, timer=clock)
+    other = ApiServerAdapter(table_of(ApiServerOptions, api_key=KEY), clock=clock, timer=clock)
     other.set_message_handler(gateway)
     await other.connect()
     gateway.reply, gateway.answers = echoing(other), {"ping": "You said: ping"}
@@ -428,8 +428,8 @@ WRONG = {
     "stream is a word": said("x", stream="yes"),
     "conversation is a number": said("x", conversation=7),
     "conversation is two lines": said("x", conversation="a\nb"),
-    "conversation is long": said("x", conversation="x" * 201),
-    "a part of text is long": said("x" * 65_537),
+    "conversation exceed": said("x", conversation="x" * 201),
+    "a text part exceed": said("x" * 65_537),
     "too many parts": parts(*[{"type": "text", "text": "x"}] * 1_001),
     "an unknown part": parts({"type": "input_audio", "input_audio": {}}),
     "a part is none": parts("x"),
@@ -440,7 +440,7 @@ WRONG = {
         {"type": "image_url", "image_url": {"url": "data:text/html;base64,eA=="}}
     ),
     "an image is cut": parts({"type": "image_url", "image_url": {"url": "data:image/png;base64,eA"}}),
-    "an image is large": parts(
+    "an image exceed": parts(
         {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 1_400_000}}
     ),
 }
@@ -762,7 +762,7 @@ def test_messages_are_forgotten_oldest_first_but_those_that_are_waited_for(monke
 )
 def test_settings_that_cannot_be_are_refused_at_once(key, extra) -> None:
     with pytest.raises(ConfigError) as refused:
-        ApiServerAdapter(PlatformConfig(api_key=key, extra=extra))
+        ApiServerAdapter(table_of(ApiServerOptions, api_key=key, **extra))
     assert refused.value.remedy
     assert key is None or key not in str(refused.value.as_dict()) or key == "short"
 

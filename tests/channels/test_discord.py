@@ -16,6 +16,7 @@ import pytest
 from channels.chat_listener import Listener, eventually
 from channels.fake_discord import ALICE, BOB, DIRECT, GUILD, ME, PERSONS, ROOM, THREAD, TOKEN, FakeDiscord
 from channels.fetching import fetched, sending
+from platform_tables import table_of
 from postroom.contracts.errors import (
     ConfigError,
     CredentialRefused,
@@ -23,7 +24,6 @@ from postroom.contracts.errors import (
     StoreUnavailable,
     TooLarge,
 )
-from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
     Attachment,
     Button,
@@ -59,8 +59,8 @@ def inbox() -> Listener:
 def made(
     fake: FakeDiscord, inbox: Listener, clock: ManualClock, *, token: str = TOKEN, **extra: Any
 ) -> DiscordAdapter:
-    places = {"base_url": fake.url, "cdn_url": fake.cdn}
-    adapter = DiscordAdapter(PlatformConfig(token=token, extra=places | extra), clock=clock, timer=clock)
+    config = table_of(DiscordOptions, token=token, **{"base_url": fake.url, "cdn_url": fake.cdn, **extra})
+    adapter = DiscordAdapter(config, clock=clock, timer=clock)
     adapter.set_message_handler(inbox)
     return adapter
 
@@ -321,7 +321,7 @@ def test_a_file_name_may_stand_in_a_header(name, kept) -> None:
 )
 def test_a_malformed_setting_is_refused_by_name(extra) -> None:
     with pytest.raises(ConfigError) as refused:
-        DiscordAdapter(PlatformConfig(token=TOKEN, extra=extra))
+        table_of(DiscordOptions, token=TOKEN, **extra)
     assert next(iter(extra)) in refused.value.message
     assert "secret" not in refused.value.message
     assert refused.value.remedy
@@ -329,7 +329,7 @@ def test_a_malformed_setting_is_refused_by_name(extra) -> None:
 
 def test_settings_are_read() -> None:
     extra = {"channels": ["3001"], "base_url": "https://x.example/api", "timeout_seconds": 0.5}
-    options = DiscordOptions.read(PlatformConfig(extra=extra))
+    options = table_of(DiscordOptions, **extra)
     assert (options.channels, options.base_url, options.timeout_seconds) == (
         ("3001",),
         "https://x.example/api",
@@ -340,7 +340,7 @@ def test_settings_are_read() -> None:
 @each_row("token", [None, "", "  ", "two words", "line\nbreak", "ümlaut"])
 async def test_a_missing_token_is_a_matter_of_settings(token) -> None:
     with pytest.raises(ConfigError) as refused:
-        await DiscordAdapter(PlatformConfig(token=token)).connect()
+        await DiscordAdapter(DiscordOptions(token=token)).connect()
     assert "token" in refused.value.message
     assert bot_token(f" Bot {TOKEN}\n") == TOKEN
 
@@ -785,7 +785,7 @@ async def test_what_discord_refuses_at_the_start_is_a_matter_of_settings(
 
 
 def test_the_missing_intent_is_named_with_the_place_where_it_is_switched_on() -> None:
-    refused = DiscordAdapter(PlatformConfig(token=TOKEN))._refused(4014)
+    refused = DiscordAdapter(DiscordOptions(token=TOKEN))._refused(4014)
     assert "https://discord.com/developers/applications" in refused.remedy
     assert "Message Content Intent" in refused.remedy
 

@@ -16,13 +16,13 @@ from nio import Api
 from channels.chat_listener import Listener, eventually
 from channels.fake_matrix import BOT, TOKEN, FakeMatrix, Fault
 from channels.fetching import fetched, sending
+from platform_tables import table_of
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.errors import ConfigError, ServerUnavailable, StoreUnavailable, TooLarge
-from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Attachment, MessageType, SendErrorKind
 from postroom.gateway.platforms import matrix_wire as wire
 from postroom.gateway.platforms.base import AdapterState
-from postroom.gateway.platforms.matrix import MatrixAdapter
+from postroom.gateway.platforms.matrix import MatrixAdapter, MatrixOptions
 from postroom.gateway.session import Platform
 from postroom.testing import ManualClock
 from table_rows import each_row
@@ -48,7 +48,7 @@ def listener() -> Listener:
 def made(fake: FakeMatrix, clock: ManualClock, **words: Any) -> MatrixAdapter:
     extra = {"base_url": fake.url, **words.pop("extra", {})}
     allow = {ANN: PersonRole.MEMBER}
-    config = PlatformConfig(enabled=True, token=words.pop("token", TOKEN), allow=allow, extra=extra)
+    config = MatrixOptions(token=words.pop("token", TOKEN), allow=allow, **extra)
     return MatrixAdapter(config, clock=clock, timer=clock)
 
 
@@ -475,7 +475,7 @@ async def test_a_spoilt_file_is_told_and_nothing_is_skipped(fake, clock, tmp_pat
     adapter = made(fake, clock, extra={"sync_file": str(file)})
     with pytest.raises(ConfigError) as caught:
         await adapter.connect()
-    assert "take it away" in caught.value.remedy
+    assert "remove the file" in caught.value.remedy
     assert fake.requests("/sync") == []
 
 
@@ -607,7 +607,7 @@ async def test_a_server_that_does_not_answer_is_to_be_tried_again(fake, clock, f
 )
 def test_wrong_settings_are_named(extra) -> None:
     with pytest.raises(ConfigError) as caught:
-        MatrixAdapter(PlatformConfig(token=TOKEN, extra={"base_url": "https://x", **extra}))
+        MatrixAdapter(table_of(MatrixOptions, token=TOKEN, **{"base_url": "https://x", **extra}))
     assert caught.value.remedy
     assert "password@" not in str(caught.value.as_dict())
 
@@ -615,7 +615,7 @@ def test_wrong_settings_are_named(extra) -> None:
 def test_a_token_is_needed() -> None:
     for token in (None, "", "a\nb"):
         with pytest.raises(ConfigError):
-            MatrixAdapter(PlatformConfig(token=token, extra={"base_url": "https://x"}))
+            MatrixAdapter(MatrixOptions(token=token, base_url="https://x"))
 
 
 # What goes out.

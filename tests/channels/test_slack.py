@@ -46,6 +46,7 @@ from channels.fake_slack import (
 )
 from channels.fetching import fetched, sending
 from channels.http_room import endless, status_of
+from platform_tables import table_of
 from postroom.concurrency import Tasks
 from postroom.contracts.errors import (
     ConfigError,
@@ -55,7 +56,6 @@ from postroom.contracts.errors import (
     TooLarge,
 )
 from postroom.gateway.capabilities import RateLimits
-from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
     Attachment,
     Button,
@@ -97,8 +97,8 @@ class Hurried(SlackAdapter):
 
 def made(fake: FakeSlack | None, clock: ManualClock, **words: Any) -> SlackAdapter:
     base = {} if fake is None else {"base_url": fake.url}
-    given = {"token": BOT_TOKEN, "api_key": APP_TOKEN, **words, "extra": {**base, **words.get("extra", {})}}
-    return Hurried(PlatformConfig(enabled=True, **given), clock=clock, timer=clock)
+    given = {"token": BOT_TOKEN, "api_key": APP_TOKEN, **base, **words}
+    return Hurried(table_of(SlackOptions, **given), clock=clock, timer=clock)
 
 
 @asynccontextmanager
@@ -115,7 +115,7 @@ async def connected(adapter: SlackAdapter, gateway: Listener | None = None) -> A
 @pytest.fixture
 async def adapter(fake: FakeSlack, clock: ManualClock, gateway: Listener) -> AsyncIterator[SlackAdapter]:
     """A bot in Socket Mode that also has a signing secret."""
-    found = made(fake, clock, extra={"signing_secret": SECRET})
+    found = made(fake, clock, signing_secret=SECRET)
     async with connected(found, gateway):
         await eventually(lambda: clock.sleeping == 1)  # until its next heartbeat
         yield found
@@ -200,7 +200,7 @@ async def test_a_bot_without_the_scope_for_reactions_marks_nothing(fake, clock) 
         ("auth.test", {"ok": False, "error": "invalid_auth"}, ConfigError, "bot token"),
         ("auth.test", {"ok": False, "error": "account_inactive"}, ConfigError, "bot token"),
         ("auth.test", {"ok": False, "error": "internal_error"}, ServerUnavailable, "internal_error"),
-        ("auth.test", {"ok": True, "user_id": ""}, ServerUnavailable, "who the bot is"),
+        ("auth.test", {"ok": True, "user_id": ""}, ServerUnavailable, "identify the bot"),
         ("apps.connections.open", {"ok": False, "error": "invalid_auth"}, ConfigError, "app token"),
         (
             "apps.connections.open",
@@ -212,7 +212,7 @@ async def test_a_bot_without_the_scope_for_reactions_marks_nothing(fake, clock) 
             "apps.connections.open",
             {"ok": True, "url": "wss://evil.example/"},
             ServerUnavailable,
-            "not its own",
+            "outside Slack",
         ),
         ("apps.connections.open", b"<html>", ServerUnavailable, "answer_lost"),
     ],
@@ -255,16 +255,16 @@ async def test_a_socket_without_a_hello_is_no_connection(fake, clock, hello, wan
         {"token": APP_TOKEN},
         {"api_key": BOT_TOKEN},
         {"api_key": None},
-        {"extra": {"colour": "red"}},
-        {"extra": {"base_url": "http://slack.com/api"}},
-        {"extra": {"base_url": "ftp://slack.com"}},
-        {"extra": {"base_url": "https://[bad"}},
-        {"extra": {"signing_secret": ""}},
-        {"extra": {"command": "postroom"}},
-        {"extra": {"reply_in_threads": "yes"}},
-        {"extra": {"timeout_ms": 0}},
-        {"extra": {"timeout_ms": True}},
-        {"extra": {"proxy": 7}},
+        {"colour": "red"},
+        {"base_url": "http://slack.com/api"},
+        {"base_url": "ftp://slack.com"},
+        {"base_url": "https://[bad"},
+        {"signing_secret": ""},
+        {"command": "postroom"},
+        {"reply_in_threads": "yes"},
+        {"timeout_ms": 0},
+        {"timeout_ms": True},
+        {"proxy": 7},
     ],
 )
 def test_wrong_settings_are_refused_with_a_remedy(clock, words) -> None:
@@ -275,8 +275,8 @@ def test_wrong_settings_are_refused_with_a_remedy(clock, words) -> None:
 
 
 async def test_certificates_are_checked_and_the_proxy_is_used_where_slack_is_far(clock) -> None:
-    config = PlatformConfig(token=BOT_TOKEN, api_key=APP_TOKEN, extra={"proxy": "http://proxy.example:3128"})
-    api = await asyncio.to_thread(SlackOptions.read(config).api, BOT_TOKEN)
+    config = SlackOptions(token=BOT_TOKEN, api_key=APP_TOKEN, proxy="http://proxy.example:3128")
+    api = await asyncio.to_thread(config.api, BOT_TOKEN)
     tls = api.network.tls
     assert tls is not None
     assert (tls.verify_mode, tls.check_hostname) == (ssl.CERT_REQUIRED, True)
@@ -586,7 +586,7 @@ async def test_other_bots_are_told_apart(adapter, fake, gateway) -> None:
 
 
 async def test_with_threads_each_message_in_a_channel_begins_one(fake, clock, gateway) -> None:
-    adapter = made(fake, clock, extra={"reply_in_threads": True})
+    adapter = made(fake, clock, reply_in_threads=True)
     adapter.set_message_handler(gateway)
     await adapter.connect()
     first, reply, direct = await received(
@@ -639,7 +639,7 @@ async def test_a_file_in_an_unknown_form_is_named_and_the_words_are_read(adapter
     odd: tuple[Any, ...] = ("all", [7], [{"mode": "tombstone"}], [{"url_private": ["x"]}])
     got = await received(fake, gateway, *(message("look", files=files) for files in odd))
     told = [(one.text, one.media, one.unread) for one in got]
-    assert told == [("look", (), ("a file that Slack does not give",))] * len(odd)
+    assert told == [("look", (), ("a file that Slack does not provide",))] * len(odd)
 
 
 def change(text: str, before: str = "old", **words: Any) -> dict[str, Any]:
@@ -775,7 +775,7 @@ async def test_an_answer_begins_no_thread_by_itself(adapter, fake, reply_to) -> 
 
 
 async def test_a_time_out_is_unknown(fake, clock) -> None:
-    adapter = made(fake, clock, extra={"timeout_ms": 60})
+    adapter = made(fake, clock, timeout_ms=60)
     await adapter.connect()
     fake.will("chat.postMessage", Fault(silent=True))
     assert (await adapter.send(CHANNEL, "x")).error_kind is SendErrorKind.UNKNOWN
@@ -1196,7 +1196,7 @@ async def test_a_body_over_a_megabyte_is_refused_without_reading_more(adapter, c
 
 
 async def test_without_an_app_token_slack_comes_to_us(fake, clock, gateway) -> None:
-    adapter = made(fake, clock, api_key=None, extra={"signing_secret": SECRET})
+    adapter = made(fake, clock, api_key=None, signing_secret=SECRET)
     adapter.set_message_handler(gateway)
     assert adapter.lock_identity() is None
     assert (await knock(adapter, BODY, signed(BODY, clock.now()))).status_code == 503
@@ -1344,7 +1344,7 @@ async def test_the_ticket_of_a_socket_and_the_signing_secret_are_shown_nowhere(
     fake, clock, gateway, caplog
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    async with connected(made(fake, clock, extra={"signing_secret": SECRET}), gateway) as adapter:
+    async with connected(made(fake, clock, signing_secret=SECRET), gateway) as adapter:
         await knock(adapter, BODY, {})
         fake.wires[0].cut()
         await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)

@@ -19,8 +19,8 @@ from channels.fake_telegram import (
     shown_text,
     update,
 )
+from platform_tables import table_of
 from postroom.contracts.errors import ConfigError, InvalidArgument
-from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import ButtonPress, MessageEvent, MessageType, SendErrorKind
 from postroom.gateway.platforms.telegram import TelegramOptions
 from postroom.gateway.platforms.telegram_markdown import markdown_v2
@@ -324,7 +324,7 @@ def test_a_part_in_an_unknown_form_is_named_and_the_words_are_read(name, part) -
     event = inbound(chat=PRIVATE, caption="see", **{name: part})
     assert (event.text, event.media, event.unread) == ("see", (), (f"a {name}",))
     answering = inbound(chat=PRIVATE, text="why?", reply_to_message=message(3, None, **{name: part}))
-    assert (answering.text, answering.unread) == ("why?", (f"a {name} of the message that is answered",))
+    assert (answering.text, answering.unread) == ("why?", (f"a {name} of the message that this answers",))
 
 
 PARTS = st.recursive(
@@ -403,14 +403,14 @@ def test_only_telegram_itself_says_that_a_token_is_not_valid() -> None:
 
 
 def test_settings_that_are_not_named_have_their_defaults() -> None:
-    options = TelegramOptions.read(PlatformConfig())
+    options = table_of(TelegramOptions)
     assert options == TelegramOptions()
     assert options.base_url == "https://api.telegram.org"
 
 
 def test_an_address_that_holds_a_password_is_refused_without_showing_it() -> None:
     with pytest.raises(ConfigError) as caught:
-        TelegramOptions.read(PlatformConfig(extra={"base_url": "http://me:hush-hush@127.0.0.1"}))
+        table_of(TelegramOptions, base_url="http://me:hush-hush@127.0.0.1")
     assert "hush-hush" not in str(caught.value.as_dict())
 
 

@@ -11,12 +11,13 @@ import httpx2
 import pytest
 
 from channels.http_room import FakeGateway, calling, served, unavailable, until
+from platform_tables import table_of
 from postroom.contracts.errors import ConfigError, InvalidArgument
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import FILES, Button, Card, SendErrorKind
 from postroom.gateway.platforms import web_log
 from postroom.gateway.platforms.base import AdapterState
-from postroom.gateway.platforms.web import WebAdapter
+from postroom.gateway.platforms.web import WebAdapter, WebOptions
 from postroom.gateway.platforms.web_log import ChatLog, Entry
 from postroom.stores.memory import MemoryRunStores
 from postroom.testing import ManualClock
@@ -36,7 +37,7 @@ async def gateway() -> FakeGateway:
 
 @pytest.fixture
 async def adapter(clock: ManualClock, gateway: FakeGateway):
-    config = PlatformConfig(enabled=True, token=TOKEN, extra={"name": "Ada", "people": {"Ben": BENS}})
+    config = table_of(WebOptions, token=TOKEN, name="Ada", people={"Ben": {"token": BENS}})
     made = WebAdapter(config, clock=clock, timer=clock)
     made.set_message_handler(gateway)
     made.web_chats = MemoryRunStores(clock).chat.web_chats
@@ -142,7 +143,7 @@ async def test_a_wrong_token_is_refused_and_many_have_to_wait(visitor, adapter, 
     for _ in range(10):
         answer = await visitor.post("/chat/sign-in", data={"token": "wrong <b>"}, headers=FORM)
         assert answer.status_code == 401
-        assert "This token is not known" in answer.text
+        assert "Unknown token" in answer.text
     wait = await visitor.post("/chat/sign-in", data={"token": TOKEN}, headers=FORM)
     assert (wait.status_code, wait.headers["retry-after"]) == (429, "60")
     assert adapter.liveness.refused == 11
@@ -183,7 +184,7 @@ async def test_a_session_ends_when_the_token_or_the_name_of_its_person_changes(
     ada, adapter, gateway, clock
 ) -> None:
     for token, name in ((BENS, "Ada"), (TOKEN, "Eve")):
-        config = PlatformConfig(enabled=True, token=token, extra={"name": name})
+        config = table_of(WebOptions, token=token, name=name)
         adapter = await restarted(adapter, clock, gateway, config)
         async with calling(adapter) as client:
             client.cookies.update(dict(ada.cookies))
@@ -307,7 +308,7 @@ async def test_the_files_of_the_page_are_asked_for_again_only_when_they_changed(
 
 async def test_names_are_shown_as_text_wherever_the_page_is_mounted(clock, gateway) -> None:
     extra = {"name": '<img src=x onerror="alert(1)">{{base}}', "title": "</title><script>"}
-    adapter = WebAdapter(PlatformConfig(token=TOKEN, extra=extra), clock=clock, timer=clock)
+    adapter = WebAdapter(table_of(WebOptions, token=TOKEN, **extra), clock=clock, timer=clock)
     adapter.set_message_handler(gateway)
     adapter.web_chats = MemoryRunStores(clock).chat.web_chats
     await adapter.connect()
@@ -803,16 +804,16 @@ def test_a_notice_is_no_draft() -> None:
         (TOKEN, {"name": ""}),
         (TOKEN, {"name": "a\nb"}),
         (TOKEN, {"people": []}),
-        (TOKEN, {"people": {"Ben": "short"}}),
-        (TOKEN, {"people": {"Ben": TOKEN}}),
-        (TOKEN, {"people": {"owner": BENS}}),
+        (TOKEN, {"people": {"Ben": {"token": "short"}}}),
+        (TOKEN, {"people": {"Ben": {"token": TOKEN}}}),
+        (TOKEN, {"people": {"owner": {"token": BENS}}}),
         (TOKEN, {"title": ""}),
         (TOKEN, {"title": 7}),
     ],
 )
 def test_settings_that_cannot_be_are_refused_at_once(token, extra) -> None:
     with pytest.raises(ConfigError) as refused:
-        WebAdapter(PlatformConfig(token=token, extra=extra))
+        WebAdapter(table_of(WebOptions, token=token, **extra))
     assert refused.value.remedy
     assert TOKEN not in str(refused.value.as_dict())
 

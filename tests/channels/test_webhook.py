@@ -15,12 +15,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from channels.http_room import FakeGateway, calling, listening, unavailable, until
+from platform_tables import table_of
 from postroom.contracts.errors import ConfigError, InvalidArgument, MissingExtra
-from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import MessageType, SendErrorKind
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.http_adapter import Refused
-from postroom.gateway.platforms.webhook import WebhookAdapter
+from postroom.gateway.platforms.webhook import WebhookAdapter, WebhookOptions
 from postroom.gateway.platforms.webhook_wire import HookRoute, outcome_of, prompt_of
 from postroom.testing import ManualClock
 from table_rows import each_row
@@ -29,8 +29,8 @@ SECRET = "a secret of the pier"
 OTHER = "another secret, for answers"
 
 
-def config(**routes: dict[str, str]) -> PlatformConfig:
-    return PlatformConfig(enabled=True, extra={"routes": routes or {"pier": {"secret": SECRET}}})
+def config(**routes: dict[str, str]) -> WebhookOptions:
+    return table_of(WebhookOptions, routes=routes or {"pier": {"secret": SECRET}})
 
 
 @pytest.fixture
@@ -582,13 +582,13 @@ def test_a_wait_is_read_as_seconds_or_as_a_date() -> None:
 )
 def test_settings_that_cannot_be_are_refused_at_once(extra) -> None:
     with pytest.raises(ConfigError) as refused:
-        WebhookAdapter(PlatformConfig(extra=extra))
+        table_of(WebhookOptions, **extra)
     assert refused.value.remedy
     assert SECRET not in str(refused.value.as_dict())
 
 
 def test_secrets_are_not_shown() -> None:
-    route = HookRoute.read("pier", {"secret": SECRET, "callback_url": "https://example.org/?key=hidden"})
+    route = HookRoute(name="pier", secret=SECRET, callback_url="https://example.org/?key=hidden")
     assert SECRET not in repr(route)
     assert "hidden" not in repr(route)
 

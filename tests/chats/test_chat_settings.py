@@ -2,12 +2,11 @@
 
 from datetime import timedelta
 
-from gateway_room import CONFIG, Agent, all_answered, at_work, settled
+from gateway_room import CONFIG, Agent, all_answered, at_work, settled, with_rules
 from postroom.contracts.inference import CallerRequest
 from postroom.contracts.records import replace
 from postroom.gateway import wording
 from postroom.gateway.config import ChatRules
-from postroom.gateway.session import Platform
 
 
 async def said(room, gateway, channel, text, **details):
@@ -26,9 +25,7 @@ def asked_of(agent):
 
 async def test_model_and_instructions_go_with_each_message_of_the_chat(room) -> None:
     agent, rules = Agent(), ChatRules(model="small", instructions="Be brief.")
-    gateway, channel = await room.open(
-        agent, config=replace(CONFIG, chats={(Platform.TELEGRAM, "12345"): rules})
-    )
+    gateway, channel = await room.open(agent, config=with_rules({"12345": rules}))
     await said(room, gateway, channel, "one")
     assert asked_of(agent) == ("small", "Be brief.")
     await said(room, gateway, channel, "two", chat="99")
@@ -47,7 +44,7 @@ async def test_a_model_that_is_not_offered_is_refused(room) -> None:
     config = replace(CONFIG, models={None: ("small", "a" * 80)})
     gateway, channel = await room.open(agent, config=config)
     assert await said(room, gateway, channel, "/model huge") == (
-        f"The model 'huge' is not offered here. The operator offers these: small, {'a' * 80}."
+        f"The model 'huge' is not offered here. Offered models: small, {'a' * 80}."
     )
     assert await said(room, gateway, channel, "/model SMALL") == "model: small"
     await said(room, gateway, channel, "one")
@@ -79,9 +76,7 @@ async def test_without_offered_models_the_command_says_how_to_offer_them(room) -
 async def test_an_edited_message_asks_what_its_chat_asks(room) -> None:
     agent = Agent()
     rules = ChatRules(model="small")
-    gateway, channel = await room.open(
-        agent, config=replace(CONFIG, chats={(Platform.TELEGRAM, "12345"): rules})
-    )
+    gateway, channel = await room.open(agent, config=with_rules({"12345": rules}))
     agent.free.clear()
     await at_work(agent, channel, "first")
     second = await channel.say("second")
@@ -145,7 +140,7 @@ async def test_what_cannot_be_is_refused_in_one_sentence(room) -> None:
     before = await said(room, gateway, channel, "/set")
     for words in WRONG:
         answer = await said(room, gateway, channel, f"/set {words}")
-        assert answer.startswith(("Not taken: ", "There is no setting ")), words
+        assert answer.startswith(("Rejected: ", "There is no setting ")), words
         assert "\n" not in answer
         assert "`postroom" not in answer
     assert await said(room, gateway, channel, "/set") == before
@@ -164,4 +159,4 @@ async def test_what_concerns_others_is_for_operators_and_no_model_is_chosen_for_
     quiet = "/set quiet 22:00-07:00 UTC"
     assert await said(room, gateway, channel, quiet, user="u2", **group) == wording.NOT_ALLOWED
     assert await said(room, gateway, channel, quiet, **group) == "quiet: 22:00-07:00 UTC"
-    assert "is no model of the gateway" in await said(room, gateway, channel, "/set model large")
+    assert "is not a model of the gateway" in await said(room, gateway, channel, "/set model large")

@@ -6,19 +6,17 @@ from datetime import timedelta
 from hashlib import sha256
 from typing import Any
 
-from gateway_room import CONFIG, Agent, settled
+from gateway_room import Agent, settled, with_rules
 from postroom.contracts.chat import CHAT_KIND
 from postroom.contracts.errors import ContactBlocked, StoreUnavailable, UnknownMessage
 from postroom.contracts.mail import Attachment
 from postroom.contracts.people import ChatAddress, ChatWords
-from postroom.contracts.records import replace
 from postroom.gateway import wording
 from postroom.gateway.config import ChatRules, DeliveryConfig
 from postroom.gateway.delivery import MailOutbox
 from postroom.gateway.events import SendErrorKind, SendResult
 from postroom.gateway.platforms.base import UNKNOWN_ACCOUNT
 from postroom.gateway.quiet import QuietHours
-from postroom.gateway.session import Platform
 
 PIER = ChatAddress(platform="telegram", chat_id="12345")
 
@@ -162,7 +160,7 @@ async def test_what_is_attached_to_a_message_follows_it_and_what_cannot_be_sent_
     assert channel.texts() == [
         "Message 12",
         "The agent's file b.png could not be sent: it is too large for this chat.",
-        "The agent's file gone.txt could not be sent: its message was taken back.",
+        "The agent's file gone.txt could not be sent: its message was deleted.",
     ]
     assert mail.told == [("arrived", "12/7")]
 
@@ -211,10 +209,10 @@ async def test_a_reply_that_names_no_message_or_is_refused_is_explained(room) ->
     for number, one in enumerate(words, 1):
         await channel.say(f"/reply {one}")
         await settled(lambda number=number: len(channel.texts()) == number)
-    assert channel.texts() == ["Say which and what: /reply <number> <text>"] * len(words)
-    for mail.refusal in (UnknownMessage("no message 12 came to this chat"), ContactBlocked("no")):
+    assert channel.texts() == ["Add a number and a text: /reply <number> <text>"] * len(words)
+    for mail.refusal in (UnknownMessage("this chat received no message 12"), ContactBlocked("no")):
         await channel.say("/reply 12 Yes")
-        told = f"It was not sent: {mail.refusal.message}."
+        told = f"Not sent: {mail.refusal.message}."
         await settled(lambda told=told: channel.texts()[-1] == told)
     assert mail.told == []
 
@@ -223,7 +221,7 @@ async def test_where_no_messages_come_a_reply_is_told_so(room) -> None:
     _, channel = await room.open(Agent())
     await channel.say("/reply 12 Yes")
     await settled(lambda: bool(channel.texts()))
-    assert channel.texts() == ["No messages come to this chat."]
+    assert channel.texts() == ["This chat receives no messages."]
 
 
 async def held_back(room, gateway, *, until):
@@ -240,7 +238,7 @@ async def held_back(room, gateway, *, until):
 
 async def test_messages_of_agents_wait_for_the_end_of_quiet_hours_and_urgent_ones_do_not(room) -> None:
     mail, quiet = FakeMail(), await asyncio.to_thread(QuietHours.parse, "22:00-07:00 UTC")
-    config = replace(CONFIG, chats={(Platform.TELEGRAM, PIER.chat_id): ChatRules(quiet=quiet)})
+    config = with_rules({PIER.chat_id: ChatRules(quiet=quiet)})
     night = 1_700_000_000_000 // 86_400_000 * 86_400_000 + 23 * 3_600_000
     room.clock.set(night)
     gateway, channel, outbox = await opened(room, mail, config=config)

@@ -14,9 +14,9 @@ from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.records import replace
 from postroom.dispatch.mailbox import Mailbox
-from postroom.gateway.config import GatewayConfig, PlatformConfig, StreamingConfig
+from postroom.gateway.config import GatewayConfig, StreamingConfig
 from postroom.gateway.gateway import Gateway
-from postroom.gateway.platforms.web import WebAdapter
+from postroom.gateway.platforms.web import WebAdapter, WebOptions
 from postroom.gateway.replies import ChatEffects
 from postroom.gateway.session import Platform
 from postroom.gateway.sessions import Sessions
@@ -27,7 +27,7 @@ from postroom.stores.memory import MemoryRunStores
 from runtime.endpoint import END, FakeEndpoint, chunk, fragment
 from table_rows import each_row
 
-PAGE = PlatformConfig(enabled=True, token=TOKEN, extra={"name": "Ada"})
+PAGE = WebOptions(token=TOKEN, name="Ada")
 CONFIG = GatewayConfig(platforms={Platform.WEB: PAGE}, drain=timedelta(0))
 
 

@@ -39,6 +39,7 @@ from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.control import live_target
 from postroom.dispatch.sinks import ReconnectableEventSink
 from postroom.dispatch.submission import MailboxDispatchStatus
+from postroom.ports import RunEffects
 from postroom.runtime import ScriptedModel, function_tool
 from postroom.testing.run_faults import failing_changes
 
@@ -382,7 +383,7 @@ async def test_a_message_too_many_is_refused_and_those_that_wait_are_read(room):
     await mailbox.deliver("t", of("two", "three"), ALONE)
     with pytest.raises(errors.QueueFull) as refused:
         await mailbox.deliver("t", of("four"), ALONE)
-    assert refused.value.message == "2 messages wait on thread 't', the most that may"
+    assert refused.value.message == "thread 't' already has 2 waiting messages, the maximum"
     assert refused.value.details == {"max_pending": 2}
     await mailbox.deliver("t", of("two"), ALONE)  # known: the call may be repeated
     with pytest.raises(errors.QueueFull):
@@ -481,20 +482,11 @@ async def test_a_message_that_waits_on_an_idle_thread_is_read_once_when_it_is_de
     await all_read(room, mailbox, executor, ["one"], ["two"])
 
 
-class Telling:
+class Telling(RunEffects):
     """Stores one effect for each end of a run."""
 
     def __init__(self):
         self.asked, self.known = [], []
-
-    def begin(self, tx, run, messages):
-        return False
-
-    def write(self, tx, run, accept):
-        """Write nothing of its own."""
-
-    put_back = withdraw = None
-    """Nothing is put back or asks here."""
 
     def of(self, tx, run):
         self.asked.append(run)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from postroom.app.config import Settings
+from postroom.app.config import SETTINGS, Settings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
 COMPOSE: Any = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
-NAMES = {f"POSTROOM_{name.upper()}" for name in Settings.model_fields}
+NAMES = {f"POSTROOM_{name.upper()}" for name in SETTINGS}
 """What a server reads from its environment."""
 SERVERS = ("one", "two")
 
@@ -45,7 +45,7 @@ def test_every_variable_is_a_setting() -> None:
 
 def test_the_proxy_sends_to_every_server_at_the_port_of_the_image() -> None:
     [port] = re.findall(r"^EXPOSE (\d+)$", DOCKERFILE, re.MULTILINE)
-    assert int(port) == Settings.model_fields["port"].default
+    assert int(port) == Settings().port
     addresses = COMPOSE["services"]["caddy"]["environment"]["POSTROOM_SERVERS"]
     assert addresses.split() == [f"{name}:{port}" for name in SERVERS]
 

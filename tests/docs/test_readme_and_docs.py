@@ -313,8 +313,8 @@ def test_every_configuration_that_is_shown_reads(subtests: pytest.Subtests) -> N
 
 
 def test_clients_are_shown_the_address_of_a_server_with_no_settings() -> None:
-    given = {name: field.default for name, field in Settings.model_fields.items()}
-    address = f"http://{given['host']}:{given['port']}{given['mcp_path']}"
+    given = Settings()
+    address = f"http://{given.host}:{given.port}{given.mcp_path}"
     shown = re.findall(r"http://[^\s\"'`)]+/mcp", (ROOT / "docs/start.md").read_text(encoding="utf-8"))
     assert len(shown) >= 7
     assert set(shown) == {address}

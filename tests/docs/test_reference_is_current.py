@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from typer.main import get_command
 
-from postroom.app.config import Settings
+from postroom.app.config import SETTINGS
 from postroom.app.metrics import Metrics
 from postroom.cli.commands import tree
 from postroom.contracts.clock import SystemClock
@@ -53,7 +53,7 @@ def commands(command: object, words: str) -> list[str]:
 LINES = {
     "rest": [f"| {method_of(one)} | `{address_of(one)}` |" for one in ALL_OPERATIONS],
     "tools": [f"## {operation.name}" for operation in ALL_OPERATIONS],
-    "settings": [f"| `{name}` | `POSTROOM_{name.upper()}` |" for name in Settings.model_fields],
+    "settings": [f"| `{name}` | `POSTROOM_{name.upper()}` |" for name in SETTINGS],
     "commands": [f"## {words}" for words in commands(get_command(tree()), "postroom")],
     "errors": [f"| `{kind.code}` |" for kind in all_errors()],
 }

@@ -158,6 +158,12 @@ class Browser:
                 "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **pressed
             )
 
+    def type(self, keys: str) -> None:
+        """Press keys that stand for themselves, one after another."""
+        for key in keys:
+            self.ask("Input.dispatchKeyEvent", type="keyDown", key=key, text=key)
+            self.ask("Input.dispatchKeyEvent", type="keyUp", key=key)
+
     def complaints(self) -> list[str]:
         """Return what the browser refused or failed to do since the page was opened."""
         told = {"Runtime.exceptionThrown", "Page.javascriptDialogOpening", "Runtime.consoleAPICalled"}

@@ -1,4 +1,4 @@
-"""Seeded hostile input: arguments for tools, JSON-RPC messages around them, HTTP requests of any form."""
+"""Seeded hostile input: arguments for tools."""
 
 import base64
 import json
@@ -8,29 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-MODERN = "2026-07-28"
-METHODS_OF_MCP = (
-    "resources/read",
-    "resources/read",
-    "tools/list",
-    "tools/call",
-    "prompts/get",
-    "prompts/list",
-    "ping",
-    "initialize",
-    "server/discover",
-    "completion/complete",
-    "logging/setLevel",
-    "tasks/get",
-    "resources/subscribe",
-    "notifications/cancelled",
-    "subscriptions/listen",
-)
-META = {
-    "io.modelcontextprotocol/protocolVersion": MODERN,
-    "io.modelcontextprotocol/clientCapabilities": {},
-    "io.modelcontextprotocol/clientInfo": {"name": "fuzz", "version": "0"},
-}
 LEAK = re.compile(
     r'Traceback|File \\?"[^"]+\\?", line \d|site-packages|/postroom/|pydantic|msgspec|sqlite3|starlette'
     r"|\b[A-Z]\w*(?:Error|Exception|Warning)\b|internal_error|Internal [Ss]erver [Ee]rror|-32603"
@@ -38,12 +15,20 @@ LEAK = re.compile(
 """What only the inside of the server would write. No value below holds anything of the kind."""
 
 WORDS = ("lake", "harbor", "please", "review", "Straße", "naïve", "日本語", "ship", "why?", "x")
+_PLAIN_TEXTS = """
+a ../../etc/passwd .. . / // ///a//b /.. /a/../b ~ ~root/x c:/x //wsl$/Ubuntu/home/x /mnt/c/x
+/proc/self/mem /dev/zero file:///etc/passwd %2e%2e%2f a/./b a//b .git/config con NUL.txt -rf
+--help $(id) `id` ${HOME} %s%n%d {0.__class__} {{7*7}} <script>alert(1)</script> <PROJECT>
+YOUR_PROJECT null None true 0 -1 1.5 1e999 NaN Infinity @ a@ @a a@b@c human:eve Ada@harbor
+msg-1 msg-999999 0000-00-00T00:00:00Z 9999-12-31T23:59:59.999999Z 2026-02-30
+2026-11-21T09:30:00+99:99 -0001-01-01 T ===== AAAA==== Zm9v [a](javascript:alert(1))
+![x](http://example.invalid/x.png)
+"""
 TEXTS = (
     "",
     " ",
     "\n\n",
     "\t",
-    "a",
     "\x00",
     "a\x00b",
     "\x1b[31mred",
@@ -64,110 +49,43 @@ TEXTS = (
     "a" * 129,
     "a" * 5_000,
     "\u00df" * 3_000,
-    "../../etc/passwd",
-    "..",
-    ".",
-    "/",
-    "//",
-    "///a//b",
-    "/..",
-    "/a/../b",
-    "~",
-    "~root/x",
     "C:\\Users\\x",
-    "c:/x",
     "\\\\server\\share",
     "\\\\?\\C:\\x",
-    "//wsl$/Ubuntu/home/x",
-    "/mnt/c/x",
-    "/proc/self/mem",
-    "/dev/zero",
-    "file:///etc/passwd",
-    "%2e%2e%2f",
-    "a/./b",
-    "a//b",
-    ".git/config",
-    "con",
-    "NUL.txt",
-    "-rf",
-    "--help",
-    "$(id)",
-    "`id`",
-    "${HOME}",
-    "%s%n%d",
-    "{0.__class__}",
-    "{{7*7}}",
-    "<script>alert(1)</script>",
-    "<PROJECT>",
-    "YOUR_PROJECT",
     "'; DROP TABLE messages; --",
     '" OR 1=1 --',
-    "null",
-    "None",
-    "true",
-    "0",
-    "-1",
-    "1.5",
-    "1e999",
-    "NaN",
-    "Infinity",
     "9" * 40,
     "9" * 5_000,
     "１２",
-    "@",
-    "a@",
-    "@a",
-    "a@b@c",
-    "human:eve",
-    "Ada@harbor",
     "Re: Re: Re:",
-    "msg-1",
-    "msg-999999",
-    "0000-00-00T00:00:00Z",
-    "9999-12-31T23:59:59.999999Z",
-    "2026-02-30",
-    "2026-11-21T09:30:00+99:99",
-    "-0001-01-01",
-    "T",
-    "=====",
-    "AAAA====",
-    "Zm9v",
     "\r\nX-Injected: 1",
     "---\nid: 1\n---\n\n",
     "```\nunclosed",
-    "[a](javascript:alert(1))",
-    "![x](http://example.invalid/x.png)",
     "| a | b |\n|---|\n| 1",
     "> " * 200 + "deep",
     "*" * 400,
     "[" * 400,
     "<" * 400,
     "# " * 300,
+    *_PLAIN_TEXTS.split(),
 )
+_PLAIN_QUERIES = """
+AND NEAR( subject: subject:subject:x nosuch:x ^a a*b* * ** (((((((((((a))))))))))) a:b:c:d
+rowid:1 messages_fts
+"""
 QUERIES = (
     '"',
     '""',
     '"unclosed',
     "a AND",
-    "AND",
     "OR OR OR",
     "NOT a",
     "a NOT NOT b",
     "NEAR(a b, 3)",
-    "NEAR(",
-    "subject:",
-    "subject:subject:x",
-    "nosuch:x",
-    "^a",
     "-a +b",
-    "a*b*",
-    "*",
-    "**",
-    "(((((((((((a)))))))))))",
     "(" * 200,
     ")" * 50,
     "{a b}:c",
-    "a:b:c:d",
     "body:(a OR subject:b)",
     "from:Ada topic:x*",
     "a OR b " * 100,
@@ -175,49 +93,23 @@ QUERIES = (
     "日本*",
     "\u0000a",
     "'\"'\"'",
-    "rowid:1",
-    "messages_fts",
     "a" * 999,
+    *_PLAIN_QUERIES.split(),
 )
+_PLAIN_GLOBS = """
+src/** ** **/**/**/*.py * [a-z] [ [! [] []] [z-a] [[:alpha:]] a[/]b {a,b} {a,{b,c}} !src a/**b
+**a** *a*a*a*a*a*a*a*a*b port:8080 port: port:70000 service:db service:** C:/x src//x ./src
+src/ /abs ../x src/../x [^a]*[!b]?**/[a-f0-9]
+"""
 GLOBS = (
-    "src/**",
-    "**",
-    "**/**/**/*.py",
-    "*",
     "?" * 60,
-    "[a-z]",
-    "[",
-    "[!",
-    "[]",
-    "[]]",
-    "[z-a]",
-    "[[:alpha:]]",
-    "a[/]b",
-    "{a,b}",
-    "{a,{b,c}}",
     "{" * 20,
     "a\\*b",
     "a\\",
-    "!src",
-    "a/**b",
-    "**a**",
-    "*a*a*a*a*a*a*a*a*b",
     "a/" * 120 + "b",
-    "port:8080",
-    "port:",
-    "port:70000",
-    "service:db",
-    "service:**",
-    "C:/x",
-    "src//x",
-    "./src",
-    "src/",
-    "/abs",
-    "../x",
-    "src/../x",
-    "[^a]*[!b]?**/[a-f0-9]",
     "\u202e*",
     "É*",
+    *_PLAIN_GLOBS.split(),
 )
 NUMBERS = (0, 1, 2, -1, 7, 100, 1000, 1001, 2**31, 2**53, 2**53 + 1, 2**63, 2**64, -(2**63), 10**30, 10**400)
 ODD = (
@@ -394,80 +286,6 @@ class Values:
             return {"name": name, "content_base64": base64.b64encode(content).decode()}
         return {self.dice.choice(("path", "name", "content_base64")): self.text() for _ in range(2)}
 
-    def message(self) -> tuple[dict[str, str], bytes]:
-        """Return headers and body of a request to the MCP endpoint, mostly of a tool call."""
-        method, params = self._call()
-        document: dict[str, Any] = {"jsonrpc": "2.0", "id": self.number(), "method": method, "params": params}
-        headers: dict[str, str] = {}
-        era = self.dice.random()
-        if era < 0.25:
-            params.setdefault("_meta", META)
-            headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": method}
-            named = params.get("uri" if method == "resources/read" else "name")
-            if isinstance(named, str):
-                headers["Mcp-Name"] = _header_value(named)
-        elif era < 0.4:
-            headers = {"MCP-Protocol-Version": self.dice.choice(("2024-11-05", "2025-06-18", "2025-11-25"))}
-        if self.dice.random() < 0.06:
-            self._spoil(document, headers)
-        body = encoded(document)
-        if self.dice.random() < 0.01:
-            body = self.broken(body)
-        return headers, body
-
-    def _call(self) -> tuple[str, dict[str, Any]]:
-        if self.dice.random() < 0.88:
-            tool = self.dice.choice(list(self.world.tools))
-            return "tools/call", {"name": tool, "arguments": self.arguments(tool)}
-        method = self.dice.choice(METHODS_OF_MCP)
-        if method == "resources/read":
-            return method, {"uri": self.uri()}
-        if method == "subscriptions/listen" and self.dice.random() < 0.7:
-            return method, {"notifications": {"resourceSubscriptions": [self.uri()]}}
-        keys = (
-            "name",
-            "uri",
-            "cursor",
-            "arguments",
-            "protocolVersion",
-            "requestId",
-            "notifications",
-            "level",
-        )
-        return method, {key: self.anything() for key in keys if self.dice.random() < 0.4}
-
-    def uri(self) -> str:
-        """Return the address of a resource, or something like it."""
-        kind = self.dice.choice(("inbox", "thread", "agents", "reservations", "project", "nothing"))
-        known = (*self.world.projects, *self.world.agents, "t1", "msg-1", self.text()[:200])
-        parts = "/".join(self.dice.choice(known) for _ in range(self.dice.randrange(4)))
-        return f"mail://{kind}/{parts}".encode("utf-8", "replace").decode()
-
-    def _spoil(self, document: dict[str, Any], headers: dict[str, str]) -> None:
-        """Break a message or its headers in one place."""
-        place = self.dice.choice(("jsonrpc", "id", "method", "params", "_meta", "header", "drop"))
-        if place == "header" and headers:
-            headers[self.dice.choice(list(headers))] = self.dice.choice(
-                ("x", "", "2099-01-01", "=?base64?!?=")
-            )
-        elif place == "_meta" and isinstance(document["params"], dict):
-            document["params"]["_meta"] = self.anything()
-        elif place == "drop":
-            document.pop(self.dice.choice(list(document)))
-        elif place in document:
-            document[place] = self.anything()
-
-    def broken(self, body: bytes) -> bytes:
-        """Cut a body, or change bytes of it."""
-        cut = self.dice.randrange(len(body) + 1)
-        return body[:cut] + self.dice.choice((b"", b"\xff\xfe", b"\x00", b"]}", b"{" * 9, b"[" * 90_000))
-
-
-def _header_value(text: str) -> str:
-    if re.fullmatch(r"[\x20-\x7e]*", text) and text == text.strip():
-        return text
-    return f"=?base64?{base64.b64encode(text.encode('utf-8', 'replace')).decode()}?="
-
 
 def nested(depth: int, kind: str) -> Any:
     """Return lists in lists, or objects in objects."""
@@ -484,240 +302,3 @@ def encoded(document: object) -> bytes:
     except RecursionError:
         text = "[" * 100_000
     return re.sub(f'"{_MARK}(.*?){_MARK}"', r"\1", text).encode()
-
-
-METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "TRACE", "PROPFIND", "get", "X" * 40)
-SCHEMES = ("Bearer", "bearer", "Basic", "Digest", "Bearer  ", "")
-ROUTES = (
-    "/",
-    "/login",
-    "/logout",
-    "/healthz",
-    "/readyz",
-    "/metrics",
-    "/mcp",
-    "/mcp/",
-    "/mcp/core",
-    "/mcp/full",
-    "/api/",
-    "/api",
-    "/admin/status",
-    "/admin/agent-token",
-    "/admin/login-code",
-    "/admin/backup",
-    "/admin/rebuild-archive",
-    "/admin/prune",
-    "/admin/doctor",
-    "/admin/nothing",
-    "/v1/health_check",
-    "/v1/fetch_inbox?project_key=/fuzz/harbor&agent_name=Ada",
-    "/v1/send_message",
-    "/p/fuzz-harbor",
-    "/p/fuzz-harbor/agents",
-    "/p/fuzz-harbor/agents/Ada",
-    "/p/fuzz-harbor/threads",
-    "/p/fuzz-harbor/t/t1",
-    "/p/fuzz-harbor/m/1",
-    "/p/fuzz-harbor/m/1/source",
-    "/p/fuzz-harbor/reservations",
-    "/p/fuzz-harbor/search",
-    "/p/nothing",
-    "/attachments/" + "0" * 64,
-    "/previews/" + "a" * 64,
-    "/static/postroom.css",
-    "/static/../token",
-    "/.well-known/oauth-authorization-server",
-    "/.well-known/oauth-protected-resource/mcp",
-    "/authorize",
-    "/oauth/token",
-    "/register",
-    "/favicon.ico",
-    "/..",
-    "//",
-    "*",
-    "http://other.invalid/",
-)
-POSTED = (
-    "/admin/agent-token",
-    "/admin/login-code",
-    "/admin/backup",
-    "/admin/prune",
-    "/admin/rebuild-archive",
-)
-SEGMENTS = (
-    "%00",
-    "%2e%2e",
-    "..",
-    ".",
-    "%2F",
-    "%",
-    "%zz",
-    "%ff",
-    "%F0%9F%98%80",
-    "\\",
-    "a" * 300,
-    "9" * 400,
-    "é",
-)
-QUERY_STRINGS = (
-    "",
-    "after=1",
-    "after=-1",
-    "after=" + "9" * 30,
-    "after=x&after=y",
-    "q=%22unclosed",
-    "q=NEAR(",
-    "q=" + "%28" * 300,
-    "q=a*&order=best",
-    "order=worst",
-    "box=sent&before=5",
-    "cursor=99999999999999999999",
-    "newest=1",
-    "path=**%2F**",
-    "message=1&name=%0d%0aX-Y:1",
-    "code=prl_x",
-    "=&=&;&&",
-    "%",
-    "a" * 9_000,
-    "q=%ff%fe",
-    "q=\u00e9",
-)
-HEADERS = (
-    ("Accept", ("*/*", "text/html", "application/json", "text/event-stream", "x", "", "a/b;q=zz")),
-    (
-        "Content-Type",
-        ("application/json", "text/plain", "application/x-www-form-urlencoded", "", "application/json,"),
-    ),
-    ("Origin", ("null", "http://evil.invalid", "http://127.0.0.1:1", "file://", "http://[::1", "")),
-    ("Cookie", ("a=b", "postroom_x=1.2.3", ";;;", "a" * 3_000, "=")),
-    ("X-Request-Id", ("abc", "a" * 65, "x y", "", "\u00e9")),
-    ("MCP-Protocol-Version", ("2026-07-28", "2025-06-18", "1", "", "\u00ff")),
-    ("Mcp-Method", ("tools/call", "x", "")),
-    ("Postroom-Agent-Token", ("pra_x", "", "\u00e9")),
-    ("If-None-Match", ('"x"', "*", "W/")),
-    ("Range", ("bytes=0-", "bytes=-1", "bytes=9-1,2-", "x")),
-    ("Expect", ("100-continue", "x")),
-    ("Upgrade", ("websocket", "h2c")),
-    ("Connection", ("close", "Upgrade", "keep-alive, x")),
-    ("X-Forwarded-For", ("1.2.3.4", "x")),
-    ("X-Forwarded-Host", ("evil.invalid",)),
-    ("X-Big", ("b" * 9_000,)),
-    ("Host", ("evil.invalid", "127.0.0.1:1", "[::1]", "", "localhost", "a b", "127.0.0.1:99999")),
-)
-GARBAGE = (
-    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 60,
-    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    b"GET /\r\n\r\n",
-    b"GET / HTTP/9.9\r\n\r\n",
-    b"GET  / HTTP/1.1\r\n\r\n",
-    b"GET / HTTP/1.1\r\nHost\r\n\r\n",
-    b"GET / HTTP/1.1\r\n: x\r\n\r\n",
-    b"GET / HTTP/1.1\r\nHost: a\r\n b\r\n\r\n",
-    b"\r\n\r\n\r\n",
-    b"\x00" * 200,
-    b"A" * 100_000,
-    b"GET /" + b"a" * 90_000 + b" HTTP/1.1\r\n\r\n",
-    b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 20_000 + b"\r\n",
-    b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: -5\r\n\r\nhello",
-    b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 5x\r\n\r\nhello",
-    b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 3\r\nContent-Length: 5\r\n\r\nhello",
-    b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99999999999999999999\r\n\r\nhello",
-    b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-    b"POST /mcp HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n",
-    b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
-    b"POST /mcp HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n0\r\n\r\n",
-    b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 20,
-    b"CONNECT other.invalid:443 HTTP/1.1\r\nHost: other.invalid:443\r\n\r\n",
-)
-"""Whole or half, in no form that a client has; the server may answer or hang up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shot:
-    """One HTTP request as bytes; one that is not `sound` may be answered by hanging up."""
-
-    raw: bytes
-    method: str
-    sound: bool
-
-
-class Requests:
-    """Random HTTP requests, the same for the same seed."""
-
-    def __init__(self, values: Values, *, host: str, token: str, scratch: str) -> None:
-        self._values = values
-        self._dice = values.dice
-        self._host = host
-        self._token = token
-        self._scratch = scratch
-
-    def shot(self) -> Shot:
-        """Return a request: one in ten is no HTTP at all."""
-        choice = self._dice.random()
-        if choice < 0.06:
-            return Shot(self._dice.choice(GARBAGE), "GET", sound=False)
-        if choice < 0.1:
-            return Shot(self._dice.randbytes(self._dice.randrange(1, 600)), "GET", sound=False)
-        path = self._dice.choice(ROUTES)
-        if self._is_slow(path) and self._dice.random() < 0.9:
-            path = "/admin/status"
-        method = self._dice.choice(METHODS) if self._dice.random() < 0.2 else self._usual(path)
-        body = self.body(path) if method not in ("GET", "HEAD") or self._dice.random() < 0.05 else b""
-        raw, sound = self._written(method, self._target(path), body)
-        return Shot(raw, method, sound)
-
-    @staticmethod
-    def _is_slow(path: str) -> bool:
-        """Whether the route does work that grows with what is stored; asked now and then."""
-        return path in ("/admin/backup", "/admin/doctor", "/admin/rebuild-archive")
-
-    def _usual(self, path: str) -> str:
-        """Return the method that a route is there for."""
-        posted = path.startswith(("/mcp", "/api", "/log")) or path in POSTED
-        return "POST" if posted and self._dice.random() < 0.9 else "GET"
-
-    def _target(self, path: str) -> str:
-        if self._dice.random() < 0.1:
-            path += "/" + "/".join(self._dice.choices(SEGMENTS, k=self._dice.randrange(1, 4)))
-        if self._dice.random() < 0.35:
-            path += "?" + self._dice.choice(QUERY_STRINGS)
-        return path
-
-    def body(self, path: str) -> bytes:
-        """Return a body that fits the route, or none at all."""
-        values, choice = self._values, self._dice.random()
-        if path.startswith("/admin"):
-            # A backup is written wherever the operator says: nowhere else than here.
-            places = (f"{self._scratch}/b{self._dice.randrange(40)}.db", "relative", "", "\x00", 5, None, "/")
-            known = {"target": self._dice.choice(places), "project": "fuzz-harbor", "agent": "Ada", "x": []}
-            keys = self._dice.sample(list(known), k=self._dice.randrange(len(known) + 1))
-            return encoded({key: known[key] for key in keys}) if choice < 0.8 else b'{"target": [}'
-        if path.startswith("/log"):
-            return self._dice.choice((b"token=x", b"token=%ff", b"token", b"&&=", b"token=" + b"a" * 20_000))
-        if choice < 0.5:
-            return values.message()[1]
-        if choice < 0.7:
-            return encoded(values.anything())
-        return self._dice.randbytes(self._dice.randrange(300))
-
-    def _written(self, method: str, target: str, body: bytes) -> tuple[bytes, bool]:
-        headers = {"Host": self._host}
-        if self._dice.random() < 0.9:
-            headers["Authorization"] = f"Bearer {self._token}"
-        elif self._dice.random() < 0.6:
-            headers["Authorization"] = f"{self._dice.choice(SCHEMES)} {self._values.text()[:80]}"
-        for name, choices in self._dice.sample(HEADERS, k=self._dice.choice((0, 0, 0, 1, 1, 3))):
-            headers[name] = self._dice.choice(choices)
-        sound = True
-        if body or method in ("POST", "PUT", "PATCH"):
-            headers["Content-Length"] = str(len(body))
-            if self._dice.random() < 0.05:
-                headers["Content-Length"] = self._dice.choice(
-                    ("0", "1", "-1", "x", "1e3", str(len(body) + 50))
-                )
-                sound = False
-        rows = [f"{method} {target} HTTP/1.1", *(f"{name}: {text}" for name, text in headers.items())]
-        rows = [re.sub(r"[\r\n\0]", "", row) for row in rows]
-        # What HTTP itself forbids in a head may end the connection.
-        sound = sound and all(re.fullmatch(r"[\x21-\x7e][\x20-\x7e]*", row) for row in rows)
-        return "\r\n".join(rows).encode("utf-8", "replace") + b"\r\n\r\n" + body, sound

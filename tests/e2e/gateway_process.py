@@ -1,13 +1,12 @@
 """A gateway process that tests kill: the real Telegram adapter, a fake agent, stores on disk or a server.
 
-python gateway_process.py <sqlite path or dsn> <journal> <api url> <turn ms> [webhook port]
+python gateway_process.py <sqlite path> <journal> <api url> <turn ms>
 
-The journal is one file for all processes, a line at a time: `start|end <thread> <run> <text> <pid>`. With a
-port the adapter takes webhooks there, else it polls. It ends in good order when it is sent SIGTERM.
+The journal is one file for all processes, a line at a time: `start|end <thread> <run> <text> <pid>`. It ends in good
+order when it is sent SIGTERM.
 """
 
 import asyncio
-import contextlib
 import os
 import random
 import signal
@@ -16,24 +15,22 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-from starlette.applications import Starlette
-
 from postroom.concurrency import SystemTimer
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
-from postroom.gateway.config import DeliveryConfig, GatewayConfig, PlatformConfig
+from postroom.gateway.config import DeliveryConfig, GatewayConfig
 from postroom.gateway.files import ChatFiles
 from postroom.gateway.gateway import Gateway
-from postroom.gateway.platforms.telegram import TelegramAdapter
+from postroom.gateway.platforms.telegram import TelegramAdapter, TelegramOptions
 from postroom.gateway.replies import ChatEffects
 from postroom.gateway.session import Platform
 from postroom.gateway.sessions import Sessions
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 from postroom.relay import Relay
+from postroom.stores.sqlite import SqliteStore
 
 TOKEN = "4711:AAE-very_secret_token"
 SECRET = "webhook-secret"
@@ -60,9 +57,6 @@ class Agent(RunDispatchExecutor):
         texts = [message.text() for message in activation.messages]
         self._note("start", activation, texts)
         await self._timer.sleep(self._random.randint(self._turn_ms // 2, self._turn_ms))
-        if texts[-1].startswith("files: "):  # names of files to leave, which are written here
-            for name in texts[-1].removeprefix("files: ").split():
-                await activation.control.files.leave_text(name, f"the words of {name}")
         self._note("end", activation, texts)
         return AgentRunResult(run_id=activation.run_id or "", response="re: " + " | ".join(texts))
 
@@ -72,13 +66,9 @@ class Agent(RunDispatchExecutor):
         os.write(self._file, line.encode())
 
 
-def configured(api: str, port: int | None) -> GatewayConfig:
+def configured(api: str) -> GatewayConfig:
     extra: dict[str, Any] = {"base_url": api, "poll_seconds": 5}
-    if port is not None:
-        extra["webhook_url"] = f"https://127.0.0.1:{port}/telegram"
-    telegram = PlatformConfig(
-        enabled=True, token=TOKEN, api_key=SECRET, allow={"*": PersonRole.OWNER}, extra=extra
-    )
+    telegram = TelegramOptions(token=TOKEN, api_key=SECRET, allow={"*": PersonRole.OWNER}, **extra)
     return GatewayConfig(
         platforms={Platform.TELEGRAM: telegram},
         delivery=DeliveryConfig(
@@ -88,8 +78,8 @@ def configured(api: str, port: int | None) -> GatewayConfig:
     )
 
 
-async def serve(runs: Any, chat: Any, journal: str, api: str, turn_ms: int, port: int | None) -> None:
-    config = configured(api, port)
+async def serve(runs: Any, chat: Any, journal: str, api: str, turn_ms: int) -> None:
+    config = configured(api)
     timer, relay, stopping = SystemTimer(), Relay(runs.store, {}), asyncio.Event()
     adapter = TelegramAdapter(config.platforms[Platform.TELEGRAM])
     sessions = Sessions(chat, config, runs.clock)
@@ -111,46 +101,17 @@ async def serve(runs: Any, chat: Any, journal: str, api: str, turn_ms: int, port
     told = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
     async with mailbox, made, asyncio.TaskGroup() as group:
-        server = None
-        if port is not None:
-            server = uvicorn.Server(
-                uvicorn.Config(
-                    Starlette(routes=list(adapter.routes())), host="127.0.0.1", port=port, log_level="error"
-                )
-            )
-            server.install_signal_handlers = lambda: None  # type: ignore[method-assign]
-            with contextlib.suppress(AttributeError):
-                server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]
-            group.create_task(server.serve())
         group.create_task(relay.serve(stopping))
         await told.wait()
         stopping.set()
         relay.hint()
-        if server is not None:
-            server.should_exit = True
-
-
-async def on_postgres(dsn: str, *given: Any) -> None:
-    from postroom.stores.postgres import PostgresStore
-
-    kept = await asyncio.to_thread(PostgresStore.open, dsn)
-    try:
-        await serve(kept.runs, kept.chat, *given)
-    finally:
-        await asyncio.to_thread(kept.close)
 
 
 def main() -> None:
-    place, journal, api, turn_ms, *rest = sys.argv[1:]
-    given = journal, api, int(turn_ms), int(rest[0]) if rest else None
-    if "://" in place:
-        asyncio.run(on_postgres(place, *given))
-        return
-    from postroom.stores.sqlite import SqliteStore
-
+    place, journal, api, turn_ms = sys.argv[1:]
     store = SqliteStore.open(Path(place), purpose="gateway")
     try:
-        asyncio.run(serve(store.runs, store.chat, *given))
+        asyncio.run(serve(store.runs, store.chat, journal, api, int(turn_ms)))
     finally:
         store.close()
 

@@ -93,21 +93,6 @@ def signed(body: bytes, delivery: str) -> dict[str, str]:
     }
 
 
-def test_the_chat_page_is_whole_at_the_server_that_has_no_chats(pair: Pair) -> None:
-    with pair.other.line() as line:
-        assert line.request("GET", "/readyz").status == 200
-    with chat_page(pair.other) as browser:
-        assert "<title>" in browser.get("/chat").text
-        kept = browser.post("/chat/messages", json={"id": "from-the-other", "text": "lights?"})
-        assert (kept.status_code, kept.json()["state"]) == (202, "kept")
-        assert shown(browser, is_answer("re: lights? (1)"))["kind"] == "answer"
-        file = browser.post("/chat/files?name=a.txt", content=b"a lamp" * 50_000)
-        assert file.status_code == 201, file.text
-        assert browser.get("/chat/static/none").status_code == 404
-    with httpx2.Client(base_url=pair.has.url, timeout=PATIENCE, cookies=browser.cookies) as same:
-        assert same.get("/chat").status_code == 200
-
-
 def test_a_webhook_is_taken_and_its_answer_fetched_at_any_server(pair: Pair) -> None:
     body = json.dumps({"text": "the build ended"}).encode()
     headers = signed(body, "delivery-1")
@@ -140,7 +125,7 @@ def test_each_server_answers_in_the_openai_protocol(pair: Pair) -> None:
 def test_what_is_said_in_the_home_chat_may_be_asked_of_any_server(pair: Pair) -> None:
     with chat_page(pair.has) as browser:
         browser.post("/chat/messages", json={"id": "make-it-home", "text": "/sethome"})
-        shown(browser, is_answer("What answers nobody is sent here from now on."))
+        shown(browser, is_answer("This chat is now the home channel."))
         told(pair.other.data_dir, "send", "web", "home", "The lights go out at ten.")
         shown(browser, is_answer("The lights go out at ten."))
         assert told(pair.other.data_dir, "reconnect", "web")["state"] == "connected"

@@ -27,7 +27,7 @@ class Look(NamedTuple):
     script: bool
 
 
-LOOKS = [Look(*one) for one in product((1440, 390), (False, True), (True, False))]
+LOOKS = [Look(1440, dark=False, script=True), Look(390, dark=True, script=False)]
 ASKING = """
 import http.client, json, os, sys, urllib.parse
 if "You asked a person" not in sys.stdin.read():
@@ -147,17 +147,17 @@ def test_every_button_can_be_hit_and_does_what_it_says(ana: Person, axe: str) ->
     copies_and_follows(ana, run)
     for address, selector, told in (
         (home, "button[value=end]", "The reservation was ended"),
-        (home, "button[value=share]", "They share it now"),
+        (home, "button[value=share]", "The agents now share it"),
         (home, "button[value=read]", "Ana"),
         (home, "button[value=ack]", "Ana"),
-        (home, "[data-key^=dead] button[value=discard]", "It is left as it is"),
+        (home, "[data-key^=dead] button[value=discard]", "The dead letter was discarded"),
         (home, "[data-key^=dead] button[value=replay]", "It is tried again"),
         (f"{home}/runs", "button[value=replay]", "It is tried again"),
-        (f"{home}/runs", "button[value=discard]", "It is left as it is"),
+        (f"{home}/runs", "button[value=discard]", "The dead letter was discarded"),
         (home, "button[value=yes]", "Answered with yes"),
         (f"{home}/questions", "button[value=no]", "Answered with no"),
-        (run, "button[value=cancel]", "It was asked to end"),
-        (f"{home}/runs", f"[data-key='{other}'] button[value=cancel]", "It was asked to end"),
+        (run, "button[value=cancel]", "Cancelling the run"),
+        (f"{home}/runs", f"[data-key='{other}'] button[value=cancel]", "Cancelling the run"),
     ):
         ana.press(address, selector, told)
     writes_and_answers(ana, f"mail-src{number}-false")
@@ -247,21 +247,13 @@ def leaves(ana: Person) -> None:
     assert browser.see("location.pathname") == "/login"
 
 
-def typed(browser: Browser, keys: str) -> None:
-    """Press keys that stand for themselves, one after another."""
-    for key in keys:
-        for kind in ("keyDown", "keyUp"):
-            text = {"text": key} if kind == "keyDown" else {}
-            browser.ask("Input.dispatchKeyEvent", type=kind, key=key, **text)
-
-
 @pytest.mark.parametrize("ana", LOOKS, indirect=True, ids=str)
 def test_keys_lead_everywhere_and_send_nothing(ana: Person) -> None:
     browser, at = ana.browser, "document.activeElement.%s"
     for needed in ("[data-need]:nth-of-type(2)", "button[value=yes]", "button[value=replay]"):
         ana.until(ana.shop.home, needed)
     if not ana.look.script:
-        typed(browser, "1jkyngh?")
+        browser.type("1jkyngh?")
         assert browser.see("document.activeElement === document.body") is True
         assert browser.see("location.href") == ana.shop.home
         return
@@ -282,11 +274,11 @@ def test_keys_lead_everywhere_and_send_nothing(ana: Person) -> None:
         ("?", "document.querySelector('#help').open", True),
     )
     for key, seen, expected in goes:
-        typed(browser, key)
+        browser.type(key)
         assert browser.see(seen) == expected, key
     browser.press("Escape", 27)
     assert browser.see("document.querySelector('#help').open") is False
-    typed(browser, "/gh?")
+    browser.type("/gh?")
     assert browser.see(f"[{at % 'name'}, {at % 'value'}]") == ["q", "gh?"]
     browser.press("Escape", 27)
     assert browser.see("document.activeElement === document.body") is True
@@ -304,13 +296,13 @@ def test_keys_lead_everywhere_and_send_nothing(ana: Person) -> None:
     follow("gc", "")
     follow("w", "/write")
     ana.until(f"{ana.shop.home}/runs", "button[value=cancel]")
-    typed(browser, "c")
+    browser.type("c")
     assert browser.see(at % "value") == "cancel"
     follow("", "/runs")
     ana.see(f"{ana.shop.home}/t/mail-src{LOOKS.index(ana.look)}-true")  # its own: others come in any order
     are_open = "[...document.querySelectorAll('main details')].every(one => one.open)"
     is_all_open = browser.see(are_open)
-    typed(browser, "e")
+    browser.type("e")
     assert browser.see(are_open) is not is_all_open
     assert not browser.complaints()
 
@@ -318,6 +310,6 @@ def test_keys_lead_everywhere_and_send_nothing(ana: Person) -> None:
 def _leads(browser: Browser, keys: str, path: str) -> None:
     if keys:
         browser.events.clear()
-        typed(browser, keys)
+        browser.type(keys)
         browser.wait_for("Page.loadEventFired")
     assert browser.see("location.pathname") == path

@@ -26,11 +26,11 @@ from postroom.contracts.clock import SystemClock
 from postroom.contracts.runners import Runner
 from postroom.dispatch.mailbox import Mailbox
 from postroom.executors.command import CommandExecutor
-from postroom.gateway.config import GatewayConfig, PlatformConfig
+from postroom.gateway.config import GatewayConfig
 from postroom.gateway.files import ChatFiles
 from postroom.gateway.gateway import Gateway
-from postroom.gateway.platforms.telegram import TelegramAdapter
-from postroom.gateway.platforms.web import WebAdapter
+from postroom.gateway.platforms.telegram import TelegramAdapter, TelegramOptions
+from postroom.gateway.platforms.web import WebAdapter, WebOptions
 from postroom.gateway.replies import ChatEffects
 from postroom.gateway.session import Platform
 from postroom.gateway.sessions import Sessions
@@ -73,10 +73,8 @@ class Harbour:
         self.clock, self.timer = SystemClock(), SystemTimer()
         allow = {"77": PersonRole.OWNER}
         platforms = {
-            Platform.TELEGRAM: PlatformConfig(
-                enabled=True, token=TOKEN, allow=allow, extra={"base_url": address, "poll_seconds": 1}
-            ),
-            Platform.WEB: PlatformConfig(enabled=True, token=WORD, extra={"name": "Ada"}),
+            Platform.TELEGRAM: TelegramOptions(token=TOKEN, allow=allow, base_url=address, poll_seconds=1),
+            Platform.WEB: WebOptions(token=WORD, name="Ada"),
         }
         self.config = GatewayConfig(platforms=platforms, drain=timedelta(0))
         self.web = WebAdapter(platforms[Platform.WEB])

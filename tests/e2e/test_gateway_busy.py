@@ -21,8 +21,9 @@ from postroom.contracts.chat import InboundStatus
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.messages import Boundary
 from postroom.dispatch.mailbox import Mailbox
-from postroom.gateway.config import BusyConfig, BusyPolicy, GatewayConfig, PlatformConfig
+from postroom.gateway.config import BusyConfig, BusyPolicy, GatewayConfig
 from postroom.gateway.gateway import Gateway
+from postroom.gateway.platforms.telegram import TelegramOptions
 from postroom.gateway.replies import ChatEffects
 from postroom.gateway.session import Platform
 from postroom.gateway.sessions import Sessions
@@ -108,9 +109,7 @@ def said(number: int) -> dict[str, Any]:
 async def test_all_at_once(store: SqliteStore, mode: BusyPolicy, count: int) -> None:
     fake, agent, timer = FakeTelegram(), Agent(), SystemTimer()
     async with fake.serving():
-        telegram = PlatformConfig(
-            enabled=True, token=TOKEN, allow={"*": PersonRole.MEMBER}, extra={"base_url": fake.url}
-        )
+        telegram = TelegramOptions(token=TOKEN, allow={"*": PersonRole.MEMBER}, base_url=fake.url)
         config = GatewayConfig(
             platforms={Platform.TELEGRAM: telegram},
             busy=BusyConfig(mode=mode),
@@ -164,7 +163,7 @@ def _are_told(told: int, refused: int, mode: BusyPolicy) -> bool:
 
 
 def _refusals(fake: FakeTelegram) -> int:
-    return sum(shown_text(one["text"]).startswith("Not taken") for one in fake.messages.values())
+    return sum(shown_text(one["text"]).startswith("Rejected") for one in fake.messages.values())
 
 
 def _refuse_wrong(

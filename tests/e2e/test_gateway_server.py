@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,7 +19,6 @@ import pytest
 from channels.fake_telegram import TOKEN as TELEGRAM_TOKEN
 from channels.fake_telegram import FakeTelegram
 from e2e.running import START_PATIENCE, Line, RunningServer, plain_environment
-from postroom.contracts.signing import signature
 from runtime.test_openai_model import END, FakeEndpoint, chunk
 
 pytestmark = pytest.mark.long
@@ -228,38 +226,6 @@ def entries(browser: httpx2.Client, conversation: str) -> list[str]:
     return [one["text"] for one in found]
 
 
-def test_conversations_of_the_page_are_apart_stop_alone_and_are_there_after_a_restart(
-    tmp_path: Path, model: EchoingModel
-) -> None:
-    data = configured(tmp_path, model.url)
-    server = RunningServer(data)
-    with server, chat_page(server) as browser:
-        model.hold()
-        first = {"id": "message-one", "text": "are you there?", "conversation": "c0ffee01"}
-        assert browser.post("/chat/messages", json=first).status_code == 202
-        assert model.asked.wait(PATIENCE)
-        stopped = browser.post("/chat/conversations/c0ffee01/stop", json={})
-        assert stopped.json() == {"note": "Stopping."}
-        assert shown(browser, is_answer("Stopped."))["conversation"] == "c0ffee01"
-        model.release()
-        second = {"id": "message-two", "text": "lights?", "conversation": "c0ffee02"}
-        assert browser.post("/chat/messages", json=second).status_code == 202
-        assert shown(browser, is_answer("re: lights? (1)"))["conversation"] == "c0ffee02"
-    with server, chat_page(server) as browser:
-        listed = browser.get("/chat/conversations").json()["conversations"]
-        assert [one["title"] for one in listed] == ["lights?", "are you there?"]
-        assert entries(browser, "c0ffee01") == ["are you there?", "Stopped."]
-        assert entries(browser, "c0ffee02") == ["lights?", "re: lights? (1)"]
-        assert browser.delete("/chat/conversations/c0ffee02").status_code == 200
-        third = {"id": "message-three", "text": "and now?", "conversation": "c0ffee01"}
-        browser.post("/chat/messages", json=third)
-        shown(browser, is_answer("re: are you there?\n\nand now? (1)"))  # the stopped message had no answer
-        assert [one["id"] for one in browser.get("/chat/conversations").json()["conversations"]] == [
-            "c0ffee01"
-        ]
-    assert "Traceback" not in server.log()
-
-
 def test_an_answer_streams_in_the_openai_protocol(tmp_path: Path, model: EchoingModel) -> None:
     text = "where is the harbour master, and who has the keys of the north shed tonight?"
     with RunningServer(configured(tmp_path, model.url)) as server:
@@ -335,25 +301,18 @@ def test_what_the_operator_says_appears_in_the_chat_and_strangers_stay_out(
             assert (done.returncode, "remedy" in done.stderr) == (code, True), words
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("GET", "/health/detailed"),
-        ("GET", "/admin/gateway/people"),
-        ("POST", "/admin/gateway/send"),
-        ("GET", "/metrics"),
-        ("POST", "/mcp"),
-        ("GET", "/channels"),
-        ("POST", "/channels/telegram"),
-        ("POST", "/channels/webhooks/ci"),
-        ("POST", "/webhook/ci"),
-        ("GET", "/chats"),
-        ("GET", "/v1x"),
-    ],
-)
-def test_every_other_address_still_needs_the_token(shared: RunningServer, method: str, path: str) -> None:
+def test_every_other_address_still_needs_the_token(shared: RunningServer) -> None:
+    get = ("/health/detailed", "/admin/gateway/people", "/metrics", "/channels", "/chats", "/v1x")
+    post = (
+        "/admin/gateway/send",
+        "/mcp",
+        "/channels/telegram",
+        "/channels/webhooks/ci",
+        "/webhook/ci",
+    )
     with Line(shared.address) as line:
-        assert line.request(method, path, body=b"{}").status == 401
+        asked = [("GET", path) for path in get] + [("POST", path) for path in post]
+        assert [one for one in asked if line.request(*one, body=b"{}").status != 401] == []
 
 
 def test_a_channel_looks_itself_who_calls(shared: RunningServer) -> None:
@@ -366,36 +325,6 @@ def test_a_channel_looks_itself_who_calls(shared: RunningServer) -> None:
         assert "default-src 'self'" in page.headers["content-security-policy"]
         assert line.request("GET", "/chat", headers={"Host": "evil.test"}).status == 421
         assert line.request("GET", "/chat", headers={"Origin": "http://evil.test"}).status == 403
-
-
-@pytest.mark.parametrize(("path", "limit"), [("/chat/messages", 20_000_000), ("/v1/responses", 10_000_000)])
-def test_a_channel_has_a_limit_of_its_own(shared: RunningServer, path: str, limit: int) -> None:
-    with Line(shared.address) as line:
-        too_long = {"Content-Length": str(limit + 1)}
-        assert line.request("POST", path, headers=too_long).status == 413
-    with Line(shared.address) as line:
-        assert line.request("POST", path, body=b"x" * 100_000).status in (401, 403)
-
-
-def test_a_signed_webhook_is_kept_below_the_channels(shared: RunningServer) -> None:
-    body, now = json.dumps({"text": "the build ended"}).encode(), str(int(time.time()))
-    signed = {
-        "Content-Type": "application/json",
-        "X-Postroom-Timestamp": now,
-        "X-Postroom-Signature": signature(HOOK_SECRET, now, body),
-        "X-Postroom-Delivery": "delivery-1",
-    }
-    with Line(shared.address) as line:
-        assert line.request("POST", "/channels/webhook/ci", body=body, headers=signed).status == 202
-        assert line.request("POST", "/channels/webhook/ci", body=body + b" ", headers=signed).status == 401
-        path = "/webhook/ci/answers/delivery-1"
-        asked = {**signed, "X-Postroom-Signature": signature(HOOK_SECRET, now, path.encode())}
-        pause = threading.Event()
-        while (answer := line.request("GET", f"/channels{path}", headers=asked)).status == 404:
-            assert answer.json()["error"]["code"] == "no_answer"
-            pause.wait(0.05)
-        assert answer.status == 200
-        assert "The agent could not answer: the model's provider refuses" in answer.text
 
 
 @pytest.fixture(scope="module")
@@ -433,31 +362,13 @@ def up(data: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return command(data, *(words or ("up",)), "--port", "0")
 
 
-@pytest.mark.parametrize(
-    ("spoil", "sentence"),
-    [
-        (lambda data: (data / "api.key").chmod(0o640), "api.key can be used by other users (mode 0640)"),
-        (
-            lambda data: (data / "api.key").unlink(),
-            "[platforms.api_server]: the file that api_key_file names",
-        ),
-        (lambda data: (data / "gateway.toml").write_text("[agnt]\n"), "no setting is called 'agnt'"),
-        (
-            lambda data: secret(data, "chat.token", "short"),
-            "[platforms.web]: the token of 'ada' on web is too",
-        ),
-    ],
-)
-def test_a_start_that_cannot_be_ends_with_78_and_one_sentence(
-    tmp_path: Path, spoil: Callable[[Path], object], sentence: str
-) -> None:
+def test_a_start_that_cannot_be_ends_with_78_and_one_sentence(tmp_path: Path) -> None:
     data = configured(tmp_path, "http://127.0.0.1:9/v1")
-    spoil(data)
+    (data / "api.key").chmod(0o640)
     for done in (up(data), command(data, "gateway", "config", "check")):
-        assert done.returncode == 78
-        assert sentence in done.stderr
+        assert (done.returncode, "Traceback" in done.stderr) == (78, False)
+        assert "api.key can be used by other users (mode 0640)" in done.stderr
         assert "remedy: " in done.stderr
-        assert "Traceback" not in done.stderr
         assert not (data / "server.json").exists()
 
 
@@ -474,14 +385,7 @@ def test_without_a_file_the_server_runs_and_the_gateway_does_not(tmp_path: Path)
         assert (done.returncode, "has no gateway" in done.stderr) == (78, True)
 
 
-@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
-def test_two_servers_cannot_share_one_bot(
-    tmp_path: Path, engine: str, request: pytest.FixtureRequest
-) -> None:
-    flags = () if engine == "sqlite" else ("--database-url", request.getfixturevalue("postgres_dsn"))
-    settings = tmp_path / "config" / "postroom" / "config.toml"
-    settings.parent.mkdir(parents=True)
-    settings.write_text('database_schema = "two_servers_of_one_bot"\n')
+def test_two_servers_cannot_share_one_bot(tmp_path: Path) -> None:
     with on_a_loop_of_its_own(lambda: FakeTelegram().serving()) as (telegram, _):
         table = f'[platforms.telegram]\ntoken_file = "bot.token"\nbase_url = "{telegram.url}"\n'
         first, second = (
@@ -491,47 +395,8 @@ def test_two_servers_cannot_share_one_bot(
             secret(data, "bot.token", TELEGRAM_TOKEN)
         with RunningServer(first):
             assert told(first, "status")["channels"]["telegram"]["state"] == "connected"
-            done = up(second, "up", *flags)
+            done = up(second)
             assert done.returncode == 78
             assert "another process receives with the same telegram token" in done.stderr
             assert "Traceback" not in done.stderr
             assert told(first, "status")["channels"]["telegram"]["state"] == "connected"
-
-
-def test_a_token_that_telegram_refuses_ends_the_start(tmp_path: Path) -> None:
-    with on_a_loop_of_its_own(lambda: FakeTelegram().serving()) as (telegram, _):
-        table = f'[platforms.telegram]\ntoken_file = "bot.token"\nbase_url = "{telegram.url}"\n'
-        data = configured(tmp_path, "http://127.0.0.1:9/v1", table)
-        secret(data, "bot.token", "1:wrong")
-        done = up(data)
-        assert done.returncode == 78
-        assert "telegram's token is not valid" in done.stderr
-        assert "Traceback" not in done.stderr
-        assert "1:wrong" not in done.stderr
-        assert not (data / "server.json").exists()
-
-
-def test_told_twice_to_stop_it_waits_for_no_run_and_takes_it_up_again(
-    tmp_path: Path, model: EchoingModel
-) -> None:
-    data = configured(tmp_path, model.url)
-    server = RunningServer(data).start()
-    model.hold()
-    with chat_page(server) as browser:
-        browser.post("/chat/messages", json={"id": "message-that-waits", "text": "are you there?"})
-    assert model.asked.wait(PATIENCE)
-    os_kill(server, signal.SIGTERM)
-    stopping = threading.Event()
-    with server.line() as line:
-        while line.request("GET", "/health/detailed").json()["gateway"]["state"] != "stopping":
-            stopping.wait(0.05)
-    assert server.stop() == 0
-    model.release()
-    with server, chat_page(server) as browser:
-        shown(browser, is_answer("re: are you there? (1)"))
-        messages = told(data, "status")["messages"]
-        assert (messages["accepted"], messages["adds_up"]) == (1, True)
-
-
-def os_kill(server: RunningServer, number: int) -> None:
-    subprocess.run(["kill", f"-{number}", str(server.pid)], check=True)

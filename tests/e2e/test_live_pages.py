@@ -93,7 +93,7 @@ def test_a_run_is_followed_and_ended(
     for kind in ("mousePressed", "mouseReleased"):
         browser.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
     browser.wait_for("Page.loadEventFired")
-    assert "It was asked to end" in str(browser.see("document.querySelector('[role=status]').textContent"))
+    assert "Cancelling the run" in str(browser.see("document.querySelector('[role=status]').textContent"))
     assert not browser.complaints()
     browser.events.clear()
     browser.see("document.querySelector('form[action=\"/logout\"] button').click()")

@@ -45,15 +45,15 @@ def line(server: RunningServer, message: int) -> Iterator[Line]:
 
 
 def write(line: Line) -> int:
-    asked = {
+    plan = {"name": "plan.txt", "content_base64": base64.b64encode(PLAN).decode()}
+    told = {
         "sender_name": "Ada",
         "to": ["Ben"],
         "subject": "Hello",
         "body_md": "Is it?",
         "thread_id": "first",
-        "attachments": [{"name": "plan.txt", "content_base64": base64.b64encode(PLAN).decode()}],
     }
-    sent = line.tool("send_message", project_key=FOLDER, **asked)
+    sent = line.tool("send_message", project_key=FOLDER, attachments=[plan], **told)
     return int(sent["deliveries"][0]["payload"]["id"])
 
 
@@ -83,57 +83,52 @@ def call(line: Line, era: str, method: str, **params: Any) -> Any:
     return new(line, method, **params).json() if era == NEWEST else old(line, method, **params)
 
 
-eras = pytest.mark.parametrize("era", ["2025-06-18", NEWEST])
+def health(line: Line, *, headers: dict[str, str] | None = None, **params: Any) -> tuple[int, int | str]:
+    """Call a tool in the newest revision; return the status, and the code of the error or the tool's answer."""
+    answer = new(line, "tools/call", headers=headers, **{"name": "health_check", "arguments": {}, **params})
+    found = answer.json()
+    failed = "error" in found
+    return answer.status, found["error"]["code"] if failed else found["result"]["structuredContent"]["status"]
 
 
-@pytest.mark.parametrize("revision", HANDSHAKES)
-def test_a_handshake_agrees_on_the_revision_that_was_asked_for(line: Line, revision: str) -> None:
-    client = {"protocolVersion": revision, "capabilities": {}, "clientInfo": {"name": "raw", "version": "0"}}
-    found = old(line, "initialize", **client)["result"]
-    assert found["protocolVersion"] == revision
-    assert found["serverInfo"]["name"] == "postroom"
-    assert "start_session" in found["instructions"]
-    assert found["capabilities"]["resources"]["subscribe"] is False
-    told = line.rpc({"jsonrpc": "2.0", "method": "notifications/initialized"})
-    assert (told.status, told.body) == (202, b"")
+ERAS = ("2025-06-18", NEWEST)
 
 
-def test_a_handshake_for_an_unknown_revision_is_answered_with_a_known_one(line: Line) -> None:
-    client = {
-        "protocolVersion": "1999-01-01",
-        "capabilities": {},
-        "clientInfo": {"name": "raw", "version": "0"},
-    }
-    assert old(line, "initialize", **client)["result"]["protocolVersion"] == HANDSHAKES[-1]
+def test_a_handshake_agrees_on_the_revision_that_was_asked_for_or_names_a_known_one(line: Line) -> None:
+    client: dict[str, Any] = {"capabilities": {}, "clientInfo": {"name": "raw", "version": "0"}}
+    for revision in HANDSHAKES:
+        found = old(line, "initialize", protocolVersion=revision, **client)["result"]
+        assert (found["protocolVersion"], found["serverInfo"]["name"]) == (revision, "postroom")
+        assert "start_session" in found["instructions"]
+        assert found["capabilities"]["resources"]["subscribe"] is False
+    unknown = old(line, "initialize", protocolVersion="1999-01-01", **client)["result"]
+    assert unknown["protocolVersion"] == HANDSHAKES[-1]
 
 
-@pytest.mark.parametrize("revision", [None, *HANDSHAKES])
-def test_no_handshake_and_no_session_are_needed(line: Line, revision: str | None) -> None:
-    assert old(line, "ping", revision=revision)["result"] == {}
-    tools = old(line, "tools/list", revision=revision)["result"]["tools"]
-    assert [tool["name"] for tool in tools] == [operation.name for operation in ALL_OPERATIONS]
-    result = old(line, "tools/call", revision=revision, name="health_check", arguments={})["result"]
-    assert (result["isError"], result["structuredContent"]["status"]) == (False, "ok")
-    assert json.loads(result["content"][0]["text"]) == result["structuredContent"]
+def test_no_handshake_and_no_session_are_needed(line: Line) -> None:
+    for revision in (None, *HANDSHAKES):
+        assert old(line, "ping", revision=revision)["result"] == {}
+        tools = old(line, "tools/list", revision=revision)["result"]["tools"]
+        assert [tool["name"] for tool in tools] == [operation.name for operation in ALL_OPERATIONS]
+        result = old(line, "tools/call", revision=revision, name="health_check", arguments={})["result"]
+        assert (result["isError"], result["structuredContent"]["status"]) == (False, "ok")
+        assert json.loads(result["content"][0]["text"]) == result["structuredContent"]
 
 
-@pytest.mark.parametrize("number", ["a", "", 0, -7, 2**53, "\u00e9"])
-def test_the_id_of_a_request_comes_back_as_it_was(line: Line, number: int | str) -> None:
-    assert line.rpc(asked("ping", number)).json()["id"] == number
+def test_the_id_of_a_request_comes_back_as_it_was(line: Line) -> None:
+    sent = ["a", "", 0, -7, 2**53, "\u00e9"]
+    assert [line.rpc(asked("ping", number)).json()["id"] for number in sent] == sent
 
 
-def test_an_unknown_method_is_refused_in_the_way_of_each_era(line: Line) -> None:
-    assert old(line, "mail/nothing")["error"]["code"] == -32601
-    answer = new(line, "mail/nothing")
-    assert (answer.status, answer.json()["error"]["code"]) == (404, -32601)
-
-
-@pytest.mark.parametrize("method", ["notifications/cancelled", "notifications/progress", "notifications/x"])
-def test_notifications_are_taken_and_not_answered(line: Line, method: str) -> None:
-    told = {"jsonrpc": "2.0", "method": method, "params": {"requestId": 99}}
-    for headers in ({}, {"MCP-Protocol-Version": NEWEST, "Mcp-Method": method}):
-        answer = line.rpc(told, headers=headers)
-        assert (answer.status, answer.body) == (202, b"")
+def test_what_needs_no_answer_is_taken_and_not_answered(line: Line) -> None:
+    for method in ("initialized", "cancelled", "progress", "x"):
+        name = f"notifications/{method}"
+        told = {"jsonrpc": "2.0", "method": name, "params": {"requestId": 99}}
+        for headers in ({}, {"MCP-Protocol-Version": NEWEST, "Mcp-Method": name}):
+            answer = line.rpc(told, headers=headers)
+            assert (answer.status, answer.body) == (202, b""), (name, headers)
+    for nobody_asked in ({"result": {}}, {"error": {"code": 1, "message": "x"}}):
+        assert line.rpc({"jsonrpc": "2.0", "id": 1, **nobody_asked}).status == 202
 
 
 def test_the_newest_revision_is_discovered_without_a_handshake(line: Line) -> None:
@@ -145,47 +140,26 @@ def test_the_newest_revision_is_discovered_without_a_handshake(line: Line) -> No
     assert (result["resultType"], result["structuredContent"]["status"]) == ("complete", "ok")
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Mcp-Method": ""},
-        {"Mcp-Name": ""},
-        {"Mcp-Method": "tools/list"},
-        {"Mcp-Name": "send_message"},
-        {"Mcp-Name": "=?base64?!!?="},
-    ],
-)
-def test_headers_that_are_missing_or_say_another_thing_than_the_body_are_refused(
-    line: Line, headers: dict[str, str]
-) -> None:
-    answer = new(line, "tools/call", headers=headers, name="health_check", arguments={})
-    assert (answer.status, answer.json()["error"]["code"]) == (400, -32020)
+def test_headers_of_the_newest_revision_must_say_what_the_body_says(line: Line) -> None:
+    contradict = [("Mcp-Method", ""), ("Mcp-Name", ""), ("Mcp-Method", "tools/list")]
+    contradict += [("Mcp-Name", "send_message"), ("Mcp-Name", "=?base64?!!?=")]
+    taken = [one for one in contradict if health(line, headers=dict([one])) != (400, -32020)]
+    assert taken == []
+    for same in ("=?base64?aGVhbHRoX2NoZWNr?=", "health_check  ", "\thealth_check\t "):
+        assert health(line, headers={"Mcp-Name": same}) == (200, "ok"), same
+    assert health(line, _meta={}) == (400, -32602), "it says who sends it"
 
 
-def test_a_name_in_base64_is_the_same_name(line: Line) -> None:
-    answer = new(
-        line,
-        "tools/call",
-        headers={"Mcp-Name": "=?base64?aGVhbHRoX2NoZWNr?="},
-        name="health_check",
-        arguments={},
-    )
-    assert answer.json()["result"]["structuredContent"]["status"] == "ok"
-
-
-def test_a_revision_that_does_not_exist_is_refused_with_those_that_do(line: Line) -> None:
+def test_a_revision_or_a_method_that_does_not_exist_is_refused(line: Line) -> None:
     unknown = {**META, "io.modelcontextprotocol/protocolVersion": "2099-01-01"}
     headers = {"MCP-Protocol-Version": "2099-01-01"}
     answer = new(line, "tools/call", headers=headers, _meta=unknown, name="health_check", arguments={})
     error = answer.json()["error"]
     assert (answer.status, error["code"], error["data"]["supported"]) == (400, -32022, [NEWEST])
-    headers_alone = new(line, "tools/call", headers=headers, name="health_check", arguments={})
-    assert (headers_alone.status, headers_alone.json()["error"]["code"]) == (400, -32020)
-
-
-def test_a_message_of_the_newest_revision_says_who_sends_it(line: Line) -> None:
-    answer = new(line, "tools/call", _meta={}, name="health_check", arguments={})
-    assert (answer.status, answer.json()["error"]["code"]) == (400, -32602)
+    assert health(line, headers=headers) == (400, -32020)
+    assert old(line, "mail/nothing")["error"]["code"] == -32601
+    answer = new(line, "mail/nothing")
+    assert (answer.status, answer.json()["error"]["code"]) == (404, -32601)
 
 
 def test_tools_come_in_the_same_order_and_the_same_words_each_time(line: Line) -> None:
@@ -196,33 +170,25 @@ def test_tools_come_in_the_same_order_and_the_same_words_each_time(line: Line) -
     assert {"ttlMs", "cacheScope"} <= modern.keys()
 
 
-@eras
-@pytest.mark.parametrize(
-    ("tool", "arguments", "code", "value"),
-    [
-        ("whois", {"project_key": FOLDER, "agent_name": "Eve"}, "unknown_agent", "Eve"),
-        ("whois", {"project_key": "/nowhere", "agent_name": "Eve"}, "unknown_project", "/nowhere"),
-        ("whois", {"project_key": FOLDER}, "invalid_argument", None),
-        ("whois", {"project_key": 7, "agent_name": "Eve"}, "unknown_project", "7"),
-        ("whois", {"project_key": 7.5, "agent_name": "Eve"}, "invalid_argument", 7.5),
-        ("wois", {}, "invalid_argument", "wois"),
-        (
-            "get_message",
-            {"project_key": FOLDER, "agent_name": "Ada", "message_id": 999},
-            "unknown_message",
-            999,
-        ),
-    ],
+REFUSALS: tuple[tuple[str, dict[str, Any], str, object], ...] = (
+    ("whois", {"project_key": FOLDER, "agent_name": "Eve"}, "unknown_agent", "Eve"),
+    ("whois", {"project_key": "/nowhere", "agent_name": "Eve"}, "unknown_project", "/nowhere"),
+    ("whois", {"project_key": FOLDER}, "invalid_argument", None),
+    ("whois", {"project_key": 7, "agent_name": "Eve"}, "unknown_project", "7"),
+    ("whois", {"project_key": 7.5, "agent_name": "Eve"}, "invalid_argument", 7.5),
+    ("wois", {}, "invalid_argument", "wois"),
+    ("get_message", {"project_key": FOLDER, "agent_name": "Ada", "message_id": 999}, "unknown_message", 999),
 )
-def test_refusals_are_structured_and_say_what_to_do(
-    line: Line, era: str, tool: str, arguments: dict[str, Any], code: str, value: object
-) -> None:
-    result = call(line, era, "tools/call", name=tool, arguments=arguments)["result"]
-    error = result["structuredContent"]["error"]
-    assert result["isError"] is True
-    assert (error["code"], error["value"]) == (code, value)
-    assert error["remedy"]
-    assert result["content"][0]["text"] == f"{code}: {error['message']}\nremedy: {error['remedy']}"
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_refusals_are_structured_and_say_what_to_do(line: Line, era: str) -> None:
+    for tool, arguments, code, value in REFUSALS:
+        result = call(line, era, "tools/call", name=tool, arguments=arguments)["result"]
+        error = result["structuredContent"]["error"]
+        assert (result["isError"], error["code"], error["value"]) == (True, code, value)
+        assert error["remedy"], tool
+        assert result["content"][0]["text"] == f"{code}: {error['message']}\nremedy: {error['remedy']}"
 
 
 TEMPLATES = {
@@ -233,9 +199,22 @@ TEMPLATES = {
     "mail://project/{project}": "mail://project/%2Fyard%2Frev",
 }
 ATTACHMENT = "mail://attachment/{project}/{agent}/{message}/{sha256}"
+NOT_THERE = {
+    "mail://inbox/yard-rev/Eve": "unknown_agent",
+    "mail://inbox/nowhere/Ada": "unknown_project",
+    "mail://thread/yard-rev/none": "unknown_thread",
+    "mail://agents/nowhere": "unknown_project",
+    "mail://reservations/nowhere": "unknown_project",
+    "mail://project/nowhere": "unknown_project",
+    "mail://project/%2F..%2Fx": "invalid_path",
+    "mail://project/a%00b": "invalid_argument",
+    "mail://inbox/yard-rev": "invalid_argument",
+    "mail://nothing/yard-rev": "invalid_argument",
+    "file:///etc/passwd": "invalid_argument",
+}
 
 
-@eras
+@pytest.mark.parametrize("era", ERAS)
 def test_every_kind_of_resource_is_listed_and_can_be_read(line: Line, message: int, era: str) -> None:
     listed = call(line, era, "resources/templates/list")["result"]["resourceTemplates"]
     assert {kind["uriTemplate"] for kind in listed} == {*TEMPLATES, ATTACHMENT}
@@ -250,42 +229,20 @@ def test_every_kind_of_resource_is_listed_and_can_be_read(line: Line, message: i
     assert [agent["name"] for agent in found["agents"]["agents"]] == ["Ada", "Ben"]
     assert [one["path"] for one in found["reservations"]["reservations"]] == ["src/**"]
     assert found["project"]["human_key"] == FOLDER
-    name = hashlib.sha256(PLAN).hexdigest()
-    uri = f"mail://attachment/{SLUG}/Ben/{message}/{name}"
+    uri = f"mail://attachment/{SLUG}/Ben/{message}/{hashlib.sha256(PLAN).hexdigest()}"
     (content,) = call(line, era, "resources/read", uri=uri)["result"]["contents"]
     assert (content["uri"], content["mimeType"]) == (uri, "text/plain")
     assert base64.b64decode(content["blob"]) == PLAN
 
 
-@eras
-@pytest.mark.parametrize(
-    ("uri", "code"),
-    [
-        ("mail://inbox/yard-rev/Eve", "unknown_agent"),
-        ("mail://inbox/nowhere/Ada", "unknown_project"),
-        ("mail://thread/yard-rev/none", "unknown_thread"),
-        ("mail://agents/nowhere", "unknown_project"),
-        ("mail://reservations/nowhere", "unknown_project"),
-        ("mail://project/nowhere", "unknown_project"),
-        ("mail://project/%2F..%2Fx", "invalid_path"),
-        ("mail://project/a%00b", "invalid_argument"),
-        ("mail://inbox/yard-rev", "invalid_argument"),
-        ("mail://nothing/yard-rev", "invalid_argument"),
-        ("file:///etc/passwd", "invalid_argument"),
-    ],
-)
-def test_a_resource_that_is_not_there_is_refused_with_its_address(
-    line: Line, era: str, uri: str, code: str
-) -> None:
-    error = call(line, era, "resources/read", uri=uri)["error"]
-    assert (error["code"], error["data"]["code"], error["data"]["uri"]) == (-32602, code, uri)
-    assert error["data"]["remedy"]
-
-
-@eras
-def test_there_are_no_prompts_and_to_ask_for_one_is_no_failure(
+@pytest.mark.parametrize("era", ERAS)
+def test_a_resource_or_a_prompt_that_is_not_there_is_refused(
     server: RunningServer, line: Line, era: str
 ) -> None:
+    for uri, code in NOT_THERE.items():
+        error = call(line, era, "resources/read", uri=uri)["error"]
+        assert (error["code"], error["data"]["code"], error["data"]["uri"]) == (-32602, code, uri)
+        assert error["data"]["remedy"], uri
     assert call(line, era, "prompts/list")["result"]["prompts"] == []
     assert call(line, era, "prompts/get", name="greeting")["error"]["code"] == -32602
     assert "Traceback" not in server.log()
@@ -333,82 +290,57 @@ def test_the_older_revisions_have_no_listening(line: Line) -> None:
         assert old(line, method, uri=INBOX, notifications={})["error"]["code"] == -32601
 
 
-@pytest.mark.parametrize("path", ["/mcp", "/mcp/", "/mcp/core", "/mcp/full/", "/api", "/api/"])
-def test_the_endpoint_has_other_names(line: Line, path: str) -> None:
-    assert line.rpc(asked("ping"), path=path).json()["result"] == {}
-    assert line.rpc({"jsonrpc": "2.0", "method": "notifications/x"}, path=path).status == 202
-
-
-@pytest.mark.parametrize(
-    ("accept", "status"),
-    [
-        (None, 200),
-        ("application/json", 200),
-        ("application/json, text/event-stream", 200),
-        ("*/*", 200),
-        ("application/*;q=0.5", 200),
-        ("text/html", 406),
-    ],
-)
-def test_an_answer_comes_in_the_form_that_is_accepted(line: Line, accept: str | None, status: int) -> None:
-    headers = {} if accept is None else {"Accept": accept}
-    answer = line.rpc(asked("ping"), headers=headers)
-    assert answer.status == status
-    assert answer.is_json
-
-
-def test_an_address_below_the_endpoint_that_is_none_of_ours_is_not_found(line: Line) -> None:
+def test_messages_are_posted_to_any_name_of_the_endpoint_and_nowhere_else(line: Line) -> None:
+    for path in ("/mcp", "/mcp/", "/mcp/core", "/mcp/full/", "/api", "/api/"):
+        assert line.rpc(asked("ping"), path=path).json()["result"] == {}, path
+        assert line.rpc({"jsonrpc": "2.0", "method": "notifications/x"}, path=path).status == 202
     for path in ("/mcp/cores", "/mcp/core/x", "/mcp/CORE", "/mcp//core"):
-        assert line.rpc(asked("ping"), path=path).status == 404
+        assert line.rpc(asked("ping"), path=path).status == 404, path
+    for method in ("GET", "DELETE", "PUT", "PATCH", "OPTIONS", "HEAD"):
+        answer = line.request(method, "/mcp", headers={"Accept": "text/event-stream"})
+        assert (answer.status, answer.headers["allow"], answer.is_stream) == (405, "POST", False), method
 
 
-@pytest.mark.parametrize("method", ["GET", "DELETE", "PUT", "PATCH", "OPTIONS", "HEAD"])
-def test_messages_are_posted_and_nothing_else(line: Line, method: str) -> None:
-    answer = line.request(method, "/mcp", headers={"Accept": "text/event-stream"})
-    assert (answer.status, answer.headers["allow"]) == (405, "POST")
-    assert not answer.is_stream
+def test_an_answer_comes_in_the_form_that_is_accepted(line: Line) -> None:
+    json_and_stream = "application/json, text/event-stream"
+    for accept in (None, "application/json", json_and_stream, "*/*", "application/*;q=0.5", "text/html"):
+        answer = line.rpc(asked("ping"), headers={} if accept is None else {"Accept": accept})
+        assert (answer.status, answer.is_json) == (406 if accept == "text/html" else 200, True), accept
 
 
-@pytest.mark.parametrize(
-    ("body", "code"),
-    [
-        (b"", -32700),
-        (b"{", -32700),
-        (b"\xff\xfe", -32700),
-        (b'{"jsonrpc": "2.0", "id": NaN, "method": "ping"}', -32700),
-        (b'{"jsonrpc": "2.0", "id": 1, "method": "\\ud800"}', -32700),
-        (b"[" * 100_000, -32700),
-        (b"[]", -32600),
-        (b'[{"jsonrpc": "2.0", "id": 1, "method": "initialize"}]', -32600),
-        (b"7", -32600),
-        (b"{}", -32600),
-        (b'{"id": 1, "method": "ping"}', -32600),
-        (b'{"jsonrpc": "1.0", "id": 1, "method": "ping"}', -32600),
-        (b'{"jsonrpc": "2.0", "id": null, "method": "ping"}', -32600),
-        (b'{"jsonrpc": "2.0", "id": true, "method": "ping"}', -32600),
-        (b'{"jsonrpc": "2.0", "id": 1.5, "method": "ping"}', -32600),
-        (b'{"jsonrpc": "2.0", "id": {}, "method": "ping"}', -32600),
-        (b'{"jsonrpc": "2.0", "id": 1, "method": 7}', -32600),
-        (b'{"jsonrpc": "2.0", "id": 1, "method": "ping", "params": [1]}', -32600),
-        (b'{"jsonrpc": "2.0", "id": 1}', -32600),
-    ],
+NO_JSON = (
+    b"",
+    b"{",
+    b"\xff\xfe",
+    b'{"jsonrpc": "2.0", "id": NaN, "method": "ping"}',
+    b'{"jsonrpc": "2.0", "id": 1, "method": "\\ud800"}',
+    b"[" * 100_000,
 )
-@eras
-def test_a_body_that_is_no_message_is_refused_in_plain_words(
-    line: Line, era: str, body: bytes, code: int
-) -> None:
-    headers = {"MCP-Protocol-Version": NEWEST, "Mcp-Method": "ping"} if era == NEWEST else {}
-    answer = line.rpc(body, headers=headers)
-    error = answer.json()["error"]
-    assert (answer.status, error["code"]) == (400, code)
-    assert len(error["message"]) < 120
-    assert "\n" not in error["message"]
+NO_MESSAGE = (
+    b"[]",
+    b'[{"jsonrpc": "2.0", "id": 1, "method": "initialize"}]',
+    b"7",
+    b"{}",
+    b'{"id": 1, "method": "ping"}',
+    b'{"jsonrpc": "1.0", "id": 1, "method": "ping"}',
+    *(b'{"jsonrpc": "2.0", "id": %s, "method": "ping"}' % one for one in (b"null", b"true", b"1.5", b"{}")),
+    b'{"jsonrpc": "2.0", "id": 1, "method": 7}',
+    b'{"jsonrpc": "2.0", "id": 1, "method": "ping", "params": [1]}',
+    b'{"jsonrpc": "2.0", "id": 1}',
+)
 
 
-@pytest.mark.parametrize("revision", [None, "2025-03-26"])
-def test_a_batch_is_answered_in_one_list_by_the_revision_that_has_batches(
-    line: Line, revision: str | None
-) -> None:
+def test_a_body_that_is_no_message_is_refused_in_plain_words(line: Line) -> None:
+    for headers in ({}, {"MCP-Protocol-Version": NEWEST, "Mcp-Method": "ping"}):
+        for body in NO_JSON + NO_MESSAGE:
+            answer = line.rpc(body, headers=headers)
+            error = answer.json()["error"]
+            assert (answer.status, error["code"]) == (400, -32700 if body in NO_JSON else -32600), body[:80]
+            assert len(error["message"]) < 120
+            assert "\n" not in error["message"]
+
+
+def test_a_batch_is_answered_in_one_list_by_the_revision_that_has_batches(line: Line) -> None:
     batch = [
         asked("tools/call", 1, name="health_check", arguments={}),
         {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 99}},
@@ -417,76 +349,52 @@ def test_a_batch_is_answered_in_one_list_by_the_revision_that_has_batches(
         {"jsonrpc": "1.0", "id": 4, "method": "ping"},
         asked("tools/call", 5, name="fetch_inbox", arguments={"project_key": FOLDER, "agent_name": "Zoe"}),
     ]
-    headers = {} if revision is None else {"MCP-Protocol-Version": revision}
-    answer = line.rpc(batch, headers=headers)
-    called, listed, unknown, broken, refused = answer.json()
-    assert answer.status == 200
-    assert (called["id"], called["result"]["structuredContent"]["status"]) == (1, "ok")
-    assert (listed["id"], len(listed["result"]["tools"])) == ("two", len(ALL_OPERATIONS))
-    assert (unknown["id"], unknown["error"]["code"], broken["error"]["code"]) == (3, -32601, -32600)
-    assert (refused["id"], refused["result"]["isError"]) == (5, True)
-
-
-def test_a_batch_of_notifications_has_no_answer(line: Line) -> None:
+    for headers in ({}, {"MCP-Protocol-Version": "2025-03-26"}):
+        answer = line.rpc(batch, headers=headers)
+        called, listed, unknown, broken, refused = answer.json()
+        assert (answer.status, called["id"]) == (200, 1)
+        assert called["result"]["structuredContent"]["status"] == "ok"
+        assert (listed["id"], len(listed["result"]["tools"])) == ("two", len(ALL_OPERATIONS))
+        assert (unknown["id"], unknown["error"]["code"], broken["error"]["code"]) == (3, -32601, -32600)
+        assert (refused["id"], refused["result"]["isError"]) == (5, True)
     told = {"jsonrpc": "2.0", "method": "notifications/initialized"}
     answer = line.rpc([told, told])
     assert (answer.status, answer.body) == (202, b"")
 
 
-@pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25", NEWEST])
-def test_a_revision_without_batches_refuses_one_and_names_the_revision_that_has_them(
-    line: Line, revision: str
-) -> None:
-    answer = line.rpc([asked("ping")], headers={"MCP-Protocol-Version": revision, "Mcp-Method": "ping"})
-    assert (answer.status, answer.json()["error"]["code"]) == (400, -32600)
-    assert "2025-03-26" in answer.json()["error"]["message"]
-
-
-def test_a_batch_of_too_many_messages_is_refused(line: Line) -> None:
+def test_a_batch_is_refused_that_is_too_long_or_of_a_revision_without_batches(line: Line) -> None:
     answer = line.rpc([asked("ping")] * 101)
     assert (answer.status, answer.json()["error"]["message"]) == (400, "send 1 to 100 messages in a batch")
+    for revision in ("2025-06-18", "2025-11-25", NEWEST):
+        answer = line.rpc([asked("ping")], headers={"MCP-Protocol-Version": revision, "Mcp-Method": "ping"})
+        assert (answer.status, answer.json()["error"]["code"]) == (400, -32600), revision
+        assert "2025-03-26" in answer.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("name", ["health_check  ", "\thealth_check\t "])
-def test_blanks_around_the_name_of_a_tool_in_the_header_say_nothing(line: Line, name: str) -> None:
-    answer = new(line, "tools/call", headers={"Mcp-Name": name}, name="health_check", arguments={})
-    assert answer.json()["result"]["structuredContent"]["status"] == "ok"
-
-
-def test_an_answer_that_nobody_asked_for_is_passed_over(line: Line) -> None:
-    assert line.rpc({"jsonrpc": "2.0", "id": 1, "result": {}}).status == 202
-    assert line.rpc({"jsonrpc": "2.0", "id": 1, "error": {"code": 1, "message": "x"}}).status == 202
-
-
-@pytest.mark.parametrize(
-    "path", ["/mcp", "/mcp/", "/mcp/core", "/mcp/full", "/api/", "/", "/admin/status", "/healthz", "/p/x"]
-)
-def test_another_host_or_a_foreign_page_reaches_nothing(line: Line, server: RunningServer, path: str) -> None:
-    for host in ("evil.invalid", "127.0.0.1.evil.invalid", "169.254.169.254", ""):
-        assert line.request("GET", path, headers={"Host": host}).status == 421
-    for origin in ("http://evil.invalid", "null", "http://127.0.0.1:1", f"{server.url}.evil.invalid"):
-        assert line.request("GET", path, headers={"Origin": origin}).status == 403
-
-
-def test_our_own_page_may_call(line: Line, server: RunningServer) -> None:
-    assert line.rpc(asked("ping"), headers={"Origin": server.url}).status == 200
-    own = {"Host": f"localhost:{server.address[1]}", "Origin": f"http://localhost:{server.address[1]}"}
-    assert line.rpc(asked("ping"), headers=own).status == 200
-
-
-@pytest.mark.parametrize(
-    "path", ["/mcp", "/mcp/", "/mcp/core", "/mcp/full", "/api/", "/admin/status", "/metrics"]
-)
-@pytest.mark.parametrize("proof", [None, "Bearer wrong", "Bearer ", "Basic dTpw", "Bearer prm_" + "x" * 43])
-def test_nothing_is_done_without_the_right_token(
-    server: RunningServer, message: int, path: str, proof: str | None
+def test_another_host_or_a_foreign_page_reaches_nothing_and_our_own_page_may_call(
+    line: Line, server: RunningServer
 ) -> None:
-    headers = {"Content-Type": "application/json", **({"Authorization": proof} if proof else {})}
+    for path in ("/mcp", "/mcp/core", "/api/", "/", "/admin/status", "/healthz", "/p/x"):
+        for host in ("evil.invalid", "127.0.0.1.evil.invalid", "169.254.169.254", ""):
+            assert line.request("GET", path, headers={"Host": host}).status == 421, (path, host)
+        for origin in ("http://evil.invalid", "null", "http://127.0.0.1:1", f"{server.url}.evil.invalid"):
+            assert line.request("GET", path, headers={"Origin": origin}).status == 403, (path, origin)
+    named = f"localhost:{server.address[1]}"
+    for own in ({"Origin": server.url}, {"Host": named, "Origin": f"http://{named}"}):
+        assert line.rpc(asked("ping"), headers=own).status == 200
+
+
+def test_nothing_is_done_without_the_right_token(server: RunningServer, message: int) -> None:
+    body = json.dumps(asked("ping")).encode()
+    proofs = (None, "Bearer wrong", "Bearer ", "Basic dTpw", "Bearer prm_" + "x" * 43)
     with Line(server.address) as stranger:
-        answer = stranger.request("POST", path, body=json.dumps(asked("ping")).encode(), headers=headers)
-    assert answer.status == 401
-    assert answer.headers["www-authenticate"].startswith("Bearer")
-    assert answer.json()["code"] in ("token_required", "wrong_token")
+        for path in ("/mcp", "/mcp/", "/mcp/core", "/mcp/full", "/api/", "/admin/status", "/metrics"):
+            for proof in proofs:
+                headers = {"Content-Type": "application/json", **({"Authorization": proof} if proof else {})}
+                answer = stranger.request("POST", path, body=body, headers=headers)
+                assert answer.status == 401, (path, proof)
+                assert answer.headers["www-authenticate"].startswith("Bearer")
+                assert answer.json()["code"] in ("token_required", "wrong_token")
 
 
 def test_a_request_that_says_it_is_too_large_is_refused_before_it_is_sent(line: Line) -> None:

@@ -39,7 +39,7 @@ def test_each_is_rebuilt_from_the_other(tmp_path: Path) -> None:
     target = tmp_path / "rebuilt.db"
     found = postroom(folder, "rebuild", "database", str(target))
     rows, (note,) = found["rows"], found["notes"]
-    assert "lacks what had not come to the archive yet" in note
+    assert "the archive is written after the database" in note
     assert (rows["projects"], rows["agents"], rows["messages"], rows["recipients"]) == (1, 2, 3, 3)
     assert postroom(folder, "rebuild", "database", str(target), code=2)["error"]["code"] == "invalid_path"
     postroom(folder, "restore", str(target), "--force")

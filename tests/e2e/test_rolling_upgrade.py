@@ -218,7 +218,7 @@ async def test_two_releases_follow_one_another_and_no_client_sees_an_error(
                 await asyncio.to_thread(place.start, 2)
                 await writes(postgres_dsn, schema, 2, place)
         told = await asyncio.to_thread(three.refused, 0)
-        assert f"has schema {STEPS[2].version}, this postroom knows up to {NEWEST + 1}" in told
+        assert f"has schema {STEPS[2].version}, but this release supports up to {NEWEST + 1}" in told
 
         sent = {key: number for client in clients for key, number in client.sent.items()}
         reader = Client("Ben", address, one.server.token)

@@ -19,7 +19,6 @@ import pytest
 
 from e2e.commands import run_here
 from e2e.running import Answer, Cut, Line, RunningServer, plain_environment
-from table_rows import each_row
 
 MESSAGES = int(os.environ.get("POSTROOM_RUNNER_MESSAGES", "30"))
 ROUNDS = int(os.environ.get("POSTROOM_RUNNER_ROUNDS", "3"))
@@ -133,22 +132,6 @@ def send(line: Line, folder: Path, to: str, key: str) -> str:
     return str(sent["deliveries"][0]["payload"]["thread_id"])
 
 
-def test_many_messages_at_once_have_one_process_an_agent_and_an_answer_each(
-    server: RunningServer, tmp_path: Path
-) -> None:
-    crew = Crew(server, tmp_path / "yard", slow="0.05")
-    with server.line() as line:
-        threads = {send(line, crew.folder, CREW[number % 10], f"k{number}") for number in range(MESSAGES)}
-    assert len(threads) == MESSAGES
-    crew.await_answers(threads)
-    answers = crew.answers()
-    assert Counter(one["thread_id"] for one in answers) == Counter(threads)
-    assert {one["body_md"] for one in answers} == {f"done by {name}" for name in CREW}
-    assert crew.journal("two") == []
-    begun = crew.journal("begin")
-    assert len(begun) == len({instance for _, instance in begun}) == MESSAGES
-
-
 def test_runs_at_once_is_set_by_command_and_over_http_and_so_many_runs_execute(
     server: RunningServer, tmp_path: Path
 ) -> None:
@@ -184,16 +167,16 @@ def test_runs_at_once_is_set_by_command_and_over_http_and_so_many_runs_execute(
         for thread in threads:
             line.tool("send_message", **message, body_md="Go on.", thread_id=thread)
 
-        def count(state: str) -> int:
+        def count(*states: str) -> int:
             runs = json.loads(command("runs", "list", "--json").stdout)["runs"]
-            return sum(one["state"] == state for one in runs)
+            return sum(one["state"] in states for one in runs)
 
         until = time.monotonic() + PATIENCE
         while not begun.exists() or len(begun.read_text()) < 3 * 2:
             assert time.monotonic() < until
         assert count("at work") == 3
         go.touch()
-        while count("at work") or count("queued"):
+        while count("at work", "queued"):  # in one look: a run may begin between two
             assert time.monotonic() < until
         assert len(begun.read_text()) == len(threads) * 2
 
@@ -252,61 +235,6 @@ def test_a_server_that_is_told_to_stop_waits_for_no_program_and_begins_it_again(
     server.start()
     crew.await_answers({thread})
     assert [one["body_md"] for one in crew.answers()] == [f"done by {CREW[0]}"]
-
-
-def test_a_runner_that_cannot_be_is_refused_and_nothing_is_changed(
-    server: RunningServer, tmp_path: Path
-) -> None:
-    crew = Crew(server, tmp_path / "yard", slow="0")
-    with server.line() as line:
-        before = line.request("GET", "/admin/runners").json()
-        elsewhere = {"argv": ["x"], "runs_on": "nosuchhost"}
-        for runner in (
-            {"argv": []},
-            {"argv": ["x"], "cwd": "here"},
-            {"argv": ["x"], "more": 1},
-            {},
-            elsewhere,
-        ):
-            asked = {"project": str(crew.folder), "agent": CREW[0], "runner": runner}
-            answer = declared(line, asked)
-            assert (answer.status, answer.json()["code"]) == (400, "invalid_runner")
-        assert "it is to run on 'nosuchhost'" in str(answer.json())
-        assert line.request("GET", "/admin/runners").json() == before
-        assert len(before["runners"]) == 10
-        assert str(crew.folder) not in str([one["runner"]["env"] for one in before["runners"]])
-        listed = line.rpc({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}).json()["result"]["tools"]
-    assert [one["name"] for one in listed if "runner" in one["name"]] == []
-
-
-@each_row(
-    "yard, words, limits, reason",
-    [
-        ("quiet", ["true"], {}, "put nothing out"),
-        ("slow", ["sh", "-c", "trap '' TERM; sleep 60 & sleep 60"], {"timeout": 1}, "1 s"),
-        ("idle", ["sh", "-c", "echo so far; sleep 60"], {"idle_timeout": 1}, "1 s"),
-        ("broken", ["sh", "-c", "setsid sleep 60 & echo broken >&2; exit 3"], {}, "broken"),
-        ("absent", ["no-such-program"], {}, "no-such-program"),
-    ],
-)
-def test_whoever_wrote_learns_why_a_program_failed_and_nothing_of_it_is_left(
-    server: RunningServer, tmp_path: Path, yard: str, words: list[str], limits: dict[str, float], reason: str
-) -> None:
-    crew = Crew(server, tmp_path / yard, slow="0")
-    with server.line() as line:
-        asked = {"project": str(crew.folder), "agent": CREW[0], "runner": {"argv": words, **limits}}
-        assert declared(line, asked).status == 200
-        send(line, crew.folder, CREW[0], "k")
-    pause, until = threading.Event(), time.monotonic() + 30
-    while not crew.answers() and time.monotonic() < until:
-        pause.wait(0.05)
-    [answer] = crew.answers()
-    assert answer["importance"] == "high"
-    assert answer["body_md"].startswith(f"{CREW[0]} could not handle your message: ")
-    assert reason in answer["body_md"]
-    [told] = crew.call("delivery_status", agent_name="Hal", message_id=answer["reply_to"])["recipients"]
-    assert (told["state"], reason in told["failure"]) == ("failed", True)
-    assert processes_of(server.data_dir) == []
 
 
 def test_agents_of_the_configuration_file_are_run_and_not_when_it_names_them_no_more(tmp_path: Path) -> None:

@@ -3,15 +3,12 @@
 import asyncio
 import json
 import os
-import pwd
 import socketserver
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -151,36 +148,6 @@ def test_the_operator_sees_the_database_and_never_its_password(server: RunningSe
     assert refused["code"] == "state_conflict"
 
 
-def test_a_second_server_joins_and_each_sees_what_the_other_was_told(
-    server: RunningServer, flags: tuple[str, ...], tmp_path: Path
-) -> None:
-    with RunningServer(tmp_path / "second", *flags) as second:
-        number = asyncio.run(write_by_a_real_client(server, "2026", "lamp"))
-        seen = asyncio.run(read_by_a_real_client(second, "handshake"))
-        assert [one["id"] for one in seen["inbox"]] == [number]
-        for one in (server, second):
-            found = ask(one, "GET", "/admin/doctor")["checks"]
-            assert [check for check in found if check["state"] == "failed"] == []
-        told = ask(second, "GET", "/admin/cluster")
-        assert sorted(one["address"] for one in told["servers"]) == sorted([server.url, second.url])
-        [first] = [one["name"] for one in told["servers"] if one["address"] == server.url]
-        assert {one["work"]: (one["is_held"], one["server"]) for one in told["work"]} == {
-            "archive": (True, first),
-            "retention": (True, first),
-        }
-        shown = postroom(tmp_path, "cluster", "status", "--data-dir", str(tmp_path / "second"))
-        assert (shown.returncode, shown.stdout.count(first) > 0, "this one" in shown.stdout) == (
-            0,
-            True,
-            True,
-        )
-        server.kill()
-        told = ask(second, "GET", "/admin/cluster")
-        await_that(lambda: work_of(second) == {"archive", "retention"}, "the other one took over")
-    offline = postroom(tmp_path, "doctor", "--data-dir", str(tmp_path / "second"))
-    assert offline.returncode == 1
-
-
 def test_a_second_server_in_the_same_data_folder_is_refused_and_the_first_goes_on(
     server: RunningServer, flags: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -194,37 +161,6 @@ def test_a_second_server_in_the_same_data_folder_is_refused_and_the_first_goes_o
     server.start()
 
 
-def test_a_run_that_a_killed_server_had_begun_is_taken_up_at_the_next_start(
-    server: RunningServer, tmp_path: Path
-) -> None:
-    begun, may_end = tmp_path / "begun", tmp_path / "may end"
-    script = f'cat >/dev/null; touch "{begun}"; test -e "{may_end}" || sleep 60; echo done'
-    asyncio.run(write_by_a_real_client(server, "2026", "lamp"))
-    runner = {"argv": ["sh", "-c", script], "cwd": str(tmp_path)}
-    ask(server, "PUT", "/admin/runners", {"project": FOLDER, "agent": "Ben", "runner": runner})
-    with server.line() as line:
-        message = {"to": ["Ben"], "subject": "candle", "body_md": "Light it."}
-        line.tool("send_message", project_key=FOLDER, sender_name="Ada", **message)
-    await_that(begun.exists, "the run began")
-    server.kill()
-    may_end.touch()
-    server.start()
-    await_that(lambda: "done" in json.dumps(inbox_of_ada(server)), "the run was taken up again")
-    assert [one["from"] for one in inbox_of_ada(server)] == ["Ben"]
-
-
-def work_of(server: RunningServer) -> set[str]:
-    """Return what a server does alone."""
-    found = ask(server, "GET", "/admin/cluster")
-    [this] = [one["name"] for one in found["servers"] if one["is_this"]]
-    return {one["work"] for one in found["work"] if one["is_held"] and one["server"] == this}
-
-
-def inbox_of_ada(server: RunningServer) -> Any:
-    with server.line() as line:
-        return line.tool("fetch_inbox", project_key=FOLDER, agent_name="Ada", include_bodies=True)
-
-
 def test_a_server_is_not_ready_while_postgresql_is_away_and_goes_on_by_itself(tmp_path: Path) -> None:
     refuse_missing("postgres")
     if is_given():
@@ -236,43 +172,12 @@ def test_a_server_is_not_ready_while_postgresql_is_away_and_goes_on_by_itself(tm
             postgres.kill()
             await_that(lambda: readiness(server) == ("failed", "store_unavailable"), "it was told")
             found = json.dumps(ask(server, "GET", "/admin/doctor"))
-            assert (found.count("Connection refused"), found.count("as told above") > 2) == (1, True)
+            assert (found.count("Connection refused"), found.count("as reported above") > 2) == (1, True)
             postgres.start()
             await_that(lambda: readiness(server) == ("ok", None), "it was ready again")
             asyncio.run(write_by_a_real_client(server, "2026", "candle"))
             seen = asyncio.run(read_by_a_real_client(server, "2026"))
             assert [one["subject"] for one in seen["inbox"]] == ["candle", "lamp"]
-
-
-def test_doctor_finds_damage_on_postgresql_without_a_server(
-    server: RunningServer, flags: tuple[str, ...], dsn: str, tmp_path: Path
-) -> None:
-    number = asyncio.run(write_by_a_real_client(server, "2026", "lamp"))
-    server.stop()
-
-    def doctor() -> tuple[int, dict[str, Any]]:
-        words = ("doctor", "--json", "--data-dir", str(server.data_dir))
-        found = run_here(
-            *words, environment=plain_environment(tmp_path) | {"POSTROOM_DATABASE_URL": flags[1]}
-        )
-        return found.returncode, {one["name"]: one for one in json.loads(found.stdout)["checks"]}
-
-    code, checks = doctor()
-    assert (code, checks["store"]["state"], checks["messages"]["state"]) == (1, "ok", "ok"), checks
-    config = (tmp_path / "config" / "postroom" / "config.toml").read_text()
-    schema = config.partition('"')[2].partition('"')[0]
-    with psycopg.connect(dsn, autocommit=True) as session:
-        session.execute(f"UPDATE {schema}.messages SET subject = 'oil' WHERE id = {number}".encode())
-    code, checks = doctor()
-    assert (code, checks["messages"]["state"]) == (1, "failed"), checks
-    assert str(number) in checks["messages"]["detail"]
-    with psycopg.connect(dsn, autocommit=True) as session:
-        session.execute("SET session_replication_role = replica")
-        session.execute(f"INSERT INTO {schema}.project_aliases VALUES ('gone', 4242)".encode())
-    code, checks = doctor()
-    assert (code, checks["store"]["state"]) == (1, "failed"), checks
-    assert "of table project_aliases: 1 rows break it" in checks["store"]["detail"]
-    assert "PostgreSQL server restore a backup" in checks["store"]["remedy"]
 
 
 def test_every_surface_takes_an_address_of_a_unix_socket(tmp_path: Path, here: Command) -> None:
@@ -302,58 +207,6 @@ def test_every_surface_takes_an_address_of_a_unix_socket(tmp_path: Path, here: C
         assert asyncio.run(answers()) == ["you said go"] * 2
 
 
-def test_a_server_is_not_ready_while_the_database_has_no_room_for_rows(
-    small_disk: Path, tmp_path: Path
-) -> None:
-    filler = small_disk / "filler"
-    with PostgresServer() as postgres:
-        postgres.start()
-        with psycopg.connect(postgres.dsn, autocommit=True) as session:
-            session.execute(f"CREATE TABLESPACE small LOCATION '{small_disk}'")
-            session.execute("CREATE DATABASE mail TABLESPACE small")
-        url = postgres.dsn.rpartition("/")[0] + "/mail"
-        with RunningServer(tmp_path / "data", "--database-url", url) as server:
-            asyncio.run(write_by_a_real_client(server, "2026", "lamp"))
-            assert readiness(server) == ("ok", None)
-            with filler.open("wb", buffering=0) as file, suppress(OSError):
-                while file.write(bytes(4_096)):
-                    pass
-            message = {"sender_name": "Ada", "to": ["Ben"], "subject": "wick", "body_md": "burn " * 1_000}
-            document = {"project_key": FOLDER, **message}
-
-            def sent() -> Any:
-                return ask(server, "POST", "/v1/send_message", document)
-
-            await_that(lambda: sent().get("code") == "store_full", "no message fits any more")
-            await_that(lambda: readiness(server) == ("failed", "store_full"), "it was told")
-            found = ask(server, "GET", "/admin/doctor")["checks"]
-            assert {one["name"]: one["state"] for one in found}["store writes"] == "failed"
-            filler.unlink()
-            await_that(lambda: readiness(server) == ("ok", None), "it was ready again")
-            asyncio.run(write_by_a_real_client(server, "2026", "candle"))
-
-
-@pytest.fixture
-def small_disk() -> Iterator[Path]:
-    """A file system of 24 MB that belongs to the user of PostgreSQL."""
-    refuse_missing("postgres")
-    place = Path(tempfile.mkdtemp(prefix="postroom-small-"))
-    place.chmod(0o755)
-    nobody = pwd.getpwnam("nobody").pw_uid
-    mounting = ["mount", "-t", "tmpfs", "-o", f"size=24m,mode=700,uid={nobody}", "tmpfs", str(place)]
-    try:
-        if (
-            is_given()
-            or os.geteuid()
-            or subprocess.run(mounting, capture_output=True, check=False).returncode
-        ):
-            pytest.skip("a file system of its own is mounted by root, for a server of the tests' own")
-        yield place
-        subprocess.run(["umount", str(place)], check=True)
-    finally:
-        place.rmdir()
-
-
 def readiness(server: RunningServer) -> tuple[str, str | None]:
     found = ask(server, "GET", "/readyz")
     store = found["checks"]["store"]
@@ -369,76 +222,63 @@ def await_that(look: Callable[[], bool], what: str) -> None:
         pause.wait(0.05)
 
 
-@pytest.mark.parametrize(
-    ("url", "code", "told"),
-    [
-        ("postgresql://u:hunter2@127.0.0.1:1/mail", TEMPORARY, "cannot be reached"),
-        ("postgresql://u:hunter2@127.0.0.1:x/mail", CONFIGURATION, "its port by a number"),
-        ("mysql://u:hunter2@db/mail", CONFIGURATION, "postgresql://user:password@host:port/database"),
-        ("postgresql://u:hunter2@2@db/mail", CONFIGURATION, "%40"),
-        ("postgresql://u:p/hunter2@db/mail", CONFIGURATION, "%2F"),
-        (
-            "postgresql://u:hunter2@127.0.0.1:99999/mail",
-            CONFIGURATION,
-            'address of PostgreSQL is wrong: invalid port number: "99999"',
-        ),
-        ("postgresql://u:hunter2@127.0.0.1:1/mail?foo=bar", CONFIGURATION, 'parameter "foo"'),
-        ("postgresql://u:hunter2@127.0.0.1:1/mail?sslmode=maybe", CONFIGURATION, '"maybe"'),
-    ],
+ADDRESSES = (
+    ("postgresql://u:hunter2@127.0.0.1:1/mail", TEMPORARY, "cannot be reached"),
+    ("postgresql://u:hunter2@127.0.0.1:x/mail", CONFIGURATION, "a numeric port"),
+    ("mysql://u:hunter2@db/mail", CONFIGURATION, "postgresql://user:password@host:port/database"),
+    ("postgresql://u:hunter2@2@db/mail", CONFIGURATION, "%40"),
+    ("postgresql://u:p/hunter2@db/mail", CONFIGURATION, "%2F"),
+    ("postgresql://u:hunter2@127.0.0.1:99999/mail", CONFIGURATION, 'wrong: invalid port number: "99999"'),
+    ("postgresql://u:hunter2@127.0.0.1:1/mail?foo=bar", CONFIGURATION, 'parameter "foo"'),
+    ("postgresql://u:hunter2@127.0.0.1:1/mail?sslmode=maybe", CONFIGURATION, '"maybe"'),
 )
-def test_what_is_wrong_with_the_address_is_one_sentence(
-    url: str, code: int, told: str, tmp_path: Path, here: Command
-) -> None:
-    refused(url, code, told, tmp_path, here)
+LACKS = (
+    ("postgres", "no_such_mail", "createdb no_such_mail"),
+    ("postgres", "postgres?sslmode=require", "sslmode=disable"),
+    ("postgres", "read_only", "writable server"),
+    ("guest", "guarded", 'GRANT CREATE ON DATABASE guarded TO "guest"'),
+    ("stranger", "anothers", 'GRANT USAGE, CREATE ON SCHEMA "postroom" TO "stranger"'),
+)
+"""User, database, and what to do."""
 
 
-@pytest.mark.parametrize(
-    ("path", "told"),
-    [
-        ("no_such_mail", "createdb no_such_mail"),
-        ("postgres?sslmode=require", "sslmode=disable"),
-        ("read_only", "may be written"),
-        ("guarded", 'GRANT CREATE ON DATABASE guarded TO "guest"'),
-        ("anothers", 'GRANT USAGE, CREATE ON SCHEMA "postroom" TO "stranger"'),
-    ],
-)
+def test_what_is_wrong_with_the_address_is_one_sentence(tmp_path: Path, here: Command) -> None:
+    for url, code, told in ADDRESSES:
+        refused(url, code, told, tmp_path, here)
+
+
 def test_what_the_server_does_not_offer_is_told_with_what_to_do(
-    path: str, told: str, dsn: str, tmp_path: Path, here: Command
+    dsn: str, tmp_path: Path, here: Command
 ) -> None:
     with psycopg.connect(dsn, autocommit=True) as session:
-        if "sslmode" not in path and path != "no_such_mail":
-            session.execute(f"CREATE DATABASE {path}")
-        if path == "read_only":
-            session.execute("ALTER DATABASE read_only SET default_transaction_read_only = on")
-        if path == "guarded":
-            session.execute("CREATE ROLE guest LOGIN")
-    if path == "anothers":
-        with psycopg.connect(f"{dsn.rpartition('/')[0]}/{path}", autocommit=True) as session:
-            session.execute("CREATE ROLE stranger LOGIN; GRANT CREATE ON DATABASE anothers TO stranger")
-            session.execute("CREATE SCHEMA postroom")
-    user = {"guarded": "guest", "anothers": "stranger"}.get(path, "postgres")
-    url = f"{dsn.replace('postgres@', f'{user}:hunter2@').rpartition('/')[0]}/{path}"
-    refused(url, CONFIGURATION, told, tmp_path, here)
+        for name in ("read_only", "guarded", "anothers"):
+            session.execute(f"CREATE DATABASE {name}")
+        session.execute("ALTER DATABASE read_only SET default_transaction_read_only = on")
+        session.execute("CREATE ROLE guest LOGIN; CREATE ROLE stranger LOGIN")
+        session.execute("GRANT CREATE ON DATABASE anothers TO stranger")
+    with psycopg.connect(f"{dsn.rpartition('/')[0]}/anothers", autocommit=True) as session:
+        session.execute("CREATE SCHEMA postroom")
+    for user, path, told in LACKS:
+        url = f"{dsn.replace('postgres@', f'{user}:hunter2@').rpartition('/')[0]}/{path}"
+        refused(url, CONFIGURATION, told, tmp_path, here)
 
 
-@pytest.mark.parametrize(
-    ("answer", "code"), [(b"HTTP/1.1 400 Bad Request\r\n\r\n", CONFIGURATION), (b"", TEMPORARY)]
-)
-def test_what_listens_there_and_is_no_postgresql_is_told_as_that(
-    answer: bytes, code: int, tmp_path: Path
-) -> None:
+def test_what_listens_there_and_is_no_postgresql_is_told_as_that(tmp_path: Path, here: Command) -> None:
+    answers = [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""]
+
     class Other(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             self.request.recv(100)
-            self.request.sendall(answer)
+            self.request.sendall(answers[0])
             self.request.recv(100)
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Other) as other:
         threading.Thread(target=other.serve_forever, daemon=True).start()
-        url = f"postgresql://u:hunter2@127.0.0.1:{other.server_address[1]}/mail"
-        refused(
-            url, code, f"what listens at 127.0.0.1:{other.server_address[1]} answers no PostgreSQL", tmp_path
-        )
+        place = f"127.0.0.1:{other.server_address[1]}"
+        for code in (CONFIGURATION, TEMPORARY):
+            told = f"the program that listens at {place} is not PostgreSQL"
+            refused(f"postgresql://u:hunter2@{place}/mail", code, told, tmp_path, here)
+            answers.pop(0)
         other.shutdown()
 
 

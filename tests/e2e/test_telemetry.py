@@ -72,7 +72,7 @@ def awaited(line: Line, folder: str) -> dict[str, Any]:
     """Return the first message that comes for Ada."""
     pause, until = threading.Event(), time.monotonic() + PATIENCE
     while not (found := line.tool("fetch_inbox", project_key=folder, agent_name="Ada")):
-        assert time.monotonic() < until, "nobody has answered"
+        assert time.monotonic() < until, "no answer came"
         pause.wait(0.05)
     return found[0]
 

@@ -17,9 +17,8 @@ from starlette.routing import Mount
 from e2e.browser import PATIENCE, Browser
 from e2e.test_page_in_a_browser import ACTING
 from postroom.contracts.errors import StoreUnavailable
-from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Button, ButtonPress, Card, MessageEvent
-from postroom.gateway.platforms.web import WebAdapter
+from postroom.gateway.platforms.web import WebAdapter, WebOptions
 from postroom.gateway.session import SessionSource
 from postroom.stores.memory import MemoryRunStores
 
@@ -102,9 +101,7 @@ class Harbour:
         await self.server.serve(sockets=[self.listener])
 
     async def _begin(self) -> None:
-        self.adapter = WebAdapter(
-            PlatformConfig(enabled=True, token=TOKEN, extra={"name": "Ada", "title": "Harbour office"})
-        )
+        self.adapter = WebAdapter(WebOptions(token=TOKEN, name="Ada", title="Harbour office"))
         self.adapter.set_message_handler(self.agent)
         self.adapter.web_chats, self.adapter.files = self.stores.web_chats, self.stores.files
         await self.adapter.connect()
@@ -247,7 +244,7 @@ STATES = "[...document.querySelectorAll('#log .message .state')].map(one => one.
 def test_a_message_that_the_server_cannot_store_is_sent_by_itself_after_a_reload(
     page: Browser, harbour: Harbour
 ) -> None:
-    harbour.answer("Said before", to="nothing-of-ours")
+    harbour.answer("Earlier in this conversation", to="nothing-of-ours")
     soon(page, "document.querySelectorAll('.answer').length === 1")
     harbour.agent.is_away = True
     write(page, "Do not lose this")

@@ -2,15 +2,11 @@
 
 import json
 import os
-import re
 import sys
 from base64 import b64encode
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
 from e2e.commands import run_here
@@ -97,31 +93,6 @@ def test_who_listens_at_one_server_hears_of_what_is_done_at_the_other(pair: Pair
         assert heard["params"]["uri"] == uri
         [event] = log.events(1)
         assert event["kind"] == "message.sent"
-
-
-@contextmanager
-def logged_in(pair: Pair) -> Iterator[httpx2.Client]:
-    code = asked(pair.has, "POST", "/admin/login-code", {})["url"].partition("code=")[2]
-    with httpx2.Client(base_url=pair.other.url, timeout=20) as browser:
-        assert browser.get(f"/login?code={code}").status_code == 303
-        yield browser
-
-
-def test_a_log_in_at_one_server_holds_at_the_other_until_it_is_ended_at_either(pair: Pair) -> None:
-    with logged_in(pair) as browser:
-        for server in (pair.other, pair.has):
-            page = browser.get(f"{server.url}/")
-            assert page.status_code == 200, page
-        token = re.search(r'name="form_token" value="([^"]+)"', page.text)
-        assert token is not None
-        left = browser.post(
-            f"{pair.has.url}/logout", data={"form_token": token[1]}, headers={"Origin": pair.has.url}
-        )
-        assert left.status_code == 303
-        cookie = {"Cookie": "; ".join(f"{name}={value}" for name, value in browser.cookies.items())}
-        for server in (pair.other, pair.has):
-            with Line(server.address) as line:
-                assert line.request("GET", "/", headers={**cookie, "Accept": "text/html"}).status == 303
 
 
 def test_what_is_stored_at_one_server_is_found_at_the_other(pair: Pair) -> None:

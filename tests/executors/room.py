@@ -79,7 +79,7 @@ class OneRunner:
     def __init__(self, runner: Runner | None) -> None:
         self.runner = runner
 
-    async def runner_of(self, agent_id: str) -> Runner | None:
+    async def runner_of(self, agent_id: str, agent: object = None) -> Runner | None:
         return self.runner
 
 

@@ -209,7 +209,7 @@ async def test_what_is_cancelled_before_it_starts_is_not_started(tmp_path: Path)
     room = Room(tmp_path, script("open(sys.argv[1], 'w')", str(mark)))
 
     class Cancelling:
-        async def runner_of(self, agent_id: str) -> Runner | None:
+        async def runner_of(self, agent_id: str, agent: object = None) -> Runner | None:
             assert room.executor.cancel("r")
             return room.runners.runner
 

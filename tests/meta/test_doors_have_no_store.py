@@ -17,8 +17,8 @@ PORTS = (
 )
 """Where stores and what they are used by come from."""
 
-LOOKS = {"MailReads", "MailStore"}
-"""What pages have: each is for people alone, who see all, and none of them writes."""
+LOOKS = {"MailReads", "SqlStore", "Transaction"}
+"""What pages have: views of a store, for people alone, who see all. A view refuses to write, and no page asks for more."""
 OFFLINE = {"backup.py", "moving.py", "offline.py", "rebuild.py", "restoring.py"}
 """Commands that open the file of a database which no server has: whoever runs them can read it anyway."""
 

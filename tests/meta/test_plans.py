@@ -73,7 +73,11 @@ SCANS_IF_FREE = {
     "mail.index_threads",  # of all messages, once, of a store that was just filled
     "threads.idle",  # once an hour, for threads that are cleared
     "threads.threads_left_over",  # once a sweep, in pages
-    *("mail.recipients", "mail.project_by_alias"),  # beside a table of a few hundred rows
+    *(
+        "mail.recipients",
+        "mail.project_named",
+        "mail.agent_addressed",
+    ),  # beside a table of a few hundred rows
 }
 """What is counted or cleared, or is listed for a page, where the planner may choose by itself."""
 

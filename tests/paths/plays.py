@@ -24,10 +24,10 @@ from postroom.contracts.clock import SystemClock
 from postroom.contracts.records import replace
 from postroom.dispatch import mailbox as dispatch
 from postroom.dispatch.config import MailboxConfig
-from postroom.gateway.config import GatewayConfig, PlatformConfig
+from postroom.gateway.config import GatewayConfig
 from postroom.gateway.files import ChatFiles
 from postroom.gateway.gateway import Gateway
-from postroom.gateway.platforms.telegram import TelegramAdapter
+from postroom.gateway.platforms.telegram import TelegramAdapter, TelegramOptions
 from postroom.gateway.replies import ChatEffects
 from postroom.gateway.session import Platform
 from postroom.gateway.sessions import Sessions
@@ -138,7 +138,7 @@ async def telegram(trace: Trace, folder: Path) -> None:
     fake = FakeTelegram()
     async with fake.serving():
         owner = {"77": PersonRole.OWNER}
-        platform = PlatformConfig(enabled=True, token=TOKEN, allow=owner, extra={"base_url": fake.url})
+        platform = TelegramOptions(token=TOKEN, allow=owner, base_url=fake.url)
         config = GatewayConfig(platforms={Platform.TELEGRAM: platform}, drain=timedelta(0))
         channel, clock, timer = TelegramAdapter(platform), SystemClock(), SystemTimer()
         relay, sessions = Relay(store.runs.store, {}), Sessions(store.chat, config, clock)
@@ -217,7 +217,7 @@ async def command(trace: Trace, folder: Path) -> None:
     room = Room(folder, script("tell('answer')\n"))
     await room.run()
     asked = await room.activation(run="r2")
-    begins = replace(asked, control=replace(asked.control, is_noted=True))
+    begins = replace(asked, control=replace(asked.control, beginning=True))
     with trace.counting():
         await room.executor.run(begins, room.sink)
     await room.executor.close()

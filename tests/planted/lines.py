@@ -262,8 +262,8 @@ LINES: tuple[Plant, ...] = (
         "        return False\n",
     ),
     plant(
-        "mail/waking/completion.py: askers = {one.id: one for one in found if one is None}",
-        "mail/waking/completion.py",
+        "mail/waking/answers.py: askers = {one.id: one for one in found if one is None}",
+        "mail/waking/answers.py",
         "        askers = {one.id: one for one in found if one is not None}\n",
         "        askers = {one.id: one for one in found if one is None}\n",
     ),

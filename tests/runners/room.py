@@ -69,9 +69,7 @@ class RunnerRoom(Room):
             ExecutorsByThread({AGENT_THREAD: self.turns}),
             self.runs,
             consumer_id="server",
-            effects=JoinedEffects(
-                MessageEffects(self.mail.own_context, self.mail.wake_readers), self.results
-            ),
+            effects=JoinedEffects(MessageEffects(self.mail.own_context), self.results),
             timer=self.clock,
             random=Random(1),
             config=MailboxConfig(drain_grace=timedelta(0), default_max_attempts=self.most_attempts),
@@ -80,7 +78,7 @@ class RunnerRoom(Room):
         verified = self.rules.verified
         self.waker = Waker(self.store, self.mailbox, verified=verified, chat_delivery=boxes)
 
-    async def runner_of(self, agent_id: str) -> AnyRunner | None:
+    async def runner_of(self, agent_id: str, agent: object = None) -> AnyRunner | None:
         return self.runners.get(agent_id.partition("@")[0])
 
     async def _secret_of(self, runner: HttpRunner) -> str:

@@ -12,7 +12,7 @@ import pytest
 from executors.acp_room import QUICK, agent, heard
 from executors.room import SERVER, OneRunner, script
 from injections import FIELDS, forged
-from postroom.contracts.mail import Agent, Message
+from postroom.contracts.mail import Agent, Message, Project
 from postroom.contracts.records import replace
 from postroom.contracts.tools import ToolCallResume
 from postroom.executors.acp import AcpExecutor
@@ -95,9 +95,9 @@ def forging(monkeypatch: pytest.MonkeyPatch) -> Sequence[str]:
     wake = OpenChange.wake
     worst = "\n".join(FIELDS)
 
-    def forge(self: OpenChange, sent: Message, sender: Agent, readers: Any) -> None:
+    def forge(self: OpenChange, sent: Message, home: Project, sender: Agent, *rest: Any, **more: Any) -> None:
         sent = replace(sent, subject=worst, importance=worst)  # type: ignore[arg-type]
-        wake(self, sent, replace(sender, program=worst), readers)
+        wake(self, sent, home, replace(sender, program=worst), *rest, **more)
 
     monkeypatch.setattr(OpenChange, "wake", forge)
     return FIELDS

@@ -147,7 +147,7 @@ async def test_a_failure_that_the_other_server_tells_is_told_to_whoever_wrote(
         await give(room, dispatch, text="there is one")
     await room.turn()
     [(_, text)] = await room.texts("Ada")
-    assert text.endswith("the other server says: no such pier")
+    assert text.endswith("the other server reported: no such pier")
     assert await status_of(room, dispatch) is RunDispatchStatus.DEAD_LETTER
 
 
@@ -224,9 +224,9 @@ async def test_who_proves_nothing_is_not_told_where_a_secret_should_have_been(
         (reply(401, {"secret": SECRET}), "answered with status 401"),
         (reply(404), "answered with status 404"),
         (reply(204), "answered with status 204"),
-        (reply(200, b"<html>"), "the other server's answer is none"),
-        (reply(200, {"kind": "result", "dispatch": "another", "text": "x"}), "is of another dispatch"),
-        (reply(200, b"x" * (LARGEST_BODY + 1)), "larger than"),
+        (reply(200, b"<html>"), "the other server's answer is invalid"),
+        (reply(200, {"kind": "result", "dispatch": "another", "text": "x"}), "belongs to another dispatch"),
+        (reply(200, b"x" * (LARGEST_BODY + 1)), "exceeds"),
         (reply(500), "answered with status 500"),
         (reply(429), "answered with status 429"),
         (CUT, "did not answer"),
@@ -377,7 +377,7 @@ async def test_a_server_far_away_that_was_told_no_way_back_must_answer_at_once(
     await begun(room, remote, TAKEN)
     await room.turn()
     assert remote.runs[0].told["callback"] is None
-    assert "was not told where to" in (await room.texts("Ada"))[0][1]
+    assert "needs an address for its result" in (await room.texts("Ada"))[0][1]
 
 
 @pytest.mark.parametrize(

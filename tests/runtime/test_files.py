@@ -35,7 +35,7 @@ async def test_the_same_picture_in_one_message_is_shown_once_and_its_others_are_
 
     files.of = both
     [[_, words, part]] = await _shown(files, 1)
-    assert words == ("text", "\n\n[The file b is the same as a, once more]")
+    assert words == ("text", "\n\n[The file b is the same as a]")
     assert part[0] == "image"
 
 
@@ -63,8 +63,8 @@ async def test_a_file_that_is_missing_and_one_that_was_written_down_are_text():
         file(3, "audio/ogg", missing="nobody understood it"),
     )
     [[_, missing], [_, said], [_, unheard]] = await _shown(files, 1, 2, 3)
-    assert missing == ("text", '\n\n[The file "f1" (image/png, 8 bytes) is not here: it is gone]')
-    assert said == ("text", '\n\nWhat is said in "f2":\n```\nhello there\n```')
+    assert missing == ("text", '\n\n[The file "f1" (image/png, 8 bytes) is missing: it is gone]')
+    assert said == ("text", '\n\nTranscript of "f2":\n```\nhello there\n```')
     assert unheard == (
         "text",
         '\n\n[The file "f3" (audio/ogg, 8 bytes) cannot be shown to you: nobody understood it]',

@@ -115,7 +115,7 @@ async def test_the_request_carries_the_agents_rules_and_what_the_submission_asks
         (call("double"), "arguments must have n"),
         (call("double", n="two"), "arguments.n must be of type integer"),
         (replace(call("double"), arguments="{broken"), "arguments must be of type object"),
-        (call("unknown"), "there is no tool 'unknown'; there are: double"),
+        (call("unknown"), "there is no tool 'unknown'; tools: double"),
     ],
 )
 async def test_a_call_that_cannot_be_made_is_told_to_the_model(asked: object, said: str) -> None:
@@ -149,7 +149,7 @@ async def test_a_tool_that_fails_is_told_to_the_model() -> None:
     told = [text for role, text in room.asked(2) if role == "tool"]
     assert told[0] == """{"error":"KeyError: 'shelf'"}"""
     assert told[1] == '{"error":"validation error: no such shelf"}'
-    assert "is no JSON" in told[2]
+    assert "is not JSON" in told[2]
     assert told[3] == '{"error":"the tool was cancelled"}'
     assert [one.outcome for one in room.sink.of(ToolCallDone)] == [ToolCallOutcome.FAILED] * 4
 
@@ -195,7 +195,7 @@ async def test_arguments_are_an_object_also_where_the_schema_does_not_say_so() -
     room = Room(script=[calls(odd, call("any_of_them", "c2", x=1))], tools=[any_of_them])
     await room.execute()
     told = [text for role, text in room.asked(2) if role == "tool"]
-    assert told == ['{"error":"arguments must be of type object; nothing was done"}', '{"x":1}']
+    assert told == ['{"error":"arguments must be of type object; the tool was not called"}', '{"x":1}']
 
 
 async def test_calls_run_side_by_side_or_in_turn() -> None:
@@ -323,7 +323,7 @@ async def test_a_cut_off_answer_is_asked_for_again() -> None:
     assert result.response == "whole"
     assert [reset.reason for reset in room.sink.of(StreamReset)] == [
         "cut",
-        "the model's answer ended before it was whole",
+        "the model's answer ended too early",
     ]
     assert [piece.delta for piece in room.sink.of(TextDelta)] == ["hal", "ha", "whole"]
     assert await room.texts() == [("user", "go"), ("assistant", "whole")]

@@ -563,7 +563,11 @@ async def test_a_text_is_spoken_by_an_endpoint() -> None:
     refused = b'{"error": {"message": "no voice, key-of-speech"}}'
     head = b"HTTP/1.1 400 No\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(refused)
     answers = [away, sound + b"\n\n\0", head + refused, sound, *[away] * 3, b""]
-    kinds = [(RequestRefused, "answered 400"), (ProviderFailed, "broke off"), (Overloaded, "answered 503")]
+    kinds = [
+        (RequestRefused, "answered 400"),
+        (ProviderFailed, "closed the connection"),
+        (Overloaded, "answered 503"),
+    ]
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()

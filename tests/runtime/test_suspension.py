@@ -90,7 +90,7 @@ async def test_a_no_is_told_to_the_model_and_the_call_is_not_made(no: ToolCallRe
     await room.execute()
     await room.execute(room.again(("c1", no)))
     assert deleted == []
-    assert room.asked(2)[-1] == ("tool", '{"error":"the call was not allowed: not now"}')
+    assert room.asked(2)[-1] == ("tool", '{"error":"the call was rejected: not now"}')
     assert room.sink.of(ToolCallDone)[-1].result.metadata == {"rejected": True}
 
 

@@ -82,7 +82,7 @@ class MailServer:
         self.queue = Queue(
             ExecutorsByThread({AGENT_THREAD: MailRunExecutor(agents, stores, stores.clock)}),
             stores.runs,
-            effects=MessageEffects(self.mail.own_context, self.mail.wake_readers),
+            effects=MessageEffects(self.mail.own_context),
             **options,
         )
         self.waker = Waker(stores, self.queue, verified=False, chat_delivery=StoredChatDelivery(self.mail))

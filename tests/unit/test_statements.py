@@ -29,7 +29,7 @@ EVERY = of_mail("sqlite") | of_mail("postgres")
 HOT = re.findall(
     r"\w+",
     """
-    project_by_path project_by_slug project_by_alias agent_named agents_named agents_by_id agent_by_token
+    project_named agent_addressed received agent_named agents_named agents_by_id agent_by_token
     touch_agent touch_reservations message messages recipients_named recipients inbox_newest inbox_after
     inbox_unread_newest inbox_unread_after inbox_events unread_count thread thread_tail thread_size threads
     newest_messages sent_messages newest_reservations active_agents mark_read mark_acked mark_recalled

@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from postroom.concurrency import Tasks
 from postroom.contracts.dispatch import OPEN, RunDispatchStatus
 from postroom.contracts.errors import QueueFull, StoreUnavailable, Unauthorized
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.mail.context import Caller
+from postroom.mail.waking import waker
+from postroom.mail.waking.chat_delivery import StoredChatDelivery
 from postroom.mail.waking.prompts import agent_thread
 from postroom.mail.waking.waker import MOST_AT_ONCE
 from postroom.stores.mail.store import MailStore
@@ -115,12 +118,13 @@ async def test_a_change_that_wakes_readers_of_one_message_and_then_of_another_lo
     await room.people("Ada", "Bo", "Cy", runners=("Bo", "Cy"))
     runs = []
 
-    def change(tx, waking):
-        runs.append(waking)
+    def change(made):
+        runs.append(made)
         assert len(runs) < 9, "the change is run again for ever"
+        tx = made.tx.mail
         project = tx.project(PROJECT)
         for name in ("Bo", "Cy"):
-            waking.expect([(project, tx.agent(project.id, name))], thread_id=None, reply_to=None, sender_id=0)
+            made.expect([(project, tx.agent(project.id, name))], thread_id=None, reply_to=None, sender_id=0)
         return True
 
     assert await room.waker.write(change, key=PROJECT)
@@ -447,7 +451,7 @@ async def test_a_message_to_an_agent_with_too_many_waiting_messages_is_refused_a
     goes_on = await held_up(room, "Bo")
     for body in ("second", "third"):
         await room.send("Ada", "Bo", body=body)
-    with pytest.raises(QueueFull, match="nothing was sent: as many messages wait for runs of Bo as may"):
+    with pytest.raises(QueueFull, match="nothing was sent: the queue of messages for Bo as may"):
         await room.send("Ada", "Bo", "Cy", body="fourth")
     assert await room.texts("Cy") == []
     assert [body for _, body in await room.texts("Bo")] == ["first", "second", "third"]
@@ -476,3 +480,39 @@ async def test_the_answer_of_a_run_to_an_agent_with_too_many_waiting_messages_wa
     read = [text for who, prompts in room.agents.prompts for text in prompts if who.startswith("Bo")]
     assert sum("Cy did it" in text for text in read) == 1
     await room.close()
+
+
+class AwayAtFirst:
+    """A store that cannot be read until it is back."""
+
+    def __init__(self, store):
+        self.changes, self._store = store.changes, store
+        self.is_away, self.refused = True, asyncio.Event()
+
+    async def read(self, look):
+        if self.is_away:
+            self.refused.set()
+            raise StoreUnavailable("the store is away")
+        return await self._store.read(look)
+
+
+async def test_a_hint_wakes_readers_whom_no_change_has_woken_also_after_a_round_that_failed(
+    room, monkeypatch
+):
+    monkeypatch.setattr(waker, "POLL", timedelta(hours=1))
+    await room.people("Ada", "Bo", runners=("Bo",))
+    room.wakes, store, began = False, AwayAtFirst(room.store), asyncio.Event()
+    serving = waker.Waker(store, room.mailbox, verified=False, chat_delivery=StoredChatDelivery(room.mail))
+
+    async def act(activation):
+        began.set()
+
+    room.agents.act = act
+    tasks = Tasks("waker")
+    tasks.start(serving.serve(), name="waker")
+    async with asyncio.timeout(60):
+        await store.refused.wait()
+        store.is_away = False
+        await room.send("Ada", "Bo")
+        await began.wait()
+    await tasks.close()

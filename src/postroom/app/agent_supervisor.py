@@ -50,7 +50,7 @@ class AgentSupervisor:
         self._executors = executors
         self._waker = waker
         self._schedules = schedules
-        effects = MessageEffects(mail.own_context, mail.wake_readers)
+        effects = MessageEffects(mail.own_context)
         runs.serve(AGENT_THREAD, mail_runs(mail, executors, clock), JoinedEffects(effects, executors.results))
         self._timeouts = QuestionTimeouts(runs, clock, SystemTimer())
         self._tasks = Tasks("agents")

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from postroom.app import places
-from postroom.app.config import duration_of, tables_of
+from postroom.app.config import tables_of
+from postroom.contracts.durations import duration_of
 from postroom.contracts.errors import ConfigError, InvalidRunner
 from postroom.contracts.runners import AnyRunner, runner_of
+from postroom.toml_files import TableName
 
 TABLE: Final = "agents"
 _OWN: Final = ("name", "project", "task")
@@ -33,17 +35,17 @@ def load_agents(environment: Mapping[str, str]) -> tuple[DeclaredAgent, ...]:
     Raises:
         ConfigError: one of them cannot be what it says.
     """
-    file, told = tables_of(environment, TABLE)
-    found = tuple(_agent(file, number, one) for number, one in enumerate(told, start=1))
+    told = tables_of(environment, TABLE)
+    found = tuple(_agent(place, one) for place, one in told)
     named = [(one.project, one.name.casefold()) for one in found]
     twice = next((one for one in found if named.count((one.project, one.name.casefold())) > 1), None)
     if twice is not None:
-        raise _wrong(file, twice.name, "it is declared twice", "leave one of them out")
+        raise _wrong(told[0][0].file, twice.name, "it is declared twice", "leave one of them out")
     return found
 
 
-def _agent(file: Path, number: int, told: Mapping[str, Any]) -> DeclaredAgent:
-    which = str(told.get("name") or f"number {number}")
+def _agent(place: TableName, told: Mapping[str, Any]) -> DeclaredAgent:
+    file, which = place.file, str(told.get("name") or f"number {place.number}")
     for name in ("name", "project"):
         if not isinstance(told.get(name), str) or not told[name].strip():
             raise _wrong(file, which, f"{name} is missing", f"add {name}")

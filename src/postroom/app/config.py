@@ -10,108 +10,73 @@ import difflib
 import ipaddress
 import re
 import sys
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
-from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+import msgspec
+from msgspec import Meta, field, inspect
 
 from postroom.app import places
-from postroom.app.tokens import redact
+from postroom.app.tokens import redact, shown
 from postroom.contracts.addresses import refuse_malformed_address, shown_address
+from postroom.contracts.durations import LONGEST, duration_of, duration_text
 from postroom.contracts.errors import ConfigError
+from postroom.contracts.records import Record
 from postroom.contracts.runners import is_place
+from postroom.toml_files import TableName, extra_of, fields_of, place_of, read_toml, unreadable, words
 
 _MIB: Final = 1024 * 1024
-_UNITS: Final = {
-    "ms": timedelta(milliseconds=1),
-    "s": timedelta(seconds=1),
-    "m": timedelta(minutes=1),
-    "h": timedelta(hours=1),
-    "d": timedelta(days=1),
-    "w": timedelta(weeks=1),
-}
-_DURATION: Final = re.compile(r"([0-9]{1,12})\s*(ms|s|m|h|d|w)")
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,62})?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,62})?)*")
-_PASSWORD: Final = re.compile(r"://[^/\s]*@")
 _MCP_PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _TAKEN_PATH: Final = re.compile(
     r"/(\.well-known|admin|attachments|authorize|callbacks|health|healthz|hooks|log(in|out)|metrics|oauth|p|previews|readyz|register"
     r"|static|token|v1|watch)(/.*)?"
 )
 """Where pages and other routes begin."""
+_WHOLE: Final = re.compile(r"([+-]?[0-9]+(?:_[0-9]+)*)(?:\.0*)?")
+_MOST_DIGITS: Final = 100
+_SWITCHES: Final = dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True) | dict.fromkeys(
+    ("0", "false", "f", "no", "n", "off"), False
+)
 
 
-def _duration(value: object) -> object:
-    """Read `7d`, `1h`, `500ms` or ISO 8601 (`P7D`); a bare number names no unit and is refused."""
-    if isinstance(value, str):
-        text = value.strip()
-        if found := _DURATION.fullmatch(text):
-            return _times(int(found[1]), _UNITS[found[2]])
-        if text.upper().startswith("P"):
-            return text.upper()
-    elif isinstance(value, timedelta):
-        return value
-    raise ValueError("write a duration with its unit, such as 90s, 500ms, 1h, 7d or P7D")
-
-
-def duration_of(text: str) -> timedelta:
-    """Return what a duration with its unit means.
-
-    Raises:
-        ValueError: it is none, and says what to write.
-    """
-    found = _duration(text)
-    if not isinstance(found, timedelta):
-        raise ValueError("write a duration with its unit, such as 90s, 30m or 1h")  # noqa: TRY004 - a value
-    return _in_bounds(found)
-
-
-def _times(count: int, unit: timedelta) -> timedelta:
-    try:
-        return count * unit
-    except OverflowError:
-        return timedelta.max  # refused by _in_bounds
-
-
-def _in_bounds(value: timedelta) -> timedelta:
-    if not timedelta(0) < value <= timedelta(days=36_500):
-        raise ValueError("write a duration of more than nothing and of at most 36500d")
-    return value
-
-
-def _interval(value: object) -> object:
+def _interval(value: object) -> timedelta:
     """Read a duration, or 0 for never."""
-    return timedelta(0) if value in (0, "0") and not isinstance(value, bool) else _duration(value)
-
-
-def _as_interval(value: timedelta) -> timedelta:
-    if value and not timedelta(minutes=1) <= value <= timedelta(days=36_500):
+    if value in (0, "0") and not isinstance(value, bool):
+        return timedelta(0)
+    found = duration_of(value)
+    if not timedelta(minutes=1) <= found <= LONGEST:
         raise ValueError("write 0 for never, or a duration of 1m to 36500d")
-    return value
+    return found
 
 
-def _no_bool(value: object) -> object:
+def _count(value: object) -> object:
     if isinstance(value, bool):
-        raise ValueError("write a number")  # noqa: TRY004 - pydantic collects ValueError
-    return value
+        raise ValueError("write a number")  # noqa: TRY004 - told like the other faults
+    if isinstance(value, str) and (found := _WHOLE.fullmatch(value.strip())) and len(value) < _MOST_DIGITS:
+        return int(found[1])
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _names(value: object) -> object:
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+def _switch(value: object) -> object:
+    return _SWITCHES.get(str(value).strip().lower(), value)
 
 
-def _labels(value: tuple[str, ...]) -> tuple[str, ...]:
-    if not all(map(is_place, value)):
+def _names(value: object) -> list[Any]:
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _labels(value: object) -> tuple[str, ...]:
+    found = tuple(_names(value))
+    if not all(isinstance(one, str) and is_place(one) for one in found):
         raise ValueError("write labels of letters, digits and . _ -, separated by commas, such as gpu,mill")
-    return value
+    return found
 
 
 def _host(value: object) -> str:
@@ -132,19 +97,21 @@ def _mcp_path(value: object) -> object:
     return text
 
 
-def _endpoint(value: str) -> str:
+def _endpoint(value: object) -> object:
+    text = value if isinstance(value, str) else ""
     try:
-        found = urlsplit(value)
+        found = urlsplit(text)
         is_address = found.scheme in ("http", "https") and bool(found.hostname) and found.port != 0
     except ValueError:
         is_address = False
-    if not is_address or "@" in found.netloc or found.query or found.fragment or not value.isprintable():
+    if not is_address or "@" in found.netloc or found.query or found.fragment or not text.isprintable():
         raise ValueError("write http://host:port or https://host:port, with a path or none, and no password")
-    return value
+    return text
 
 
-def _database_url(value: str) -> str:
-    refuse_malformed_address(value)
+def _database_url(value: object) -> object:
+    if value and isinstance(value, str):
+        refuse_malformed_address(value)
     return value
 
 
@@ -152,187 +119,186 @@ def _lower(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
-Count = Annotated[int, BeforeValidator(_no_bool)]
-Duration = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_in_bounds)]
-Interval = Annotated[timedelta, BeforeValidator(_interval), AfterValidator(_as_interval)]
-HostName = Annotated[str, BeforeValidator(_host)]
-HostNames = Annotated[tuple[HostName, ...], BeforeValidator(_names)]
+def _read_by(read: Callable[[object], object]) -> Meta:
+    return Meta(extra={"read": read})
 
 
-def _word(*, of: str = r"\S(.{0,254}\S)?") -> Any:
-    return Field(pattern=rf"^{of}$")
+def _about(description: str, *, least: int | None = None, most: int | None = None) -> Meta:
+    return Meta(description=description, ge=least, le=most)
 
 
-class Settings(BaseSettings):
-    """Everything that can be set. Made by `load_settings`; making one directly reads no environment."""
+def _text(pattern: str, write: str) -> Meta:
+    return Meta(pattern=rf"^{pattern}\Z", extra={"write": write})
 
-    model_config = SettingsConfigDict(
-        env_prefix=places.PREFIX,
-        frozen=True,
-        extra="forbid",
-        validate_default=True,
-        hide_input_in_errors=True,
-    )
 
-    data_dir: Path = Field(
-        default_factory=lambda: places.data_dir(places.environment()),
-        description="Folder of everything below, of the token and the note for clients.",
-    )
-    database: Path = Field(
-        default_factory=lambda given: given["data_dir"] / "postroom.db",
-        description="The SQLite file; by default postroom.db in data_dir.",
-    )
-    database_url: Annotated[str, AfterValidator(_database_url)] | Literal[""] = Field(
-        default="",
-        description="A PostgreSQL database in place of the file: postgresql://user:password@host:port/name; "
-        "through a Unix socket postgresql:///name?host=/var/run/postgresql. Needs postroom[postgres].",
-    )
-    database_direct_url: Annotated[str, AfterValidator(_database_url)] | Literal[""] = Field(
-        default="",
-        description="The database's own address, where database_url is that of a pooler which gives each "
-        "transaction another session: PgBouncer with pool_mode=transaction.",
-    )
-    database_schema: Annotated[str, _word(of=r"[a-z_][a-z0-9_]{0,62}")] = Field(
-        default="postroom", description="The schema there, which servers of one installation share."
-    )
-    labels: Annotated[tuple[str, ...], BeforeValidator(_names), AfterValidator(_labels)] = Field(
-        default=(),
-        description="What this server is, for runners that name where they run (runs_on); "
-        "its host's name is one by itself. For several servers on one PostgreSQL.",
-    )
-    storage_root: Path = Field(
-        default_factory=lambda given: given["data_dir"] / "archive",
-        description="Folder of the Git archive, a repository a project; by default archive in data_dir.",
-    )
-    gateway_file: Path = Field(
-        default_factory=lambda given: given["data_dir"] / "gateway.toml",
-        description="What the chat gateway is set to; by default gateway.toml in data_dir.",
-    )
-    host: HostName = Field(default="127.0.0.1", description="Address to listen on.")
-    port: Count = Field(default=8765, ge=0, le=65535, description="Port to listen on; 0: the system chooses.")
-    mcp_path: Annotated[str, BeforeValidator(_mcp_path)] = Field(
-        default="/mcp", description="Path of the MCP endpoint."
-    )
-    profile: Literal["full", "core"] = Field(
-        default="full", description="Which tools `mcp_path` itself lists."
-    )
-    identity: Literal["asserted", "verified"] = Field(
-        default="asserted",
-        description="Whether an agent's name counts as given, or by its token; beyond loopback by token.",
-    )
-    allowed_hosts: HostNames = Field(
-        default=(), description="Names in Host and Origin to accept beside loopback and the bound address."
-    )
-    owner: Annotated[str, _word()] = Field(
-        default="local", description="Owner of new projects; projects of one owner may write to each other."
-    )
-    projects_by: Literal["repository", "folder"] = Field(
-        default="repository",
-        description="Whether all folders of one Git repository are one project, or each folder is its own.",
-    )
-    max_subject_chars: Count = Field(default=512, ge=1, le=10_000, description="Longest subject.")
-    max_body_bytes: Count = Field(default=_MIB, ge=1, le=64 * _MIB, description="Longest message, in bytes.")
-    max_attachment_bytes: Count = Field(
-        default=10 * _MIB, ge=0, le=512 * _MIB, description="Largest attachment, in bytes."
-    )
-    max_attachments_bytes: Count = Field(
-        default=25 * _MIB,
-        ge=0,
-        le=512 * _MIB,
-        description="Largest sum of a message's attachments, in bytes.",
-    )
-    max_attachments: Count = Field(default=20, ge=0, le=1000, description="Most attachments of a message.")
-    inline_image_max_bytes: Count = Field(
-        default=65_536, ge=0, le=64 * _MIB, description="Pictures above this many bytes get a preview."
-    )
-    max_recipients: Count = Field(default=1000, ge=1, le=100_000, description="Most recipients of a message.")
-    max_pending_messages: Count = Field(
-        default=10_000,
-        ge=1,
-        le=1_000_000,
-        description="Messages that may wait for runs of one agent or chat; another one is refused.",
-    )
-    max_reservation_ttl: Duration = Field(
-        default=timedelta(days=7), description="Longest time for which a reservation is given."
-    )
-    default_reservation_ttl: Duration = Field(
-        default=timedelta(hours=1), description="How long a reservation lasts when the call does not say."
-    )
-    answer_retention: Duration = Field(
-        default=timedelta(days=7),
-        description="How long a call repeated with its key is answered as before.",
-    )
-    run_retention: Interval = Field(
-        default=timedelta(0),
-        description="How long runs are kept after the last one of their thread, with all they said; 0: ever.",
-    )
-    event_keep: Count = Field(
-        default=100_000,
-        ge=100,
-        le=100_000_000,
-        description="How many of its newest events a project keeps in its log.",
-    )
-    case_sensitive_paths: bool = Field(
-        default=sys.platform != "darwin",
-        description="Whether paths that differ by case are two; by default as on this system.",
-    )
-    guard_mode: Annotated[Literal["warn", "block", "off"], BeforeValidator(_lower)] = Field(
-        default="warn",
-        description="What hooks do when reservations cannot be checked: go on, or hold; off: no check.",
-    )
-    git_author_name: Annotated[str, _word(of=r"[^<>\r\n]{1,200}")] = Field(
-        default="postroom", description="Author of the archive's commits."
-    )
-    git_author_email: Annotated[str, _word(of=r"[^<>\s]{1,200}")] = Field(
-        default="postroom@localhost", description="Mail address of that author."
-    )
-    archive_enabled: bool = Field(default=True, description="Whether messages also go to the Git archive.")
-    archive_batch: Count = Field(default=200, ge=1, le=10_000, description="Most messages in one commit.")
-    backup_interval: Interval = Field(
-        default=timedelta(days=1),
-        description="How often the server backs up the database by itself; 0: never.",
-    )
-    backup_keep: Count = Field(
-        default=7,
-        ge=1,
-        le=1000,
-        description="How many of the backups that the server makes by itself are kept.",
-    )
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = Field(
-        default="info", description="Least important events that are logged."
-    )
-    log_format: Literal["console", "json"] = Field(default="console", description="Form of the log.")
-    telemetry: bool = Field(
-        default=False, description="Whether spans of calls and runs are sent; needs postroom[otel]."
-    )
-    telemetry_endpoint: Annotated[str, AfterValidator(_endpoint)] = Field(
-        default="http://127.0.0.1:4318", description="The collector that takes them, by OTLP over HTTP."
-    )
-    environment: Annotated[str, _word(of=r"[A-Za-z0-9._-]{1,64}")] = Field(
-        default="local", description="Name of this installation, shown in status and logs."
-    )
+Count = Annotated[int, _read_by(_count)]
+Switch = Annotated[bool, _read_by(_switch)]
+Interval = Annotated[timedelta, _read_by(_interval)]
+Duration = Annotated[timedelta, _read_by(duration_of)]
 
-    _origins: Mapping[str, str] = PrivateAttr(default_factory=lambda: MappingProxyType({}))
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Take what `load_settings` found and nothing else: it alone knows where each value came from."""
-        return (init_settings,)
+IN_DATA_DIR: Final = {"database": "postroom.db", "storage_root": "archive", "gateway_file": "gateway.toml"}
+"""The paths that are in the data folder unless they are set."""
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+
+class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that can be set. `load_settings` makes it; making one directly reads no environment."""
+
+    data_dir: Annotated[
+        Path, _about("Folder of everything below, of the token and the note for clients.")
+    ] = field(default_factory=lambda: places.data_dir(places.environment()))
+    database: Annotated[Path, _about("The SQLite file; by default postroom.db in data_dir.")] = Path()
+    database_url: Annotated[
+        str,
+        _read_by(_database_url),
+        _about(
+            "A PostgreSQL database in place of the file: postgresql://user:password@host:port/name; "
+            "through a Unix socket postgresql:///name?host=/var/run/postgresql. Needs postroom[postgres]."
+        ),
+    ] = ""
+    database_direct_url: Annotated[
+        str,
+        _read_by(_database_url),
+        _about(
+            "The database's own address, where database_url is that of a pooler which gives each "
+            "transaction another session: PgBouncer with pool_mode=transaction."
+        ),
+    ] = ""
+    database_schema: Annotated[
+        str,
+        _text("[a-z_][a-z0-9_]{0,62}", "1 to 63 small letters, digits and _, and no digit first"),
+        _about("The schema there, which servers of one installation share."),
+    ] = "postroom"
+    labels: Annotated[
+        tuple[str, ...],
+        _read_by(_labels),
+        _about(
+            "What this server is, for runners that name where they run (runs_on); "
+            "its host's name is one by itself. For several servers on one PostgreSQL."
+        ),
+    ] = ()
+    storage_root: Annotated[
+        Path, _about("Folder of the Git archive, a repository a project; by default archive in data_dir.")
+    ] = Path()
+    gateway_file: Annotated[
+        Path, _about("What the chat gateway is set to; by default gateway.toml in data_dir.")
+    ] = Path()
+    host: Annotated[str, _read_by(_host), _about("Address to listen on.")] = "127.0.0.1"
+    port: Annotated[Count, _about("Port to listen on; 0: the system chooses.", least=0, most=65535)] = 8765
+    mcp_path: Annotated[str, _read_by(_mcp_path), _about("Path of the MCP endpoint.")] = "/mcp"
+    profile: Annotated[Literal["full", "core"], _about("Which tools `mcp_path` itself lists.")] = "full"
+    identity: Annotated[
+        Literal["asserted", "verified"],
+        _about("Whether an agent's name counts as given, or by its token; beyond loopback by token."),
+    ] = "asserted"
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        _read_by(lambda value: tuple(map(_host, _names(value)))),
+        _about("Names in Host and Origin to accept beside loopback and the bound address."),
+    ] = ()
+    owner: Annotated[
+        str,
+        _text(r"\S(.{0,254}\S)?", "1 to 256 characters in one line, without spaces around them"),
+        _about("Owner of new projects; projects of one owner may write to each other."),
+    ] = "local"
+    projects_by: Annotated[
+        Literal["repository", "folder"],
+        _about("Whether all folders of one Git repository are one project, or each folder is its own."),
+    ] = "repository"
+    max_subject_chars: Annotated[Count, _about("Longest subject.", least=1, most=10_000)] = 512
+    max_body_bytes: Annotated[Count, _about("Longest message, in bytes.", least=1, most=64 * _MIB)] = _MIB
+    max_attachment_bytes: Annotated[
+        Count, _about("Largest attachment, in bytes.", least=0, most=512 * _MIB)
+    ] = 10 * _MIB
+    max_attachments_bytes: Annotated[
+        Count, _about("Largest sum of a message's attachments, in bytes.", least=0, most=512 * _MIB)
+    ] = 25 * _MIB
+    max_attachments: Annotated[Count, _about("Most attachments of a message.", least=0, most=1000)] = 20
+    inline_image_max_bytes: Annotated[
+        Count, _about("Pictures above this many bytes get a preview.", least=0, most=64 * _MIB)
+    ] = 65_536
+    max_recipients: Annotated[Count, _about("Most recipients of a message.", least=1, most=100_000)] = 1000
+    max_pending_messages: Annotated[
+        Count,
+        _about(
+            "Messages that may wait for runs of one agent or chat; another one is refused.",
+            least=1,
+            most=1_000_000,
+        ),
+    ] = 10_000
+    max_reservation_ttl: Annotated[Duration, _about("Longest time for which a reservation is given.")] = (
+        timedelta(days=7)
+    )
+    default_reservation_ttl: Annotated[
+        Duration, _about("How long a reservation lasts when the call does not say.")
+    ] = timedelta(hours=1)
+    answer_retention: Annotated[
+        Duration, _about("How long a call repeated with its key is answered as before.")
+    ] = timedelta(days=7)
+    run_retention: Annotated[
+        Interval,
+        _about("How long runs are kept after the last one of their thread, with all they said; 0: ever."),
+    ] = timedelta(0)
+    event_keep: Annotated[
+        Count,
+        _about("How many of its newest events a project keeps in its log.", least=100, most=100_000_000),
+    ] = 100_000
+    case_sensitive_paths: Annotated[
+        Switch, _about("Whether paths that differ by case are two; by default as on this system.")
+    ] = sys.platform != "darwin"
+    guard_mode: Annotated[
+        Literal["warn", "block", "off"],
+        _read_by(_lower),
+        _about("What hooks do when reservations cannot be checked: go on, or hold; off: no check."),
+    ] = "warn"
+    git_author_name: Annotated[
+        str,
+        _text(r"[^<>\r\n]{1,200}", "1 to 200 characters in one line, without < and >"),
+        _about("Author of the archive's commits."),
+    ] = "postroom"
+    git_author_email: Annotated[
+        str,
+        _text(r"[^<>\s]{1,200}", "1 to 200 characters without spaces, < and >"),
+        _about("Mail address of that author."),
+    ] = "postroom@localhost"
+    archive_enabled: Annotated[Switch, _about("Whether messages also go to the Git archive.")] = True
+    archive_batch: Annotated[Count, _about("Most messages in one commit.", least=1, most=10_000)] = 200
+    backup_interval: Annotated[
+        Interval, _about("How often the server backs up the database by itself; 0: never.")
+    ] = timedelta(days=1)
+    backup_keep: Annotated[
+        Count,
+        _about("How many of the backups that the server makes by itself are kept.", least=1, most=1000),
+    ] = 7
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        _read_by(_lower),
+        _about("Least important events that are logged."),
+    ] = "info"
+    log_format: Annotated[Literal["console", "json"], _about("Form of the log.")] = "console"
+    telemetry: Annotated[
+        Switch, _about("Whether spans of calls and runs are sent; needs postroom[otel].")
+    ] = False
+    telemetry_endpoint: Annotated[
+        str, _read_by(_endpoint), _about("The collector that takes them, by OTLP over HTTP.")
+    ] = "http://127.0.0.1:4318"
+    environment: Annotated[
+        str,
+        _text("[A-Za-z0-9._-]{1,64}", "1 to 64 letters, digits and . _ -"),
+        _about("Name of this installation, shown in status and logs."),
+    ] = "local"
+
+    origins: Mapping[str, str] = {}
+    """Where each setting that is not its default came from: `file <path>`, `env <NAME>` or `flag`."""
+
+    def __post_init__(self) -> None:
+        for name, default in IN_DATA_DIR.items():
+            if getattr(self, name) == Path():
+                msgspec.structs.force_setattr(self, name, self.data_dir / default)
         if self.default_reservation_ttl > self.max_reservation_ttl:
             raise ValueError("default_reservation_ttl is longer than max_reservation_ttl")
         if self.max_attachment_bytes > self.max_attachments_bytes:
             raise ValueError("max_attachment_bytes is more than max_attachments_bytes")
-        return self
 
     @property
     def verified(self) -> bool:
@@ -368,7 +334,11 @@ class Settings(BaseSettings):
 
     def origin_of(self, name: str) -> str:
         """Return where a setting's value came from: `default`, `file`, `env <NAME>` or `flag`."""
-        return self._origins.get(name, "default")
+        return self.origins.get(name, "default")
+
+
+SETTINGS: Final = tuple(name for name in Settings.__struct_fields__ if name != "origins")
+"""The names of all settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -406,14 +376,19 @@ def load_settings(
     _choose_database(found)
     for name in _PATHS & found.keys():
         found[name] = _absolute(name, found[name], given)
-    values: dict[str, Any] = {name: one.value for name, one in found.items()}
+    values: dict[str, Any] = {name: _read(name, one) for name, one in found.items()}
     values.setdefault("data_dir", places.data_dir(given))
     places.refuse_closed(values["data_dir"])
+    values["origins"] = {name: one.origin for name, one in found.items()}
     try:
-        settings = Settings(**values)
-    except ValidationError as error:
-        raise _refused(error.errors()[0], found) from error
-    return _with_origins(settings, {name: one.origin for name, one in found.items()})
+        return msgspec.convert(values, Settings)
+    except msgspec.ValidationError as error:
+        refused = place_of(str(error))
+        if refused is None:
+            message = f"settings do not fit together: {error}"
+            raise ConfigError(message, remedy=f"change one of them; {_SHOW}") from error
+        reason = f"write {words(fields_of(Settings)[refused])}"
+        raise _wrong(refused, found[refused], reason, _CORRECT) from error
 
 
 def explain(settings: Settings) -> list[SettingLine]:
@@ -423,19 +398,28 @@ def explain(settings: Settings) -> list[SettingLine]:
             name=name,
             value=_shown_value(settings, name),
             origin=settings.origin_of(name),
-            description=field.description or "",
+            description=description_of(name),
         )
-        for name, field in Settings.model_fields.items()
+        for name in SETTINGS
     ]
+
+
+def description_of(name: str) -> str:
+    """Return what a setting is for."""
+    kind = fields_of(Settings)[name]
+    schema = kind.extra_json_schema if isinstance(kind, inspect.Metadata) else None
+    return str((schema or {}).get("description", ""))
 
 
 def _shown_value(settings: Settings, name: str) -> str:
     if name in _WITH_PASSWORDS and (url := str(getattr(settings, name))):
         return shown_address(url, settings.database_schema).rpartition(", schema ")[0]
-    return redact(_shown(getattr(settings, name)))
+    return redact(value_text(getattr(settings, name)))
 
 
 _WITH_PASSWORDS: Final = frozenset({"database_url", "database_direct_url"})
+_CALLED: Final = "the configuration file"
+_REMEDY: Final = f"correct the file, or point {places.CONFIG_NAME} to another one"
 _PATHS: Final = frozenset({"data_dir", "database", "gateway_file", "storage_root"})
 _SOURCES: Final = ("file", "env", "flag")
 """Where settings stand; the later wins."""
@@ -454,40 +438,30 @@ _OLDER_NAMES: Final = {
 }
 
 
-def tables_of(environment: Mapping[str, str], name: str) -> tuple[Path, list[dict[str, Any]]]:
-    """Return the configuration file, and the tables `[[name]]` in it; none without a file.
+def tables_of(environment: Mapping[str, str], name: str) -> list[tuple[TableName, dict[str, Any]]]:
+    """Return the tables `[[name]]` of the configuration file, each with its place; none without a file.
 
     Raises:
-        ConfigError: they are no such tables.
+        ConfigError: The file has something else of that name.
     """
     file = places.config_file(environment)
-    try:
-        with file.open("rb") as stream:
-            told = tomllib.load(stream).get(name, [])
-    except FileNotFoundError:
-        return file, []
+    told = (read_toml(file, _CALLED, _REMEDY) or {}).get(name, [])
     if not isinstance(told, list) or not all(isinstance(one, dict) for one in told):
         raise ConfigError(f"{file} {name}: it is no list of tables", remedy=f"write [[{name}]] before each")
-    return file, told
+    return [(TableName(file, name, number), one) for number, one in enumerate(told, start=1)]
 
 
 def _from_file(environment: Mapping[str, str]) -> dict[str, _Found]:
     file = places.config_file(environment)
-    try:
-        with file.open("rb") as stream:
-            table = tomllib.load(stream)
-    except FileNotFoundError as error:
+    table = read_toml(file, _CALLED, _REMEDY)
+    if table is None:
         if not environment.get(places.CONFIG_NAME):
             return {}
-        raise _unreadable(file, "it is not there") from error
-    except OSError as error:
-        raise _unreadable(file, error.strerror or type(error).__name__) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _unreadable(file, f"not TOML: {error}") from error
+        raise unreadable(file, _CALLED, "it is not there", _REMEDY)
     for name in _TABLES:
         table.pop(name, None)
     for name in table:
-        _check_known(name, [*Settings.model_fields, *_TABLES], f"in {file}")
+        _check_known(name, [*SETTINGS, *_TABLES], f"in {file}")
     if "data_dir" in table:
         raise ConfigError(
             f"data_dir cannot stand in {file}: clients that read no file could not find the server",
@@ -498,7 +472,7 @@ def _from_file(environment: Mapping[str, str]) -> dict[str, _Found]:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, _Found]:
-    known = {places.PREFIX + name.upper(): name for name in Settings.model_fields}
+    known = {places.PREFIX + name.upper(): name for name in SETTINGS}
     here = Path.cwd()
     found = {
         known[name]: _Found(value, f"env {name}", here)
@@ -519,7 +493,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, _Found]:
 def _from_flags(overrides: Mapping[str, object]) -> dict[str, _Found]:
     given = {name: value for name, value in overrides.items() if value is not None}
     for name in given:
-        _check_known(name, list(Settings.model_fields), "among the flags")
+        _check_known(name, list(SETTINGS), "among the flags")
     return {name: _Found(value, "flag", Path.cwd()) for name, value in given.items()}
 
 
@@ -584,53 +558,30 @@ def _absolute(name: str, found: _Found, environment: Mapping[str, str]) -> _Foun
     return _Found(places.absolute(text, environment, base=found.base), found.origin, found.base)
 
 
-def _refused(first: ErrorDetails, found: Mapping[str, _Found]) -> ConfigError:
-    reason = first["msg"].removeprefix("Value error, ")
-    if not first["loc"]:
-        return ConfigError(f"settings do not fit together: {reason}", remedy=f"change one of them; {_SHOW}")
-    name = str(first["loc"][0])
-    one = found.get(name, _Found(first.get("input"), "default", Path()))
-    return _wrong(name, one, reason[:1].lower() + reason[1:], f"correct or remove it; {_SHOW}")
+def _read(name: str, found: _Found) -> object:
+    read = extra_of(fields_of(Settings)[name], "read")
+    if read is None:
+        return found.value
+    try:
+        return read(found.value)
+    except ValueError as error:
+        raise _wrong(name, found, str(error), _CORRECT) from error
 
 
 def _wrong(name: str, found: _Found, reason: str, remedy: str) -> ConfigError:
-    shown = _PASSWORD.sub("://***@", redact(str(found.value)))[:200]
-    if name in _WITH_PASSWORDS:
-        shown = "(hidden)"  # what is no address may still hold a password
-    return ConfigError(f"{name} is {shown!r} (from {found.origin}): {reason}", value=shown, remedy=remedy)
+    told = "(hidden)" if name in _WITH_PASSWORDS else shown(found.value)  # also a bad address may hold one
+    return ConfigError(f"{name} is {told!r} (from {found.origin}): {reason}", value=told, remedy=remedy)
 
 
-def _unreadable(file: Path, reason: str) -> ConfigError:
-    return ConfigError(
-        f"the configuration file {file} cannot be read: {reason}",
-        value=str(file),
-        remedy=f"correct the file, or point {places.CONFIG_NAME} to another one",
-    )
-
-
-def _with_origins(settings: Settings, origins: Mapping[str, str]) -> Settings:
-    settings._origins = MappingProxyType(dict(origins))  # noqa: SLF001 - our own class, in our own module
-    return settings
-
-
-def _shown(value: object) -> str:
+def value_text(value: object) -> str:
+    """Return the value of a setting as `postroom config show` prints it."""
     if isinstance(value, timedelta):
-        return _duration_text(value)
+        return duration_text(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
         return ", ".join(str(part) for part in value)
     return str(value)
-
-
-def _duration_text(value: timedelta) -> str:
-    milliseconds = value // timedelta(milliseconds=1)
-    if not milliseconds:
-        return "0"
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
-        if milliseconds % size == 0:
-            return f"{milliseconds // size}{unit}"
-    return f"{milliseconds}ms"
 
 
 def _is_address(text: str) -> bool:
@@ -642,3 +593,4 @@ def _is_address(text: str) -> bool:
 
 
 _SHOW: Final = "`postroom config show` lists every setting with its origin"
+_CORRECT: Final = f"correct or remove it; {_SHOW}"

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from postroom.app import places
 from postroom.app.config import Settings
-from postroom.app.gateway_secrets import Table, take_secret
+from postroom.app.gateway_secrets import take_secret
 from postroom.app.model_agents import ModelAgents, secret_named
 from postroom.app.model_tools import check_tools
 from postroom.app.tokens import new_run_token
@@ -24,6 +24,7 @@ from postroom.contracts.errors import (
     RunnerSecretMissing,
 )
 from postroom.contracts.executor import RunDispatchExecutor
+from postroom.contracts.mail import AddressedAgent
 from postroom.contracts.remote_runners import HttpRunner, ModelRunner
 from postroom.contracts.run_access import RunAccess
 from postroom.contracts.runner_fields import RunnerKind
@@ -37,11 +38,13 @@ from postroom.mail.run_tokens import RunTokens
 from postroom.mail.service import Mail
 from postroom.mail.waking.prompts import agent_of
 from postroom.mail.waking.runners import place_of, read_runner
+from postroom.ports import RunControl
 from postroom.services.calls import Calls
 from postroom.stores.mail.access import MailReads
 from postroom.stores.runs.ports import DispatchStore
+from postroom.toml_files import TableName
 
-_RUNNER: Final = Table(Path("the runner"), "")
+_RUNNER: Final = TableName(Path("the runner"), "")
 _MOST_PROJECTS: Final = 200
 
 
@@ -69,8 +72,9 @@ class ExecutorsByRunner(SeveralExecutors):
             RunnerNotFound: nobody has said how this agent is run.
             InvalidRunner: its runner cannot be read, or nothing here executes that kind.
         """
-        agent_id = activation.agent_id or "default"
-        runner = await self._runners.runner_of(agent_id)
+        agent_id, control = activation.agent_id or "default", activation.control
+        agent = control.agent if isinstance(control, RunControl) else None
+        runner = await self._runners.runner_of(agent_id, agent)
         if runner is None:
             raise RunnerNotFound(f"agent {agent_id!r} has no runner", value=agent_id)
         return self._of(runner)
@@ -83,9 +87,9 @@ class ExecutorsByRunner(SeveralExecutors):
         executor = self._by_kind.get(runner.kind)
         if executor is None:
             raise InvalidRunner(
-                f"this server runs no runners of the kind {runner.kind.value!r}",
+                f"this server does not execute runners of the kind {runner.kind.value!r}",
                 value=runner.kind.value,
-                remedy=f"kinds that it runs: {', '.join(self._by_kind)}",
+                remedy=f"supported kinds: {', '.join(self._by_kind)}",
             )
         return executor
 
@@ -169,9 +173,9 @@ class ExecutorRegistry:
         self.chosen.check(runner)
         if self._alone_at and (place := place_of(runner)) not in ("", *self._alone_at):
             raise InvalidRunner(
-                f"it is to run on {place!r}, which this server is not, and no other uses its database",
+                f"its runs_on is {place!r}, but no server with that name or label uses this database",
                 value=place,
-                remedy=f"leave runs_on out, or name {' or '.join(self._alone_at)}",
+                remedy=f"leave out runs_on, or use {' or '.join(self._alone_at)}",
             )
         if isinstance(runner, ModelRunner):
             check_tools(runner.tools)
@@ -191,17 +195,19 @@ class ExecutorRegistry:
         match runner:
             case Runner():
                 executor = self._acp if runner.kind is RunnerKind.ACP else self._commands
-                return f"it starts {executor.program_of(runner)}"
+                return f"starts {executor.program_of(runner)}"
             case ModelRunner():
                 if runner.api_key_env is not None:
                     secret_named(runner.api_key_env, self._environment)
-                return f"it asks {runner.model} at {urlsplit(runner.base_url).netloc}"
+                return f"calls {runner.model} at {urlsplit(runner.base_url).netloc}"
             case HttpRunner():
                 signing_secret(runner, self._environment)
-                return f"it posts to {urlsplit(runner.url).netloc}"
+                return f"posts to {urlsplit(runner.url).netloc}"
 
-    async def runner_of(self, agent_id: str) -> AnyRunner | None:
+    async def runner_of(self, agent_id: str, agent: AddressedAgent | None = None) -> AnyRunner | None:
         """Return how an agent (`name@project`) is run; None when it is not run here.
+
+        `agent` is the agent, if it was read for the same run already.
 
         Raises:
             AgentNotFound: there is no such agent.
@@ -210,15 +216,14 @@ class ExecutorRegistry:
         name, _, slug = agent_id.partition("@")
 
         def look(tx: MailReads) -> str | None:
-            row_id = _row_of(tx, slug, name)
-            if row_id is None:
+            addressed = tx.agent_addressed(slug, name)
+            if addressed is None:
                 named = _addresses_of(tx, name)
-                remedy = f"name one of the agents called {name}: {', '.join(named)}" if named else None
+                remedy = f"use one of the agents named {name}: {', '.join(named)}" if named else None
                 raise AgentNotFound(f"there is no agent {agent_id!r}", value=agent_id, remedy=remedy)
-            kept = tx.runner(row_id)
-            return None if kept is None else kept.runner
+            return addressed.runner
 
-        kept = await self._mail.store.read(look)
+        kept = await self._mail.store.read(look) if agent is None else agent.runner
         return None if kept is None else read_runner(kept)
 
     def _agent_on(self, thread_id: str) -> str | None:
@@ -240,12 +245,15 @@ class ExecutorRegistry:
     async def _access_of(self, activation: RunActivation) -> AsyncIterator[RunAccess | None]:
         """Open this server to a run of an agent, by a token that ends with the run's program."""
         name, _, slug = (activation.agent_id or "").partition("@")
-        agent_id = await self._mail.store.read(lambda tx: _row_of(tx, slug, name)) if self._address else None
-        if agent_id is None:
+        control = activation.control
+        addressed = control.agent if isinstance(control, RunControl) and self._address else None
+        if addressed is None and self._address:
+            addressed = await self._mail.store.read(lambda tx: tx.agent_addressed(slug, name))
+        if addressed is None:
             yield None
             return
         token = new_run_token(self._server)
-        self._tokens.issue(token, agent_id=agent_id, agent=name, run_id=activation.run_id or "")
+        self._tokens.issue(token, agent_id=addressed.agent.id, agent=name, run_id=activation.run_id or "")
         try:
             yield RunAccess(
                 url=self._address,
@@ -266,12 +274,6 @@ class ExecutorRegistry:
         await self.results.close()
         await self._commands.close()
         await self._acp.close()
-
-
-def _row_of(tx: MailReads, slug: str, name: str) -> int | None:
-    project = tx.project(slug)
-    agent = None if project is None else tx.agent(project.id, name)
-    return None if agent is None else agent.id
 
 
 def _addresses_of(tx: MailReads, name: str) -> list[str]:
@@ -295,8 +297,8 @@ def signing_secret(runner: HttpRunner, environment: Mapping[str, str]) -> str:
         raise RunnerSecretMissing(error.message, value=value, remedy=error.remedy) from error
     if len(secret) < LEAST_SECRET:
         raise RunnerSecretMissing(
-            f"the runner's secret has less than {LEAST_SECRET} characters",
+            f"the runner's secret is shorter than {LEAST_SECRET} characters",
             value=runner.secret_env or runner.secret_file,
-            remedy=f"make one at random, of {LEAST_SECRET} characters or more, and give it to both servers",
+            remedy=f"make a random secret of at least {LEAST_SECRET} characters, and give it to both servers",
         )
     return secret

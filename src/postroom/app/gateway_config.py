@@ -11,83 +11,129 @@ without a unit or a secret in the file stops the start with a `ConfigError` that
 the name, the value where it is no secret, and the remedy.
 """
 
-import difflib
 import re
-import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Final, TypeVar
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ValidationError
+from msgspec import Meta, structs
 
 from postroom.app import places
 from postroom.app.config import Settings
-from postroom.app.gateway_models import AgentTable, GatewayTable, PlatformTable, RouteTable
-from postroom.app.gateway_platforms import NESTED_SECRETS, PLATFORMS, PlatformNames
-from postroom.app.gateway_secrets import Table, secret_names, take_secret
-from postroom.app.tokens import redact
+from postroom.app.tables import check_table, read_table
+from postroom.contracts import records
 from postroom.contracts.errors import ConfigError
-from postroom.contracts.messages import Json
+from postroom.contracts.tables import Duration, Secret, Table
+from postroom.gateway.commands import COMMANDS
 from postroom.gateway.config import (
-    CONDITIONS,
     DEFAULT_AGENT,
     PERSON,
-    BusyConfig,
     GatewayConfig,
-    HomeChannel,
+    GatewayRules,
+    Line,
     PlatformConfig,
     Route,
     is_person,
 )
+from postroom.gateway.platforms import ADAPTERS, adapter_of
 from postroom.gateway.replies import agent_on
 from postroom.gateway.routes import check_routes
 from postroom.gateway.session import ANSWER_ONLY, Platform
 from postroom.mail.names import RULE
+from postroom.toml_files import TableName, check_names, read_toml, unreadable
 
 STATE_DIR: Final = "gateway"
 """Folder in the data folder: the gateway's status, its locks, and how far channels have read."""
-_LARGEST: Final = 1024 * 1024
+_CALLED: Final = "the gateway's file"
+_REMEDY: Final = "correct it, or take it away: without it the server runs with no chats"
 _TABLES: Final = ("agent", "agents", "gateway", "platforms")
 _ROUTES: Final = "routes"
+T = TypeVar("T", bound=Table)
 _OWN_NAME: Final = re.compile(r"[\w-]{1,64}")
 _NOT_NAMES: Final = (DEFAULT_AGENT, "main")
 """These stand for `[agent]`."""
-_PASSWORD: Final = re.compile(r"://[^/\s]*@")
-T = TypeVar("T", bound=BaseModel)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentConfig:
-    """Who answers: a model, or an agent of the mail room. The key is never shown."""
+def _address(value: object) -> object:
+    text = value if isinstance(value, str) else ""
+    try:
+        parts = urlsplit(text)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        fits = False
+    if not fits or not text.isprintable() or " " in text or parts.query or parts.fragment:
+        raise ValueError("write an address that begins with http:// or https://, up to and with /v1")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("write no name and no password into the address")
+    return text
 
-    base_url: str
-    model: str
-    run: tuple[str, str] | None
-    """Project and name of the agent that is run; None for a model."""
-    agent_id: str
-    instructions: str
-    max_rounds: int
-    max_run: timedelta
+
+def _project_and_name(value: object) -> tuple[str, str]:
+    name, at, project = value.partition("@") if isinstance(value, str) else ("", "", "")
+    if not (name.strip() and at and project.strip()):
+        raise ValueError('write run = "name@project", the project by slug or path')
+    return project, name
+
+
+Address = Annotated[str, Meta(extra={"read": _address})]
+Price = Annotated[float, Meta(ge=0, le=1_000_000)]
+
+
+class ModelPrices(Table, frozen=True, kw_only=True):
+    """A model that /model offers, with the prices in USD of a million tokens read and written."""
+
+    input_price: Price = 0
+    output_price: Price = 0
+
+
+class AgentConfig(Table, frozen=True, kw_only=True):
+    """Who answers: a model behind an endpoint of the OpenAI chat protocol, or an agent of the mail room.
+
+    Raises:
+        ConfigError: The table names neither, or both.
+    """
+
+    base_url: Address = ""
+    model: Line = ""
+    run: Annotated[tuple[str, str], Meta(extra={"read": _project_and_name})] | None = None
+    """Project and name of the agent that is run, written as `name@project`; None for a model."""
+    agent_id: Line = records.field(default=DEFAULT_AGENT, name="id")
+    instructions: Annotated[
+        str, Meta(max_length=100_000, extra={"write": "a text of at most 100,000 characters"})
+    ] = ""
+    max_rounds: Annotated[int, Meta(ge=1, le=1_000)] = 32
+    max_run: Duration = timedelta(minutes=30)
     """How long one execution of a run may take."""
-    context_window: int | None
-    silence: timedelta
+    context_window: Annotated[int, Meta(ge=1_000, le=100_000_000)] | None = None
+    silence: Duration = timedelta(minutes=2)
     send_files: bool = False
     """Whether a model is offered the tool that sends files."""
-    api_key: str | None = field(default=None, repr=False)
-    transcription_url: str | None = None
+    api_key: Secret | None = None
+    transcription_url: Address | None = None
     """The endpoint that writes down what is said in voice messages; None: nobody does."""
-    transcription_model: str = "whisper-1"
-    transcription_key: str | None = field(default=None, repr=False)
-    speech_url: str | None = None
+    transcription_model: Line = "whisper-1"
+    transcription_key: Secret | None = None
+    speech_url: Address | None = None
     """The endpoint that speaks answers; None: no answer is spoken."""
-    speech_model: str = "tts-1"
-    speech_voice: str = "alloy"
-    speech_key: str | None = field(default=None, repr=False)
-    models: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """The models that /model offers, with the prices in USD of a million tokens read and written."""
+    speech_model: Line = "tts-1"
+    speech_voice: Line = "alloy"
+    speech_key: Secret | None = None
+    models: Mapping[Line, ModelPrices] = {}
+
+    def __post_init__(self) -> None:
+        told = {"base_url": self.base_url, "model": self.model}
+        if self.run is None:
+            for missing in (name for name, value in told.items() if not value):
+                raise ConfigError(
+                    f"{missing} is missing", value=missing, remedy=f"add {missing}, or run alone"
+                )
+        elif any(told.values()):
+            raise ConfigError(
+                "names a model and an agent", value="@".join(self.run[::-1]), remedy="leave one of them out"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,16 +160,11 @@ class _Source:
     environment: Mapping[str, str]
     state_dir: Path
 
-    def table(self, name: str) -> Table:
-        return Table(self.file, name)
+    def place(self, name: str) -> TableName:
+        return TableName(self.file, name)
 
-
-@dataclass(frozen=True, slots=True)
-class _Channel:
-    """One platform as its table has it."""
-
-    told: PlatformTable
-    config: PlatformConfig
+    def read(self, name: str, told: object, kind: type[T]) -> T:
+        return read_table(self.place(name), told, kind, self.environment)
 
 
 def load_gateway(settings: Settings, *, environment: Mapping[str, str] | None = None) -> GatewayFile | None:
@@ -134,36 +175,58 @@ def load_gateway(settings: Settings, *, environment: Mapping[str, str] | None = 
     """
     given = places.environment() if environment is None else environment
     file = settings.gateway_file
-    told = _read(file, required=settings.origin_of("gateway_file") != "default")
+    told = read_toml(file, _CALLED, _REMEDY)
     if told is None:
-        return None
+        if settings.origin_of("gateway_file") == "default":
+            return None
+        raise unreadable(file, _CALLED, "it is not there", _REMEDY)
     source = _Source(file, given, settings.data_dir / STATE_DIR)
-    _check_names(source.table(""), told, (*_TABLES, _ROUTES))
+    top = source.place("")
+    check_names(top, told, (*_TABLES, _ROUTES))
     for name in _TABLES:
         if not isinstance(told.get(name, {}), dict):
-            source.table("").refuse(f"{name} is no table", value=name, remedy=f"write it as [{name}]")
-    agent = _agent(source, told.get("agent"))
-    models = _models(source, told.get("agent", {}), told.get("agents", {}))
-    rules = _checked(source.table("gateway"), GatewayTable, told.get("gateway", {}))
-    channels = _channels(source, told.get("platforms", {}))
-    routes = _routes(source, told.get(_ROUTES, []), agent, models, channels)
+            top.refuse(f"{name} is no table", value=name, remedy=f"write it as [{name}]")
+    if "agent" not in told:
+        remedy = "add [agent] with base_url and model, or with run"
+        top.refuse("there is no [agent], so that nobody would answer", value="agent", remedy=remedy)
+    agent = source.read("agent", told["agent"], AgentConfig)
+    models = _models(source, told["agent"], told.get("agents", {}))
+    rules = _rules(source, told.get("gateway", {}))
+    platforms = _platforms(source, told.get("platforms", {}))
+    routes = _routes(source, told.get(_ROUTES, []), agent, models, platforms)
     others = {one.agent for one in routes if one.agent and one.agent not in models}
-    named = {one: _of_mail_room(one) for one in others if not is_person(one)}
-    programs = frozenset(others) | (frozenset() if agent.run is None else {None})
-    gateway = replace(
-        _gateway(source, routes, rules, channels, programs),
-        models={None: tuple(agent.models), **{name: tuple(one.models) for name, one in models.items()}},
-        own_models={name: one.model for name, one in ((None, agent), *models.items()) if one.model},
+    by_name = ((None, agent), *models.items())
+    gateway = GatewayConfig(
+        **{name: getattr(rules, name) for name in rules.__struct_fields__},
+        platforms=platforms,
+        routes=routes,
+        programs=frozenset(others) | (frozenset() if agent.run is None else {None}),
+        models={name: tuple(one.models) for name, one in by_name},
+        own_models={name: one.model for name, one in by_name if one.model},
         speaks=agent.speech_url is not None,
+        state_dir=source.state_dir,
     )
+    named = {one: _of_mail_room(one) for one in others if not is_person(one)}
     return GatewayFile(path=file, agent=agent, gateway=gateway, others={**models, **named})
+
+
+def _rules(source: _Source, told: object) -> GatewayRules:
+    rules, known = source.read("gateway", told, GatewayRules), {one.name for one in COMMANDS}
+    for name in rules.command_roles:
+        if name not in known:
+            source.place("gateway.command_roles").refuse(
+                f"no command is called {name!r}",
+                value=name,
+                remedy=f"correct or remove {name}: the commands are {', '.join(sorted(known))}",
+            )
+    return rules
 
 
 def _models(
     source: _Source, default: Mapping[str, Any], told: Mapping[str, Any]
 ) -> Mapping[str, AgentConfig]:
     """Return the gateway's other models; what is left out is as in `[agent]`, a key only for its endpoint."""
-    table = source.table("agents")
+    table = source.place("agents")
     found: dict[str, AgentConfig] = {}
     for key, rest in told.items():
         name = str(key)
@@ -186,24 +249,15 @@ def _models(
         left |= {"models"} if own else set()
         left |= {"context_window"} if "model" in rest else set()
         kept = {key: value for key, value in default.items() if key not in left}
-        found[name] = replace(_agent(source, {**kept, **rest}, inner), agent_id=name)
+        agent = source.read(inner.name, {**kept, **rest}, AgentConfig)
+        found[name] = structs.replace(agent, agent_id=name)
     return found
 
 
 def _of_mail_room(address: str) -> AgentConfig:
     """Return an agent that answers by its own runner."""
     name, _, project = address.partition("@")
-    return AgentConfig(
-        base_url="",
-        model="",
-        run=(project, name),
-        agent_id=address,
-        instructions="",
-        max_rounds=0,
-        max_run=timedelta(0),
-        context_window=None,
-        silence=timedelta(0),
-    )
+    return AgentConfig(run=(project, name), agent_id=address)
 
 
 def _routes(
@@ -211,53 +265,57 @@ def _routes(
     told: object,
     agent: AgentConfig,
     models: Mapping[str, AgentConfig],
-    channels: Mapping[Platform, _Channel],
+    platforms: Mapping[Platform, PlatformConfig],
 ) -> tuple[Route, ...]:
     if not isinstance(told, list) or not all(isinstance(one, dict) for one in told):
-        source.table("").refuse("routes are no tables", value=_ROUTES, remedy="write each as [[routes]]")
+        source.place("").refuse("routes are no tables", value=_ROUTES, remedy="write each as [[routes]]")
+    connected = [platform for platform, one in platforms.items() if one.enabled]
     routes = []
     for number, one in enumerate(told, start=1):
-        table = source.table(f"routes, rule {number}")
-        read = _checked(table, RouteTable, one)
-        for platform in read.platform:
-            if platform not in channels or not channels[platform].config.enabled:
+        table = source.place(f"routes, rule {number}")
+        route = read_table(table, one, Route, source.environment)
+        if route.agent is None:
+            table.refuse("agent is missing", value="agent", remedy="add agent")
+        if (route.chat or route.thread or route.sender) and not route.platform:
+            table.refuse("name the platform whose ids chat, thread and sender are", remedy="add platform")
+        for platform in route.platform:
+            if platform not in connected:
                 table.refuse(
                     f"it matches nothing: {platform.value} is not connected",
                     value=platform.value,
                     remedy=f"add [platforms.{platform.value}], or remove the rule",
                 )
-        if is_person(read.agent):
-            _check_person(table, read, channels)
-        conditions = {name: tuple(map(str, getattr(read, name))) for name in CONDITIONS}
-        routes.append(Route(agent=_named(table, read.agent, agent, models), **conditions))
+        if is_person(route.agent):
+            _check_person(table, route.agent, route, connected)
+        routes.append(structs.replace(route, agent=_named(table, route.agent, agent, models)))
     try:
         check_routes(routes)
     except ConfigError as error:
-        source.table(_ROUTES).refuse(error.message, value=error.value, remedy=error.remedy)
+        source.place(_ROUTES).refuse(error.message, value=error.value, remedy=error.remedy)
     return tuple(routes)
 
 
-def _check_person(table: Table, read: RouteTable, channels: Mapping[Platform, _Channel]) -> None:
+def _check_person(table: TableName, person: str, route: Route, connected: Sequence[Platform]) -> None:
     """Refuse a route to a person whose answer could not come where it is asked for."""
-    if not RULE.fullmatch(read.agent.removeprefix(PERSON)):
+    if not RULE.fullmatch(person.removeprefix(PERSON)):
         table.refuse(
-            f"{read.agent!r} names nobody",
-            value=read.agent,
+            f"{person!r} names nobody",
+            value=person,
             remedy='write agent = "human:name", as `postroom people` lists them',
         )
-    if read.thread:
-        told = f"{read.agent} answers in a chat, and in none of its threads"
-        table.refuse(told, value=read.agent, remedy="leave thread out")
-    for platform in read.platform or (one for one, channel in channels.items() if channel.config.enabled):
+    if route.thread:
+        told = f"{person} answers in a chat, and in none of its threads"
+        table.refuse(told, value=person, remedy="leave thread out")
+    for platform in route.platform or connected:
         if platform in ANSWER_ONLY:
             table.refuse(
-                f"{read.agent} cannot answer over {platform.value}, whose callers wait for their answer",
+                f"{person} cannot answer over {platform.value}, whose callers wait for their answer",
                 value=platform.value,
                 remedy="name the other platforms in the rule",
             )
 
 
-def _named(table: Table, name: str, agent: AgentConfig, models: Mapping[str, AgentConfig]) -> str | None:
+def _named(table: TableName, name: str, agent: AgentConfig, models: Mapping[str, AgentConfig]) -> str | None:
     """Return which agent a route names; None for that of `[agent]`."""
     if name in (DEFAULT_AGENT, agent.agent_id):
         return None
@@ -275,168 +333,36 @@ def _named(table: Table, name: str, agent: AgentConfig, models: Mapping[str, Age
     return name
 
 
-def _read(file: Path, *, required: bool) -> dict[str, Any] | None:
-    try:
-        with file.open("rb") as stream:
-            content = stream.read(_LARGEST + 1)
-        if len(content) > _LARGEST:
-            raise _unreadable(file, f"it is larger than {_LARGEST} bytes")
-        return tomllib.loads(content.decode("utf-8"))
-    except FileNotFoundError as error:
-        if required:
-            raise _unreadable(file, "it is not there") from error
-        return None
-    except OSError as error:
-        raise _unreadable(file, error.strerror or type(error).__name__) from error
-    except tomllib.TOMLDecodeError as error:
-        raise _unreadable(file, f"not TOML: {error}") from error
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise _unreadable(file, f"not TOML: {type(error).__name__}") from error
-
-
-def _unreadable(file: Path, reason: str) -> ConfigError:
-    return ConfigError(
-        f"the gateway's file {file} cannot be read: {reason}",
-        value=str(file),
-        remedy="correct it, or take it away: without it the server runs with no chats",
-    )
-
-
-def _agent(source: _Source, told: dict[str, Any] | None, table: Table | None = None) -> AgentConfig:
-    table = table or source.table("agent")
-    if told is None:
-        source.table("").refuse(
-            "there is no [agent], so that nobody would answer",
-            value="agent",
-            remedy="add [agent] with base_url and model, or with run",
-        )
-    rest = dict(told)
-    key = take_secret(table, rest, "api_key", source.environment)
-    transcription_key = take_secret(table, rest, "transcription_key", source.environment)
-    speech_key = take_secret(table, rest, "speech_key", source.environment)
-    secrets = secret_names(["api_key", "transcription_key", "speech_key"])
-    read = _checked(table, AgentTable, rest, also=secrets)
-    run = _run(table, read)
-    return AgentConfig(
-        base_url=read.base_url or "",
-        model=read.model or "",
-        run=run,
-        agent_id=read.id,
-        instructions=read.instructions,
-        max_rounds=read.max_rounds,
-        max_run=read.max_run,
-        context_window=read.context_window,
-        silence=read.silence,
-        send_files=read.send_files,
-        api_key=key,
-        transcription_url=read.transcription_url,
-        transcription_model=read.transcription_model,
-        transcription_key=transcription_key,
-        speech_url=read.speech_url,
-        speech_model=read.speech_model,
-        speech_voice=read.speech_voice,
-        speech_key=speech_key,
-        models={name: (one.input_price, one.output_price) for name, one in read.models.items()},
-    )
-
-
-def _run(table: Table, read: AgentTable) -> tuple[str, str] | None:
-    """Return project and name of the agent that answers; None when that is a model."""
-    told = {"base_url": read.base_url, "model": read.model}
-    if read.run is None:
-        for missing in (name for name, value in told.items() if value is None):
-            table.refuse(f"{missing} is missing", value=missing, remedy=f"add {missing}, or run alone")
-        return None
-    if any(value is not None for value in told.values()):
-        table.refuse("names a model and an agent", value=read.run, remedy="leave one of them out")
-    name, at, project = read.run.partition("@")
-    if not (name.strip() and at and project.strip()):
-        table.refuse(
-            "run names no agent",
-            value=read.run,
-            remedy='write run = "name@project", the project by slug or path',
-        )
-    return project, name
-
-
-def _gateway(
-    source: _Source,
-    routes: tuple[Route, ...],
-    rules: GatewayTable,
-    channels: Mapping[Platform, _Channel],
-    programs: frozenset[str | None],
-) -> GatewayConfig:
-    told = {platform: one.told for platform, one in channels.items()}
-    busy = BusyConfig(
-        mode=rules.busy.mode,
-        max_waiting=rules.busy.max_waiting,
-        by_platform={platform: one.busy for platform, one in told.items() if one.busy is not None},
-    )
-    return GatewayConfig(
-        platforms={platform: one.config for platform, one in channels.items()},
-        default_reset_policy=rules.reset.policy(),
-        reset_by_type={name: one.policy() for name, one in rules.reset_by_type.items()},
-        reset_by_platform={name: one.reset.policy() for name, one in told.items() if one.reset is not None},
-        chats={
-            (name, chat): rules.rules() for name, one in told.items() for chat, rules in one.chats.items()
-        },
-        programs=programs,
-        group_sessions_per_user=rules.group_sessions_per_user,
-        thread_sessions_per_user=rules.thread_sessions_per_user,
-        busy=busy,
-        streaming=rules.streaming.config(),
-        delivery=rules.delivery.config(),
-        pairing=rules.pairing.rules(),
-        unauthorized_dm_behavior=rules.unauthorized_dm_behavior,
-        command_roles=dict(rules.command_roles),
-        max_message_age=rules.max_message_age,
-        keep_messages=rules.keep_messages,
-        max_media_bytes=rules.max_media_bytes,
-        max_media_bytes_by_kind={str(kind): most for kind, most in rules.max_media_bytes_by_kind.items()},
-        scan_command=tuple(rules.scan_command),
-        drain=rules.drain,
-        show_cost=rules.show_cost,
-        routes=routes,
-        group_context=rules.group_context,
-        state_dir=source.state_dir,
-    )
-
-
-def _channels(source: _Source, told: Mapping[str, Any]) -> Mapping[Platform, _Channel]:
-    known = [platform.value for platform in PLATFORMS]
-    _check_names(source.table("platforms"), told, known)
-    found = {Platform(name): _channel(source, Platform(name), rest) for name, rest in told.items()}
-    if not any(one.config.enabled for one in found.values()):
-        source.table("").refuse(
+def _platforms(source: _Source, told: Mapping[str, Any]) -> Mapping[Platform, PlatformConfig]:
+    known = [platform.value for platform in ADAPTERS]
+    check_names(source.place("platforms"), told, known)
+    found = {Platform(name): _platform(source, Platform(name), rest) for name, rest in told.items()}
+    if not any(one.enabled for one in found.values()):
+        source.place("").refuse(
             "no platform is enabled, so that nobody could write",
             value="platforms",
             remedy=f"add [platforms.<name>], of {', '.join(known)}; or take the file away",
         )
-    return MappingProxyType(found)
+    return found
 
 
-def _channel(source: _Source, platform: Platform, told: object) -> _Channel:
-    table, names = source.table(f"platforms.{platform.value}"), PLATFORMS[platform]
+def _platform(source: _Source, platform: Platform, told: object) -> PlatformConfig:
+    table, kind = source.place(f"platforms.{platform.value}"), adapter_of(platform).options
     if not isinstance(told, dict):
         table.refuse("it is no table", value=platform.value, remedy=f"write it as [{table.name}]")
     rest = _with_chats(table, _flat(table, told))
-    read = rest.get("enabled", True) is not False
-    secrets = {
-        name: take_secret(table, rest, name, source.environment, read=read)
-        for name in sorted(names.secret_names)
-    }
-    common = list(PlatformTable.model_fields)
-    _check_names(table, rest, [*common, *names.extras - names.secrets, *secret_names(names.secret_names)])
-    read_table = _checked(table, PlatformTable, {name: rest.pop(name) for name in common if name in rest})
-    for name in list(rest):
-        rest[name] = _extra(source, table, platform, name, rest[name], read=read)
-    rest |= {name: secrets[name] for name in names.secrets if secrets[name] is not None}
+    if rest.get("enabled") is False:  # it needs no secrets yet, and no values of its own
+        check_table(table, rest, kind)
+        common = PlatformConfig.__struct_fields__
+        return source.read(
+            table.name, {name: one for name, one in rest.items() if name in common}, PlatformConfig
+        )
     if platform is Platform.MATRIX:
         rest.setdefault("sync_file", str(source.state_dir / "matrix-sync.json"))
-    return _Channel(read_table, _platform(table, platform, read_table, names, secrets, rest))
+    return source.read(table.name, rest, kind)
 
 
-def _with_chats(table: Table, told: dict[str, Any]) -> dict[str, Any]:
+def _with_chats(table: TableName, told: dict[str, Any]) -> dict[str, Any]:
     """Return a channel's table with the busy modes of single chats where they stand now."""
     former = told.pop("busy_chats", None)
     if former is None:
@@ -450,32 +376,7 @@ def _with_chats(table: Table, told: dict[str, Any]) -> dict[str, Any]:
     return {**told, "chats": {**kept, **{chat: {**kept.get(chat, {}), **one} for chat, one in chats.items()}}}
 
 
-def _platform(
-    table: Table,
-    platform: Platform,
-    told: PlatformTable,
-    names: PlatformNames,
-    secrets: Mapping[str, str | None],
-    extra: Mapping[str, Json],
-) -> PlatformConfig:
-    main = {name: secrets[name] for name in ("token", "api_key")}
-    for name, stands_for in names.also.items():
-        if secrets[name] is not None and main[stands_for] is not None:
-            table.refuse(f"{name} and {stands_for} are the same here", value=name, remedy="keep one of them")
-        main[stands_for] = secrets[name] if main[stands_for] is None else main[stands_for]
-    home = told.home_channel
-    return PlatformConfig(
-        enabled=told.enabled,
-        token=main["token"],
-        api_key=main["api_key"],
-        home_channel=None if home is None else HomeChannel(platform=platform, **home.model_dump()),
-        allow=dict(told.allow),
-        reactions=told.reactions,
-        extra=dict(extra),
-    )
-
-
-def _flat(table: Table, told: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(table: TableName, told: Mapping[str, Any]) -> dict[str, Any]:
     """Return a table with what stands in its `extra` beside the rest."""
     rest = dict(told)
     extra = rest.pop("extra", {})
@@ -486,88 +387,3 @@ def _flat(table: Table, told: Mapping[str, Any]) -> dict[str, Any]:
             table.refuse(f"{name} is set twice", value=name, remedy="set it here, or in its extra")
         rest[name] = value
     return rest
-
-
-def _extra(source: _Source, table: Table, platform: Platform, name: str, value: Any, *, read: bool) -> Json:
-    """Return a value of a platform's own as its adapter takes it: paths absolute, secrets read."""
-    if name in PLATFORMS[platform].files and isinstance(value, str) and value:
-        return str(places.absolute(value, source.environment, base=source.file.parent))
-    inner = NESTED_SECRETS.get((platform, name))
-    if inner is not None:
-        return _nested(source, table.within(name), inner, value, read=read)
-    if name == "proxy" and isinstance(value, str) and "@" in value:
-        table.refuse(
-            "a password stands in the proxy's address", value=name, remedy="name a proxy that asks for none"
-        )
-    return value
-
-
-def _nested(source: _Source, table: Table, names: frozenset[str], told: Any, *, read: bool) -> Json:
-    """Return a table of tables with the secrets of each read; one that is a secret alone becomes that."""
-    if not isinstance(told, dict):
-        table.refuse("it is no table", value=table.name, remedy=f"write [{table.name}.<name>]")
-    found: dict[str, Json] = {}
-    for key, one in told.items():
-        inner = table.within(key)
-        ways = secret_names(sorted(names))
-        if not isinstance(one, dict):
-            inner.refuse("it is no table", value=key, remedy=f"write [{inner.name}] with {ways[0]}")
-        rest = dict(one)
-        secrets = {name: take_secret(inner, rest, name, source.environment, read=read) for name in names}
-        kept = {name: secret for name, secret in secrets.items() if secret is not None}
-        if names == {"token"}:
-            _check_names(inner, rest, ways)
-            found[key] = kept.get("token", "")
-        else:
-            found[key] = rest | kept
-    return found
-
-
-def _checked(table: Table, model: type[T], told: Mapping[str, Any], *, also: Iterable[str] = ()) -> T:
-    _check_deep(table, model, told, also)
-    try:
-        return model(**told)
-    except ValidationError as error:
-        first = error.errors()[0]
-        *within, name = [str(part) for part in first["loc"] if part != "[key]"] or [""]
-        for part in within:
-            table = table.within(part)
-        reason = first["msg"].removeprefix("Value error, ")
-        reason = reason[:1].lower() + reason[1:]
-        if first["type"] == "missing":
-            table.refuse(f"{name} is missing", value=name, remedy=f"add {name}")
-        shown = _PASSWORD.sub("://***@", redact(str(first.get("input"))))[:200]
-        table.refuse(f"{name} is {shown!r}: {reason}", value=shown, remedy=f"correct or remove {name}")
-
-
-def _check_deep(table: Table, model: type[BaseModel], told: Mapping[str, Any], also: Iterable[str]) -> None:
-    """Refuse names that are not known, in the tables within this one too."""
-    _check_names(table, told, [*model.model_fields, *also])
-    for name, value in told.items():
-        if not isinstance(value, dict):
-            continue
-        kind, is_many = _table_of(model.model_fields[name].annotation)
-        within = table.within(name)
-        tables = [(within.within(key), one) for key, one in value.items()] if is_many else [(within, value)]
-        for inner, one in tables:
-            if kind is not None and isinstance(one, dict):
-                _check_deep(inner, kind, one, ())
-
-
-def _table_of(annotation: object) -> tuple[type[BaseModel] | None, bool]:
-    """Return what a field's table is, and whether it holds several of that by name."""
-    kinds = get_args(annotation) or (annotation,)
-    models = (one for one in kinds if isinstance(one, type) and issubclass(one, BaseModel))
-    return next(models, None), get_origin(annotation) is dict
-
-
-def _check_names(table: Table, told: Mapping[str, Any], known: Iterable[str]) -> None:
-    names = list(known)
-    for name in told:
-        if name not in names:
-            near = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
-            table.refuse(
-                f"no setting is called {name[:100]!r}",
-                value=name[:100],
-                remedy=f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(names))}",
-            )

@@ -9,42 +9,21 @@ What stands where the name of a variable or file belongs is not shown either: it
 import os
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from postroom.app import places
-from postroom.contracts.errors import ConfigError
+from postroom.contracts.tables import Secret
+from postroom.toml_files import TableName
 
 SUFFIXES: Final = ("_env", "_file")
 _LARGEST: Final = 16 * 1024
 _SHARED: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table of a file, to be named when something in it is wrong."""
-
-    file: Path
-    name: str
-
-    def within(self, name: str) -> "Table":
-        """Return a table within this one."""
-        return Table(self.file, f"{self.name}.{name}" if self.name else name)
-
-    def refuse(self, what: str, *, value: object = None, remedy: str) -> NoReturn:
-        """Say that something in it is wrong.
-
-        Raises:
-            ConfigError: always.
-        """
-        where = f"{self.file} [{self.name}]" if self.name else f"{self.file}"
-        raise ConfigError(f"{where}: {what}", value=value, remedy=remedy)
-
-
 def take_secret(
-    table: Table, told: dict[str, object], name: str, environment: Mapping[str, str], *, read: bool = True
-) -> str | None:
+    table: TableName, told: dict[str, object], name: str, environment: Mapping[str, str], *, read: bool = True
+) -> Secret | None:
     """Take a secret's names out of a table and return the secret; None when it names none.
 
     Without `read` the names are checked and taken out, and nothing is looked up.
@@ -64,10 +43,10 @@ def take_secret(
         table.refuse(f"{by_env} and {by_file} are both set", value=name, remedy="keep one of them")
     for way, look in ((by_env, _from_environment), (by_file, _from_file)):
         if way in told:
-            place = told.pop(way)
-            if not isinstance(place, str) or not place.strip() or "\0" in place:
+            named = told.pop(way)
+            if not isinstance(named, str) or not named.strip() or "\0" in named:
                 table.refuse(f"{way} is no text", value=way, remedy=f"give {way} as text, within quotes")
-            return look(table, way, place, environment) if read else ""
+            return look(table, way, named, environment) if read else Secret()
     return None
 
 
@@ -76,7 +55,7 @@ def secret_names(names: Iterable[str]) -> list[str]:
     return [f"{name}{suffix}" for name in names for suffix in SUFFIXES]
 
 
-def _from_environment(table: Table, way: str, name: str, environment: Mapping[str, str]) -> str:
+def _from_environment(table: TableName, way: str, name: str, environment: Mapping[str, str]) -> Secret:
     if name.startswith(places.PREFIX):
         table.refuse(
             f"{way} names a variable that begins with {places.PREFIX}, which are settings of the server",
@@ -93,7 +72,7 @@ def _from_environment(table: Table, way: str, name: str, environment: Mapping[st
     return _one_line(table, way, found)
 
 
-def _from_file(table: Table, way: str, name: str, environment: Mapping[str, str]) -> str:
+def _from_file(table: TableName, way: str, name: str, environment: Mapping[str, str]) -> Secret:
     path = places.absolute(name, environment, base=table.file.parent)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -119,16 +98,16 @@ def _from_file(table: Table, way: str, name: str, environment: Mapping[str, str]
     return _one_line(table, way, text)
 
 
-def _one_line(table: Table, way: str, text: str) -> str:
+def _one_line(table: TableName, way: str, text: str) -> Secret:
     secret = text.strip("\r\n")
     if not secret.isprintable():
         table.refuse(
             f"what {way} leads to is not one line of text", value=way, remedy="write the secret as one line"
         )
-    return secret
+    return Secret(secret)
 
 
-def _check_private(table: Table, way: str, path: Path, found: os.stat_result) -> None:
+def _check_private(table: TableName, way: str, path: Path, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
         table.refuse(f"{path} is no file", value=str(path), remedy=f"let {way} name a file")
     if found.st_mode & _SHARED:

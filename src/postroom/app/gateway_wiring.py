@@ -5,7 +5,6 @@ stop: nothing new is taken, runs and answers get their time
 """
 
 import asyncio
-import importlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
@@ -20,7 +19,6 @@ from starlette.routing import BaseRoute, Mount, Route
 from postroom.app.config import Settings
 from postroom.app.gateway_answering import Missing, Named, answering
 from postroom.app.gateway_config import AgentConfig, GatewayFile
-from postroom.app.gateway_platforms import PLATFORMS
 from postroom.concurrency import SystemTimer
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
@@ -38,6 +36,7 @@ from postroom.gateway.delivery import MailOutbox
 from postroom.gateway.files import ChatFiles
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.metrics import GatewayMetrics
+from postroom.gateway.platforms import adapter_of
 from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.platforms.http_adapter import HttpAdapter
 from postroom.gateway.replies import ChatEffects, agent_on
@@ -78,7 +77,7 @@ class ChatAgents(SeveralExecutors):
                 self._clients.append(make_model(agent, clock=clock))
                 models[agent.agent_id] = _resolved(agent, self._clients[-1])
             elif agents is None:
-                raise ConfigError("agents of the mail room are not run here", value=agent.agent_id)
+                raise ConfigError("this server executes no agents of the mail room", value=agent.agent_id)
         self._models = AgentRuntime(MapResolver(models), clock=clock, timer=timer) if models else None
         self._agents = agents
 
@@ -132,7 +131,7 @@ class ChatAgents(SeveralExecutors):
         executor = None if agent is None else self._models if agent.run is None else self._agents
         if executor is None:
             name = agent_on(thread_id)
-            raise AgentNotFound(f"{name} answers no chats here any more", value=name)
+            raise AgentNotFound(f"{name} no longer answers chats here", value=name)
         return executor
 
 
@@ -327,7 +326,7 @@ class ChatService:
             for route in routes:
                 if self._others is not None and isinstance(route, Route):
                     route.app = PassedOn(route.app, self._others, partial(self._elsewhere, adapter))
-            (at_root if PLATFORMS[adapter.platform].at_root else below).extend(routes)
+            (at_root if adapter.at_root else below).extend(routes)
         return [*at_root, *([Mount(CHANNELS, routes=below)] if below else [])]
 
 
@@ -352,13 +351,12 @@ def open_paths(adapters: Sequence[BasePlatformAdapter]) -> tuple[OpenPath, ...]:
     """Return the addresses that these channels guard themselves, and how much may be sent there."""
     found: dict[str, OpenPath] = {}
     for adapter in adapters:
-        names = PLATFORMS[adapter.platform]
-        base = "" if names.at_root else CHANNELS
+        base = "" if adapter.at_root else CHANNELS
         for route in adapter.routes():
             if isinstance(route, Route):
                 path = f"{base}/{route.path.split('/')[1]}"
                 too_large = adapter.too_large if isinstance(adapter, HttpAdapter) else None
-                found[path] = OpenPath(path=path, limit=names.largest_body, too_large=too_large)
+                found[path] = OpenPath(path=path, limit=adapter.largest_body, too_large=too_large)
     return tuple(found[path] for path in sorted(found))
 
 
@@ -375,15 +373,13 @@ def _adapters(told: GatewayFile, clock: Clock, timer: Timer) -> tuple[BasePlatfo
 def make_adapter(
     file: Path, platform: Platform, config: PlatformConfig, *, clock: Clock, timer: Timer
 ) -> BasePlatformAdapter:
-    """Make a platform's adapter; its module is loaded here and no earlier.
+    """Make a platform's adapter.
 
     Raises:
         ConfigError: it cannot be made of this.
     """
-    names = PLATFORMS[platform]
-    kind: type[BasePlatformAdapter] = getattr(importlib.import_module(names.module), names.adapter)
     try:
-        return kind(config, clock=clock, timer=timer)
+        return adapter_of(platform)(config, clock=clock, timer=timer)
     except ConfigError as error:
         told = f"{file} [platforms.{platform.value}]: {error.message}"
         raise ConfigError(told, value=error.value, remedy=error.remedy) from error
@@ -470,7 +466,7 @@ def _resolved(agent: AgentConfig, model: OpenAICompatibleModel) -> ResolvedAgent
         wall_timeout_ms=milliseconds(agent.max_run),
         context_window=agent.context_window,
         commits_calls=agent.send_files,
-        prices=agent.models,
+        prices={name: (one.input_price, one.output_price) for name, one in agent.models.items()},
     )
     return ResolvedAgent(spec=spec, model=model, tools=(SendFileTool(),) if agent.send_files else ())
 
@@ -479,7 +475,7 @@ def _check_paths(file: Path, taken: Sequence[OpenPath], mcp_path: str) -> None:
     for one in taken:
         if f"{mcp_path}/".startswith(f"{one.path}/"):
             raise ConfigError(
-                f"{file}: a channel answers below {one.path}, where the MCP endpoint is",
+                f"{file}: the channel's path {one.path} contains the path of the MCP endpoint",
                 value=mcp_path,
                 remedy="set mcp_path to another path, such as /mcp",
             )
@@ -491,7 +487,7 @@ def _private_folder(folder: Path) -> None:
         folder.chmod(0o700)
     except OSError as error:
         raise ConfigError(
-            f"the folder {folder} cannot be made or kept private: {error.strerror}",
+            f"the folder {folder} cannot be created or made private: {error.strerror}",
             value=str(folder),
-            remedy="give the server's user the data folder",
+            remedy="give the data folder to the server's user",
         ) from error

@@ -2,6 +2,12 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
+
+from postroom.contracts.clock import milliseconds
+from postroom.contracts.durations import duration_of
+from postroom.contracts.records import Meta, field
+from postroom.contracts.tables import Table
 
 MAX_PEOPLE = 200
 """No listing returns more than this at once."""
@@ -46,13 +52,15 @@ class PairingRequest:
     expires_at: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairingRules:
-    """How often strangers may ask, and how often a code may be guessed wrong; milliseconds."""
+_Milliseconds = Annotated[int, Meta(extra={"read": lambda value: milliseconds(duration_of(value))})]
 
-    code_ms: int = 3_600_000
-    ask_again_ms: int = 600_000
-    most_open: int = 3
+
+class PairingRules(Table, frozen=True, kw_only=True):
+    """How often strangers may ask to be let in, and how often a code may be guessed wrong."""
+
+    code_ms: _Milliseconds = field(default=3_600_000, name="code")
+    ask_again_ms: _Milliseconds = field(default=600_000, name="ask_again")
+    most_open: Annotated[int, Meta(ge=1, le=1_000)] = 3
     """Requests that wait on one platform at once."""
-    most_wrong: int = 5
-    locked_ms: int = 3_600_000
+    most_wrong: Annotated[int, Meta(ge=1, le=100)] = 5
+    locked_ms: _Milliseconds = field(default=3_600_000, name="locked")

@@ -106,6 +106,34 @@ class Recipient(Record, frozen=True, kw_only=True):
     """Who told the recipient that the message is there: hook, watch, runner."""
 
 
+class AddressedAgent(Record, frozen=True, kw_only=True):
+    """An agent with its project and its runner."""
+
+    project: Project
+    agent: Agent
+    runner: str | None
+    """The runner as JSON; None: postroom does not run the agent."""
+
+
+class Received(Record, frozen=True, kw_only=True):
+    """A delivery of a message to one agent, and the run that has the message."""
+
+    message_id: int
+    project_id: int
+    thread_id: str
+    kind: RecipientKind
+    read_at: int | None
+    recalled_at: int | None
+    run_id: str | None
+    """The newest run of the agent that was given the message; None: no run was."""
+    delivered_at: int | None
+    """When that run was given the message."""
+    ended_at: int | None
+    """When that run ended; None while it has not."""
+    answer_of: str | None
+    """The run whose answer the message is; None: an agent or a person wrote it."""
+
+
 class InboxEntry(Record, frozen=True, kw_only=True):
     """A message as one recipient sees it."""
 

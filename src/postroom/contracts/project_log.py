@@ -7,9 +7,9 @@ question is in it, so that a message that is recalled is recalled here too.
 What concerns agents of two projects is told in the log of each.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol, get_args
+from typing import Final, Literal, get_args
 
 from postroom.contracts.choices import ContactStatus
 
@@ -94,32 +94,3 @@ class LogBounds:
 
     oldest: int
     newest: int
-
-
-class ProjectLogReads(Protocol):
-    """Look-ups in the logs of projects."""
-
-    def project_events(
-        self, project_id: int, *, after: int, limit: int, kinds: Sequence[EventKind] = ()
-    ) -> list[ProjectEvent]:
-        """Return entries after a sequence number, oldest first; those of some kinds, or of all."""
-        ...
-
-    def log_bounds(self, project_id: int) -> LogBounds:
-        """Return what a project's log holds."""
-        ...
-
-    def messages_of(self, agent_id: int, message_ids: Sequence[int]) -> tuple[set[int], set[int]]:
-        """Return which of these messages the agent wrote, and which of them came to it."""
-        ...
-
-
-class ProjectLogWrites(ProjectLogReads, Protocol):
-    """Changes of them, beside those that every other change makes."""
-
-    def trim_log(self, project_id: int, *, keep: int, limit: int) -> int:
-        """Forget the oldest entries beyond the newest `keep` (1 or more), at most `limit`; return how many.
-
-        Numbers go on where they were, and `oldest` says what is gone.
-        """
-        ...

@@ -8,6 +8,7 @@ import dataclasses
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import Meta as Meta
 from msgspec import field as field
 
 R = TypeVar("R")

@@ -7,7 +7,6 @@ days, or it holds them: what is held is never deleted. Which messages go is deci
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,45 +54,3 @@ class OldMessages:
     """Those of every thread and topic."""
     with_awaited: bool = False
     """Also what somebody has yet to read or to acknowledge."""
-
-
-class RetentionReads(Protocol):
-    """What is asked before messages are deleted."""
-
-    def old_messages(
-        self, project_id: int, sought: OldMessages, *, after: int, limit: int
-    ) -> tuple[list[int], int | None]:
-        """Look at the next `limit` messages of a project behind `after`; return those that may go, by id.
-
-        And which message was the last that was looked at; None when there is none behind it.
-        """
-        ...
-
-    def aged_messages_of(self, project_id: int, ids: Sequence[int]) -> list[AgedMessage]:
-        """Return what decides about these messages, by id; none of another project."""
-        ...
-
-    def aged_messages(self, project_id: int, *, after: int, limit: int) -> list[AgedMessage]:
-        """Return what decides about messages of a project, by id, those after `after`."""
-        ...
-
-    def attached_in(self, project_id: int, hashes: Sequence[str]) -> set[str]:
-        """Return which of these contents are attached to a message of a project."""
-        ...
-
-
-class RetentionWrites(RetentionReads, Protocol):
-    """What deletes."""
-
-    def lock_readers(self, project_id: int, message_ids: Sequence[int]) -> None:
-        """Keep others out of a project and of those of its messages' readers; first, and all at once."""
-        ...
-
-    def delete_messages(self, project_id: int, message_ids: Sequence[int], *, now: int) -> list[int]:
-        """Delete messages of a project with all that is kept of them; return those that were there.
-
-        Whose readers are locked. Inboxes say up to which number something is gone, and the logs of the
-        projects tell of it in one entry each. Numbers are never given out again. Attachments go with the last
-        message or file that refers to them.
-        """
-        ...

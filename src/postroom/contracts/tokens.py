@@ -1,9 +1,8 @@
 """Named tokens: what each lets its holder do, where, and until when. Of the token only the hash is kept."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol, get_args
+from typing import Final, Literal, get_args
 
 from postroom.contracts.errors import InsufficientScope, NotPermitted
 
@@ -11,7 +10,7 @@ Scope = Literal["mail:read", "mail:send", "reserve", "run", "admin"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 ADMIN: Final[frozenset[Scope]] = frozenset({"admin"})
 
-UNBOUND: Final = "use a token that is bound to no project, or the server's own"
+UNBOUND: Final = "use a token that is not bound to a project, or the server's own token"
 TOKEN_PREFIX: Final = "prt_"  # noqa: S105 - what every token of this kind begins with
 RUN_PREFIX: Final = "prr_"
 """What the token of a run begins with."""
@@ -89,59 +88,11 @@ class Grant:
             )
         if self.project_id is not None and not is_of_one_project:
             raise NotPermitted(
-                f"{what} is not about one project, and the token `{self.name}` is bound to one",
+                f"{what} concerns more than one project, and the token `{self.name}` is bound to one project",
                 remedy=UNBOUND,
             )
         if self.project_id is not None and slug is not None and slug != self.project_slug:
             raise NotPermitted(
                 f"the token `{self.name}` is bound to the project {self.project_slug}",
-                remedy=f"ask for what is in it, such as mail://project/{self.project_slug}",
+                remedy=f"read resources of this project, such as mail://project/{self.project_slug}",
             )
-
-
-class TokenReads(Protocol):
-    """Look-ups of named tokens."""
-
-    def token(self, token_id: str) -> KeptToken | None:
-        """Return the token with this id."""
-        ...
-
-    def tokens_named(self, name: str) -> list[KeptToken]:
-        """Return every token that has or had this name, oldest first."""
-        ...
-
-    def tokens(self, *, limit: int, after: str = "") -> list[KeptToken]:
-        """Return tokens by id, those after `after`."""
-        ...
-
-    def is_session_ended(self, hashed: str) -> bool:
-        """Return whether a session of the pages was logged out; it is known by its hash."""
-        ...
-
-
-class TokenWrites(TokenReads, Protocol):
-    """Changes of them."""
-
-    def put_token(self, token: KeptToken) -> None:
-        """Store a token, or replace the one with its id.
-
-        Raises:
-            StoreError: another current one has its name, another one its hash, or there is no such project.
-        """
-        ...
-
-    def put_login_code(self, hashed: str, *, ends_at: int, most: int) -> None:
-        """Keep a code that logs in once, by its hash; of more than `most` those that end first go."""
-        ...
-
-    def take_login_code(self, hashed: str) -> int | None:
-        """Remove a code and return when it ends, or would have ended; None where there is none."""
-        ...
-
-    def end_session(self, hashed: str, *, ends_at: int) -> None:
-        """Note that a session of the pages was logged out, until it would have ended anyway."""
-        ...
-
-    def note_token_uses(self, uses: Mapping[str, int]) -> None:
-        """Note by id when tokens were last used; an earlier instant and an unknown id change nothing."""
-        ...

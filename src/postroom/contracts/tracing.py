@@ -4,7 +4,7 @@ What names a place in a trace is one line of text, the W3C `traceparent`. It is 
 so that what follows from them goes on in the same trace. No span holds anything that somebody wrote.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -96,27 +96,3 @@ class NoTracing:
 
 _UNWATCHED: Final = _Unwatched()
 OFF: Final = NoTracing()
-
-
-class TraceReads(Protocol):
-    """Look-ups of the places in traces that are kept."""
-
-    def traces(self, names: Sequence[str]) -> Mapping[str, str]:
-        """Return what is kept under these names; a name without any is not there."""
-        ...
-
-
-class TraceWrites(TraceReads, Protocol):
-    """Changes of them."""
-
-    def put_trace(self, name: str, traceparent: str) -> None:
-        """Keep a place in a trace, or replace it.
-
-        Raises:
-            StoreError: it is no traceparent, for it has another length.
-        """
-        ...
-
-    def drop_traces(self, names: Sequence[str]) -> None:
-        """Forget the places of what is gone."""
-        ...

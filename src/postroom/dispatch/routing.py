@@ -106,7 +106,7 @@ class ExecutorsByThread(SeveralExecutors):
         thread_id = activation.thread_id
         executor = self._route(thread_id)
         if executor is None:
-            raise AgentNotFound(f"nothing here runs thread {thread_id!r}", value=thread_id)
+            raise AgentNotFound(f"no executor here runs thread {thread_id!r}", value=thread_id)
         return executor
 
     def each(self) -> Iterator[RunDispatchExecutor]:
@@ -133,7 +133,7 @@ class ExecutorsByThread(SeveralExecutors):
         return next((executor for prefix, executor in routes if thread_id.startswith(prefix)), None)
 
 
-class JoinedEffects:
+class JoinedEffects(RunEffects):
     """The effects of several rooms; each looks at its own threads only."""
 
     def __init__(self, *parts: RunEffects) -> None:
@@ -143,9 +143,10 @@ class JoinedEffects:
         """Ask one more room what a run's end causes."""
         self._parts.append(part)
 
-    def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
-        """Let each room write what belongs to the beginning of a run; say whether one has."""
-        return any(part.begin(tx, run, messages) for part in self._parts)
+    def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> object | None:
+        """Let the first part that has rows for the start of the run write them; return its result."""
+        begun = (part.begin(tx, run, messages) for part in self._parts)
+        return next((one for one in begun if one is not None), None)
 
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
         """Let each room write what belongs to the end of a run."""

@@ -1,19 +1,18 @@
 """What the end of a run tells those who wait for it, and the waking of one that sleeps, in one change."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Final
 from weakref import WeakValueDictionary
 
 from postroom.contracts.accepting import Accept
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope
-from postroom.contracts.messages import Json, Message
-from postroom.contracts.outbox import OutboxDraft
+from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import Delivery, ThreadCommit
 from postroom.contracts.runs import OnTimeout, RunRecord, RunStatus, RunWaitingTicket
 from postroom.embedded.running import SLEEP
+from postroom.ports import RunEffects
 from postroom.stores.transaction import Transaction
 
 ENDED: Final = "RunEnded"
@@ -31,7 +30,7 @@ class Watch:
         """The run as its end was stored; None before that."""
 
 
-class Ends:
+class Ends(RunEffects):
     """Writes an event when a run has ended or waits, so that handles hear of it in every process.
 
     It also passes the ended run to the watches of this process, so that they need not read it.
@@ -48,10 +47,6 @@ class Ends:
         """Have everybody who waits look for themselves: no end is told any more."""
         for watch in list(self._watches.values()):
             watch.told.set()
-
-    def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
-        """Write nothing."""
-        return False
 
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
         """Write the event of a run that is done, or asks; one that goes on by itself is queued for then."""
@@ -84,16 +79,6 @@ class Ends:
             options=AppendOptions(writer_id=_WRITER, idempotency_key=key),
         )
         tx.events.append((draft,), ended_run=run)
-
-    def put_back(self, tx: Transaction, row: RunDispatch) -> None:
-        """Write nothing: the run goes on."""
-
-    def withdraw(self, tx: Transaction, run: RunRecord) -> None:
-        """Write nothing: its end is written."""
-
-    def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:
-        """Return nothing: there are no effects outside the database."""
-        return ()
 
     def stored(self, run: RunRecord) -> None:
         """Tell the watches of a run; they have to look themselves if it is not done."""

@@ -6,9 +6,10 @@ quiet                                   ─▶ of the chat, for everybody
 
 import asyncio
 import re
-from dataclasses import asdict
 from datetime import timedelta
 from typing import Final
+
+from msgspec import structs
 
 from postroom.contracts.chat import ChatSession
 from postroom.contracts.chat_people import PersonRole
@@ -55,7 +56,7 @@ class ChatSettings:
         if not name:
             return "\n".join([await self._line(one, session, source) for one in SETTINGS])
         if name not in SETTINGS:
-            return f"There is no setting {name[:40]!r}; there are {', '.join(SETTINGS)}."
+            return f"There is no setting {name[:40]!r}. Settings: {', '.join(SETTINGS)}."
         if not value:
             return await self._line(name, session, source)
         if not self.may_choose(name, source):
@@ -63,7 +64,7 @@ class ChatSettings:
         try:
             chosen = None if value.casefold() == _DEFAULT else await self._chosen(name, value, source)
         except ConfigError as error:
-            return f"Not taken: {error.message}; {error.remedy}."
+            return f"Rejected: {error.message}; {error.remedy}."
         if name == "quiet":
             await self._sessions.choose_quiet(source, chosen)
         else:
@@ -94,7 +95,7 @@ class ChatSettings:
             case "voice":
                 return self._voice_of(value.casefold(), source)
             case "model" if source.agent in self._config.programs:
-                raise _no_choice(value, "the agent that answers here is no model of the gateway")
+                raise _no_choice(value, "the agent of this chat is not a model of the gateway")
             case _ if len(value) > _LONGEST or not value.strip():
                 raise _no_choice(value, f"write at most {_LONGEST} characters")
             case _:
@@ -105,9 +106,9 @@ class ChatSettings:
         if value not in (VOICE_ON, VOICE_OFF):
             raise _no_choice(value, f"choose {VOICE_ON} or {VOICE_OFF}")
         if not self._config.speaks:
-            raise _no_choice(value, "the operator has set no speech endpoint (speech_url in [agent])")
+            raise _no_choice(value, "the operator has not set a speech endpoint (speech_url in [agent])")
         if source.platform in ANSWER_ONLY:
-            raise _no_choice(value, "this channel takes no files")
+            raise _no_choice(value, "this channel accepts no files")
         return value
 
     async def _line(self, name: str, session: ChatSession, source: SessionSource) -> str:
@@ -148,7 +149,7 @@ def _reset_of(value: str) -> Json:
         policy = SessionResetPolicy(mode=ResetMode.IDLE, idle_minutes=span // timedelta(minutes=1))
     if policy is None:
         raise _no_choice(value, "write none, daily 4 (the hour, 0 to 23) or idle 2h")
-    return {**asdict(policy), "mode": policy.mode.value}
+    return {**structs.asdict(policy), "mode": policy.mode.value}
 
 
 def _reset_in_words(policy: SessionResetPolicy) -> str:
@@ -166,4 +167,4 @@ def _reset_in_words(policy: SessionResetPolicy) -> str:
 
 
 def _no_choice(value: str, remedy: str) -> ConfigError:
-    return ConfigError(f"{value[:40]!r} is no choice here", value=value[:40], remedy=remedy)
+    return ConfigError(f"{value[:40]!r} is not a valid choice", value=value[:40], remedy=remedy)

@@ -1,19 +1,22 @@
-"""What the gateway is set to: platforms, sessions, what a busy session does with more, and who may write."""
+"""The configuration of the gateway. Its records are the tables of `gateway.toml`."""
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from fnmatch import translate
 from functools import lru_cache
 from pathlib import Path
+from typing import Annotated, Literal
 
 from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat_people import PairingRules, PersonRole
+from postroom.contracts.durations import duration_of
 from postroom.contracts.errors import ConfigError
-from postroom.contracts.messages import Json
+from postroom.contracts.records import Meta, field
+from postroom.contracts.tables import Duration, Secret, Table
+from postroom.gateway.group_talk import MOST_EARLIER
 from postroom.gateway.quiet import QuietHours
 from postroom.gateway.session import Platform, SessionSource, build_session_key
 
@@ -32,6 +35,64 @@ CONDITIONS = ("platform", "chat", "thread", "type", "sender", "mention", "patter
 """What a route may ask of a message: the place and the sender, then its words."""
 _PLACE = ("platform", "chat", "thread", "type", "sender")
 _WORDS = ("mention", "pattern")
+_MINUTE = timedelta(minutes=1)
+
+
+def _policy(value: object) -> BusyPolicy:
+    found = next((policy for policy in CHAT_POLICIES if policy == value), None)
+    if found is None:
+        raise ValueError(f"write one of: {', '.join(CHAT_POLICIES)}")
+    return found
+
+
+def _minutes(value: object) -> int:
+    found = duration_of(value)
+    if found % _MINUTE:
+        raise ValueError("write whole minutes, 1m or more")
+    return found // _MINUTE
+
+
+def _lease(value: object) -> timedelta:
+    found = duration_of(value)
+    if found < timedelta(seconds=10):
+        raise ValueError("write a duration of 10s or more")
+    return found
+
+
+def _quiet(value: object) -> QuietHours:
+    try:
+        return QuietHours.parse(str(value))
+    except ConfigError as error:
+        raise ValueError(error.remedy) from error
+
+
+def _several(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+Line = Annotated[
+    str,
+    Meta(
+        pattern=r"^\S(.{0,510}\S)?\Z",
+        extra={"write": "a text of one line, of 1 to 512 characters, without spaces around it"},
+    ),
+]
+Lines = Annotated[tuple[Line, ...], Meta(min_length=1, max_length=1_000, extra={"read": _several})]
+Mode = Annotated[BusyPolicy, Meta(extra={"read": _policy})]
+MediaLimit = Annotated[int, Meta(ge=0, le=1_000_000_000)]
+Name = Annotated[
+    str, Meta(pattern=r"^[\w.-]{1,64}\Z", extra={"write": "a name of 1 to 64 letters, digits and . _ -"})
+]
+ChatType = Annotated[
+    str, Meta(pattern=r"^(dm|group|channel|thread)\Z", extra={"write": "dm, group, channel or thread"})
+]
+FileKind = Annotated[
+    str,
+    Meta(
+        pattern=r"^(image|audio|video|text|application)\Z",
+        extra={"write": "image, audio, video, text or application"},
+    ),
+]
 
 
 class ResetMode(StrEnum):
@@ -43,82 +104,35 @@ class ResetMode(StrEnum):
     BOTH = "both"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionResetPolicy:
-    """When a session begins a new conversation: daily at this hour of local time, or idle for so long.
-
-    Raises:
-        ConfigError: the hour is none, or the minutes are not more than 0.
-    """
+class SessionResetPolicy(Table, frozen=True, kw_only=True):
+    """When a session begins a new conversation: daily at this hour of local time, or idle for so long."""
 
     mode: ResetMode = ResetMode.NONE
-    at_hour: int = 4
-    idle_minutes: int = 1_440
+    at_hour: Annotated[int, Meta(ge=0, le=23)] = 4
+    idle_minutes: Annotated[int, Meta(extra={"read": _minutes})] = field(default=1_440, name="idle")
     notify: bool = True
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.at_hour <= 23:
-            raise ConfigError("at_hour is an hour from 0 to 23", value=self.at_hour)
-        if self.idle_minutes <= 0:
-            raise ConfigError("idle_minutes must be more than 0", value=self.idle_minutes)
+
+class HomeChannel(Table, frozen=True, kw_only=True):
+    """The chat of a platform that receives the messages which answer nobody."""
+
+    chat_id: Line
+    name: Line = "Home"
+    thread_id: Line | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HomeChannel:
-    """Where a platform's messages go that answer nobody."""
+class ChatRules(Table, frozen=True, kw_only=True):
+    """The rules of one chat; None is as for its channel."""
 
-    platform: Platform
-    chat_id: str
-    name: str = "Home"
-    thread_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlatformConfig:
-    """How one platform is reached. Secrets are never shown."""
-
-    enabled: bool = False
-    token: str | None = field(default=None, repr=False)
-    api_key: str | None = field(default=None, repr=False)
-    home_channel: HomeChannel | None = None
-    allow: Mapping[str, PersonRole] = field(default_factory=dict)
-    """Who may write, by the platform's stable user id, and as what; `*` stands for everybody."""
-    reactions: bool | None = None
-    """Whether messages that will be answered are marked as seen; None: in groups only."""
-    extra: Mapping[str, Json] = field(default_factory=dict, repr=False)
-    """What only this platform's adapter reads; its module lists the names."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamingConfig:
-    """How an answer is shown while it is being written, where the platform can."""
-
-    enabled: bool = True
-    edit_interval: timedelta = timedelta(milliseconds=800)
-    buffer_threshold: int = 24
-    """Characters that must be new before what is shown is renewed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BusyConfig:
-    """What a busy session does with another message: the session's own choice, else the chat's, and so on."""
-
-    mode: BusyPolicy = BusyPolicy.QUEUE
-    by_platform: Mapping[Platform, BusyPolicy] = field(default_factory=dict)
-    max_waiting: int = 100
-    """Messages that may wait in one session; those beyond are refused."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatRules:
-    """What holds for one chat; None is as for its channel."""
-
-    busy: BusyPolicy | None = None
+    busy: Mode | None = None
     reset: SessionResetPolicy | None = None
-    quiet: QuietHours | None = None
-    model: str | None = None
+    quiet: Annotated[QuietHours, Meta(extra={"read": _quiet})] | None = None
+    model: Line | None = None
     """The model that answers, where the agent is one."""
-    instructions: str | None = None
+    instructions: (
+        Annotated[str, Meta(max_length=100_000, extra={"write": "a text of at most 100,000 characters"})]
+        | None
+    ) = None
     """Said to the agent beside its own."""
     show_cost: bool | None = None
     """Whether each answer ends with its tokens and its cost."""
@@ -127,33 +141,73 @@ class ChatRules:
 AS_EVERYWHERE = ChatRules()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveryConfig:
+class PlatformConfig(Table, frozen=True, kw_only=True):
+    """The table of one platform; the module of its adapter adds the names that only this platform has."""
+
+    enabled: bool = True
+    token: Secret | None = None
+    api_key: Secret | None = None
+    home_channel: HomeChannel | None = None
+    allow: Mapping[Line, PersonRole] = {}
+    """The roles of the people who may write, by the platform's stable user id; `*` stands for everybody."""
+    reactions: bool | None = None
+    """Whether messages that will be answered are marked as seen; None: in groups only."""
+    busy: Mode | None = None
+    """What a busy session does with another message; None: as [gateway] says. A chat's own rule wins."""
+    reset: SessionResetPolicy | None = None
+    """When a session begins anew; None: as [gateway] says. A chat's own rule wins."""
+    chats: Mapping[Line, ChatRules] = {}
+    """The rules of single chats, by the platform's id."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(...)"
+
+
+class StreamingConfig(Table, frozen=True, kw_only=True):
+    """How an answer is shown while it is being written, where the platform can."""
+
+    enabled: bool = True
+    edit_interval: Duration = timedelta(milliseconds=800)
+    buffer_threshold: Annotated[int, Meta(ge=1, le=100_000)] = 24
+    """Characters that must be new before what is shown is renewed."""
+
+
+class BusyConfig(Table, frozen=True, kw_only=True):
+    """What a busy session does with another message: the session's own choice, else the chat's, and so on."""
+
+    mode: Mode = BusyPolicy.QUEUE
+    max_waiting: Annotated[int, Meta(ge=1, le=100_000)] = 100
+    """Messages that may wait in one session; those beyond are refused."""
+
+
+class DeliveryConfig(Table, frozen=True, kw_only=True):
     """How what is to be said is delivered."""
 
-    max_attempts: int = 8
-    first_retry: timedelta = timedelta(seconds=1)
-    longest_retry: timedelta = timedelta(minutes=2)
-    max_age: timedelta = timedelta(hours=12)
+    max_attempts: Annotated[int, Meta(ge=1, le=1_000)] = 8
+    first_retry: Duration = timedelta(seconds=1)
+    longest_retry: Duration = timedelta(minutes=2)
+    max_age: Duration = timedelta(hours=12)
     """After which an answer is not sent any more but kept as a dead letter."""
-    lease: timedelta = timedelta(seconds=90)
+    lease: Annotated[timedelta, Meta(extra={"read": _lease})] = timedelta(seconds=90)
     """How long a process has for one of them; what one that died had begun waits so long."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class Route(Table, frozen=True, kw_only=True):
     """Which agent answers messages of which all this is true; of several values one must be, none is all."""
 
-    agent: str | None = None
+    agent: (
+        Annotated[str, Meta(min_length=1, max_length=200, extra={"write": "a text of 1 to 200 characters"})]
+        | None
+    ) = None
     """As `name@project`, one of the gateway's own models, or a person, `human:name`; None: `[agent]`."""
-    platform: tuple[str, ...] = ()
-    chat: tuple[str, ...] = ()
-    thread: tuple[str, ...] = ()
-    type: tuple[str, ...] = ()
-    sender: tuple[str, ...] = ()
-    mention: tuple[str, ...] = ()
+    platform: Annotated[tuple[Platform, ...], Meta(extra={"read": _several})] = ()
+    chat: Lines = ()
+    thread: Lines = ()
+    type: Annotated[tuple[ChatType, ...], Meta(extra={"read": _several})] = ()
+    sender: Lines = ()
+    mention: Annotated[tuple[Name, ...], Meta(extra={"read": _several})] = ()
     """Names that address the agent: `@name` anywhere, or `name:` and `name,` at the beginning."""
-    pattern: tuple[str, ...] = ()
+    pattern: Lines = ()
     """Shell patterns of the whole text, whatever the case: `*deploy*`."""
 
     @property
@@ -190,59 +244,54 @@ class Route:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayConfig:
-    """Everything the gateway is set to."""
+class GatewayRules(Table, frozen=True, kw_only=True):
+    """The table [gateway]: the rules for all channels."""
 
-    platforms: Mapping[Platform, PlatformConfig] = field(default_factory=dict)
-    default_reset_policy: SessionResetPolicy = SessionResetPolicy()
-    reset_by_type: Mapping[str, SessionResetPolicy] = field(default_factory=dict)
-    reset_by_platform: Mapping[Platform, SessionResetPolicy] = field(default_factory=dict)
-    chats: Mapping[tuple[Platform, str], ChatRules] = field(default_factory=dict)
-    """What holds for single chats, by the platform's id."""
+    busy: BusyConfig = BusyConfig()
+    default_reset_policy: SessionResetPolicy = field(default=SessionResetPolicy(), name="reset")
+    reset_by_type: Mapping[ChatType, SessionResetPolicy] = {}
+    streaming: StreamingConfig = StreamingConfig()
+    delivery: DeliveryConfig = DeliveryConfig()
+    pairing: PairingRules = PairingRules()
+    command_roles: Mapping[str, PersonRole] = {}
+    """Who may use a command, where that differs from the command's own rule."""
+    unauthorized_dm_behavior: Literal["pair", "ignore"] = "pair"
+    """What a stranger's direct message gets: `pair`, a code to be let in with, or `ignore`."""
+    group_context: Annotated[int, Meta(ge=0, le=MOST_EARLIER)] = 0
+    """How many messages of a group that were addressed to nobody an agent reads with the next one to it."""
+    group_sessions_per_user: bool = True
+    thread_sessions_per_user: bool = True
+    max_message_age: Duration = timedelta(hours=1)
+    """After which a message that a crash left behind is not answered any more; its sender is told."""
+    keep_messages: Duration = timedelta(days=7)
+    """How long a message that has its answer is known, should its platform send it again."""
+    max_media_bytes: MediaLimit = 20_000_000
+    max_media_bytes_by_kind: Mapping[FileKind, MediaLimit] = {}
+    """The same for one kind of files, by the first half of their type; 0: none is taken."""
+    scan_command: Annotated[tuple[Line, ...], Meta(max_length=50)] = ()
+    """A program that looks at each file that comes in or is left by a run; any exit code but 0 refuses it."""
+    drain: Duration = timedelta(seconds=30)
+    """How long a stop waits for runs at work and answers on their way."""
+    show_cost: bool = False
+    """Whether each answer ends with its tokens and its cost, where the rules of its chat do not say."""
+
+
+class GatewayConfig(GatewayRules, frozen=True, kw_only=True):
+    """The configuration of the gateway: the rules for all channels, the channels, and who answers."""
+
+    platforms: Mapping[Platform, PlatformConfig] = {}
     programs: frozenset[str | None] = frozenset()
     """The agents that are no models, as routes name them; None: `[agent]`."""
-    models: Mapping[str | None, tuple[str, ...]] = field(default_factory=dict)
+    models: Mapping[str | None, tuple[str, ...]] = {}
     """The models that /model offers, by agent; None: `[agent]`."""
-    own_models: Mapping[str | None, str] = field(default_factory=dict)
+    own_models: Mapping[str | None, str] = {}
     """The model that answers if its chat has chosen none, by agent; None: `[agent]`."""
     speaks: bool = False
     """Whether a speech endpoint is configured, so that `/voice on` can be chosen."""
-    show_cost: bool = False
-    """Whether each answer ends with its tokens and its cost, where the rules of its chat do not say."""
-    group_sessions_per_user: bool = True
-    thread_sessions_per_user: bool = True
-    busy: BusyConfig = BusyConfig()
-    streaming: StreamingConfig = StreamingConfig()
-    delivery: DeliveryConfig = DeliveryConfig()
-    pairing: PairingRules = field(default_factory=PairingRules)
-    unauthorized_dm_behavior: str = "pair"
-    """What a stranger's direct message gets: `pair`, a code to be let in with, or `ignore`."""
-    command_roles: Mapping[str, PersonRole] = field(default_factory=dict)
-    """Who may use a command, where that differs from the command's own rule."""
-    max_message_age: timedelta = timedelta(hours=1)
-    """After which a message that a crash left behind is not answered any more; its sender is told."""
-    keep_messages: timedelta = timedelta(days=7)
-    """How long a message that has its answer is known, should its platform send it again."""
-    max_media_bytes: int = 20_000_000
-    group_context: int = 0
-    """How many messages of a group that were addressed to nobody an agent reads with the next one to it."""
-    max_media_bytes_by_kind: Mapping[str, int] = field(default_factory=dict)
-    """The same for one kind of files, by the first half of their type; 0: none is taken."""
-    scan_command: tuple[str, ...] = ()
-    """A program that looks at each file that comes in or is left by a run; any exit code but 0 refuses it."""
-    drain: timedelta = timedelta(seconds=30)
-    """How long a stop waits for runs at work and answers on their way."""
     routes: tuple[Route, ...] = ()
     """Which agent answers which messages: the first that matches; without one `[agent]` does."""
     state_dir: Path | None = None
     """Where locks on bot tokens and the status file are; None: neither is kept."""
-
-    def __post_init__(self) -> None:
-        if self.unauthorized_dm_behavior not in ("pair", "ignore"):
-            raise ConfigError(
-                "unauthorized_dm_behavior is `pair` or `ignore`", value=self.unauthorized_dm_behavior
-            )
 
     def get_connected_platforms(self) -> tuple[Platform, ...]:
         """Return the platforms that are to be connected."""
@@ -259,20 +308,21 @@ class GatewayConfig:
 
     def rules_of(self, platform: Platform, chat_id: str) -> ChatRules:
         """Return what the file says for a chat."""
-        return self.chats.get((platform, chat_id), AS_EVERYWHERE)
+        config = self.platforms.get(platform)
+        return AS_EVERYWHERE if config is None else config.chats.get(chat_id, AS_EVERYWHERE)
 
     def get_reset_policy(
         self, platform: Platform, session_type: str, chat_id: str = ""
     ) -> SessionResetPolicy:
         """Return when a session begins anew: its chat's rule, else its platform's, and so on."""
-        fallback = self.reset_by_type.get(session_type, self.default_reset_policy)
-        by_platform = self.reset_by_platform.get(platform, fallback)
-        return self.rules_of(platform, chat_id).reset or by_platform
+        config = self.platforms.get(platform)
+        own = self.rules_of(platform, chat_id).reset or (config and config.reset)
+        return own or self.reset_by_type.get(session_type, self.default_reset_policy)
 
     def get_busy_mode(self, platform: Platform, chat_id: str) -> BusyPolicy:
         """Return what a busy session of this chat does: its chat's rule, else its platform's, else all."""
-        by_platform = self.busy.by_platform.get(platform, self.busy.mode)
-        return self.rules_of(platform, chat_id).busy or by_platform
+        config = self.platforms.get(platform)
+        return self.rules_of(platform, chat_id).busy or (config and config.busy) or self.busy.mode
 
 
 def reachable(routes: Sequence[Route], source: SessionSource) -> tuple[str | None, ...]:

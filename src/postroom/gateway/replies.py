@@ -10,12 +10,11 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from postroom.contracts.accepting import Accept
 from postroom.contracts.chat import CHAT_KIND, CHAT_THREAD, MAX_INBOUND, inbound_id_of
 from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS, RunDispatch
 from postroom.contracts.inference import CALLER_TOOLS
 from postroom.contracts.mail import Attachment
-from postroom.contracts.messages import Json, Message, ToolCall
+from postroom.contracts.messages import Json, ToolCall
 from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
 from postroom.contracts.records import Record, replace
 from postroom.contracts.runs import (
@@ -30,6 +29,7 @@ from postroom.contracts.waking import QUESTION_NUMBER, question_number
 from postroom.gateway import wording
 from postroom.gateway.events import Button
 from postroom.gateway.session import Platform
+from postroom.ports import RunEffects
 from postroom.stores.transaction import Transaction
 
 _ENDED_EARLY = (TerminationKind.CANCELLED, TerminationKind.STOPPED, TerminationKind.BLOCKED)
@@ -249,22 +249,12 @@ def answer_of(run: RunRecord) -> Reply:
     )
 
 
-class ChatEffects:
+class ChatEffects(RunEffects):
     """Has the ends of chats' runs told in their chats; those of other threads cause nothing here."""
 
     def __init__(self, attempts: int = DEFAULT_MAX_ATTEMPTS) -> None:
         """`attempts` is the mailbox's `default_max_attempts`: the retries behind these are minutes apart."""
         self._attempts = attempts
-
-    def stored(self, run: RunRecord) -> None:
-        """Take no note: the relay hears of what is stored."""
-
-    def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
-        """Write nothing: only an end is told."""
-        return False
-
-    def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
-        """Write nothing."""
 
     def put_back(self, tx: Transaction, row: RunDispatch) -> None:
         """Tell who wrote that there is no answer yet, once, where the next attempts are minutes away."""

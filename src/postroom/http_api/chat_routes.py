@@ -1,15 +1,15 @@
-"""The operator's routes for chats: how the gateway is, who may write, what is said, what could not be."""
+"""The operator's rows for chats: how the gateway is, who may write, what is said, what could not be."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from postroom.contracts.errors import ConfigError
+from postroom.http_api.administration import Asked, Query, Table, read_body
 from postroom.http_api.operations import Operations
-from postroom.http_api.operators import Asked, operators, read_body
 
 
 class UndeliveredOperations(Protocol):
@@ -130,69 +130,120 @@ class Undelivered(Asked, frozen=True):
     outbox_id: str
 
 
-def chat_routes(
-    operations: Operations, chats: ChatOperations | None, undelivered: UndeliveredOperations
-) -> list[Route]:
-    """Return the routes; without a gateway they say that there is none."""
+@dataclass(frozen=True, slots=True)
+class Chats:
+    """The chats of a server; without a gateway most operations say that there is none."""
 
-    async def detailed(_: Request) -> Response:
-        found = {"state": "off"} if chats is None else dict(await chats.health())
-        return JSONResponse({**(await operations.ready()).as_dict(), "gateway": found})
+    operations: Operations
+    gateway: ChatOperations | None
+    undelivered: UndeliveredOperations
 
-    async def pair(request: Request) -> Response:
-        asked = await read_body(request, Pairing)
-        return JSONResponse(dict(await _there(chats).pair(asked.platform, asked.code, asked.role)))
+    @property
+    def there(self) -> ChatOperations:
+        """The gateway.
 
-    async def people(_: Request) -> Response:
-        return JSONResponse(dict(await _there(chats).people()))
-
-    async def shut_out(request: Request) -> Response:
-        asked = await read_body(request, Somebody)
-        return JSONResponse(dict(await _there(chats).shut_out(asked.platform, asked.user_id)))
-
-    async def send(request: Request) -> Response:
-        asked = await read_body(request, Notice)
-        if (answer := await _there(chats).passed_on(asked.platform, request)) is not None:
-            return answer
-        return JSONResponse(dict(await _there(chats).send(asked)), status_code=202)
-
-    async def reconnect(request: Request) -> Response:
-        asked = await read_body(request, Channel)
-        if (answer := await _there(chats).passed_on(asked.platform, request)) is not None:
-            return answer
-        return JSONResponse(dict(await _there(chats).reconnect(asked.platform)))
-
-    return [
-        operators("/health/detailed", {"GET": detailed}),
-        operators("/admin/gateway/pair", {"POST": pair}),
-        operators("/admin/gateway/people", {"GET": people, "DELETE": shut_out}),
-        operators("/admin/gateway/send", {"POST": send}),
-        operators("/admin/gateway/reconnect", {"POST": reconnect}),
-        _undelivered(undelivered),
-    ]
+        Raises:
+            ConfigError: This server has none.
+        """
+        if self.gateway is None:
+            raise ConfigError(
+                "this server has no gateway: it found no gateway.toml when it started",
+                remedy=(
+                    "write the file (`postroom gateway config check` checks it) and start the server again"
+                ),
+            )
+        return self.gateway
 
 
-def _undelivered(undelivered: UndeliveredOperations) -> Route:
-    """Return the route to what could not be delivered."""
-
-    async def dead(_: Request) -> Response:
-        return JSONResponse(dict(await undelivered.dead()))
-
-    async def revive(request: Request) -> Response:
-        asked = await read_body(request, Undelivered)
-        return JSONResponse(dict(await undelivered.revive(asked.outbox_id)))
-
-    async def discard(request: Request) -> Response:
-        asked = await read_body(request, Undelivered)
-        return JSONResponse(dict(await undelivered.discard(asked.outbox_id)))
-
-    return operators("/admin/gateway/dead", {"GET": dead, "POST": revive, "DELETE": discard})
+CHATS: Final = Table[Chats]()
+_health = CHATS.at(
+    "/health/detailed",
+    "Readiness, and the gateway: its channels, where the lines are that were accepted, "
+    "what is queued. Its `state` is `off` without chats.",
+)
 
 
-def _there(chats: ChatOperations | None) -> ChatOperations:
-    if chats is None:
-        raise ConfigError(
-            "this server has no gateway: it found no gateway.toml when it started",
-            remedy="write the file (`postroom gateway config check` looks at it) and start the server again",
-        )
-    return chats
+@_health("GET", Query)
+async def _detailed(chats: Chats, _: Query) -> object:
+    found = {"state": "off"} if chats.gateway is None else dict(await chats.gateway.health())
+    return {**(await chats.operations.ready()).as_dict(), "gateway": found}
+
+
+_pairing = CHATS.at(
+    "/admin/gateway/pair",
+    'Lets a stranger in. Body: `{"platform": "...", "code": "...", "role": "member"}`.',
+)
+
+
+@_pairing("POST", Pairing)
+async def _pair(chats: Chats, asked: Pairing) -> object:
+    return await chats.there.pair(asked.platform, asked.code, asked.role)
+
+
+_people = CHATS.at(
+    "/admin/gateway/people",
+    "Who may write, and who asks to (`GET`); shuts somebody out (`DELETE`). Body: "
+    '`{"platform": "...", "user_id": "..."}`.',
+)
+
+
+@_people("GET", Query)
+async def _list_people(chats: Chats, _: Query) -> object:
+    return await chats.there.people()
+
+
+@_people("DELETE", Somebody)
+async def _shut_out(chats: Chats, asked: Somebody) -> object:
+    return await chats.there.shut_out(asked.platform, asked.user_id)
+
+
+_sending = CHATS.at(
+    "/admin/gateway/send",
+    "Has something said in a chat; answers 202 with the id of its row. Body: "
+    '`{"platform": "...", "chat_id": "...", "text": "..."}`, and if you like `thread_id` and `key`: under '
+    "one key it is said once. Without `chat_id` it goes to the home channel.",
+)
+
+
+@_sending.raw("POST")
+async def _send(chats: Chats, request: Request) -> Response:
+    asked = await read_body(request, Notice)
+    if (answer := await chats.there.passed_on(asked.platform, request)) is not None:
+        return answer
+    return JSONResponse(dict(await chats.there.send(asked)), status_code=202)
+
+
+_reconnecting = CHATS.at(
+    "/admin/gateway/reconnect",
+    'Connects a channel anew, and answers how it stands then. Body: `{"platform": "..."}`.',
+)
+
+
+@_reconnecting.raw("POST")
+async def _reconnect(chats: Chats, request: Request) -> Response:
+    asked = await read_body(request, Channel)
+    if (answer := await chats.there.passed_on(asked.platform, request)) is not None:
+        return answer
+    return JSONResponse(dict(await chats.there.reconnect(asked.platform)))
+
+
+_dead = CHATS.at(
+    "/admin/gateway/dead",
+    "What could not be delivered (`GET`); has one tried again (`POST`), or takes "
+    'it off the list (`DELETE`). Body: `{"outbox_id": "..."}`.',
+)
+
+
+@_dead("GET", Query)
+async def _list_dead(chats: Chats, _: Query) -> object:
+    return await chats.undelivered.dead()
+
+
+@_dead("POST", Undelivered)
+async def _revive(chats: Chats, asked: Undelivered) -> object:
+    return await chats.undelivered.revive(asked.outbox_id)
+
+
+@_dead("DELETE", Undelivered)
+async def _discard(chats: Chats, asked: Undelivered) -> object:
+    return await chats.undelivered.discard(asked.outbox_id)

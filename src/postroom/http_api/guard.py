@@ -21,7 +21,7 @@ from postroom.contracts.errors import PostroomError, TokenRequired, TooLarge, Wr
 from postroom.contracts.tokens import RUN_PREFIX, TOKEN_PREFIX, Grant
 from postroom.http_api.errors import Problem, internal_error, problem_of, reported
 from postroom.http_api.other_servers import OtherServers
-from postroom.http_api.requests import Head, Headers, Malformed, is_own_origin, request_id_of
+from postroom.http_api.requests import Head, Malformed, is_own_origin, request_id_of
 from postroom.http_api.sessions import login_address
 from postroom.log import binding, get_logger
 from postroom.mcp_server.callers import AGENT_TOKEN_SCOPE, GRANT_SCOPE, OPERATOR_SCOPE
@@ -128,6 +128,14 @@ class Guard:
         self._credentials = credentials
         self._trusted = frozenset(rules.allowed_hosts)
         self._names = LOOPBACK | self._trusted | {rules.host}
+        mcp_path = rules.mcp_path
+        self._public = _below(*_DISCOVERY, f"{mcp_path}/.well-known")
+        self._channels = _below(*(one.path for one in rules.channels))
+        self._interfaces = _below(mcp_path, *_INTERFACES)
+        """Where programs call: a session of the pages does not open it."""
+        self._programs = (*self._interfaces, *_below(REST))
+        """Where a log-in page would be no answer: REST, where a session opens looks, is one of these."""
+        self._agents = _below(mcp_path, REST)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection; there are no web sockets here."""
@@ -163,38 +171,38 @@ class Guard:
             head = Head.read(exchange.scope)
         except Malformed as error:
             return replace(
-                _refusal(400, "malformed_request", str(error), "send a well formed HTTP request"),
+                _refusal(400, "malformed_request", str(error), "send a well-formed HTTP request"),
                 headers={"Connection": "close"},  # what comes behind it may be meant otherwise, too
             )
         refusal = self._foreign(head)
         if refusal is not None:
             return refusal
-        channel = self._channel(head.path)
-        public = channel is not None or _is_public(head.path, self._rules.mcp_path)
+        channel, below = None, f"{head.path}/"
+        if below.startswith(self._channels) and head.path not in self._rules.rest_paths:
+            channel = next(one for one in self._rules.channels if below.startswith(f"{one.path}/"))
+        public = channel is not None or head.path in _PUBLIC or head.path.startswith("/static/")
+        public = public or below.startswith(self._public)
         limit = SMALL_BODY if public else self._rules.max_request_bytes
         limit = limit if channel is None else channel.limit
         too_large = (None if channel is None else channel.too_large) or _too_large
-        others, there = self._credentials.others, None
-        if others is not None and head.bearer is not None and not public:
-            there = await others.of_run(head.bearer)
-        if others is not None and there is not None:
-            exchange.admit(_Admitted(caller="anyone"), limit, None, too_large)
-            if head.content_length > limit:
-                return too_large(limit)
-            return await others.pass_on(Request(exchange.scope, exchange.receive), there)
+        if self._credentials.others is not None and head.bearer is not None and not public:
+            there = await self._credentials.others.of_run(head.bearer)
+            if there is not None:
+                exchange.admit(_Admitted(caller="anyone"), limit, None, too_large)
+                if head.content_length > limit:
+                    return too_large(limit)
+                request = Request(exchange.scope, exchange.receive)
+                return await self._credentials.others.pass_on(request, there)
         admitted = _Admitted(caller="anyone") if public else await self._caller(head)
         if admitted is None:
             return self._ask_for_token(head)
         exchange.admit(admitted, limit, head.bearer, too_large)
         if head.content_length > limit:
             return too_large(limit)
-        _note_admin_change(head, admitted)
+        if head.path.startswith("/admin/") and head.method not in ("GET", "HEAD"):
+            by = admitted.caller if admitted.grant is None else admitted.grant.name
+            _LOG.info("http.admin_change_asked", by=by, method=head.method, path=head.path)
         return None
-
-    def _channel(self, path: str) -> OpenPath | None:
-        if path in self._rules.rest_paths:
-            return None
-        return next((one for one in self._rules.channels if _within(path, one.path)), None)
 
     def _foreign(self, head: Head) -> Problem | None:
         """A page of another site can make a browser call us under a name it controls, or from afar."""
@@ -202,7 +210,7 @@ class Guard:
             return _refusal(
                 421,
                 "unknown_host",
-                "this server is not known under the name in the Host header",
+                "this server does not have the name in the Host header",
                 "use 127.0.0.1 or localhost, or add the name to POSTROOM_ALLOWED_HOSTS",
             )
         if head.origin is not None and not is_own_origin(head.origin, head.host, self._trusted):
@@ -223,7 +231,7 @@ class Guard:
         """
         if head.authorization is not None and head.bearer is not None:
             return await self._bearer(head.path, head.bearer)
-        is_page = not _is_interface(head.path, self._rules.mcp_path)
+        is_page = not f"{head.path}/".startswith(self._interfaces)
         if is_page and await self._credentials.sessions.recognises(head.cookie):
             return _Admitted(caller="person")
         return None
@@ -231,11 +239,11 @@ class Guard:
     async def _bearer(self, path: str, token: str) -> _Admitted:
         if self._credentials.is_operator(token):
             return _Admitted(caller="operator")
-        if self._is_for_agents(path) and await self._is_agent(token):
+        if f"{path}/".startswith(self._agents) and await self._is_agent(token):
             return _Admitted(caller="agent")
         grant = await self._grant(path, token)
         if grant is None:
-            raise WrongToken("the bearer token is not one that opens this path", remedy=_HOW_TO_PROVE)
+            raise WrongToken("the bearer token does not open this path", remedy=_HOW_TO_PROVE)
         return _Admitted(caller="token", grant=grant)
 
     async def _grant(self, path: str, token: str) -> Grant | None:
@@ -244,13 +252,10 @@ class Guard:
         if (
             grant_of is None
             or not token.startswith((TOKEN_PREFIX, RUN_PREFIX))
-            or not _is_for_programs(path, self._rules.mcp_path)
+            or not f"{path}/".startswith(self._programs)
         ):
             return None
         return await grant_of(token)
-
-    def _is_for_agents(self, path: str) -> bool:
-        return _within(path, self._rules.mcp_path) or _within(path, REST)
 
     async def _is_agent(self, token: str) -> bool:
         is_agent = self._credentials.is_agent
@@ -261,11 +266,11 @@ class Guard:
         )
 
     def _ask_for_token(self, head: Head) -> Problem | Response:
-        if head.wants_page and not _is_for_programs(head.path, self._rules.mcp_path):
+        if head.wants_page and not f"{head.path}/".startswith(self._programs):
             # A form goes along, so that what was typed is shown and not lost: nothing is done with it there.
             status = 307 if head.method == "POST" else 303
             return RedirectResponse(login_address(head.target), status_code=status)
-        return problem_of(TokenRequired("this server asks for a bearer token", remedy=_HOW_TO_PROVE))
+        return problem_of(TokenRequired("this server requires a bearer token", remedy=_HOW_TO_PROVE))
 
 
 class _Exchange:
@@ -280,7 +285,11 @@ class _Exchange:
         self._limit = SMALL_BODY
         self._too_large: Callable[[int], Problem | Response] = _too_large
         self._received = 0
-        self._is_body_due = _announces_body(scope["headers"])
+        given = dict(scope["headers"])
+        # A body comes unasked; who expects to be asked for it sees the refusal first.
+        self._is_body_due = b"expect" not in given and (
+            b"transfer-encoding" in given or given.get(b"content-length", b"0") != b"0"
+        )
         self._overrun = False
         self._begun = False
         self._ours = False
@@ -331,7 +340,12 @@ class _Exchange:
         if message["type"] == "http.response.start":
             self._begun = True
             message = {**message, "headers": list(message.get("headers", []))}
-            self._complete(MutableHeaders(raw=message["headers"]))
+            headers = MutableHeaders(raw=message["headers"])
+            for name, value in _HEADERS.items():
+                headers.setdefault(name, value)
+            is_static = self.scope["path"].startswith("/static/")
+            headers.setdefault("Cache-Control", "no-cache" if is_static else "no-store")
+            headers["X-Request-Id"] = self._request_id
         elif self._is_body_due and not message.get("more_body", False):
             await self._send({**message, "more_body": True})
             await self._read_on()
@@ -355,52 +369,15 @@ class _Exchange:
         self._is_body_due = message["type"] == "http.request" and message.get("more_body", False)
         return message
 
-    def _complete(self, headers: MutableHeaders) -> None:
-        for name, value in _HEADERS.items():
-            headers.setdefault(name, value)
-        static = self.scope["path"].startswith("/static/")
-        headers.setdefault("Cache-Control", "no-cache" if static else "no-store")
-        headers["X-Request-Id"] = self._request_id
-
 
 _HOW_TO_PROVE: Final = (
     "send `Authorization: Bearer <token>`; the token is in the file `token` of the data folder"
 )
 
 
-def _announces_body(headers: Headers) -> bool:
-    """Return whether a body comes unasked; who expects to be asked for it sees the refusal first."""
-    given = dict(headers)
-    return b"expect" not in given and (
-        b"transfer-encoding" in given or given.get(b"content-length", b"0") != b"0"
-    )
-
-
-def _is_public(path: str, mcp_path: str) -> bool:
-    if path in _PUBLIC or path.startswith("/static/"):
-        return True
-    return any(_within(path, known) for known in (*_DISCOVERY, f"{mcp_path}/.well-known"))
-
-
-def _is_interface(path: str, mcp_path: str) -> bool:
-    """Return whether programs call this path: a session of the pages does not open it."""
-    return any(_within(path, known) for known in (mcp_path, *_INTERFACES))
-
-
-def _is_for_programs(path: str, mcp_path: str) -> bool:
-    """Return whether a log-in page would be no answer: REST, where a session opens looks, is one of these."""
-    return _is_interface(path, mcp_path) or _within(path, REST)
-
-
-def _note_admin_change(head: Head, admitted: _Admitted) -> None:
-    """Log which token asks for a change of administration."""
-    if _within(head.path, "/admin") and head.method not in ("GET", "HEAD"):
-        by = admitted.caller if admitted.grant is None else admitted.grant.name
-        _LOG.info("http.admin_change_asked", by=by, method=head.method, path=head.path)
-
-
-def _within(path: str, known: str) -> bool:
-    return path == known or path.startswith(f"{known}/")
+def _below(*paths: str) -> tuple[str, ...]:
+    """Return how paths begin, with a slash at their ends, that are one of these or lie below it."""
+    return tuple(f"{path}/" for path in paths)
 
 
 def _refusal(status: int, code: str, detail: str, remedy: str) -> Problem:
@@ -410,7 +387,7 @@ def _refusal(status: int, code: str, detail: str, remedy: str) -> Problem:
 def _too_large(limit: int) -> Problem:
     return problem_of(
         TooLarge(
-            f"the request is larger than {limit} bytes",
+            f"the request exceeds {limit} bytes",
             value=limit,
             remedy="send less at once; the limits are settings of the server",
         )

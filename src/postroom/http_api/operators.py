@@ -1,26 +1,28 @@
-"""The operator's routes: how their bodies are read, and what each asks of which service.
+"""What the operator may ask of the server, of its mail room and its agents: the rows of administration.
 
 Those for hooks and watchers of this machine are among them.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Match, Route
+from starlette.routing import Match
 
 from postroom.contracts.choices import Importance
 from postroom.contracts.errors import InvalidArgument, InvalidPath
 from postroom.contracts.messages import Json
 from postroom.contracts.tokens import Grant
 from postroom.contracts.work import Work, told
+from postroom.http_api.administration import Asked, Query, Table, Who, read_body
 from postroom.http_api.long_work import LongWork
 from postroom.http_api.operations import Operations
 from postroom.http_api.sessions import LoginService, own_address
@@ -34,11 +36,30 @@ from postroom.services.runners import RunnerService
 from postroom.services.schedules import MailSchedules, ScheduledMessage
 from postroom.services.work import WorkService
 
-Endpoint = Callable[[Request], Awaitable[Response]]
+_LONGEST_PATH: Final = 4096
+_AGENT_TOKEN: Final = "postroom-agent-token"  # noqa: S105 - the name of a header
+_MOST_SECONDS: Final = 10**9
+_Seconds = Annotated[int, Meta(ge=0, le=_MOST_SECONDS)]
+_Span = Annotated[float, Meta(ge=0, le=_MOST_SECONDS)]
 
 
-class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a body asks for."""
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The server itself, as its operator asks it."""
+
+    operations: Operations
+    login: LoginService
+    work: LongWork = field(default_factory=LongWork)
+
+
+SERVER: Final = Table[Server]()
+PEOPLE: Final = Table[PeopleService]()
+RUNNERS: Final = Table[RunnerService]()
+RUNS: Final = Table[WorkService]()
+QUESTIONS: Final = Table[QuestionService]()
+SCHEDULES: Final = Table[MailSchedules]()
+TOKENS: Final = Table[NamedTokens]()
+HOOKS: Final = Table[tuple[Hooks, Following]]()
 
 
 class _Named(Asked, frozen=True):
@@ -50,54 +71,50 @@ class _Agent(Asked, frozen=True):
     agent: str
 
 
-T = TypeVar("T", bound=Asked)
-D = TypeVar("D")
-_LONGEST_PATH: Final = 4096
-_AGENT_TOKEN: Final = "postroom-agent-token"  # noqa: S105 - the name of a header
-_MOST_SECONDS: Final = 10**9
-_Seconds = Annotated[int, Meta(ge=0, le=_MOST_SECONDS)]
+class _OfProject(Query, frozen=True):
+    project: str | None = None
 
 
-def operators(path: str, endpoints: Mapping[str, Endpoint]) -> Route:
-    """Return a route with an endpoint for each method; whom it answers is said in `permissions`."""
+# The server itself.
 
-    async def chosen(request: Request) -> Response:
-        return await endpoints["GET" if request.method == "HEAD" else request.method](request)
-
-    return Route(path, chosen, methods=list(endpoints))
-
-
-async def read_body(request: Request, kind: type[T]) -> T:
-    """Return a JSON body as what it is to be.
-
-    Raises:
-        InvalidArgument: it does not fit.
-    """
-    remedy = f"send a JSON object with {', '.join(kind.__struct_fields__)} as text"
-    return _decoded(await request.body(), kind, remedy)
+_progress = SERVER.at(
+    "/admin/progress",
+    "How far long work is that another call waits for, such as `?of=/admin/backup`: "
+    "what is done, and how much of how much; empty when there is none.",
+)
 
 
-async def _object(request: Request) -> dict[str, Any]:
-    return _decoded(await request.body(), dict[str, Any], "send a JSON object")
+@_progress.raw("GET")
+async def _progress_of(server: Server, request: Request) -> Response:
+    return await server.work.told(request)
 
 
-def _decoded(body: bytes, kind: type[D], remedy: str) -> D:
-    try:
-        return msgspec.json.decode(body or b"{}", type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidArgument(f"the body does not fit: {error}"[:300], remedy=remedy) from error
+_status = SERVER.at("/admin/status", "What runs, where its data is, how much there is.")
 
 
-class _Backup(Asked, frozen=True):
-    target: str | None = None
+@_status("GET", Query)
+async def _status_of(server: Server, _: Query) -> object:
+    return await server.operations.status()
 
 
-class _Landing(Asked, frozen=True):
-    path: str = "/"
+_cluster = SERVER.at("/admin/cluster", "The servers that share the database, and which of them does what.")
 
 
-class _Prune(Asked, frozen=True):
-    dry_run: bool = False
+@_cluster("GET", Query)
+async def _cluster_of(server: Server, _: Query) -> object:
+    return await server.operations.cluster()
+
+
+_projects = SERVER.at("/admin/projects", "Every project: its slug and its path.")
+
+
+@_projects("GET", Query)
+async def _list_projects(server: Server, _: Query) -> object:
+    return {"projects": await server.operations.projects()}
+
+
+class _Doctor(Query, frozen=True):
+    full: str = ""
 
 
 class _Repair(Asked, frozen=True):
@@ -105,38 +122,88 @@ class _Repair(Asked, frozen=True):
     dry_run: bool = False
 
 
-class _Merge(Asked, frozen=True):
-    source: str
-    target: str
-    renames: dict[str, str] = {}
-    rename_equal: bool = False
-    dry_run: bool = False
+_doctor = SERVER.at("/admin/doctor", "The examination behind `postroom doctor`.", is_long=True)
 
 
-class _Move(Asked, frozen=True):
-    project: str
-    folder: str
+@_doctor("GET", _Doctor)
+async def _examine(server: Server, asked: _Doctor) -> object:
+    return await server.operations.doctor(full=asked.full == "yes")
 
 
-class _Rebuild(Asked, frozen=True):
-    project: str | None = None
+@_doctor("POST", _Repair)
+async def _repair(server: Server, asked: _Repair) -> object:
+    return await server.operations.repair(full=asked.full, dry_run=asked.dry_run)
 
 
-async def _login_address(request: Request, login: LoginService, then: str) -> str:
+_bundle = SERVER.at(
+    "/admin/support-bundle",
+    "What `postroom support-bundle` packs, as texts by the names of their files.",
+    is_long=True,
+)
+
+
+@_bundle("GET", Query)
+async def _make_bundle(server: Server, _: Query) -> object:
+    return {"files": await server.operations.support_bundle()}
+
+
+class _Backup(Asked, frozen=True):
+    target: str | None = None
+
+
+_backup = SERVER.at(
+    "/admin/backup",
+    'Writes a backup. Body: `{"target": "/absolute/path"}`, or `{}` for the usual place.',
+    is_long=True,
+)
+
+
+@_backup("POST", _Backup)
+async def _back_up(server: Server, asked: _Backup) -> object:
+    return await server.operations.back_up(_absolute(asked.target))
+
+
+_agent_token = SERVER.at(
+    "/admin/agent-token",
+    'Makes (`POST`) or ends (`DELETE`) an agent\'s token. Body: `{"project": "...", "agent": "..."}`.',
+)
+
+
+@_agent_token("POST", _Agent)
+async def _issue_token(server: Server, asked: _Agent) -> object:
+    return {"token": await server.operations.issue_agent_token(asked.project, asked.agent)}
+
+
+@_agent_token("DELETE", _Agent)
+async def _revoke_token(server: Server, asked: _Agent) -> object:
+    await server.operations.revoke_agent_token(asked.project, asked.agent)
+    return {"revoked": True}
+
+
+class _Landing(Asked, frozen=True):
+    path: str = "/"
+
+
+_login_code = SERVER.at("/admin/login-code", "Makes a link that opens the pages once, within ten minutes.")
+
+
+@_login_code.raw("POST")
+async def _login_address(server: Server, request: Request) -> Response:
     """Return an address that logs in once, and leads to a page of ours.
 
     Raises:
         InvalidArgument: the page is none of ours.
     """
+    then = (await read_body(request, _Landing)).path
     if then != own_address(then) or not _is_shown(request, then):
         raise InvalidArgument(
-            "the path is none of this server's pages",
+            "the path is not a page of this server",
             value=then[:200],
-            remedy="give one such as /p/shop/runs",
+            remedy="use a path such as /p/shop/runs",
         )
     leads_on = "" if then == "/" else f"&next={quote(then, safe='/')}"
     base = f"{request.url.scheme}://{request.headers['host']}"  # the name by which the caller reaches us
-    return f"{base}/login?code={await login.codes.make()}{leads_on}"
+    return JSONResponse({"url": f"{base}/login?code={await server.login.codes.make()}{leads_on}"})
 
 
 def _is_shown(request: Request, address: str) -> bool:
@@ -145,94 +212,83 @@ def _is_shown(request: Request, address: str) -> bool:
     return any(route.matches(coming)[0] is Match.FULL for route in request.app.routes)
 
 
-def _told_as(name: str, look: Callable[[], Awaitable[object]]) -> Endpoint:
-    async def told_whole(_: Request) -> Response:
-        return JSONResponse({name: await look()})
-
-    return told_whole
-
-
-async def _repair(operations: Operations, request: Request) -> Response:
-    wanted = await read_body(request, _Repair)
-    return JSONResponse(dict(await operations.repair(full=wanted.full, dry_run=wanted.dry_run)))
+class _Merge(Asked, frozen=True):
+    source: str
+    target: str
+    renames: dict[str, str] = msgspec.field(default_factory=dict)
+    rename_equal: bool = False
+    dry_run: bool = False
 
 
-async def _prune(operations: Operations, request: Request) -> Response:
-    wanted = await read_body(request, _Prune)
-    return JSONResponse(dict(await operations.prune(dry_run=wanted.dry_run)))
+_merging = SERVER.at(
+    "/admin/projects/merge",
+    "Makes one project of two. Body: "
+    '`{"source": "...", "target": "...", "renames": {"Ada": "Ada-2"}, "rename_equal": false, '
+    '"dry_run": false}`. '
+    "See [mail](../mail.md#merging-two-projects).",
+    is_long=True,
+)
 
 
-async def _merge(operations: Operations, request: Request) -> Response:
-    wanted = await read_body(request, _Merge)
-    done = operations.merge_projects(
-        wanted.source,
-        wanted.target,
-        renames=wanted.renames,
-        rename_equal=wanted.rename_equal,
-        dry_run=wanted.dry_run,
+@_merging("POST", _Merge)
+async def _merge(server: Server, asked: _Merge) -> object:
+    return await server.operations.merge_projects(
+        asked.source,
+        asked.target,
+        renames=asked.renames,
+        rename_equal=asked.rename_equal,
+        dry_run=asked.dry_run,
     )
-    return JSONResponse(dict(await done))
 
 
-async def _status(operations: Operations, _: Request) -> Response:
-    return JSONResponse(dict(await operations.status()))
+class _Move(Asked, frozen=True):
+    project: str
+    folder: str
 
 
-async def _cluster(operations: Operations, _: Request) -> Response:
-    return JSONResponse(dict(await operations.cluster()))
+_moving = SERVER.at(
+    "/admin/projects/move",
+    'Gives a project another folder. Body: `{"project": "...", "folder": "/path"}`. '
+    "See [mail](../mail.md#a-folder-that-was-renamed).",
+)
 
 
-def _long(work: LongWork, path: str, endpoints: Mapping[str, Endpoint]) -> Route:
-    return operators(path, {method: work.watched(path, one) for method, one in endpoints.items()})
+@_moving("POST", _Move)
+async def _move(server: Server, asked: _Move) -> object:
+    return await server.operations.move_project(asked.project, asked.folder)
 
 
-def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
-    """Return the routes to the server itself."""
-    long = partial(_long, work := LongWork())
+class _Prune(Asked, frozen=True):
+    dry_run: bool = False
 
-    async def doctor(request: Request) -> Response:
-        return JSONResponse(dict(await operations.doctor(full=request.query_params.get("full") == "yes")))
 
-    async def back_up(request: Request) -> Response:
-        wanted = await read_body(request, _Backup)
-        return JSONResponse(dict(await operations.back_up(_absolute(wanted.target))))
+_pruning = SERVER.at(
+    "/admin/prune",
+    "Deletes the messages that no `[[keep]]` rule keeps any more. Body: "
+    '`{"dry_run": true}` only counts them. See [operating](../operating.md#retention).',
+    is_long=True,
+)
 
-    async def issue(request: Request) -> Response:
-        wanted = await read_body(request, _Agent)
-        return JSONResponse({"token": await operations.issue_agent_token(wanted.project, wanted.agent)})
 
-    async def revoke(request: Request) -> Response:
-        wanted = await read_body(request, _Agent)
-        await operations.revoke_agent_token(wanted.project, wanted.agent)
-        return JSONResponse({"revoked": True})
+@_pruning("POST", _Prune)
+async def _prune(server: Server, asked: _Prune) -> object:
+    return await server.operations.prune(dry_run=asked.dry_run)
 
-    async def login_code(request: Request) -> Response:
-        then = (await read_body(request, _Landing)).path
-        return JSONResponse({"url": await _login_address(request, login, then)})
 
-    async def move_project(request: Request) -> Response:
-        wanted = await read_body(request, _Move)
-        return JSONResponse(dict(await operations.move_project(wanted.project, wanted.folder)))
+class _Rebuild(Asked, frozen=True):
+    project: str | None = None
 
-    async def rebuild_archive(request: Request) -> Response:
-        wanted = await read_body(request, _Rebuild)
-        return JSONResponse(dict(await operations.rebuild_archive(wanted.project)))
 
-    return [
-        operators("/admin/progress", {"GET": work.told}),
-        operators("/admin/status", {"GET": partial(_status, operations)}),
-        operators("/admin/cluster", {"GET": partial(_cluster, operations)}),
-        operators("/admin/projects", {"GET": _told_as("projects", operations.projects)}),
-        long("/admin/doctor", {"GET": doctor, "POST": partial(_repair, operations)}),
-        long("/admin/support-bundle", {"GET": _told_as("files", operations.support_bundle)}),
-        long("/admin/backup", {"POST": back_up}),
-        operators("/admin/agent-token", {"POST": issue, "DELETE": revoke}),
-        operators("/admin/login-code", {"POST": login_code}),
-        long("/admin/projects/merge", {"POST": partial(_merge, operations)}),
-        operators("/admin/projects/move", {"POST": move_project}),
-        long("/admin/prune", {"POST": partial(_prune, operations)}),
-        long("/admin/rebuild-archive", {"POST": rebuild_archive}),
-    ]
+_rebuilding = SERVER.at(
+    "/admin/rebuild-archive",
+    'Writes the archive anew from the database. Body: `{"project": "..."}`, or `{}` for every project.',
+    is_long=True,
+)
+
+
+@_rebuilding("POST", _Rebuild)
+async def _rebuild(server: Server, asked: _Rebuild) -> object:
+    return await server.operations.rebuild_archive(asked.project)
 
 
 def _absolute(text: str | None) -> Path | None:
@@ -241,11 +297,14 @@ def _absolute(text: str | None) -> Path | None:
     path = Path(text)
     if not path.is_absolute() or "\0" in text or len(text) > _LONGEST_PATH:
         raise InvalidPath(
-            "the target is no absolute path",
+            "the target is not an absolute path",
             value=text[:200],
             remedy="send an absolute path on the server's machine",
         )
     return path
+
+
+# People who may be written to by name, and in which chat they are reached.
 
 
 class _Person(Asked, frozen=True):
@@ -253,21 +312,30 @@ class _Person(Asked, frozen=True):
     chat: str | None = None
 
 
-def people_routes(people: PeopleService) -> list[Route]:
-    """Return the routes to people: who may be written to by name, and in which chat they are reached."""
+_people = PEOPLE.at(
+    "/admin/people",
+    "People who may be written to (`GET`); names one, or has one reached elsewhere (`PUT`, "
+    'body: `{"name": "...", "chat": "telegram/1"}`, `chat` may be left out); has one written to no more '
+    '(`DELETE`, body: `{"name": "..."}`).',
+)
 
-    async def add(request: Request) -> Response:
-        asked = await read_body(request, _Person)
-        return JSONResponse(dict(await people.add(asked.name, asked.chat)))
 
-    async def remove(request: Request) -> Response:
-        asked = await read_body(request, _Named)
-        return JSONResponse(dict(await people.remove(asked.name)))
+@_people("GET", Query)
+async def _everybody(people: PeopleService, _: Query) -> object:
+    return {"people": await people.everybody()}
 
-    async def everybody(_: Request) -> Response:
-        return JSONResponse({"people": [dict(one) for one in await people.everybody()]})
 
-    return [operators("/admin/people", {"GET": everybody, "PUT": add, "DELETE": remove})]
+@_people("PUT", _Person)
+async def _name_person(people: PeopleService, asked: _Person) -> object:
+    return await people.add(asked.name, asked.chat)
+
+
+@_people("DELETE", _Named)
+async def _remove_person(people: PeopleService, asked: _Named) -> object:
+    return await people.remove(asked.name)
+
+
+# Which agents are run how, when mail comes.
 
 
 class _Declared(Asked, frozen=True):
@@ -276,76 +344,118 @@ class _Declared(Asked, frozen=True):
     runner: dict[str, Json]
 
 
-def runner_routes(runners: RunnerService) -> list[Route]:
-    """Return the routes to runners: who is run how, when mail comes."""
+_runners = RUNNERS.at(
+    "/admin/runners",
+    "Which agents are run when mail comes (`GET`, `?project=` for one project); says how "
+    'one is run (`PUT`), body: `{"project": "...", "agent": "...", "runner": {"argv": ["..."]}}`; ends that '
+    '(`DELETE`), body: `{"project": "...", "agent": "..."}`.',
+)
 
-    async def declare(request: Request) -> Response:
-        asked = await read_body(request, _Declared)
-        return JSONResponse(dict(await runners.declare(asked.project, asked.agent, asked.runner)))
 
-    async def withdraw(request: Request) -> Response:
-        asked = await read_body(request, _Agent)
-        return JSONResponse({"removed": await runners.withdraw(asked.project, asked.agent)})
+@_runners("GET", _OfProject)
+async def _list_runners(runners: RunnerService, asked: _OfProject) -> object:
+    return {"runners": await runners.declared(asked.project)}
 
-    async def declared(request: Request) -> Response:
-        found = await runners.declared(request.query_params.get("project"))
-        return JSONResponse({"runners": [dict(one) for one in found]})
 
-    return [operators("/admin/runners", {"GET": declared, "PUT": declare, "DELETE": withdraw})]
+@_runners("PUT", _Declared)
+async def _set_runner(runners: RunnerService, asked: _Declared) -> object:
+    return await runners.declare(asked.project, asked.agent, asked.runner)
+
+
+@_runners("DELETE", _Agent)
+async def _remove_runner(runners: RunnerService, asked: _Agent) -> object:
+    return {"removed": await runners.withdraw(asked.project, asked.agent)}
+
+
+# Runs: what agents are at, what waits and why, and dead letters.
 
 
 class _Run(Asked, frozen=True):
     run: str
 
 
-def _done_to_a_run(act: Callable[[str], Awaitable[Work]]) -> Endpoint:
-    async def acted(request: Request) -> Response:
-        asked = await read_body(request, _Run)
-        return JSONResponse(told(await act(asked.run)))
-
-    return acted
+class _OneRun(Query, frozen=True):
+    run: str = ""
+    output: str = ""
 
 
-def run_routes(runs: WorkService) -> list[Route]:
-    """Return the routes to runs: what agents are at, what waits and why, and dead letters."""
+_runs = RUNS.at(
+    "/admin/runs",
+    "Runs of agents: those not done, those that ended lately or were given up, and messages "
+    "that wait for the next one. `?project=` for one project.",
+)
 
-    async def listed(request: Request) -> Response:
-        project = request.query_params.get("project")
-        slug = "" if project is None else await runs.slug(project)
-        works, waiting = await runs.works(slug), await runs.store.read(partial(runs.waiting, slug=slug))
-        return JSONResponse({"runs": [told(one) for one in works], "waiting": [told(one) for one in waiting]})
 
-    async def shown(request: Request) -> Response:
-        run_id = request.query_params.get("run")
-        if not run_id:
-            raise InvalidArgument("no run is named", remedy="give its id as `run`")
-        work = await runs.named(run_id)
-        output = await runs.output(work.run_id, whole=request.query_params.get("output") == "whole")
-        return JSONResponse({**told(work), "output": output.text, "output_is_cut": output.is_cut})
+@_runs("GET", _OfProject)
+async def _list_runs(runs: WorkService, asked: _OfProject) -> object:
+    slug = "" if asked.project is None else await runs.slug(asked.project)
+    works, waiting = await runs.works(slug), await runs.store.read(partial(runs.waiting, slug=slug))
+    return {"runs": [told(one) for one in works], "waiting": [told(one) for one in waiting]}
 
-    async def floor(request: Request) -> Response:
-        slug = await runs.slug(request.query_params.get("project", ""))
-        health = await runs.health()
-        return JSONResponse(told(await runs.store.read(partial(runs.floor, slug=slug, health=health))))
 
-    async def dead(_: Request) -> Response:
-        return JSONResponse({"dead": [dict(one) for one in await runs.dead()]})
+_one_run = RUNS.at(
+    "/admin/runs/one",
+    "One run and the end of what it has put out. `?run=` names it, or its dispatch.",
+)
 
-    async def cancelled(request: Request) -> Response:
-        asked = await read_body(request, _Run)
-        await runs.cancel(asked.run)
-        return JSONResponse(told(await runs.named(asked.run)))
 
-    return [
-        operators("/admin/runs", {"GET": listed}),
-        operators("/admin/runs/one", {"GET": shown}),
-        operators("/admin/floor", {"GET": floor}),
-        operators("/admin/runs/dead", {"GET": dead}),
-        operators("/admin/runs/cancel", {"POST": cancelled}),
-        operators("/admin/runs/hasten", {"POST": _done_to_a_run(runs.hasten)}),
-        operators("/admin/runs/discard", {"POST": _done_to_a_run(runs.discard)}),
-        operators("/admin/runs/replay", {"POST": _done_to_a_run(runs.replay)}),
-    ]
+@_one_run("GET", _OneRun)
+async def _show_run(runs: WorkService, asked: _OneRun) -> object:
+    if not asked.run:
+        raise InvalidArgument("no run is given", remedy="give the run's id as `run`")
+    work = await runs.named(asked.run)
+    output = await runs.output(work.run_id, whole=asked.output == "whole")
+    return {**told(work), "output": output.text, "output_is_cut": output.is_cut}
+
+
+_floor = RUNS.at("/admin/floor", "What the control room of a project shows. `?project=` names it.")
+
+
+@_floor("GET", _OfProject)
+async def _show_floor(runs: WorkService, asked: _OfProject) -> object:
+    slug, health = await runs.slug(asked.project or ""), await runs.health()
+    return told(await runs.store.read(partial(runs.floor, slug=slug, health=health)))
+
+
+_dead = RUNS.at(
+    "/admin/runs/dead", "The dead letters, failed runs that wait for somebody, oldest first, up to 500."
+)
+
+
+@_dead("GET", Query)
+async def _list_dead(runs: WorkService, _: Query) -> object:
+    return {"dead": await runs.dead()}
+
+
+_cancel = RUNS.at("/admin/runs/cancel", 'Ends a run that is queued or at work. Body: `{"run": "..."}`.')
+
+
+@_cancel("POST", _Run)
+async def _cancel_run(runs: WorkService, asked: _Run) -> object:
+    await runs.cancel(asked.run)
+    return told(await runs.named(asked.run))
+
+
+def _act(path: str, words: str, act: Callable[[WorkService, str], Awaitable[Work]]) -> None:
+    @RUNS.at(path, words)("POST", _Run)
+    async def _(runs: WorkService, asked: _Run) -> object:
+        return told(await act(runs, asked.run))
+
+
+_act(
+    "/admin/runs/hasten",
+    'Has a queued run that is tried again later tried now. Body: `{"run": "..."}`.',
+    WorkService.hasten,
+)
+_act(
+    "/admin/runs/discard",
+    'Discards a dead letter; its run stays failed. Body: `{"run": "..."}`.',
+    WorkService.discard,
+)
+_act("/admin/runs/replay", 'Has a dead letter tried again. Body: `{"run": "..."}`.', WorkService.replay)
+
+
+# What runs wait to be told.
 
 
 class _Answer(Asked, frozen=True):
@@ -354,21 +464,24 @@ class _Answer(Asked, frozen=True):
     why: str = ""
 
 
-def question_routes(questions: QuestionService) -> list[Route]:
-    """Return the routes to what runs wait to be told."""
-
-    async def listed(_: Request) -> Response:
-        return JSONResponse({"questions": [dict(one) for one in await questions.questions()]})
-
-    async def answered(request: Request) -> Response:
-        asked = await read_body(request, _Answer)
-        done = await questions.answer(asked.number, approved=asked.answer == "yes", why=asked.why)
-        return JSONResponse(dict(done))
-
-    return [operators("/admin/questions", {"GET": listed, "POST": answered})]
+_questions = QUESTIONS.at(
+    "/admin/questions",
+    "What runs wait to be told (`GET`); answers one (`POST`), body: "
+    '`{"number": "...", "answer": "yes", "why": "..."}`.',
+)
 
 
-_Span = Annotated[float, Meta(ge=0, le=_MOST_SECONDS)]
+@_questions("GET", Query)
+async def _list_questions(questions: QuestionService, _: Query) -> object:
+    return {"questions": await questions.questions()}
+
+
+@_questions("POST", _Answer)
+async def _answer_question(questions: QuestionService, asked: _Answer) -> object:
+    return await questions.answer(asked.number, approved=asked.answer == "yes", why=asked.why)
+
+
+# Schedules: messages of people that are sent again and again.
 
 
 class _Schedule(Asked, frozen=True, kw_only=True):
@@ -388,62 +501,88 @@ class _Schedule(Asked, frozen=True, kw_only=True):
     jitter_seconds: _Span = 0
     replaces: bool = False
 
-    @property
-    def message(self) -> ScheduledMessage:
-        """What is to be sent."""
-        fields = ScheduledMessage.__struct_fields__
-        return ScheduledMessage(**{name: getattr(self, name) for name in fields})
+
+class _OneSchedule(Query, frozen=True):
+    name: str = ""
 
 
-def schedule_routes(schedules: MailSchedules) -> list[Route]:
-    """Return the routes to schedules: messages of people that are sent again and again."""
-
-    async def listed(request: Request) -> Response:
-        project = request.query_params.get("project")
-        slug = "" if project is None else await schedules.slug(project)
-        return JSONResponse({"schedules": [dict(one) for one in await schedules.listed(slug)]})
-
-    async def shown(request: Request) -> Response:
-        return JSONResponse(dict(await schedules.named(request.query_params.get("name", ""))))
-
-    async def added(request: Request) -> Response:
-        asked = await read_body(request, _Schedule)
-        every = None if asked.every_seconds is None else timedelta(seconds=asked.every_seconds)
-        made = await schedules.add(
-            asked.name,
-            asked.message,
-            cron=asked.cron,
-            every=every,
-            zone=asked.zone,
-            missed=asked.missed,
-            overlap=asked.overlap,
-            jitter=timedelta(seconds=asked.jitter_seconds),
-            replaces=asked.replaces,
-        )
-        return JSONResponse(dict(made))
-
-    async def removed(request: Request) -> Response:
-        return JSONResponse({"removed": await schedules.remove((await read_body(request, _Named)).name)})
-
-    return [
-        operators("/admin/schedules", {"GET": listed, "POST": added, "DELETE": removed}),
-        operators("/admin/schedules/one", {"GET": shown}),
-        *_schedule_steps(schedules),
-    ]
+_schedules = SCHEDULES.at(
+    "/admin/schedules",
+    "What is sent again and again (`GET`, `?project=` for one project); keeps a schedule "
+    '(`POST`), body: `{"name": "...", "project": "...", "sender": "...", "to": ["..."], "subject": "...", '
+    '"body": "...", "cron": "0 9 * * MON"}`, and if you like `every_seconds` in place of `cron`, `zone`, '
+    "`missed`, `overlap`, `jitter_seconds`, `importance`, `ack_required`, `replaces`; removes one "
+    '(`DELETE`), body: `{"name": "..."}`.',
+)
 
 
-def _schedule_steps(schedules: MailSchedules) -> list[Route]:
-    async def paused(request: Request) -> Response:
-        return JSONResponse(dict(await schedules.pause((await read_body(request, _Named)).name)))
+@_schedules("GET", _OfProject)
+async def _list_schedules(schedules: MailSchedules, asked: _OfProject) -> object:
+    slug = "" if asked.project is None else await schedules.slug(asked.project)
+    return {"schedules": await schedules.listed(slug)}
 
-    async def resumed(request: Request) -> Response:
-        return JSONResponse(dict(await schedules.resume((await read_body(request, _Named)).name)))
 
-    async def triggered(request: Request) -> Response:
-        return JSONResponse({"message": await schedules.trigger((await read_body(request, _Named)).name)})
+@_schedules("POST", _Schedule)
+async def _add_schedule(schedules: MailSchedules, asked: _Schedule) -> object:
+    fields = ScheduledMessage.__struct_fields__
+    return await schedules.add(
+        asked.name,
+        ScheduledMessage(**{name: getattr(asked, name) for name in fields}),
+        cron=asked.cron,
+        every=None if asked.every_seconds is None else timedelta(seconds=asked.every_seconds),
+        zone=asked.zone,
+        missed=asked.missed,
+        overlap=asked.overlap,
+        jitter=timedelta(seconds=asked.jitter_seconds),
+        replaces=asked.replaces,
+    )
 
-    steps = {"pause": paused, "resume": resumed, "trigger": triggered}
-    return [operators(f"/admin/schedules/{word}", {"POST": step}) for word, step in steps.items()]
+
+@_schedules("DELETE", _Named)
+async def _remove_schedule(schedules: MailSchedules, asked: _Named) -> object:
+    return {"removed": await schedules.remove(asked.name)}
+
+
+_one_schedule = SCHEDULES.at("/admin/schedules/one", "One schedule. `?name=` names it.")
+
+
+@_one_schedule("GET", _OneSchedule)
+async def _show_schedule(schedules: MailSchedules, asked: _OneSchedule) -> object:
+    return await schedules.named(asked.name)
+
+
+_pause = SCHEDULES.at(
+    "/admin/schedules/pause", 'Has nothing more sent by a schedule. Body: `{"name": "..."}`.'
+)
+
+
+@_pause("POST", _Named)
+async def _pause_schedule(schedules: MailSchedules, asked: _Named) -> object:
+    return await schedules.pause(asked.name)
+
+
+_resume = SCHEDULES.at(
+    "/admin/schedules/resume", 'Has a schedule go on with its next time. Body: `{"name": "..."}`.'
+)
+
+
+@_resume("POST", _Named)
+async def _resume_schedule(schedules: MailSchedules, asked: _Named) -> object:
+    return await schedules.resume(asked.name)
+
+
+_trigger = SCHEDULES.at(
+    "/admin/schedules/trigger", 'Sends the message of a schedule now. Body: `{"name": "..."}`.'
+)
+
+
+@_trigger("POST", _Named)
+async def _trigger_schedule(schedules: MailSchedules, asked: _Named) -> object:
+    return {"message": await schedules.trigger(asked.name)}
+
+
+# Named tokens. Only hashes come here: a token is made by who will hold it. No token opens these addresses but
+# the server's own: who may make tokens may do everything.
 
 
 class _NewToken(Asked, frozen=True):
@@ -462,54 +601,74 @@ class _Rotation(Asked, frozen=True):
     overlap_seconds: _Seconds
 
 
-def token_routes(tokens: NamedTokens) -> list[Route]:
-    """Return the routes to named tokens. Only hashes come here: a token is made by who will hold it.
-
-    No token opens them but the server's own: who may make tokens may do everything.
-    """
-
-    async def create(request: Request) -> Response:
-        asked = await read_body(request, _NewToken)
-        life = None if asked.life_seconds is None else timedelta(seconds=asked.life_seconds)
-        made = await tokens.create(
-            asked.name, asked.id, asked.hash, asked.scopes, project=asked.project, life=life
-        )
-        return JSONResponse(dict(made))
-
-    async def rotate(request: Request) -> Response:
-        asked = await read_body(request, _Rotation)
-        overlap = timedelta(seconds=asked.overlap_seconds)
-        return JSONResponse(dict(await tokens.rotate(asked.name, asked.id, asked.hash, overlap=overlap)))
-
-    async def revoke(request: Request) -> Response:
-        return JSONResponse({"revoked": await tokens.revoke((await read_body(request, _Named)).name)})
-
-    async def listed(request: Request) -> Response:
-        found = await tokens.listed(ended=request.query_params.get("all") == "yes")
-        return JSONResponse({"tokens": [dict(one) for one in found]})
-
-    methods = {"GET": listed, "POST": create, "DELETE": revoke}
-    return [
-        operators("/admin/tokens", methods),
-        operators("/admin/tokens/rotate", {"POST": rotate}),
-    ]
+class _WhichTokens(Query, frozen=True):
+    all: str = ""
 
 
-def hook_routes(hooks: Hooks, following: Following) -> list[Route]:
-    """Return the routes for hooks and watchers of this machine."""
+_tokens = TOKENS.at(
+    "/admin/tokens",
+    "Named tokens: which there are (`GET`, those that have ended with `?all=yes`); keeps "
+    'a new one (`POST`), body: `{"name": "...", "id": "...", "hash": "...", "scopes": ["mail:read"]}`, if '
+    "you like `project` and `life_seconds`; ends those of a name (`DELETE`), body: "
+    '`{"name": "..."}`. `id` is twelve letters and digits, `hash` the SHA-256 of `prt_<id>_<secret>`.',
+    Who.OPERATOR,
+)
 
-    async def hook(request: Request) -> Response:
-        client, event = request.path_params["client"], request.path_params["event"]
-        token, grant = request.headers.get(_AGENT_TOKEN), request.scope.get(GRANT_SCOPE)
-        of_run = grant if isinstance(grant, Grant) and grant.run_id is not None else None
-        body = await _object(request)
-        return JSONResponse(dict(await hooks.answer(client, event, body, agent_token=token, grant=of_run)))
 
-    async def watch(request: Request) -> Response:
-        token = request.headers.get(_AGENT_TOKEN)
-        return JSONResponse(dict(await following.messages(await _object(request), agent_token=token)))
+@_tokens("GET", _WhichTokens)
+async def _list_tokens(tokens: NamedTokens, asked: _WhichTokens) -> object:
+    return {"tokens": [dict(one) for one in await tokens.listed(ended=asked.all == "yes")]}
 
-    return [
-        operators("/hooks/{client}/{event}", {"POST": hook}),
-        operators("/watch", {"POST": watch}),
-    ]
+
+@_tokens("POST", _NewToken)
+async def _create_token(tokens: NamedTokens, asked: _NewToken) -> object:
+    life = None if asked.life_seconds is None else timedelta(seconds=asked.life_seconds)
+    return await tokens.create(
+        asked.name, asked.id, asked.hash, asked.scopes, project=asked.project, life=life
+    )
+
+
+@_tokens("DELETE", _Named)
+async def _end_tokens(tokens: NamedTokens, asked: _Named) -> object:
+    return {"revoked": await tokens.revoke(asked.name)}
+
+
+_rotation = TOKENS.at(
+    "/admin/tokens/rotate",
+    'Has a new token take a name. Body: `{"name": "...", "id": "...", "hash": "...", '
+    '"overlap_seconds": 86400}`.',
+    Who.OPERATOR,
+)
+
+
+@_rotation("POST", _Rotation)
+async def _rotate_token(tokens: NamedTokens, asked: _Rotation) -> object:
+    overlap = timedelta(seconds=asked.overlap_seconds)
+    return await tokens.rotate(asked.name, asked.id, asked.hash, overlap=overlap)
+
+
+# Hooks and watchers of this machine.
+
+_hook = HOOKS.at(
+    "/hooks/{client}/{event}",
+    "What a hook of a client or of Git asks. See [hooks](../hooks.md).",
+    Who.HOOKS,
+)
+
+
+@_hook.raw("POST")
+async def _answer_hook(served: tuple[Hooks, Following], request: Request) -> Response:
+    client, event = request.path_params["client"], request.path_params["event"]
+    token, grant = request.headers.get(_AGENT_TOKEN), request.scope.get(GRANT_SCOPE)
+    of_run = grant if isinstance(grant, Grant) and grant.run_id is not None else None
+    body = await read_body(request, dict[str, Any])
+    return JSONResponse(dict(await served[0].answer(client, event, body, agent_token=token, grant=of_run)))
+
+
+_watch = HOOKS.at("/watch", "Waits up to 30 s for messages after a cursor; behind `postroom watch`.")
+
+
+@_watch.raw("POST")
+async def _answer_watch(served: tuple[Hooks, Following], request: Request) -> Response:
+    token, body = request.headers.get(_AGENT_TOKEN), await read_body(request, dict[str, Any])
+    return JSONResponse(dict(await served[1].messages(body, agent_token=token)))

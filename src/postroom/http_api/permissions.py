@@ -7,7 +7,6 @@ that. `Guard`, before all this, found out who calls.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 from starlette.routing import BaseRoute, Mount, Route
@@ -15,26 +14,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from postroom.contracts.errors import NotPermitted
 from postroom.contracts.tokens import ADMIN, Grant
+from postroom.http_api.administration import AnyTable, Who
+from postroom.http_api.chat_routes import CHATS
+from postroom.http_api.operators import HOOKS, PEOPLE, QUESTIONS, RUNNERS, RUNS, SCHEDULES, SERVER, TOKENS
 from postroom.http_api.rest.document import DOCUMENT, EVENTS, address_of, method_of
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mcp_server.callers import GRANT_SCOPE
-
-
-class Who(StrEnum):
-    """Whom an address answers."""
-
-    ANYONE = "anyone"
-    PROVED_THERE = "whoever proves it there"
-    """A channel, or a result by its signature: each authenticates its callers itself."""
-    PEOPLE = "people"
-    """Who has logged in; the server's token counts as well."""
-    LOOKERS = "agents, programs and people"
-    """A named token as far as its scopes go."""
-    CALLERS = "agents and programs"
-    HOOKS = "the operator and runs"
-    ADMINS = "the operator and `admin`"
-    OPERATOR = "the operator"
-
 
 _LET_IN: Final[Mapping[Who, frozenset[str]]] = {
     Who.PEOPLE: frozenset({"person", "operator"}),
@@ -125,49 +110,22 @@ _PAGES: Final = tuple(
         "GET POST /chats/{run_id:path}",
     )
 )
+_TABLES: Final[tuple[AnyTable, ...]] = (
+    TOKENS,
+    HOOKS,
+    SERVER,
+    PEOPLE,
+    RUNNERS,
+    RUNS,
+    QUESTIONS,
+    SCHEDULES,
+    CHATS,
+)
+"""The tables of administration, in the order in which the page of permissions shows them."""
+ADDRESSES: Final = tuple(one for each in _TABLES for one in each.addresses)
 _ADMINISTRATION: Final = (
-    *_rows(Who.OPERATOR, "GET POST DELETE /admin/tokens", "POST /admin/tokens/rotate"),
-    *_rows(Who.HOOKS, "POST /hooks/{client}/{event}"),
-    *_rows(
-        Who.ADMINS,
-        "GET /metrics",
-        "POST /watch",
-        "GET /health/detailed",
-        "GET /admin/status",
-        "GET /admin/cluster",
-        "GET /admin/projects",
-        "POST /admin/projects/merge",
-        "POST /admin/projects/move",
-        "POST /admin/prune",
-        "GET POST /admin/doctor",
-        "GET /admin/support-bundle",
-        "GET /admin/progress",
-        "POST /admin/backup",
-        "POST DELETE /admin/agent-token",
-        "POST /admin/login-code",
-        "POST /admin/rebuild-archive",
-        "GET PUT DELETE /admin/people",
-        "GET PUT DELETE /admin/runners",
-        "GET /admin/runs",
-        "GET /admin/runs/one",
-        "GET /admin/floor",
-        "GET /admin/runs/dead",
-        "POST /admin/runs/cancel",
-        "POST /admin/runs/hasten",
-        "POST /admin/runs/replay",
-        "POST /admin/runs/discard",
-        "GET POST /admin/questions",
-        "GET POST DELETE /admin/schedules",
-        "GET /admin/schedules/one",
-        "POST /admin/schedules/pause",
-        "POST /admin/schedules/resume",
-        "POST /admin/schedules/trigger",
-        "POST /admin/gateway/pair",
-        "GET DELETE /admin/gateway/people",
-        "POST /admin/gateway/send",
-        "POST /admin/gateway/reconnect",
-        "GET POST DELETE /admin/gateway/dead",
-    ),
+    *_rows(Who.ADMINS, "GET /metrics"),
+    *(Permission(path=one.path, methods=frozenset(one.methods), who=one.who) for one in ADDRESSES),
 )
 _CHANNELS: Final = tuple(
     _rows(
@@ -210,7 +168,7 @@ def check(who: Who | None, scope: Scope) -> None:
     if who in (Who.ANYONE, Who.PROVED_THERE):
         return
     if who is None:
-        raise NotPermitted("nobody may call this address: the table of permissions does not name it")
+        raise NotPermitted("the table of permissions does not list this path, so no caller may use it")
     caller, grant = scope.get("state", {}).get("caller"), scope.get(GRANT_SCOPE)
     if caller in _LET_IN[who]:
         return
@@ -218,13 +176,13 @@ def check(who: Who | None, scope: Scope) -> None:
         if who is Who.ADMINS or grant.run_id is None:
             grant.check(ADMIN, scope["path"])
         return
-    raise NotPermitted(f"this is for {who}", remedy=_REMEDIES.get(who, "use the server's own token"))
+    raise NotPermitted(f"this path is for {who}", remedy=_REMEDIES.get(who, "use the server's own token"))
 
 
 _REMEDIES: Final = {
     Who.PEOPLE: "log in at /login",
     Who.LOOKERS: "send `Authorization: Bearer <token>`",
-    Who.CALLERS: "send `Authorization: Bearer <token>`; a session of the pages may look and not change",
+    Who.CALLERS: "send `Authorization: Bearer <token>`; a page session can read but not change",
 }
 
 
@@ -238,7 +196,7 @@ def close(routes: Sequence[BaseRoute], permissions: Sequence[Permission], below:
             who = {method: one.who for one in permissions if one.path == path for method in one.methods}
             route.app = _Checked(route.app, who)
         else:
-            raise TypeError(f"nothing says who may call a {type(route).__name__}")
+            raise TypeError(f"no permission is declared for a {type(route).__name__}")
 
 
 class _Checked:

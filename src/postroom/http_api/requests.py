@@ -58,18 +58,39 @@ class Head:
         Raises:
             Malformed: the path or a header is broken.
         """
-        headers = scope["headers"]
+        headers, path, sent = scope["headers"], scope["path"], scope.get("raw_path") or b""
+        query = scope.get("query_string", b"")
+        if max(len(path), len(sent)) > LONGEST_PATH:
+            raise Malformed(f"the path exceeds {LONGEST_PATH} bytes")
+        if len(query) > LONGEST_QUERY:
+            raise Malformed(f"the query exceeds {LONGEST_QUERY} bytes")
+        if not query.isascii():
+            raise Malformed("the query contains bytes that must be percent-encoded")
+        if _BROKEN_ESCAPE.search(sent):
+            raise Malformed("the path contains a percent sign without two hexadecimal digits")
+        try:
+            unquote_to_bytes(sent).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise Malformed("the path is not UTF-8") from error
+        if not path.startswith("/") or _BAD_IN_PATH.search(path):
+            raise Malformed("the path contains control characters, backslashes or dot segments")
         _single(headers, b"idempotency-key")  # whoever reads it below may take the first or the last
+        host, origin = read_authority(_single(headers, b"host") or ""), _single(headers, b"origin")
+        length = _single(headers, b"content-length")
+        length = "0" if length is None else length
+        if not (length.isascii() and length.isdigit() and len(length) <= 18):
+            raise Malformed("the header content-length is not a valid length")
+        target = (sent or quote(path).encode()) + (b"?" + query if query else b"")
         return cls(
             method=scope["method"],
-            path=_path(scope),
-            host=read_authority(_single(headers, b"host") or ""),
-            origin=_single(headers, b"origin"),
+            path=path,
+            host=host,
+            origin=origin,
             authorization=_single(headers, b"authorization"),
             cookie="; ".join(_all(headers, b"cookie")),
-            content_length=_length(_single(headers, b"content-length")),
+            content_length=int(length),
             wants_page="text/html" in ",".join(_all(headers, b"accept")).lower(),
-            target=_target(scope) if scope["method"] == "GET" else "/",
+            target=target.decode("latin-1") if scope["method"] == "GET" else "/",
         )
 
     @property
@@ -77,12 +98,6 @@ class Head:
         """The bearer token that came along; None when there is none."""
         scheme, _, token = (self.authorization or "").partition(" ")
         return token.strip() if scheme.lower() == "bearer" else None
-
-
-def _target(scope: Scope) -> str:
-    query = scope.get("query_string", b"")
-    sent = scope.get("raw_path") or quote(scope["path"]).encode()
-    return (sent + (b"?" + query if query else b"")).decode("latin-1")
 
 
 def request_id_of(headers: Headers) -> str:
@@ -128,27 +143,6 @@ def is_own_origin(origin: str, host: Authority, trusted: frozenset[str]) -> bool
     return author.name in trusted and port in (usual, asked)
 
 
-def _path(scope: Scope) -> str:
-    path: str = scope["path"]
-    raw: bytes = scope.get("raw_path") or b""
-    if max(len(path), len(raw)) > LONGEST_PATH:
-        raise Malformed(f"the path is longer than {LONGEST_PATH} bytes")
-    query: bytes = scope.get("query_string", b"")
-    if len(query) > LONGEST_QUERY:
-        raise Malformed(f"the query is longer than {LONGEST_QUERY} bytes")
-    if not query.isascii():
-        raise Malformed("the query holds bytes that must be percent-encoded")
-    if _BROKEN_ESCAPE.search(raw):
-        raise Malformed("the path holds a percent sign without two digits behind it")
-    try:
-        unquote_to_bytes(raw).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise Malformed("the path is not UTF-8") from error
-    if not path.startswith("/") or _BAD_IN_PATH.search(path):
-        raise Malformed("the path holds control characters, backslashes or dot segments")
-    return path
-
-
 def _all(headers: Headers, name: bytes) -> list[str]:
     return [value.decode("latin-1") for key, value in headers if key == name]
 
@@ -156,13 +150,5 @@ def _all(headers: Headers, name: bytes) -> list[str]:
 def _single(headers: Headers, name: bytes) -> str | None:
     found = _all(headers, name)
     if len(found) > 1:
-        raise Malformed(f"the header {name.decode()} came {len(found)} times")
+        raise Malformed(f"the header {name.decode()} occurs {len(found)} times")
     return found[0].strip() if found else None
-
-
-def _length(text: str | None) -> int:
-    if text is None:
-        return 0
-    if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise Malformed("the header content-length is no length")
-    return int(text)

@@ -14,17 +14,10 @@ from starlette.types import Lifespan
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import PostroomError, ResultTooEarly
 from postroom.executors.remote import RemoteExecutor
-from postroom.http_api.chat_routes import ChatOperations, UndeliveredOperations, chat_routes
+from postroom.http_api.chat_routes import CHATS, ChatOperations, Chats, UndeliveredOperations
 from postroom.http_api.errors import Problem, internal_error, reported
 from postroom.http_api.operations import FreshReadiness, Operations
-from postroom.http_api.operators import (
-    admin_routes,
-    question_routes,
-    run_routes,
-    runner_routes,
-    schedule_routes,
-    token_routes,
-)
+from postroom.http_api.operators import QUESTIONS, RUNNERS, RUNS, SCHEDULES, SERVER, TOKENS, Server
 from postroom.http_api.other_servers import OtherServers
 from postroom.http_api.permissions import Permission, close, table
 from postroom.http_api.rest.routes import rest_routes
@@ -71,16 +64,17 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
     wait to be told, `schedules` for what is sent again and again, `tokens` for named tokens, `calls` for the
     mail room, `events` for what happens in it.
     """
+    server = Server(operations, login)
     return [
         *_health_routes(operations, registry, clock, refresh),
         *login.routes(),
-        *admin_routes(operations, login),
-        *([] if undelivered is None else chat_routes(operations, chats, undelivered)),
-        *([] if runners is None else runner_routes(runners)),
-        *([] if questions is None else question_routes(questions)),
-        *([] if runs is None else run_routes(runs)),
-        *([] if schedules is None else schedule_routes(schedules)),
-        *([] if tokens is None else token_routes(tokens)),
+        *SERVER.routes(server, server.work),
+        *([] if undelivered is None else CHATS.routes(Chats(operations, chats, undelivered))),
+        *([] if runners is None else RUNNERS.routes(runners)),
+        *([] if questions is None else QUESTIONS.routes(questions)),
+        *([] if runs is None else RUNS.routes(runs)),
+        *([] if schedules is None else SCHEDULES.routes(schedules)),
+        *([] if tokens is None else TOKENS.routes(tokens)),
         *_rest(calls, events, login),
         *_no_oauth(mcp_path),
     ]
@@ -201,12 +195,13 @@ async def _failure(request: Request, _: Exception) -> Response:
     return internal_error().response(_id_of(request))
 
 
-_NO_PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Not found</title>
-<p>There is nothing at this address. <a href="{pages}">To the pages</a></html>
-"""
+_NO_PAGE: Final = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><title>Not found</title>\n<p>There is no page '
+    'at this address. <a href="{pages}">Open the pages</a></html>\n'
+)
 """For a browser; programs are answered in JSON."""
 _HTTP_CODES: Final[dict[int, tuple[str, str]]] = {
-    404: ("not_found", "there is nothing at this address"),
-    405: ("method_not_allowed", "use a method that the Allow header names"),
-    415: ("unsupported_media_type", "send JSON, and say so: `Content-Type: application/json`"),
+    404: ("not_found", "this path does not exist"),
+    405: ("method_not_allowed", "use a method from the Allow header"),
+    415: ("unsupported_media_type", "send JSON with the header `Content-Type: application/json`"),
 }

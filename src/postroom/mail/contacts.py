@@ -62,13 +62,13 @@ def refusals(
     sender: Agent,
     addressees: Sequence[Addressee],
     *,
-    reach: Mapping[int, Reach] | None = None,
-    reply_to: Message | None = None,
+    reach: Mapping[int, Reach],
+    answered: int | None = None,
 ) -> dict[int, PostroomError]:
-    """Return by agent those who may not be written to, with the reason; `reach` is what is known already."""
-    if reach is None:
-        reach = context.tx.reach(sender.id, [one.agent.id for one in addressees])
-    answered = None if reply_to is None else _written_to(context, sender, reply_to)
+    """Return the agents that refuse the message, each with the reason.
+
+    `answered` is the sender of the message that this one answers, if that message was sent to `sender`.
+    """
     found: dict[int, PostroomError] = {}
     for one in addressees:
         granted = reach[one.agent.id].granted
@@ -84,18 +84,20 @@ def refusals(
         )
         if (kind := refusal(facts)) is not None:
             name = address_of(one.agent.name, one.project.slug, home.slug)
-            what = f"{name} does not take this message"
+            what = f"{name} does not accept this message"
             if facts.retired:
                 is_person = one.project.slug == PEOPLE_SLUG
-                what = f"nobody is known as {name} any more" if is_person else f"{name} is retired"
+                what = f"{name} no longer exists" if is_person else f"{name} is retired"
             found[one.agent.id] = kind(what, value=name)
     return found
 
 
-def _written_to(context: WriteContext, sender: Agent, message: Message) -> int | None:
-    """Return who wrote a message, if `sender` is among those it was written to.
+def answered_by(context: WriteContext, sender: Agent, message: Message | None) -> int | None:
+    """Return the sender of a message if that message was sent to `sender`; else None.
 
-    Everybody may look at a project's messages; one that went to others opens no door.
+    Agents may read all messages of their project, but only a recipient's answer passes a closed contact.
     """
+    if message is None:
+        return None
     readers = context.tx.recipients([message.id])[message.id]
     return message.sender_id if any(one.agent_id == sender.id for one in readers) else None

@@ -5,12 +5,15 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
-from postroom.contracts.mail import Agent, Attachment, Message, Project
+from postroom.contracts.mail import Attachment
 from postroom.contracts.tokens import Grant
 from postroom.mail.git_identity import Recognition
 from postroom.stores.mail.access import ProjectReads, ProjectWrites, RecordReads, RecordWrites
+
+if TYPE_CHECKING:
+    from postroom.mail.waking.waker import OpenChange
 
 Records = TypeVar("Records", bound=RecordReads, covariant=True)
 Projects = TypeVar("Projects", bound=ProjectReads, covariant=True)
@@ -70,32 +73,6 @@ class LoadedAttachment:
     preview: bytes | None = None
 
 
-class Waking(Protocol):
-    """Has readers woken by messages within one open change: agents with a runner, people with a chat."""
-
-    def expect(
-        self,
-        readers: Sequence[tuple[Project, Agent]],
-        *,
-        thread_id: str | None,
-        reply_to: int | None,
-        sender_id: int,
-    ) -> None:
-        """Take note of the readers that a message will wake, before anything is written.
-
-        `thread_id` is the mail thread; None if the message begins one.
-
-        Raises:
-            ThreadsNeeded: The change must run again with the threads of these readers.
-            QueueFull: Too many messages wait for a reader, and the message answers none of its questions.
-        """
-        ...
-
-    def wake(self, message: Message, sender: Agent, readers: Sequence[tuple[Project, Agent]]) -> None:
-        """Have readers woken by a message; whoever cannot be at once is found later."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationContext(Generic[Records, Projects]):
     """What one operation works with; valid only while its transaction is open."""
@@ -110,7 +87,7 @@ class OperationContext(Generic[Records, Projects]):
     loaded: Sequence[LoadedAttachment] = ()
     recognition: Recognition | None = None
     """What was read of the folder that the command names as a project's."""
-    waking: Waking | None = None
+    waking: "OpenChange | None" = None
     """Wakes readers in this change; without one they are found later."""
 
 

@@ -5,7 +5,7 @@ A message is kept in the project of whoever wrote it. Hidden copies bring no mes
 
 from collections.abc import Callable, Sequence
 
-from postroom.contracts.mail import Message, Project, ThreadParticipant
+from postroom.contracts.mail import Message, Project, Recipient, ThreadParticipant
 from postroom.contracts.records import replace
 from postroom.mail.projects import PEOPLE_KEY
 from postroom.stores.mail.access import MailReads, ProjectReads, RecordReads
@@ -28,6 +28,13 @@ def here(reads: RecordReads, project: Project, messages: Sequence[Message]) -> l
         if any(one.project_slug == project.slug and one.kind != "bcc" for one in found)
     }
     return [one for one in messages if one.project_id == project.id or one.id in came]
+
+
+def awaited(message: Message, recipients: Sequence[Recipient]) -> int:
+    """Return how many of these recipients still owe the acknowledgement that a message asks for."""
+    if not message.ack_required or message.recalled_at is not None:
+        return 0
+    return sum(one.acked_at is None for one in recipients)
 
 
 def from_people(reads: MailReads, project: Project, newest: Callable[[int], list[Message]]) -> list[Message]:

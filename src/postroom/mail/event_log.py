@@ -9,8 +9,8 @@
 Of a hidden copy nobody learns but its sender, its reader and the operator.
 """
 
-from collections.abc import Sequence
-from typing import Protocol, TypedDict
+from collections.abc import Callable, Sequence
+from typing import TypedDict
 
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import CursorAhead, CursorExpired
@@ -45,10 +45,8 @@ class EventsView(TypedDict):
     oldest: int
 
 
-class _Sight(Protocol):
-    """Says which entries a reader may see."""
-
-    def __call__(self, event: ProjectEvent) -> bool: ...
+_Sight = Callable[[ProjectEvent], bool]
+"""Says whether a reader may see an entry."""
 
 
 def fetch_events(context: ReadContext, asked: FetchEvents) -> EventsView:
@@ -89,9 +87,11 @@ def _check_cursor(after: int, bounds: LogBounds) -> None:
     details = {"oldest": bounds.oldest, "newest": bounds.newest}
     if after < bounds.oldest:
         raise CursorExpired(
-            f"entries up to {bounds.oldest} are not kept any more",
+            f"entries up to {bounds.oldest} were purged",
             value=after,
-            remedy=f"go on after {bounds.oldest}, and look at the project anew for what happened before",
+            remedy=(
+                f"continue after {bounds.oldest}, and read the project's current state for earlier changes"
+            ),
             details=details,
         )
     if after > bounds.newest:

@@ -15,9 +15,9 @@ from postroom.contracts.errors import (
     TooLarge,
     UnknownThread,
 )
-from postroom.contracts.mail import Agent, Attachment, Message, Project, Reach, Recipient
+from postroom.contracts.mail import Agent, Message, Project, Reach, Recipient
 from postroom.mail.commands import RecallMessage, ReplyMessage, SendMessage
-from postroom.mail.contacts import Addressee, refusals
+from postroom.mail.contacts import Addressee, answered_by, refusals
 from postroom.mail.context import WriteContext
 from postroom.mail.identity import (
     acting_active,
@@ -153,17 +153,17 @@ def _thread_of(context: WriteContext, asked: SendMessage) -> str | None:
             named.add(one.strip().removeprefix(THREAD))
     if len(named) > 1:
         raise InvalidArgument(
-            f"a message goes on one thread, and this names {', '.join(sorted(named))}",
+            f"a message belongs to one thread, but this names {', '.join(sorted(named))}",
             value=sorted(named),
-            remedy="send a message for each thread",
+            remedy="send a separate message for each thread",
         )
     thread_id = next(iter(named), None)
     kept = _GENERATED_THREAD.fullmatch(thread_id or "")
     if kept and len(kept[1]) <= _ID_DIGITS and context.tx.message(int(kept[1])) is None:
         raise UnknownThread(
-            f"thread {thread_id!r} begins with message {kept[1]}, which is not written yet",
+            f"thread {thread_id!r} would begin with message {kept[1]}, which does not exist yet",
             value=thread_id,
-            remedy="choose another name, or leave thread_id out to begin a thread",
+            remedy="use another id, or leave out thread_id to start a thread",
         )
     return thread_id
 
@@ -177,11 +177,12 @@ def _everybody_else(
         raise TooLarge(
             f"project {project.slug} has more than {MAX_BROADCAST} active agents",
             value=MAX_BROADCAST,
-            remedy="name the recipients, or retire agents that are gone",
+            remedy="list the recipients, or retire agents that no longer work",
         )
     named = {one.agent.id for one in addressees} | {sender.id}
     others = [Addressee(project=project, agent=one, kind="to") for one in everyone if one.id not in named]
-    closed = refusals(context, project, sender, others)
+    reach = context.tx.reach(sender.id, [one.agent.id for one in others])
+    closed = refusals(context, project, sender, others, reach=reach)
     willing = [one for one in others if one.agent.id not in closed]
     return willing, [one.agent.name for one in others if one.agent.id in closed]
 
@@ -272,7 +273,7 @@ def _participants(
         raise UnknownThread(
             f"project {home.slug} has no thread {shown(thread_id)}",
             value=address,
-            remedy="`search_messages` finds threads; leave `thread:` out to begin one",
+            remedy="`search_messages` finds threads; leave out `thread:` to start a thread",
         )
     readers = context.tx.recipients([message.id for message in messages])
     entries = [
@@ -292,9 +293,10 @@ def _participants(
     active = [one for one in others if one.agent.retired_at is None]
     if not active:
         raise InvalidRecipients(
-            f"{sender.name} shares no message of thread {shown(thread_id)} with another active agent",
+            f"no other active agent sent or received a message with {sender.name} on thread "
+            f"{shown(thread_id)}",
             value=address,
-            remedy="name the recipients; `fetch_thread` shows who wrote and received its messages",
+            remedy="list the recipients; `fetch_thread` shows the senders and recipients of its messages",
         )
     return active
 
@@ -320,20 +322,36 @@ def _met(entries: Iterable[_Entry], participants: set[int]) -> set[int]:
 
 
 def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], skipped: list[str]) -> Sent:
-    """Store a message with its recipients, its outbox row and what wakes its readers, or nothing at all."""
+    """Store a message with its recipients and its outbox row, and wake its readers; or change nothing."""
     _check_size(context, new)
     tx = context.tx
     reach = tx.reach(new.sender.id, [one.agent.id for one in new.addressees])
-    refused = refusals(context, new.project, new.sender, new.addressees, reach=reach, reply_to=new.reply_to)
+    answered = answered_by(context, new.sender, new.reply_to)
+    refused = refusals(context, new.project, new.sender, new.addressees, reach=reach, answered=answered)
     if problems := [*bad, *refused.values()]:
         raise _invalid(problems)
     if not new.addressees:
         raise InvalidRecipients(
-            "the message has no recipient", value=[], remedy="name at least one agent in `to`, `cc` or `bcc`"
+            "the message has no recipient", value=[], remedy="give at least one agent in `to`, `cc` or `bcc`"
         )
-    woken: list[tuple[Project, Agent]] = []
-    if context.waking is not None:
-        woken = [(one.project, one.agent) for one in new.addressees if reach[one.agent.id].is_woken]
+    message, woken = store_message(context, new, reach)
+    sent = _sent(context, new, message, reach)  # before a run starts with the message
+    wake_readers(context, new, message, woken)
+    return {**sent, "skipped": skipped}
+
+
+def store_message(
+    context: WriteContext, new: NewMessage, reach: Mapping[int, Reach]
+) -> tuple[Message, Sequence[tuple[Project, Agent]]]:
+    """Store a message that its addressees accept, with its recipients and its outbox row.
+
+    Return the message, and the readers that it has yet to wake.
+
+    Raises:
+        ThreadsNeeded, QueueFull: As `Waking.expect` says; nothing was written.
+    """
+    tx = context.tx
+    woken = [(one.project, one.agent) for one in new.addressees if reach[one.agent.id].is_woken]
     if context.waking is not None and woken:
         reply_to = None if new.reply_to is None else new.reply_to.id
         sender_id = new.sender.id
@@ -357,47 +375,45 @@ def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], sk
         tx.note_answer(message.id, new.answering_run)
     for one in new.addressees:
         tx.insert_recipient(message.id, one.agent, one.kind)
-    attachments = _attached(context, message) if context.loaded else []
-    to_archive(context, "message", message.id, new.project.id)
-    sent = _sent(context, new, message, attachments, reach)  # before a run begins with it
-    if context.waking is not None and woken:
-        context.waking.wake(message, new.sender, woken)
-    return {**sent, "skipped": skipped}
-
-
-def _attached(context: WriteContext, message: Message) -> list[Attachment]:
-    """Store what was loaded with a message."""
-    attachments: list[Attachment] = []
     for loaded in context.loaded:
-        context.tx.insert_blob(loaded.attachment.sha256, loaded.content)
+        tx.insert_blob(loaded.attachment.sha256, loaded.content)
         if loaded.preview is not None and loaded.attachment.preview_sha256 is not None:
-            context.tx.insert_blob(loaded.attachment.preview_sha256, loaded.preview)
-        context.tx.insert_attachment(message.id, loaded.attachment)
-        attachments.append(loaded.attachment)
-    return attachments
+            tx.insert_blob(loaded.attachment.preview_sha256, loaded.preview)
+        tx.insert_attachment(message.id, loaded.attachment)
+    to_archive(context, "message", message.id, new.project.id)
+    return message, woken
 
 
-def _sent(
-    context: WriteContext,
-    new: NewMessage,
-    message: Message,
-    attachments: Sequence[Attachment],
-    reach: Mapping[int, Reach],
-) -> Sent:
-    """Return what a sender is told of a message."""
-    recipients: list[Recipient] = []
-    for one in new.addressees:
-        reader = Recipient(
+def wake_readers(
+    context: WriteContext, new: NewMessage, message: Message, woken: Sequence[tuple[Project, Agent]]
+) -> None:
+    """Wake the readers of a message that was stored in this change, or have them woken after its commit."""
+    if not woken:
+        return
+    if context.waking is None:
+        context.tx.wake_later()
+        return
+    is_answer = new.answering_run is not None
+    context.waking.wake(message, new.project, new.sender, woken, is_answer=is_answer)
+
+
+def _sent(context: WriteContext, new: NewMessage, message: Message, reach: Mapping[int, Reach]) -> Sent:
+    """Return the view of a message that its sender gets."""
+    recipients = [
+        Recipient(
             message_id=message.id,
             agent_id=one.agent.id,
             name=one.agent.name,
             project_slug=one.project.slug,
             kind=one.kind,
         )
-        recipients.append(reader)
+        for one in new.addressees
+    ]
     home = new.project.slug
+    attachments = [one.attachment for one in context.loaded]
     payload = message_view(message, recipients, attachments, viewer=new.sender, home_slug=home, bodies=False)
-    seen = _seen_by(context.tx, message, recipients, reach)
+    agents = {one.agent.id: one.agent for one in new.addressees}
+    seen = _seen_by(context.tx, message, recipients, reach, agents, starts_thread=new.thread_id is None)
     deliveries: dict[str, Delivery] = {}
     for reader in recipients:
         slug = reader.project_slug
@@ -410,17 +426,26 @@ def _sent(
 
 def how_seen(tx: RecordReads, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
     """Return how each of these will see the message, by the reader's id, as far as that is known now."""
-    return _seen_by(tx, message, readers, tx.reach(message.sender_id, [one.agent_id for one in readers]))
+    ids = [one.agent_id for one in readers]
+    return _seen_by(tx, message, readers, tx.reach(message.sender_id, ids), tx.agents_by_id(ids))
 
 
 def _seen_by(
-    tx: RecordReads, message: Message, readers: Sequence[Recipient], reach: Mapping[int, Reach]
+    tx: RecordReads,
+    message: Message,
+    readers: Sequence[Recipient],
+    reach: Mapping[int, Reach],
+    agents: Mapping[int, Agent],
+    *,
+    starts_thread: bool = False,
 ) -> dict[int, str]:
-    """Return how each of these will see the message."""
+    """Return how each reader will see the message; no run has messages of a thread that it starts."""
     woken = {agent_id for agent_id, one in reach.items() if one.is_woken}
-    at_work = tx.working_on(list(woken), message.project_id, message.thread_id) if woken else set[int]()
+    at_work = set[int]()
+    if woken and not starts_thread:
+        at_work = tx.working_on(list(woken), message.project_id, message.thread_id)
     run = [one for one in readers if one.agent_id in woken and one.project_slug != PEOPLE_SLUG]
-    held = open_questions.held(tx, message, run)
+    held = open_questions.held(tx, message, run, agents)
     seen: dict[int, str] = {}
     for one in readers:
         if one.agent_id in at_work and _is_steered(tx, one.agent_id):
@@ -444,20 +469,20 @@ def _check_size(context: WriteContext, new: NewMessage) -> None:
     rules = context.rules
     if len(new.subject) > rules.max_subject_chars:
         raise TooLarge(
-            f"the subject has {len(new.subject)} characters, the limit is {rules.max_subject_chars}",
+            f"the subject has {len(new.subject)} characters; the limit is {rules.max_subject_chars}",
             value=len(new.subject),
-            remedy="put the text into the body",
+            remedy="move the text to the body",
         )
     if _CONTROL.search(new.subject):
         raise InvalidArgument(
-            "the subject holds line breaks or control characters",
+            "the subject contains line breaks or control characters",
             value=new.subject,
             remedy="use one line of text",
         )
     size = len(new.body_md.encode())
     if size > rules.max_body_bytes:
         raise TooLarge(
-            f"the body has {size} bytes, the limit is {rules.max_body_bytes}",
+            f"the body has {size} bytes; the limit is {rules.max_body_bytes}",
             value=size,
             remedy="attach the text as a file, or send several messages on one thread",
         )
@@ -468,7 +493,7 @@ def _check_size(context: WriteContext, new: NewMessage) -> None:
 def _check_number(recipients: int, limit: int) -> None:
     if recipients > limit:
         raise TooLarge(
-            f"{recipients} recipients, the limit is {limit}",
+            f"{recipients} recipients exceed the limit of {limit}",
             value=recipients,
             remedy="use broadcast, or send several messages",
         )
@@ -525,9 +550,9 @@ def _invalid(problems: Sequence[PostroomError]) -> PostroomError:
         return problems[0]
     names = ", ".join(str(error.value) for error in problems)
     return InvalidRecipients(
-        f"nothing was sent, for these recipients are not valid: {names}",
+        f"nothing was sent, because these recipients are invalid: {names}",
         value=[error.value for error in problems],
-        remedy="mend or leave out each of them; `details.recipients` says why",
+        remedy="correct or remove each of them; `details.recipients` gives the reasons",
         details={"recipients": [as_reason(error) for error in problems]},
     )
 
@@ -543,7 +568,7 @@ def recall_message(context: WriteContext, asked: RecallMessage) -> Recalled:
     message, recipients = visible_message(context, project, sender, asked.message_id)
     if message.sender_id != sender.id:
         raise NotPermitted(
-            f"message {message.id} was written by {message.sender_name}",
+            f"the sender of message {message.id} is {message.sender_name}",
             value=message.id,
             remedy="only its sender can recall a message",
         )

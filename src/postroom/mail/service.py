@@ -3,9 +3,9 @@
 import asyncio
 import hashlib
 import random
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -28,7 +28,6 @@ from postroom.mail.commands import (
     RotateAgentToken,
     SendMessage,
     StartSession,
-    UnretireAgent,
     read_command,
 )
 from postroom.mail.context import (
@@ -36,7 +35,6 @@ from postroom.mail.context import (
     LoadedAttachment,
     OperationContext,
     Rules,
-    Waking,
     WriteContext,
     token_hash,
 )
@@ -59,7 +57,9 @@ from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.mail.store import MailStore
 from postroom.stores.transaction import Transaction
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from postroom.mail.waking.waker import OpenChange, Waker
+
 _LISTS_ON = 60_000
 """For how long, in ms, a token that replaced itself may list tools."""
 _ENCODER = msgspec.json.Encoder(order="deterministic")
@@ -72,24 +72,6 @@ class _AnswerKey:
     scope: str
     key: str
     digest: str
-
-
-class WakingStore(Protocol):
-    """Runs changes that wake readers."""
-
-    async def write(
-        self, change: Callable[[MailWrites, Waking | None], T], *, key: str, readers: Hashable = None
-    ) -> T:
-        """Run a change, which is given what has readers woken in it; `key` as for `MailStore.write`."""
-        ...
-
-    def opened(self, tx: Transaction, accept: Accept) -> Waking:
-        """Return what wakes readers in a change that another room makes."""
-        ...
-
-    def wake(self) -> None:
-        """Hint that there may be a message that has woken nobody."""
-        ...
 
 
 def _nobody() -> None:
@@ -108,7 +90,7 @@ class Mail:
         dice: random.Random | None = None,
         keep_token: Callable[[str, str], tuple[str, str]] | None = None,
         tracing: Tracing = OFF,
-        waker: Callable[[], WakingStore | None] = _nobody,
+        waker: Callable[[], "Waker | None"] = _nobody,
     ) -> None:
         """Keep what it works with.
 
@@ -164,17 +146,10 @@ class Mail:
 
             return await self.store.read(look)
         answer = await self._changed(operation, command, caller)
-        if isinstance(command, UnretireAgent):
-            self.wake_readers()  # messages may have waited for it
         if isinstance(command, ReplyMessage) and caller.grant is not None and not caller.grant.scopes & READ:
             for delivery in answer["deliveries"]:  # what the first message says is not the answer's to tell
                 delivery["payload"] |= {"subject": "", "topic": ""}
         return answer
-
-    def wake_readers(self) -> None:
-        """Have it looked whether a message has woken nobody."""
-        if (waker := self._waker()) is not None:
-            waker.wake()
 
     async def issue_token(self, project_key: str, agent_name: str, hashed: str | None) -> None:
         """Replace an agent's token by its hash, or revoke it with None; for the operator alone.
@@ -193,7 +168,7 @@ class Mail:
         """Give the agent a new token in a file of the server; a model that asks never sees it."""
         if self._keep_token is None:
             raise NotPermitted(
-                "this server keeps no token files", remedy="run `postroom agents token` on the server"
+                "this server stores no token files", remedy="run `postroom agents token` on the server"
             )
 
         def look(tx: MailReads) -> tuple[str, str, bool]:
@@ -203,7 +178,9 @@ class Mail:
         async with self._rotating:  # the file and the database must end with the same one of two tokens
             slug, name, has_token = await self.store.read(look)
             if has_token and caller.agent_token is None and not caller.operator:
-                raise TokenRequired(f"{name} has a token; only it or the operator may replace it", value=name)
+                raise TokenRequired(
+                    f"{name} has a token; only {name} or the operator may replace it", value=name
+                )
             token, path = await asyncio.to_thread(self._keep_token, slug, name)
             await self.issue_token(slug, name, token_hash(token))
             if caller.agent_token is not None:
@@ -285,9 +262,7 @@ class Mail:
             tx.put_runner(agent.id, runner, declared_by=declared_by, now=tx.now())
             return RunnerChange(had_one=known, waking=waking)
 
-        changed = await self.store.write(change)
-        self.wake_readers()
-        return changed
+        return await self.store.write(change)
 
     async def set_chat_address(self, project_key: str, person: str, address: ChatAddress | None) -> bool:
         """Say in which chat a person is reached, None for none; for the operator alone.
@@ -308,16 +283,14 @@ class Mail:
             tx.put_chat_address(agent.id, address, now=tx.now())
             return known
 
-        had_one = await self.store.write(change)
-        self.wake_readers()
-        return had_one
+        return await self.store.write(change)
 
     def context(
         self,
         tx: Any,
         caller: Caller,
         loaded: Sequence[LoadedAttachment] = (),
-        waking: Waking | None = None,
+        waking: "OpenChange | None" = None,
         recognition: Recognition | None = None,
     ) -> OperationContext[Any, Any]:
         """Return what the operations of a caller work with."""
@@ -348,7 +321,7 @@ class Mail:
         loaded = await self._prepared(command, caller) if is_slow else ()
         recognition = await self._recognition(command, caller) if is_slow else None
 
-        def change(tx: MailWrites, waking: Waking | None = None) -> Any:
+        def change(tx: MailWrites, waking: "OpenChange | None" = None) -> Any:
             lock_projects_of(tx, command)
             context = self.context(tx, caller, loaded, waking, recognition)
             if caller.agent_token is not None:
@@ -368,7 +341,8 @@ class Mail:
         if waker is None:
             answer = await self.store.write(change, key=key)
         else:
-            answer = await waker.write(change, key=key, readers=named_readers(command))
+            readers = named_readers(command)
+            answer = await waker.write(lambda made: change(made.tx.mail, made), key=key, readers=readers)
         return answer
 
     def _answer_before(self, tx: MailReads, place: _AnswerKey, command: Command, caller: Caller) -> Any:

@@ -11,7 +11,6 @@ from typing import Any, Final
 import msgspec
 from mcp_types.methods import validate_client_request
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
-from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
@@ -121,7 +120,7 @@ def _is_valid(revision: str, params: dict[str, Any]) -> bool:
         return False
     try:
         validate_client_request(_CALL, revision, params)
-    except (ValidationError, KeyError):
+    except (ValueError, KeyError):  # what the models of the SDK raise is a ValueError
         return False
     return True
 

@@ -137,16 +137,12 @@ class Sessions:
     def _session_in(self, cookies: str) -> str | None:
         for part in cookies.split(";"):
             name, _, value = part.strip().partition("=")
-            if name == self.cookie_name and self._holds(value):
+            found = _COOKIE.fullmatch(value) if name == self.cookie_name else None
+            if found is None or int(found[1]) <= self._clock.now():
+                continue
+            if hmac.compare_digest(self._signature(f"{found[1]}.{found[2]}"), found[3]):
                 return value
         return None
-
-    def _holds(self, value: str) -> bool:
-        found = _COOKIE.fullmatch(value)
-        if found is None:
-            return False
-        signed = hmac.compare_digest(self._signature(f"{found[1]}.{found[2]}"), found[3])
-        return signed and int(found[1]) > self._clock.now()
 
     def _signature(self, payload: str) -> str:
         return hmac.digest(self._key, payload.encode(), "sha256").hex()

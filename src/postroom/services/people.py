@@ -224,7 +224,6 @@ class MessageService:
             end_reservation(context, project, reservation, home=home, by=person, reason=reason)
 
         await self._mail.store.write(change)
-        self._mail.wake_readers()
 
     async def share_reservations(self, slug: str, reservations: Sequence[int]) -> None:
         """Let reservations of a project overlap: they are shared from now on.

@@ -81,7 +81,7 @@ class MessageTarget(Target):
             firing.done(tx, message)
             return message
 
-        return await self._waker.changing(change, key=home_of(command), readers=named_readers(command))
+        return await self._waker.write(change, key=home_of(command), readers=named_readers(command))
 
     def is_open(self, tx: Transaction, made: str) -> bool:
         """Say whether somebody has not read the message of an earlier tick."""

@@ -17,6 +17,8 @@ WORK: Final = "work"
 """The topic on which hints come that something may be claimable."""
 MAIL: Final = "mail"
 """The topic on which hints come that something was written to mail."""
+WAKES: Final = "wakes"
+"""The topic on which hints come that a message has yet to wake a reader."""
 
 
 def commands_to(consumer_id: str) -> str:
@@ -93,7 +95,7 @@ class ChangeNotifier:
         """By topic, in the order in which they began to listen: they are told in this order."""
 
     def listen(self, topic: str) -> TopicListener:
-        """Hear a topic from now on: `WORK`, `MAIL`, or the key of an event scope."""
+        """Hear a topic from now on: `WORK`, `MAIL`, `WAKES`, or the key of an event scope."""
         short = short_topic(topic)
         listener = TopicListener(lambda one: self._forget(short, one))
         with self._lock:

@@ -17,7 +17,7 @@ from postroom.stores.changes import MAIL
 from postroom.stores.chats.tables import ChatTables
 from postroom.stores.events import EventTables
 from postroom.stores.leases import LeaseTables
-from postroom.stores.mail.tables import MailTables
+from postroom.stores.mail.access import MailWrites
 from postroom.stores.outbox import OutboxTables
 from postroom.stores.runs.tables import RunTables
 from postroom.stores.schedules import ScheduleTables
@@ -70,10 +70,10 @@ class Transaction:
         vars(self).clear()
 
     @_Part
-    def mail(self) -> MailTables:
+    def mail(self) -> MailWrites:
         """Projects, agents, messages, reservations and what belongs to them."""
         self.tell(MAIL)
-        return MailTables(self.sql, self.outbox, self.events, now=self.now, lock=self.lock)
+        return MailWrites(self.sql, self.outbox, self.events, now=self.now, lock=self.lock, tell=self.tell)
 
     @_Part
     def runs(self) -> RunTables:

@@ -11,10 +11,9 @@ from postroom.mail import conversation
 from postroom.mail.conflicts import together
 from postroom.mail.projects import PEOPLE_KEY
 from postroom.stores.transaction import Transaction
-from postroom.web.forms import remembered_name
 from postroom.web.questions import LONGEST_WHY
 from postroom.web.reading import BRIEF, cut, thread_rows
-from postroom.web.serving import choice
+from postroom.web.serving import choice, remembered_name
 from postroom.web.site import Site
 
 SILENCE: Final = 5 * 60_000

@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 
-from postroom.contracts.mail import Attachment
 from postroom.web.wording import one_line
 
 _BEGINNINGS = (
@@ -20,12 +19,6 @@ _BEGINNINGS = (
     (b"GIF87a", "image/gif"),
     (b"GIF89a", "image/gif"),
 )
-PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""What may be shown within a page; the type is read off the bytes, whatever their sender said."""
-
-SHOWN_PICTURE = 512 * 1024
-"""Bytes of a picture without a preview up to which it is shown itself."""
-
 _SAFE = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "sandbox; default-src 'none'",
@@ -40,12 +33,6 @@ def picture_type(content: bytes) -> str | None:
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return "image/webp"
     return next((kind for beginning, kind in _BEGINNINGS if content.startswith(beginning)), None)
-
-
-def shown_as(attachment: Attachment) -> str | None:
-    """Return the SHA-256 of what shows an attachment within a page; None for one that is no picture."""
-    is_small = attachment.media_type in PICTURES and attachment.size <= SHOWN_PICTURE
-    return attachment.preview_sha256 or (attachment.sha256 if is_small else None)
 
 
 def download(content: bytes, name: str, *, etag: str) -> Response:

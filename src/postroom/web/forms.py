@@ -18,6 +18,7 @@ from starlette.responses import RedirectResponse, Response
 from postroom.contracts.errors import InvalidArgument, NotPermitted, TooLarge
 from postroom.services.login_codes import FORM_TOKEN, Sessions, typed_in
 from postroom.services.people import DraftFile
+from postroom.web.serving import cookies_of
 
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 FILES_TYPE: Final = "multipart/form-data"
@@ -30,12 +31,6 @@ _FIELD: Final = re.compile(
 SMALL_FORM: Final = 32 * 1024
 """Bytes of a form without a message in it."""
 MOST_FIELDS: Final = 1_000
-NAME_COOKIE: Final = "postroom_name"
-NAME_KEPT: Final = 365 * 24 * 3600
-"""Seconds for which a browser remembers as whom its person writes."""
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-
-
 Number = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
 """The number of a record in a form."""
 F = TypeVar("F", bound=msgspec.Struct)
@@ -57,7 +52,7 @@ async def read_form(
     """
     if request.scope.get("state", {}).get("caller") != "person":
         raise NotPermitted(
-            "forms are taken from people who have logged in",
+            "forms require a person who is logged in",
             remedy="log in; programs use the command line, /v1 or /admin",
         )
     given = request.headers.get("content-type", "")
@@ -70,16 +65,16 @@ async def read_form(
         body, is_cut = await _body(request, limit)
         if is_cut:
             raise TooLarge(
-                f"the form is larger than {limit} bytes", value=limit, remedy="send less; nothing was changed"
+                f"the form exceeds {limit} bytes", value=limit, remedy="send less; nothing was changed"
             )
         fields = _parsed(body)
     else:
-        raise InvalidArgument("this is not the form of a page", remedy=f"send it as {FORM_TYPE}")
+        raise InvalidArgument("the request is not a form of these pages", remedy=f"send it as {FORM_TYPE}")
     request.state.typed = typed_in(fields)
     if not visitors.takes_form(cookies_of(request), next(iter(fields.get(FORM_TOKEN, [])), "")):
         raise NotPermitted(
-            "the form was not made for this session; nothing was changed",
-            remedy="load the page again and send its form",
+            "the form belongs to another session; nothing was changed",
+            remedy="reload the page and send its form",
         )
     found: dict[str, object] = {}
     for one in msgspec.structs.fields(kind):
@@ -89,33 +84,15 @@ async def read_form(
     try:
         form = msgspec.convert(found, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidArgument(f"the form cannot be taken: {error}", remedy="load the page again") from error
+        raise InvalidArgument(f"the form is invalid: {error}", remedy="reload the page") from error
     return msgspec.structs.replace(form, files=tuple(files), is_cut=is_cut) if files_limit else form
 
 
-def cookies_of(request: Request) -> str:
-    """Return the Cookie header of a request."""
-    return "; ".join(request.headers.getlist("cookie"))
+class RunForm(msgspec.Struct):
+    """What a person decides about a run."""
 
-
-def remembered_name(request: Request) -> str:
-    """Return as whom this browser's person wrote last; "" when that is not known."""
-    name = request.cookies.get(NAME_COOKIE, "")
-    return name if _NAME.fullmatch(name) else ""
-
-
-def remember_name(request: Request, answer: Response, name: str) -> None:
-    """Have the browser remember as whom its person writes; a name that no agent can have is passed over."""
-    if _NAME.fullmatch(name):
-        answer.set_cookie(
-            NAME_COOKIE,
-            name,
-            max_age=NAME_KEPT,
-            path="/p",
-            secure=request.url.scheme == "https",
-            httponly=True,
-            samesite="strict",
-        )
+    do: str = ""
+    run: str = ""
 
 
 async def _body(request: Request, limit: int) -> tuple[bytes, bool]:
@@ -146,14 +123,14 @@ def _parts(body: bytes, boundary: bytes, *, is_cut: bool) -> tuple[dict[str, lis
     try:
         for found, content in named:
             if found is None or not (is_whole or is_cut):
-                raise InvalidArgument("the form cannot be read", remedy="load the page again")
+                raise InvalidArgument("the form cannot be read", remedy="reload the page")
             name, filename = found[1].decode(), found[2]
             if filename is None:
                 fields.setdefault(name, []).append(content.decode())
             elif filename:  # it is empty if no file was chosen
                 files.append(DraftFile(filename.decode().replace("%22", '"'), content))
     except UnicodeDecodeError as error:
-        raise InvalidArgument("the form cannot be read", remedy="load the page again") from error
+        raise InvalidArgument("the form cannot be read", remedy="reload the page") from error
     return fields, files
 
 
@@ -163,7 +140,7 @@ def _parsed(body: bytes) -> dict[str, list[str]]:
             body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS
         )
     except ValueError as error:
-        raise InvalidArgument("the form cannot be read", remedy="load the page again") from error
+        raise InvalidArgument("the form cannot be read", remedy="reload the page") from error
     fields: dict[str, list[str]] = {}
     for name, text in pairs:
         fields.setdefault(name, []).append(text)

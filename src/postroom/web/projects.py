@@ -8,10 +8,9 @@ from starlette.responses import Response
 
 from postroom.mail.projects import PEOPLE_KEY
 from postroom.stores.transaction import Transaction
-from postroom.web.forms import remembered_name
 from postroom.web.frame import count_overlaps, count_unread
 from postroom.web.reading import cut
-from postroom.web.serving import number
+from postroom.web.serving import number, remembered_name
 from postroom.web.site import Shown, Site
 
 PROJECTS: Final = 20

@@ -10,7 +10,8 @@ from postroom.contracts.errors import InvalidArgument, StaleDecision, TooLarge
 from postroom.contracts.mail import Project
 from postroom.stores.transaction import Transaction
 from postroom.web import links
-from postroom.web.forms import read_form, remember_name, see
+from postroom.web.forms import read_form, see
+from postroom.web.serving import remember_name
 from postroom.web.site import WorkingSite
 
 MOST_ANSWERS: Final = 30
@@ -62,14 +63,12 @@ async def _answered(site: WorkingSite, request: Request) -> Response:
         raise InvalidArgument("the answer must be yes or no", value=word[:40], remedy="press a button")
     if len(why) > LONGEST_WHY or len(by) > LONGEST_NAME:
         raise TooLarge(
-            f"a reason has at most {LONGEST_WHY} characters, a name {LONGEST_NAME}",
+            f"a comment can have at most {LONGEST_WHY} characters, a name at most {LONGEST_NAME}",
             value=max(len(why), len(by)),
-            remedy="say it shorter; nothing was answered",
+            remedy="shorten it; nothing was answered",
         )
     if not by:
-        raise InvalidArgument(
-            "the answer does not say who gives it", value=by, remedy="go back and write your name"
-        )
+        raise InvalidArgument("the answer has no name", value=by, remedy="go back and enter your name")
     try:
         await asking.decide(slug, run_id, number, approved=_WORDS[word], why=why, by=by)
     except StaleDecision:

@@ -18,16 +18,24 @@ from postroom.contracts.mail import (
     Recipient,
     ThreadHead,
 )
-from postroom.mail import conversation
+from postroom.contracts.work import Work
+from postroom.mail import conversation, sending
 from postroom.mail.projects import PEOPLE_KEY
 from postroom.markdown import REFERENCE
 from postroom.stores.mail.access import MailReads
 from postroom.web import links
-from postroom.web.files import shown_as
 
 MOST_NAMED = 200
+OFFERED = 200
+"""Agents, and people, that a filter names."""
 BRIEF = 8
 """Rows of a list on a project's first page."""
+
+PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+"""What may be shown within a page; the type is read off the bytes, whatever their sender said."""
+
+SHOWN_PICTURE = 512 * 1024
+"""Bytes of a picture without a preview up to which it is shown itself."""
 
 T = TypeVar("T")
 
@@ -75,9 +83,7 @@ def known_project(reads: MailReads, slug: str) -> Project:
     """
     project = reads.project(slug)
     if project is None:
-        raise UnknownProject(
-            f"no project is called {slug!r}", value=slug, remedy="look for it in the list of projects"
-        )
+        raise UnknownProject(f"there is no project {slug!r}", value=slug, remedy="see the list of projects")
     return project
 
 
@@ -90,9 +96,9 @@ def known_agent(reads: MailReads, project: Project, name: str) -> Agent:
     found = reads.agent(project.id, name)
     if found is None:
         raise UnknownAgent(
-            f"{project.slug} has no agent called {name!r}",
+            f"{project.slug} has no agent {name!r}",
             value=name,
-            remedy="look for it among the project's agents",
+            remedy="see the project's agents",
         )
     return found
 
@@ -107,6 +113,12 @@ def message(reads: MailReads, project: Project, message_id: int) -> ShownMessage
     if found is None or not conversation.here(reads, project, [found]):
         raise UnknownMessage(f"{project.slug} has no message {message_id}", value=message_id)
     return shown_messages(reads, project, [found])[0]
+
+
+def shown_as(attachment: Attachment) -> str | None:
+    """Return the SHA-256 of what shows an attachment within a page; None for one that is no picture."""
+    is_small = attachment.media_type in PICTURES and attachment.size <= SHOWN_PICTURE
+    return attachment.preview_sha256 or (attachment.sha256 if is_small else None)
 
 
 def bodies_of(
@@ -129,6 +141,28 @@ def bodies_of(
     return texts, pictures, references(reads, project, texts)
 
 
+def how_seen(reads: MailReads, shown: ShownMessage) -> list[tuple[str, str]]:
+    """Return the readers of a message that may be shown, each with how it will see the message."""
+    seen = sending.how_seen(reads, shown.message, shown.recipients)
+    return [(one.name, seen[one.agent_id]) for one in shown.recipients]
+
+
+def offered_names(reads: MailReads, project: Project | None, chosen: str) -> list[str]:
+    """Return the names that a filter offers and one more, with the chosen one, whoever that is."""
+    known = [] if project is None else reads.agents(project.id, include_retired=True, limit=OFFERED + 1)
+    names = [one.name for one in known]
+    return names if not chosen or chosen in names else [chosen, *names]
+
+
+def subjects_of(
+    reads: MailReads, project: Project, works: Iterable[Work], messages: Sequence[int] = ()
+) -> dict[int, Message]:
+    """Return the messages that began runs, or wait, as far as the project may show them."""
+    ids = sorted({*messages, *(number for one in works for number in one.messages)})
+    found = conversation.here(reads, project, list(reads.messages(ids).values()))
+    return {one.id: one for one in found}
+
+
 def references(reads: MailReads, project: Project, texts: Mapping[int, str]) -> dict[int, dict[str, str]]:
     """Return the addresses of what each text names: messages as `#12`, agents and people as `@lena`.
 
@@ -147,13 +181,6 @@ def references(reads: MailReads, project: Project, texts: Mapping[int, str]) -> 
             if home is not None and (found := reads.agent(home.id, name)) is not None:
                 known[f"@{name}"] = links.page(home.slug, "agents", found.name)
     return {key: {word: known[word] for word in found if word in known} for key, found in words.items()}
-
-
-def awaited(message: Message, recipients: Sequence[Recipient]) -> int:
-    """Return how many of these recipients still owe the acknowledgement that a message asks for."""
-    if not message.ack_required or message.recalled_at is not None:
-        return 0
-    return sum(one.acked_at is None for one in recipients)
 
 
 def cut(found: Sequence[T], limit: int, number: Callable[[T], int]) -> Page[T]:
@@ -176,7 +203,7 @@ def thread_rows(reads: MailReads, heads: Sequence[ThreadHead]) -> list[ThreadRow
             first=known.get(head.first_id),
             last=known.get(head.last_id),
             importance=max((one.importance for one in standing), key=_weight, default="normal"),
-            owed=sum(awaited(one, openly(recipients.get(one.id, []))) for one in standing),
+            owed=sum(conversation.awaited(one, openly(recipients.get(one.id, []))) for one in standing),
         )
         rows.append(row)
     return rows

@@ -17,8 +17,8 @@ from postroom.stores.mail.access import MailReads
 from postroom.stores.transaction import Transaction
 from postroom.web import files, links
 from postroom.web.forms import see
-from postroom.web.reading import references
-from postroom.web.runs import decide, known_run, subjects_of
+from postroom.web.reading import references, subjects_of
+from postroom.web.runs import decide, known_run
 from postroom.web.serving import choice, number
 from postroom.web.site import WorkingSite
 from postroom.web.timeline_axis import lasts
@@ -28,26 +28,26 @@ from postroom.web.wording import lines
 ANSWERS_LOOKED_AT: Final = 100
 """Messages of a thread behind the one that began a run."""
 GATES: Final = (
-    ("superseded", "Nothing newer has replaced it"),
+    ("superseded", "No newer run has replaced it"),
     ("not_due", "It is due"),
-    ("thread_busy", "Nothing else is at work on its thread"),
+    ("thread_busy", "No other run is active on its thread"),
     ("behind_question", "No question is open on its thread"),
-    ("behind_others", "It is the first of its thread"),
+    ("behind_others", "It is the first run of its thread"),
     ("elsewhere", "It may run on this server"),
-    ("at_limit", "Limits allow it"),
-    ("over_budget", "Its budget allows it"),
-    ("draining", "The server takes work"),
+    ("at_limit", "Limits permit it"),
+    ("over_budget", "Its budget permits it"),
+    ("draining", "The server accepts work"),
     ("no_free_slot", "A slot is free"),
-    ("tenant_at_limit", "Its tenant has a slot free"),
+    ("tenant_at_limit", "Its tenant has a free slot"),
 )
 """What a queued run passes, in the order in which the queue looks at it."""
 _CALLED: Final = {
-    "queued": "waited to begin",
-    "done": "at work",
-    "at-work": "at work",
+    "queued": "queued",
+    "done": "active",
+    "at-work": "active",
     "failed": "failed attempts",
     "interrupted": "interrupted",
-    "asks": "waited for a person",
+    "asks": "waiting for an answer",
     "cancelled": "cancelled",
 }
 
@@ -117,14 +117,15 @@ async def run(site: WorkingSite, request: Request) -> Response:
         return see(f"{links.page(work.project, 'runs', work.run_id)}{'?' if query else ''}{query}")
     if output != "end":
         return await _output(site, request, work, output)
-    [work] = await services.runs.explained([work])
+    if work.state == "queued":
+        [work] = await services.runs.explained([work])
     return await site.draw(
         request,
         "run",
         found,
         work=work,
         bodies=await site.markdown.render(found.values["said"], references=found.values["named"]),
-        gates=gates(work),
+        gates=_gates(work) if work.state == "queued" else [],
         lasts=lasts,
         done=choice(request, "done", ("", "cancel", "replay", "discard", "hasten")),
     )
@@ -144,10 +145,8 @@ async def _output(site: WorkingSite, request: Request, work: Work, wanted: str) 
     return files.download(content, f"output-{work.run_id}.txt", etag=hashlib.sha256(content).hexdigest())
 
 
-def gates(work: Work) -> list[Gate]:
-    """Return what a queued run has passed, what stops it, and what comes behind that; none for another."""
-    if work.state != "queued":
-        return []
+def _gates(work: Work) -> list[Gate]:
+    """Return what a queued run has passed, what stops it, and what comes behind that."""
     names = [name for name, _ in GATES]
     stop = names.index(work.gate) if work.gate in names else len(names)
     return [

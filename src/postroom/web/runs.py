@@ -1,25 +1,21 @@
 """The page of a project's runs: what agents are at, what waits and why; what a person decides about a run."""
 
 import re
-from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from postroom.contracts.errors import InvalidArgument, UnknownRun
-from postroom.contracts.mail import Message, Project
+from postroom.contracts.mail import Project
 from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunCursor
 from postroom.contracts.work import RunFilter, RunSearch, Work
-from postroom.mail import conversation
-from postroom.stores.mail.access import MailReads
 from postroom.stores.transaction import Transaction
 from postroom.web import links
-from postroom.web.forms import read_form, see
+from postroom.web.forms import RunForm, read_form, see
+from postroom.web.reading import OFFERED, offered_names, subjects_of
 from postroom.web.serving import LONGEST_NAME, choice
 from postroom.web.site import PageServices, WorkingSite
-from postroom.web.threads import OFFERED, offered_names
 
 _GOING: Final = ("at work", "queued")
 LONGEST_ID: Final = 512
@@ -79,13 +75,6 @@ async def runs(site: WorkingSite, request: Request) -> Response:
     )
 
 
-class RunForm(msgspec.Struct):
-    """What a person decides about a run."""
-
-    do: str = ""
-    run: str = ""
-
-
 async def decide(site: WorkingSite, request: Request) -> Response:
     """Take what a person decides about a run."""
     services, project = site.services, await site.project(request)
@@ -102,7 +91,7 @@ async def decide(site: WorkingSite, request: Request) -> Response:
             await services.runs.discard(run_id)
         case _:
             raise InvalidArgument(
-                "a run can be cancelled, tried again, tried now or left",
+                "a run can be cancelled, replayed, retried now or discarded",
                 value=form.do[:40],
                 remedy="press a button",
             )
@@ -115,22 +104,12 @@ def known_run(services: PageServices, tx: Transaction, project: Project, named: 
     Raises:
         UnknownRun: there is none; those of other projects are none of ours.
     """
-    unknown = UnknownRun(f"{project.slug} has no run {named[:80]!r}", value=named[:80])
-    if not 0 < len(named) <= LONGEST_ID or "\0" in named:
-        raise unknown
-    work = services.runs.work(tx, named)
-    if work.project != project.slug:
-        raise unknown
+    work = None
+    if 0 < len(named) <= LONGEST_ID and "\0" not in named:
+        work = services.runs.work(tx, named)
+    if work is None or work.project != project.slug:
+        raise UnknownRun(f"{project.slug} has no run {named[:80]!r}", value=named[:80])
     return work
-
-
-def subjects_of(
-    reads: MailReads, project: Project, works: Iterable[Work], messages: Sequence[int] = ()
-) -> dict[int, Message]:
-    """Return the messages that began runs, or wait, as far as the project may show them."""
-    ids = sorted({*messages, *(number for one in works for number in one.messages)})
-    found = conversation.here(reads, project, list(reads.messages(ids).values()))
-    return {one.id: one for one in found}
 
 
 def _wanted(request: Request) -> RunSearch:
@@ -145,7 +124,7 @@ def _wanted(request: Request) -> RunSearch:
         raise InvalidArgument(
             f"no page of runs begins before {given['before'][:40]!r}",
             value=given["before"][:40],
-            remedy="go back to the newest runs",
+            remedy="return to the newest runs",
         )
     return RunSearch(
         state=choice(request, "state", STATES),

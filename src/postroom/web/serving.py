@@ -10,7 +10,7 @@ from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from http import HTTPStatus
 from importlib import resources
-from typing import TypeVar
+from typing import Final, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from jinja2 import DictLoader, Environment, StrictUndefined, pass_context
@@ -29,12 +29,13 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.project_log import EVENT_KINDS
 from postroom.contracts.quoting import sentence
+from postroom.mail.conversation import awaited
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.web import links
-from postroom.web.files import asset_link, shown_as
+from postroom.web.files import asset_link
 from postroom.web.frame import EMPTY, Face, Frame
-from postroom.web.reading import awaited
+from postroom.web.reading import shown_as
 from postroom.web.wording import (
     absolute,
     clip,
@@ -57,6 +58,10 @@ W = TypeVar("W", bound=str)
 NUMBER = re.compile(r"[0-9]{1,18}")
 _ZONE = re.compile(r"[A-Za-z0-9_+-]{1,20}(?:/[A-Za-z0-9_+-]{1,20}){0,2}")
 _PART = re.compile(r"[a-z_]{1,40}")
+NAME_COOKIE: Final = "postroom_name"
+NAME_KEPT: Final = 365 * 24 * 3600
+"""Seconds for which a browser remembers as whom its person writes."""
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MOST_PARTS = 12
 MAX_QUESTION = 500
 """Characters of a search that are read."""
@@ -65,10 +70,10 @@ LONGEST_NAME = 128
 
 _TOOLS = re.compile(rf"\b({'|'.join(one.name for one in ALL_OPERATIONS)})\b")
 _REMEDIES: tuple[tuple[type[PostroomError], str], ...] = (
-    (UnknownProject, "look for it in the list of projects"),
-    (UnknownAgent, "look for it among the project's agents"),
-    (UnknownMessage, "search for it, or look through the threads"),
-    (UnknownReservation, "look for it among the project's reservations"),
+    (UnknownProject, "see the list of projects"),
+    (UnknownAgent, "see the project's agents"),
+    (UnknownMessage, "search for it, or see the threads"),
+    (UnknownReservation, "see the project's reservations"),
 )
 
 
@@ -76,14 +81,14 @@ def parts_of(request: Request) -> Sequence[str]:
     """Return which parts of a page an address asks for; none for the whole page.
 
     Raises:
-        InvalidArgument: a name is no name of a part.
+        InvalidArgument: a name is not the name of a part.
     """
     given = request.query_params.get("part", "")
     names = given.split(",") if given else []
     for name in names:
         if not _PART.fullmatch(name):
             raise InvalidArgument(
-                f"{name[:40]!r} is no name of a part", value=name[:40], remedy="load the page"
+                f"{name[:40]!r} is not the name of a part", value=name[:40], remedy="load the page"
             )
     return names[:MOST_PARTS]
 
@@ -149,6 +154,31 @@ async def zone_of(request: Request) -> tzinfo:
         return await asyncio.to_thread(ZoneInfo, name) if _ZONE.fullmatch(name) else UTC
     except (OSError, ValueError, ZoneInfoNotFoundError):
         return UTC
+
+
+def cookies_of(request: Request) -> str:
+    """Return the Cookie header of a request."""
+    return "; ".join(request.headers.getlist("cookie"))
+
+
+def remembered_name(request: Request) -> str:
+    """Return as whom this browser's person wrote last; "" when that is not known."""
+    name = request.cookies.get(NAME_COOKIE, "")
+    return name if _NAME.fullmatch(name) else ""
+
+
+def remember_name(request: Request, answer: Response, name: str) -> None:
+    """Have the browser remember as whom its person writes; a name that no agent can have is passed over."""
+    if _NAME.fullmatch(name):
+        answer.set_cookie(
+            NAME_COOKIE,
+            name,
+            max_age=NAME_KEPT,
+            path="/p",
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="strict",
+        )
 
 
 def number(request: Request, name: str) -> int | None:

@@ -25,16 +25,17 @@ from postroom.services.work import WorkService
 from postroom.stores.store import SqlStore
 from postroom.stores.transaction import Transaction
 from postroom.web import links
-from postroom.web.forms import cookies_of, remembered_name
 from postroom.web.frame import EMPTY, Frame, frame
 from postroom.web.reading import known_project
 from postroom.web.serving import (
     ENVIRONMENT,
+    cookies_of,
     error_page,
     failure_values,
     page_of,
     parts_of,
     remedy_of,
+    remembered_name,
     zone_of,
 )
 
@@ -166,7 +167,7 @@ class Site:
         for name in parts:
             if name != "tabs" and name not in known.blocks:
                 raise InvalidArgument(
-                    f"this page has no part {name[:40]!r}", value=name, remedy="load it whole"
+                    f"this page has no part {name[:40]!r}", value=name, remedy="load the whole page"
                 )
         services = self.services
         token = None if services is None else services.visitors.form_token(cookies_of(request))

@@ -12,13 +12,22 @@ from postroom.contracts.choices import Importance, ThreadsSeen
 from postroom.contracts.errors import UnknownThread
 from postroom.contracts.mail import Agent, Message, Project, ThreadFilter
 from postroom.mail import conversation
+from postroom.mail.conversation import awaited
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
 from postroom.stores.mail.access import MailReads
 from postroom.stores.transaction import Transaction
-from postroom.web.forms import remembered_name
-from postroom.web.messages import how_seen
-from postroom.web.reading import Page, ShownMessage, awaited, bodies_of, cut, shown_messages, thread_rows
-from postroom.web.serving import LONGEST_NAME, choice, number
+from postroom.web.reading import (
+    OFFERED,
+    Page,
+    ShownMessage,
+    bodies_of,
+    cut,
+    how_seen,
+    offered_names,
+    shown_messages,
+    thread_rows,
+)
+from postroom.web.serving import LONGEST_NAME, choice, number, remembered_name
 from postroom.web.site import Site
 
 THREADS: Final = 30
@@ -27,8 +36,6 @@ AMONG: Final = 2_000
 MESSAGES: Final = 50
 PAGE_TEXT: Final = 256 * 1024
 """Characters of message bodies on one page of a thread; a longer message has a page of its own."""
-OFFERED: Final = 200
-"""Agents, and people, that the filter names."""
 PARTICIPANTS_AMONG: Final = 1_000
 """Newest messages of each project on a thread whose writers and readers are counted."""
 NOBODY: Final = -1
@@ -109,7 +116,7 @@ async def thread(site: Site, request: Request) -> Response:
             raise UnknownThread(
                 f"{project.slug} has no thread {thread_id!r}",
                 value=thread_id,
-                remedy="look for it among the threads",
+                remedy="see the threads",
             )
         if newest:
             page = Page(_fitting(talk.newest(limit=MESSAGES)[::-1])[::-1])
@@ -165,13 +172,6 @@ def _id_of(reads: MailReads, project: Project | None, name: str) -> int:
         return 0
     found: Agent | None = None if project is None else reads.agent(project.id, name)
     return NOBODY if found is None else found.id
-
-
-def offered_names(reads: MailReads, project: Project | None, chosen: str) -> list[str]:
-    """Return the names that a filter offers and one more, with the chosen one, whoever that is."""
-    known = [] if project is None else reads.agents(project.id, include_retired=True, limit=OFFERED + 1)
-    names = [one.name for one in known]
-    return names if not chosen or chosen in names else [chosen, *names]
 
 
 def _fitting(messages: Sequence[Message]) -> Sequence[Message]:

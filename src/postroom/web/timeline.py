@@ -65,9 +65,9 @@ class Sent:
         if self.message.recalled_at is not None:
             return "recalled"
         if self.runs:
-            return f"woke {len(self.runs)}"
+            return f"started {len(self.runs)}"
         unread = sum(one.read_at is None for one in self.readers)
-        return f"{unread} not read" if unread else "read"
+        return f"{unread} unread" if unread else "read"
 
 
 @dataclass(frozen=True, slots=True)

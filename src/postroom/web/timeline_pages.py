@@ -14,7 +14,6 @@ from postroom.contracts.work import QueueState
 from postroom.stores.mail.access import MailReads
 from postroom.stores.transaction import Transaction
 from postroom.web import links, reading
-from postroom.web.runs import subjects_of
 from postroom.web.serving import NUMBER, choice
 from postroom.web.site import Site
 from postroom.web.timeline import Window, window
@@ -172,7 +171,7 @@ def _chosen(site: Site, tx: Transaction, project: Project, asked: Asked, drawn: 
         return panel
     panel["work"] = work
     panel["tail"] = "\n".join(runs.last_output(tx, work.run_id).text.rstrip().splitlines()[-TAIL:])
-    panel["about"] = list(subjects_of(tx.mail, project, [work]).values())
+    panel["about"] = list(reading.subjects_of(tx.mail, project, [work]).values())
     if work.state == "asks":
         open_now = site.services.questions.open_questions(tx, project.slug)
         panel["questions"] = [one for one in open_now if one.run_id == work.run_id]

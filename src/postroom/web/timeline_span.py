@@ -51,7 +51,7 @@ def span_of(reads: MailReads, request: Request, slug: str, now: int) -> tuple[st
         return length, _around(shown, now), there.end
     if begin is None or end is None or not SHORTEST <= end - begin <= LONGEST or end > now + LONGEST:
         raise InvalidArgument(
-            "a span is from an instant to a later one, in milliseconds",
+            "a span is from a time to a later time, in milliseconds",
             value=str(request.query_params)[:80],
             remedy="go back",
         )

@@ -131,11 +131,6 @@ class Reading:
         """Who else hears each line that is an object."""
         self._unknown: dict[str, None] = {}
 
-    @property
-    def taken(self) -> int:
-        """How many bytes have come in all."""
-        return self.raw.total
-
     def take(self, chunk: bytes) -> str:
         """Return the text in a piece of output that is streamed."""
         self.raw.add(chunk)

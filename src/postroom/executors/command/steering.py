@@ -113,7 +113,7 @@ class CodexSteering:
             self._answered(line)
             return None
         if "id" in line:
-            refusal = {"code": -32601, "message": "nobody is here to be asked"}
+            refusal = {"code": -32601, "message": "no person can answer here"}
             self._say({"id": line["id"], "error": refusal})
             return None
         params = table(line, "params")
@@ -222,11 +222,6 @@ class SteeredTalk:
             self._steering = ClaudeSteering(self._say, prompt)
         reading.heard = self._heard
 
-    @property
-    def taken(self) -> int:
-        """How many bytes have come in all."""
-        return self._reading.taken
-
     @asynccontextmanager
     async def plugin_socket(self) -> AsyncIterator[str]:
         """Wait for the program's plugin, which is told there; yield a path that only our user can open.
@@ -237,7 +232,7 @@ class SteeredTalk:
         try:
             folder, listening = await asyncio.to_thread(_listening)
         except OSError as error:
-            raise CommandBusy(f"no socket for what comes meanwhile: {error.strerror or error}") from error
+            raise CommandBusy(f"no socket for messages during a run: {error.strerror or error}") from error
         server = await asyncio.get_running_loop().create_unix_server(self._plugin_came, sock=listening)
         try:
             yield listening.getsockname()

@@ -19,6 +19,7 @@ from postroom.contracts.errors import (
     StaleClaim,
 )
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
+from postroom.contracts.mail import AddressedAgent
 from postroom.contracts.messages import Boundary
 from postroom.contracts.records import replace
 from postroom.contracts.run_access import AccessOf, RunAccess
@@ -75,7 +76,7 @@ async def _with_taken(activation: RunActivation, control: RunControl) -> RunActi
 
     That is what came on its thread after the request, whatever the request brought: messages, or an answer.
     """
-    if control.is_noted:
+    if control.beginning is not None:
         return activation  # it begins now
     run = await control.threads.load_run(activation.run_id or "")
     if run is None or run.input is None or run.activation is None:
@@ -183,7 +184,7 @@ class ProgramExecutor(RunDispatchExecutor):
                 identity=identity,
             )
         )
-        runner = await self._runner_of(identity.agent_id)
+        runner = await self._runner_of(identity.agent_id, control.agent)
         activation = await _with_taken(activation, control)
         async with (
             self.process_runner.folder_of(identity.run_id) as folder,
@@ -248,8 +249,8 @@ class ProgramExecutor(RunDispatchExecutor):
         active = self._runs.find(run_id)
         return "" if active is None else await active.untold()
 
-    async def _runner_of(self, agent_id: str) -> Runner:
-        runner = await self._runners.runner_of(agent_id)
+    async def _runner_of(self, agent_id: str, agent: AddressedAgent | None) -> Runner:
+        runner = await self._runners.runner_of(agent_id, agent)
         if runner is None:
             raise RunnerNotFound(f"agent {agent_id!r} has no runner", value=agent_id)
         if not isinstance(runner, Runner) or runner.kind is not self.kind:

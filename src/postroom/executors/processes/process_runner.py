@@ -205,21 +205,18 @@ class ProgramEnd:
 
     Attributes:
         code: The exit code, negative for a signal; None if the program could not be ended.
+        taken: The number of bytes of its output, with standard error.
         left: Processes that could not be ended.
     """
 
     code: int | None
     stopped: StopReason | None
+    taken: int
     left: tuple[int, ...] = ()
 
 
 class Talk(Protocol):
     """Handles the output of a program and writes to it."""
-
-    @property
-    def taken(self) -> int:
-        """The number of bytes of output so far."""
-        ...
 
     async def begin(self, stdin: IO[bytes] | None) -> None:
         """Start the conversation with a program that has just been started, by its pipe if there is one."""
@@ -250,7 +247,7 @@ class Program:
         told = {**access, **work.told, **names_of(work.activation)}
         self.environment = child_environment(work.runner, process_runner.server, told, variables or {})
         self._connection = NO_CONNECTION
-        self._heard_at = 0
+        self._heard_at = self._taken = 0
 
     async def connect(self) -> Connection:
         """Connect the client to our server for this run; return the words that its command needs for that."""
@@ -309,8 +306,8 @@ class Program:
         limits, timer, stop = self._with.limits, self._with.timer, self._work.active.stop
         self._heard_at = self._with.clock.now()
         pipes = await Output.of(program.stdout), await Output.of(program.stderr)
-        reading = tasks.start(self._read(pipes[0], talk, errors, is_answer=True), name="output")
-        readers = (reading, tasks.start(self._read(pipes[1], talk, errors), name="errors"))
+        reading = tasks.start(self._read(pipes[0], talk), name="output")
+        readers = (reading, tasks.start(self._read(pipes[1], errors), name="errors"))
         reading.add_done_callback(lambda task: _has_failed(task) and stop.ask(StopReason.BROKEN))
         await talk.begin(program.stdin)
         tasks.start(self._time_out(), name="time-out")
@@ -340,16 +337,17 @@ class Program:
         await talk.end()
         stopped = StopReason.BROKEN if _has_failed(reading) else stopped
         code = -signal.SIGKILL if control.is_lost and control.code is None else control.code
-        return ProgramEnd(code=code, stopped=stopped, left=left)
+        return ProgramEnd(code=code, stopped=stopped, taken=self._taken, left=left)
 
-    async def _read(self, pipe: Output, talk: Talk, errors: Tail, *, is_answer: bool = False) -> None:
+    async def _read(self, pipe: Output, to: Talk | Tail) -> None:
         while chunk := await pipe.reader.read(READ_BYTES):
             self._heard_at = self._with.clock.now()
-            if is_answer:
-                await talk.take(chunk)
+            self._taken += len(chunk)
+            if isinstance(to, Tail):
+                to.add(chunk)
             else:
-                errors.add(chunk)
-            if talk.taken + errors.total > self._with.limits.most_output_bytes:
+                await to.take(chunk)
+            if self._taken > self._with.limits.most_output_bytes:
                 self._work.active.stop.ask(StopReason.FLOODED)
 
     async def _time_out(self) -> None:

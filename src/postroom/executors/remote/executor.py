@@ -10,15 +10,13 @@ posts the same run under the same key, and is told its result.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from postroom.concurrency import SystemTimer, Tasks, within
-from postroom.contracts.accepting import Accept
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink, RunIdentity, RunStart
 from postroom.contracts.clock import Clock, SystemClock, Timer, milliseconds
-from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.errors import (
     AgentNotFound,
     InvalidActivation,
@@ -34,8 +32,6 @@ from postroom.contracts.errors import (
     WrongSignature,
 )
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
-from postroom.contracts.messages import Message
-from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.remote_runners import HttpRunner
 from postroom.contracts.runners import Runners
 from postroom.contracts.runs import RunRecord, TerminationReason
@@ -45,8 +41,8 @@ from postroom.executors.files import without_files
 from postroom.executors.remote.client import RemoteClient, check_installed
 from postroom.executors.remote.wire import Result, cancel_body, judge, result_of, run_body
 from postroom.log import get_logger
+from postroom.ports import RunEffects
 from postroom.stores.runs.ports import DispatchStore
-from postroom.stores.transaction import Transaction
 
 _LOG = get_logger(__name__)
 CANCEL_MS: Final = 5_000
@@ -87,7 +83,7 @@ class _Execution:
         return True
 
 
-class RemoteExecutor(RunDispatchExecutor):
+class RemoteExecutor(RunDispatchExecutor, RunEffects):
     """Runs each agent by the server that its runner names.
 
     `secret_of` gives the secret that a runner names, `agent_on` the agent that runs a thread, `address` the
@@ -166,14 +162,14 @@ class RemoteExecutor(RunDispatchExecutor):
         if runner is None:
             raise RunnerNotFound(f"agent {agent_id!r} has no runner", value=agent_id)
         if not isinstance(runner, HttpRunner):
-            raise InvalidRunner(f"the runner of {agent_id!r} is no other server", value=runner.kind.value)
+            raise InvalidRunner(f"the runner of {agent_id!r} is not another server", value=runner.kind.value)
         return runner
 
     async def _enter(self, execution: _Execution) -> None:
         thread_id = execution.identity.thread_id
         while (former := self._by_thread.get(thread_id)) is not None:
             if not former.cancelled:
-                raise ThreadAlreadyRunning(f"thread {thread_id!r} runs already", value=thread_id)
+                raise ThreadAlreadyRunning(f"thread {thread_id!r} is already running", value=thread_id)
             await former.ended.wait()
         self._by_thread[thread_id] = execution
         self._by_dispatch[execution.dispatch_id] = execution
@@ -233,7 +229,7 @@ class RemoteExecutor(RunDispatchExecutor):
                 return result_of(said, execution.dispatch_id)
             return None if runner.callback(self._address()) else _no_way_back()
         except InvalidArgument as error:
-            return RemoteMisbehaved(f"the other server's answer is none: {error.message}")
+            return RemoteMisbehaved(f"the other server's answer is invalid: {error.message}")
         except PostroomError as error:
             return error
 
@@ -268,7 +264,7 @@ class RemoteExecutor(RunDispatchExecutor):
         if secret is not None:
             proof = proof_of(secret, headers, body, now=self._clock.now())
         if proof is not Proof.GOOD:
-            what = "was made too long ago" if proof is Proof.TOO_OLD else "is missing or wrong"
+            what = "is too old" if proof is Proof.TOO_OLD else "is missing or wrong"
             raise WrongSignature(f"the signature {what}")
         result = result_of(body, dispatch_id)
         execution = self._by_dispatch.get(dispatch_id)
@@ -288,7 +284,7 @@ class RemoteExecutor(RunDispatchExecutor):
             return None
         except RunnerSecretMissing as error:  # who has proved nothing is not told where it should have been
             _LOG.warning("remote.result_not_checked", dispatch_id=dispatch_id, reason=error.describe())
-            raise ResultTooEarly("the result cannot be checked at the moment", value=dispatch_id) from error
+            raise ResultTooEarly("the result cannot be verified now", value=dispatch_id) from error
 
     async def _hand_over(self, execution: _Execution, result: Result) -> None:
         """Give a run its result and wait, within a bound, until its end stands in the store."""
@@ -302,23 +298,6 @@ class RemoteExecutor(RunDispatchExecutor):
             execution.senders -= 1
             if execution.ended.is_set() and not execution.senders:
                 self._forget(execution)
-
-    def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
-        """Write nothing: only an end is told."""
-        return False
-
-    def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
-        """Write nothing."""
-
-    def put_back(self, tx: Transaction, row: RunDispatch) -> None:
-        """Write nothing: only an end is told."""
-
-    def withdraw(self, tx: Transaction, run: RunRecord) -> None:
-        """Write nothing: only an end is told."""
-
-    def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:
-        """Return no effects."""
-        return ()
 
     def stored(self, run: RunRecord) -> None:
         """Hear that the end of a run is durable."""
@@ -347,6 +326,6 @@ class RemoteExecutor(RunDispatchExecutor):
 
 def _no_way_back() -> RemoteMisbehaved:
     return RemoteMisbehaved(
-        "the other server will send its result, and was not told where to",
-        remedy="set callback_base to this server's address as the other one reaches it",
+        "the other server needs an address for its result",
+        remedy="set callback_base to this server's address as the other server reaches it",
     )

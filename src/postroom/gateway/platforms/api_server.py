@@ -2,13 +2,7 @@
 
     POST ──▶ kept ──▶ waits for what is said in its session and answers it ──▶ pieces as they grow ──▶ the end
 
-`config.api_key` is the bearer token that each request must bring, 16 characters or more. In `config.extra`:
-
-| name | default | meaning |
-|---|---|---|
-| `timeout_s` | 590 | how long a request waits for its answer; 0.1 to 86400. OpenAI's SDK waits for 600 s |
-| `model` | `postroom` | the name of the one model there is |
-| `max_image_bytes` | 1000000 | how large an image may be; up to 5000000 |
+Each request must bring `api_key` as its bearer token, of 16 characters or more.
 
 A session is named by the header `X-Postroom-Session`, or in the body by `conversation` or
 `previous_response_id`. The field `user` names a person, and no session. In a session the conversation is
@@ -83,7 +77,7 @@ from postroom.gateway.platforms.http_adapter import (
     read_body,
     require_json,
 )
-from postroom.gateway.platforms.options import Options, secret_remedy
+from postroom.gateway.platforms.options import secret_remedy
 from postroom.gateway.session import Platform, SessionSource
 from postroom.log import get_logger
 from postroom.sse import SseResponse
@@ -95,16 +89,19 @@ SESSION_HEADER: Final = "X-Postroom-Session"
 KEY_HEADER: Final = "Idempotency-Key"
 
 
-class ApiServerOptions(Options, frozen=True):
-    """The names that stand in the table above."""
+class ApiServerOptions(PlatformConfig, frozen=True, kw_only=True):
+    """The table [platforms.api_server]."""
 
     timeout_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 590
-    model: Annotated[str, Meta(min_length=1, description="a text that is not empty")] = "postroom"
+    """How long a request waits for its answer. OpenAI's SDK waits for 600 s."""
+    model: Annotated[str, Meta(min_length=1, extra={"write": "a text that is not empty"})] = "postroom"
+    """The name of the one model that is listed."""
     max_image_bytes: Annotated[int, Meta(ge=1, le=5_000_000)] = 1_000_000
+    """The largest image."""
 
     def __post_init__(self) -> None:
         if not self.model.isprintable():
-            raise ValueError("`model` must be a text of one line")
+            raise ValueError("`model` must be one line of text")
 
 
 class ApiServerAdapter(HttpAdapter):
@@ -115,21 +112,24 @@ class ApiServerAdapter(HttpAdapter):
     """
 
     platform: ClassVar = Platform.API_SERVER
+    options: ClassVar = ApiServerOptions
+    at_root: ClassVar = True
+    largest_body: ClassVar = LARGEST_BODY
     beats = True
     capabilities: ClassVar = ChannelCapabilities(
         limit=NO_LIMIT, streams=True, min_edit_interval_ms=0, holds_requests=True, reasoning=True
     )
 
     def __init__(
-        self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
+        self, config: ApiServerOptions, *, clock: Clock | None = None, timer: Timer | None = None
     ) -> None:
         super().__init__(config, clock=clock, timer=timer)
-        self._options = options = ApiServerOptions.read(config)
+        self._options = options = config
         key = config.api_key or ""
         if len(key) < LEAST_KEY:
             raise ConfigError(
                 "the key is missing or too short",
-                remedy=secret_remedy("api_key", f"{LEAST_KEY} random characters or more"),
+                remedy=secret_remedy("api_key", f"at least {LEAST_KEY} random characters"),
             )
         self._model = options.model
         self._created = self._clock.now() // 1000
@@ -152,7 +152,7 @@ class ApiServerAdapter(HttpAdapter):
 
     async def disconnect(self) -> None:
         """Refuse requests, those that wait too: what they asked is kept and goes on."""
-        self._exchanges.end(Refused(503, "stopping", "the server stops; ask again", retry_after=5))
+        self._exchanges.end(Refused(503, "stopping", "the server is stopping; ask again", retry_after=5))
         await super().disconnect()
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
@@ -164,7 +164,7 @@ class ApiServerAdapter(HttpAdapter):
         """
         content, _ = decoded(attachment.ref)
         if content is None:
-            raise ServerUnavailable("the attachment did not come over the API", remedy="send the image again")
+            raise ServerUnavailable("the attachment was not sent over the API", remedy="send the image again")
         if len(content) > max_bytes:
             raise TooLarge(f"the image is larger than {max_bytes} bytes", value=len(content))
         yield content
@@ -203,7 +203,7 @@ class ApiServerAdapter(HttpAdapter):
         response_id = request.path_params["id"]
         found = await self._response(response_id)
         if found is None:
-            raise Refused(404, "not_found", "there is no such response, or it is kept no longer")
+            raise Refused(404, "not_found", "there is no such response, or it was deleted")
         chat_id, message_id, known = found
         if request.method == "DELETE":
             await self._receiver().forget_answer(self._source(chat_id), message_id)
@@ -214,7 +214,7 @@ class ApiServerAdapter(HttpAdapter):
                 raise wrong("only a response with `background` can be streamed again", "stream")
             after = request.query_params.get("starting_after", "-1")
             if not re.fullmatch(r"-1|\d{1,9}", after, re.ASCII):
-                raise wrong("`starting_after` is the sequence number of an event", "starting_after")
+                raise wrong("`starting_after` must be the sequence number of an event", "starting_after")
             wait = await self._watch(chat_id, message_id, known)
             return SseResponse(response_events(wait, shape, int(after)), left=lambda: self._leave(wait))
         return json_response(shape.whole(self._answer_of(chat_id, message_id, known)))
@@ -224,7 +224,7 @@ class ApiServerAdapter(HttpAdapter):
         self._check_key(request)
         found = await self._response(request.path_params["id"])
         if found is None:
-            raise Refused(404, "not_found", "there is no such response, or it is kept no longer")
+            raise Refused(404, "not_found", "there is no such response, or it was deleted")
         chat_id, message_id, known = found
         shape = self._response_shape(chat_id, message_id, known.received_at, known.event.metadata["response"])
         answer = self._answer_of(chat_id, message_id, known)
@@ -272,7 +272,7 @@ class ApiServerAdapter(HttpAdapter):
         self._check_key(request)
         if request.path_params["id"] != self._model:
             raise Refused(
-                404, "model_not_found", f"there is no such model; there is {self._model!r}", param="model"
+                404, "model_not_found", f"there is no such model; use {self._model!r}", param="model"
             )
         return json_response(model_named(self._model, self._created))
 
@@ -342,18 +342,18 @@ class ApiServerAdapter(HttpAdapter):
     async def _session_of(self, request: Request, asked: Asked) -> str | None:
         header = session_name(request.headers.get(SESSION_HEADER), None)
         if header is not None and not header.isascii():
-            raise wrong(f"{SESSION_HEADER} holds ASCII only; name other sessions in the body")
+            raise wrong(f"{SESSION_HEADER} must be ASCII; name other sessions in the body")
         if asked.previous is None:
             return header or asked.session
         found = await self._response(asked.previous)
         if found is None:
             raise wrong(
-                "the previous response is not known; name a `conversation` to go on for ever",
+                "the previous response is unknown; use a `conversation`, which does not expire",
                 "previous_response_id",
                 "previous_response_not_found",
             )
         if header not in (None, found[0]):
-            raise wrong(f"the previous response is of another session than {SESSION_HEADER}")
+            raise wrong(f"the previous response belongs to another session than {SESSION_HEADER}")
         return found[0]
 
     def _event(self, exchange: Exchange, asked: Asked, *, in_session: bool) -> MessageEvent:
@@ -414,8 +414,8 @@ class ApiServerAdapter(HttpAdapter):
         await self._timer.sleep(int(self._options.timeout_s * 1000))
         key = wait.exchange.message_id
         message = (
-            f"there is no answer within {self._options.timeout_s:g} seconds; it is still being worked on: "
-            f"ask again with {KEY_HEADER}: {key}"
+            f"no answer within {self._options.timeout_s:g} seconds; the run continues: ask again "
+            f"with {KEY_HEADER}: {key}"
         )
         wait.end(Refused(504, "timeout", message, param=key))
 
@@ -494,7 +494,7 @@ class ApiServerAdapter(HttpAdapter):
             return SendResult.sent(message_id)
         final = _is_final(metadata)
         if not self._exchanges.edited(chat_id, answered, message_id, content, final=final, details=told):
-            return SendResult.failed(SendErrorKind.NOT_FOUND, "the draft is kept no longer")
+            return SendResult.failed(SendErrorKind.NOT_FOUND, "the draft was deleted")
         self._said()
         return SendResult.sent(message_id)
 

@@ -15,27 +15,36 @@ from msgspec import Meta
 from postroom.contracts.clock import Timer
 from postroom.contracts.errors import ConfigError, PostroomError
 from postroom.contracts.messages import Json
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import ButtonPress, MessageEvent
 from postroom.gateway.platforms import discord_wire as wire
 from postroom.gateway.platforms.base import Inbound, pause_ms
 from postroom.gateway.platforms.discord_wire import Channel, Me, RestFailure, note_of
-from postroom.gateway.platforms.options import Options, refuse_address, secret_remedy
+from postroom.gateway.platforms.options import refuse_address, secret_remedy
 from postroom.log import get_logger
 
-ChannelId = Annotated[str, Meta(pattern=r"^[0-9]{1,20}\Z", description="a text of digits")]
+ChannelId = Annotated[str, Meta(pattern=r"^[0-9]{1,20}\Z", extra={"write": "a text of digits"})]
 
 
-class DiscordOptions(Options, frozen=True):
-    """The names are in the table of `postroom.gateway.platforms.discord`."""
+class DiscordOptions(PlatformConfig, frozen=True, kw_only=True):
+    """The table [platforms.discord]. The token is the bot's."""
 
     base_url: str = "https://discord.com/api/v10"
+    """The REST API; it holds for the whole process, as the library has it."""
     cdn_url: str = "https://cdn.discordapp.com"
+    """The host of files; no other host is asked."""
     backfill: bool = True
+    """Whether messages that were sent while the bot was away are asked for."""
     backfill_limit: Annotated[int, Meta(ge=1, le=100_000)] = 500
+    """The messages that are asked for in one channel after one absence."""
     backfill_minutes: Annotated[int, Meta(ge=0, le=100_000)] = 60
+    """How far back the first look into `channels` reaches."""
     channels: tuple[ChannelId, ...] = ()
+    """The ids of the channels that are read at the start."""
     max_held: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
+    """The updates in memory that are not stored yet."""
     timeout_seconds: Annotated[float, Meta(ge=0.1, le=600)] = 30
+    """How long one answer of Discord may take."""
 
     def __post_init__(self) -> None:
         refuse_address("base_url", self.base_url)
@@ -51,7 +60,7 @@ def bot_token(token: str | None) -> str:
     kept = (token or "").strip().removeprefix("Bot ").strip()
     if not kept or not kept.isascii() or not kept.isprintable() or " " in kept:
         raise ConfigError(
-            "the Discord bot's token is missing or is none",
+            "the Discord bot's token is missing or malformed",
             remedy=secret_remedy(
                 "token", "the token from Bot → Reset Token at https://discord.com/developers/applications"
             ),

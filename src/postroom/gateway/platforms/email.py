@@ -1,22 +1,6 @@
 """E-mail: a mailbox that is looked into again and again by IMAP, and answers that go out by SMTP.
 
-`token` is the mailbox's password, `api_key` another one for SMTP. What stands in `extra`:
-
-| name | default | meaning |
-|---|---|---|
-| `address`, `name` | (needed), None | who we are |
-| `user`, `smtp_user` | the address | whom we log in as |
-| `imap_host`, `imap_port`, `imap_security` | (needed), by security, `ssl` | `ssl`, `starttls` or `plain` |
-| `smtp_host`, `smtp_port`, `smtp_security` | (needed), by security, `starttls` | as above |
-| `allow_plain` | False | whether `plain` may be used beyond this machine |
-| `ca_file` | None | certificates that are believed, instead of the system's |
-| `authserv_id` | None | the server whose `Authentication-Results` are trusted |
-| `folder` | `INBOX` | where mail comes in |
-| `poll_ms` | 15000 | the pause between two looks |
-| `max_age_days` | 7 | unread mail that came earlier is left alone |
-| `max_bytes` | 25000000 | how much of a mail is read; metadata `truncated`: it was more |
-| `subject` | `your message` | of answers to mail that is not there any more |
-| `timeout_ms` | 30000 | how long a server may take for one step |
+`token` is the password of the mailbox, `api_key` another one for SMTP.
 
 A mail is marked as read when its message is kept. A mail of a machine or a list, and a bounce, is kept as
 rejected and gets no answer; our own mail is passed over.
@@ -30,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Annotated, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 from uuid import uuid4
 
 from msgspec import Meta
@@ -61,7 +45,7 @@ from postroom.gateway.platforms.email_post import (
     deliver,
 )
 from postroom.gateway.platforms.email_wire import ADDRESS
-from postroom.gateway.platforms.options import LOOPBACK, Line, Options, secret_remedy
+from postroom.gateway.platforms.options import LOOPBACK, FilePath, Line, secret_remedy
 from postroom.gateway.platforms.safe_text import to_html
 from postroom.gateway.session import Platform, SessionSource
 from postroom.log import get_logger
@@ -71,40 +55,56 @@ _SMTP_PORTS = {Security.SSL: 465, Security.STARTTLS: 587, Security.PLAIN: 25}
 Port = Annotated[int, Meta(ge=1, le=65_535)]
 
 
-class EmailOptions(Options, frozen=True):
-    """The names that stand in the table above."""
+class EmailOptions(PlatformConfig, frozen=True, kw_only=True):
+    """The table [platforms.email]."""
 
+    ALSO: ClassVar = {"password": "token", "smtp_password": "api_key"}
     address: str
+    """Our own address."""
     imap_host: Line
     smtp_host: Line
     name: str | None = None
+    """Our own name, as the readers of our mail see it."""
     user: Line | None = None
+    """The user of the mailbox; None: the address."""
     smtp_user: Line | None = None
+    """The user of the server for outgoing mail; None: that of the mailbox."""
     imap_port: Port | None = None
+    """None: the usual port of `imap_security`."""
     smtp_port: Port | None = None
+    """None: the usual port of `smtp_security`."""
     imap_security: Security = Security.SSL
     smtp_security: Security = Security.STARTTLS
     allow_plain: bool = False
-    ca_file: Line | None = None
+    """Whether `plain` may be used beyond this machine."""
+    ca_file: FilePath | None = None
+    """Certificates that are trusted instead of the system's."""
     authserv_id: Line | None = None
+    """The server whose `Authentication-Results` are trusted."""
     folder: Line = "INBOX"
+    """The folder that receives mail."""
     subject: Line = "your message"
+    """The subject of answers to mail that is gone."""
     poll_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 15_000
+    """The pause between two looks into the folder."""
     max_age_days: Annotated[int, Meta(ge=1, le=3_650)] = 7
+    """Unread mail that is older is left alone."""
     max_bytes: Annotated[int, Meta(ge=10_000, le=200_000_000)] = 25_000_000
+    """How much of a mail is read; the metadata `truncated` says that it had more."""
     timeout_ms: Annotated[int, Meta(ge=100, le=600_000)] = 30_000
+    """How long a server may take for one step."""
 
     def __post_init__(self) -> None:
         if ADDRESS.fullmatch(self.address) is None:
             raise ValueError("`address` must be an address such as agent@example.org")
         if not (self.name or "").isprintable():
-            raise ValueError("`name` must be a text of one line")
+            raise ValueError("`name` must be one line of text")
         for name, host in (("imap_security", self.imap_host), ("smtp_security", self.smtp_host)):
             plain = (self.imap_security if name == "imap_security" else self.smtp_security) is Security.PLAIN
             if plain and host not in LOOPBACK and not self.allow_plain:
                 raise ValueError(
-                    f"`{name}`: the password would go over the net in clear; set ssl or starttls, or"
-                    " allow_plain if the way is safe"
+                    f"`{name}`: the password would travel unencrypted; set ssl or starttls, or "
+                    "allow_plain if the network is trusted"
                 )
 
     @property
@@ -139,7 +139,7 @@ class EmailOptions(Options, frozen=True):
 
 def _password(secret: str | None, name: str) -> str:
     if not secret or not secret.isascii() or not secret.isprintable():
-        raise ConfigError(f"e-mail: no {name}, or one that is not in ASCII", remedy=secret_remedy(name, "it"))
+        raise ConfigError(f"e-mail: {name} is missing or not ASCII", remedy=secret_remedy(name, "it"))
     return secret
 
 
@@ -164,14 +164,15 @@ class EmailAdapter(BasePlatformAdapter):
     """
 
     platform = Platform.EMAIL
+    options = EmailOptions
     passing = NETWORK
     capabilities = ChannelCapabilities(limit=50_000, threads=True, media=FILES)
 
     def __init__(
-        self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
+        self, config: EmailOptions, *, clock: Clock | None = None, timer: Timer | None = None
     ) -> None:
         super().__init__(config, clock=clock, timer=timer)
-        self._options = options = EmailOptions.read(config)
+        self._options = options = config
         self._address = options.address.lower()
         self._me = wire.Ourselves(address=self._address, authserv_id=options.authserv_id)
         password = _password(config.token, "password")
@@ -247,10 +248,10 @@ class EmailAdapter(BasePlatformAdapter):
                 is_open = False
                 _LOG.warning("email.login_refused")
                 if not error.passing:
-                    self._fail("unauthorized", f"{error}: the password is no good any more", retryable=False)
+                    self._fail("unauthorized", f"{error}: the password is no longer valid", retryable=False)
                     return
             except Exception:
-                self._fail("failed", "a mail could not be taken; see the log", retryable=True)
+                self._fail("failed", "a mail could not be processed; see the log", retryable=True)
                 raise
             else:
                 failures, self.liveness.state = 0, AdapterState.CONNECTED
@@ -343,7 +344,9 @@ class EmailAdapter(BasePlatformAdapter):
         except NETWORK as error:
             raise ServerUnavailable("the mailbox does not answer") from error
         if data is None:
-            raise ServerUnavailable("the file is not in the mailbox any more", remedy="ask for it once more")
+            raise ServerUnavailable(
+                "the file is no longer in the mailbox", remedy="ask the sender to send the file again"
+            )
         yield data
 
     async def _write(
@@ -374,7 +377,7 @@ class EmailAdapter(BasePlatformAdapter):
                 answers=answered if answered and wire.MESSAGE_ID.fullmatch(answered) else None,
             )
         except ValueError as error:
-            return SendResult.failed(SendErrorKind.BAD_FORMAT, f"this cannot be written: {error}")
+            return SendResult.failed(SendErrorKind.BAD_FORMAT, f"this mail cannot be sent: {error}")
         message = await asyncio.to_thread(lambda: post.written(heading, text, to_html(text), file))
         result = await asyncio.to_thread(deliver, self._smtp, options.domain, message)
         if result.success:
@@ -409,11 +412,12 @@ def _told(error: BaseException) -> PostroomError | None:
     if isinstance(error, LoginRefused) and not error.passing:
         return CredentialRefused(
             f"e-mail: {error}",
-            remedy="check `user` and the password; many providers want a password for programs",
+            remedy="check `user` and the password; many providers require an app password",
         )
     if isinstance(error, FileNotFoundError):
         return ConfigError(
-            "e-mail: `ca_file` is not there", remedy="give the file with the certificates that are believed"
+            "e-mail: the file in `ca_file` does not exist",
+            remedy="set it to the file with the trusted certificates",
         )
     if isinstance(error, (*NETWORK, smtplib.SMTPException, LoginRefused)):
         return ServerUnavailable(

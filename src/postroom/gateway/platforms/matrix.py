@@ -1,14 +1,6 @@
 """Matrix by its client-server API: long polls for what comes in, transactions for what goes out.
 
-`token` is an access token; there is no log-in by password. What stands in `extra`:
-
-| name | default | meaning |
-|---|---|---|
-| `base_url` | (needed) | the homeserver, for instance `https://matrix.example.org` |
-| `user_id` | None | whose token it must be; another's is refused |
-| `sync_file` | None | where the place in the stream is kept; None: each process begins at its start |
-| `poll_ms` | 30000 | how long the homeserver may wait for something new |
-| `command_prefix` | `!` | what commands begin with besides `/`, which clients keep; empty: nothing |
+The token is an access token; there is no log-in by password.
 
 There is no encryption: an encrypted room is told once that we cannot read it, and nothing is said there.
 The place in the stream moves when every message of a batch is kept. Invitations are accepted from those in
@@ -35,7 +27,7 @@ from postroom.gateway.platforms import matrix_wire as wire
 from postroom.gateway.platforms.base import TOO_OFTEN, AdapterState, BasePlatformAdapter, Metadata, pause_ms
 from postroom.gateway.platforms.matrix_http import Answer, Homeserver
 from postroom.gateway.platforms.matrix_intake import Intake, SyncPosition
-from postroom.gateway.platforms.options import Options, refuse_address, secret_remedy
+from postroom.gateway.platforms.options import FilePath, refuse_address, secret_remedy
 from postroom.gateway.platforms.safe_text import to_html
 from postroom.gateway.session import Platform
 from postroom.log import get_logger
@@ -47,14 +39,19 @@ _INSISTS = 5
 _RENDERED_ON_THE_LOOP = 8_000
 
 
-class MatrixOptions(Options, frozen=True):
-    """The names that stand in the table above."""
+class MatrixOptions(PlatformConfig, frozen=True, kw_only=True):
+    """The table [platforms.matrix]."""
 
     base_url: str
+    """The homeserver, such as `https://matrix.example.org`."""
     user_id: str | None = None
-    sync_file: str | None = None
+    """The user of the token; the token of another user is refused."""
+    sync_file: FilePath | None = None
+    """Keeps the position in the stream; None: each process begins at its start."""
     poll_ms: Annotated[int, Meta(ge=1_000, le=300_000)] = 30_000
+    """How long the homeserver may wait for something new."""
     command_prefix: str = "!"
+    """Begins a command beside `/`, which clients keep for themselves; empty: nothing does."""
 
     def __post_init__(self) -> None:
         refuse_address("base_url", self.base_url, plain=True)
@@ -68,6 +65,7 @@ class MatrixAdapter(BasePlatformAdapter):
     """
 
     platform = Platform.MATRIX
+    options = MatrixOptions
     capabilities = ChannelCapabilities(
         # The platform's own limit is 65,536 bytes for the whole event, and that holds the text plain and as
         # HTML: so 16,000 bytes, not characters. In an edit the text for old clients is kept short.
@@ -84,10 +82,10 @@ class MatrixAdapter(BasePlatformAdapter):
     )
 
     def __init__(
-        self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
+        self, config: MatrixOptions, *, clock: Clock | None = None, timer: Timer | None = None
     ) -> None:
         super().__init__(config, clock=clock, timer=timer)
-        self._options = MatrixOptions.read(config)
+        self._options = config
         self._home = Homeserver(self._options.base_url, _token(config))
         self._me = wire.Ourselves(user_id="", command_prefix=self._options.command_prefix)
         self._position = SyncPosition(self._options.sync_file)
@@ -134,13 +132,13 @@ class MatrixAdapter(BasePlatformAdapter):
         answer = await self._home.ask("GET", wire.path_of("account", "whoami"))
         if answer.is_fatal or answer.status == 403:
             raise CredentialRefused(
-                f"the homeserver refuses the access token: {answer.said()}",
+                f"the homeserver rejected the access token: {answer.said()}",
                 remedy=secret_remedy("token", "a new access token of the bot's user"),
             )
         user_id = answer.body.get("user_id")
         if not answer.ok or not isinstance(user_id, str):
             raise ServerUnavailable(
-                f"the homeserver did not say who we are: {answer.said()}",
+                f"the homeserver did not identify the bot: {answer.said()}",
                 remedy="check Matrix's `base_url`, and that the homeserver runs",
             )
         wanted = self._options.user_id
@@ -174,7 +172,7 @@ class MatrixAdapter(BasePlatformAdapter):
         answer = await self._sync(timeout_ms=0)
         since = answer.body.get("next_batch")
         if not answer.ok or not isinstance(since, str):
-            raise ServerUnavailable(f"the homeserver gave no place in the stream: {answer.said()}")
+            raise ServerUnavailable(f"the homeserver gave no stream position: {answer.said()}")
         self._intake.begin(answer.body)
         self._invited(answer.body)
         await self._position.move(since, self._clock.now())
@@ -195,7 +193,7 @@ class MatrixAdapter(BasePlatformAdapter):
                 await self._timer.sleep(pause_ms(failures, least=wait))
 
     def _token_refused(self, answer: Answer) -> None:
-        self._fail("unauthorized", f"the access token is no good any more: {answer.said()}", retryable=False)
+        self._fail("unauthorized", f"the access token is no longer valid: {answer.said()}", retryable=False)
 
     def _has_failed(self) -> bool:
         return self.liveness.state is AdapterState.FAILED
@@ -342,10 +340,12 @@ class MatrixAdapter(BasePlatformAdapter):
         """Yield a file that came in, by our own homeserver only."""
         path = wire.media_path(attachment.ref)
         if path is None:
-            raise ServerUnavailable("this is no file of Matrix", remedy="nothing: it is not fetched")
+            raise ServerUnavailable(
+                "this is not a Matrix media URI (mxc://...)", remedy="send the file again in the room"
+            )
         found = await self._home.download(path, max_bytes=max_bytes)
         if isinstance(found, Answer):
-            raise ServerUnavailable(f"the file could not be fetched: {found.said()}")
+            raise ServerUnavailable(f"the file could not be downloaded: {found.said()}")
         yield found
 
     async def _say(
@@ -358,10 +358,12 @@ class MatrixAdapter(BasePlatformAdapter):
     ) -> SendResult:
         """Send the first of these contents that is not refused for how it looks."""
         if not self._intake.knows_rooms:
-            return SendResult.failed(SendErrorKind.TRANSIENT, "it is not known yet which rooms are encrypted")
+            return SendResult.failed(
+                SendErrorKind.TRANSIENT, "postroom does not know yet which rooms are encrypted"
+            )
         if (room := self._intake.rooms.get(chat_id)) is not None and room.encrypted:
             return SendResult.failed(
-                SendErrorKind.FORBIDDEN, "the room is encrypted: nothing is said in clear"
+                SendErrorKind.FORBIDDEN, "the room is encrypted, and postroom sends nothing unencrypted to it"
             )
         if self.capabilities.unit.measure(text) > self.capabilities.limit:
             return SendResult.failed(SendErrorKind.TOO_LONG, f"more than {self.capabilities.limit} bytes")
@@ -404,7 +406,9 @@ def _token(config: PlatformConfig) -> str:
     """
     token = config.token
     if not token or not token.isascii() or not token.isprintable():
-        raise ConfigError("Matrix: no access token", remedy=secret_remedy("token", "the bot's access token"))
+        raise ConfigError(
+            "Matrix: the access token is missing", remedy=secret_remedy("token", "the bot's access token")
+        )
     return token
 
 

@@ -1,17 +1,7 @@
 """Slack: Socket Mode (with an app token) or signed HTTP requests (with a signing secret), and the Web API.
 
-`PlatformConfig.token` is the bot's token (`xoxb-…`), `api_key` the app's (`xapp-…`, scope connections:write);
+`SlackOptions.token` is the bot's token (`xoxb-…`), `api_key` the app's (`xapp-…`, scope connections:write);
 with the latter we open a web socket, without it Slack calls `/slack`, and `signing_secret` is needed.
-
-| extra | default | meaning |
-|---|---|---|
-| `signing_secret` | none | checks the requests that Slack sends; without it there is no route |
-| `base_url` | `https://slack.com/api` | the Web API; plain http on loopback alone |
-| `command` | `/postroom` | the slash command whose first word is the command: `/postroom stop` is `/stop` |
-| `reply_in_threads` | false | each message in a channel begins a thread, and is a session of its own |
-| `unfurl` | false | whether Slack looks at the addresses in what we say |
-| `proxy` | none | an HTTP proxy on the way to Slack |
-| `timeout_ms` | 30000 | how long a call waits |
 
 Slack knows no answers but threads: `reply_to` begins one where `reply_in_threads` says so, and `thread_id` is
 the thread's first message. `metadata["dedupe_key"]` becomes `client_msg_id`, by which Slack takes a message
@@ -24,7 +14,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from secrets import token_hex
-from typing import TYPE_CHECKING, Annotated, Any, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 from msgspec import Meta
 from starlette.routing import BaseRoute, Route
@@ -35,7 +25,6 @@ from postroom.contracts.errors import InvalidArgument, ServerUnavailable
 from postroom.contracts.files import FileContent
 from postroom.contracts.messages import Json, storable
 from postroom.gateway.capabilities import ChannelCapabilities, Rate, RateLimits
-from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
     FILES,
     Attachment,
@@ -46,7 +35,7 @@ from postroom.gateway.events import (
     SendResult,
 )
 from postroom.gateway.platforms.base import TOO_OFTEN, AdapterState, BasePlatformAdapter, Metadata
-from postroom.gateway.platforms.options import refuse_address, secret_remedy
+from postroom.gateway.platforms.options import Proxy, refuse_address, secret_remedy
 from postroom.gateway.platforms.slack_http import SlackReceiver
 from postroom.gateway.platforms.slack_outgoing import (
     AS_WANTED,
@@ -90,52 +79,47 @@ if TYPE_CHECKING:
 from typing import TYPE_CHECKING
 
 from postroom.contracts.errors import ConfigError
+from postroom.contracts.tables import Secret
 from postroom.gateway.platforms.slack_wire import Rules
 
 if TYPE_CHECKING:
     from postroom.gateway.platforms.slack_api import SlackApi
 
 
-class SlackOptions(Rules, frozen=True):
-    """The settings of one bot, beside its tokens."""
+class SlackOptions(Rules, frozen=True, kw_only=True):
+    """The table [platforms.slack]. The token is the bot's, the key that of the app."""
 
-    signing_secret: Annotated[str, Meta(pattern=r"\S", description="a text that is not empty")] | None = None
+    ALSO: ClassVar = {"app_token": "api_key"}
+    signing_secret: Secret | None = None
+    """Checks the requests that Slack sends; without it there is no route."""
     base_url: str = "https://slack.com/api"
+    """The address of the Web API; plain http on loopback alone."""
     unfurl: bool = False
-    proxy: (
-        Annotated[
-            str, Meta(pattern="^https?://", description="an address that begins with http:// or https://")
-        ]
-        | None
-    ) = None
+    """Whether Slack shows previews of the addresses in our messages."""
+    proxy: Proxy | None = None
+    """An HTTP proxy on the way to Slack."""
     timeout_ms: Annotated[int, Meta(ge=1, le=600_000)] = 30_000
+    """How long a call waits."""
 
     def __post_init__(self) -> None:
         refuse_address("base_url", self.base_url)
-
-    @classmethod
-    def read(cls, config: PlatformConfig) -> Self:
-        """Return what a configuration says.
-
-        Raises:
-            ConfigError: as for others, or a token is missing or stands in the other's place.
-        """
-        token, app_token, options = config.token, config.api_key, super().read(config)
+        token, app_token = self.token, self.api_key
         if not token or not token.strip() or token.startswith("xapp-"):
             raise ConfigError(
-                "Slack needs a bot token", remedy=secret_remedy("token", "the token that begins with xoxb-")
+                "Slack requires a bot token",
+                remedy=secret_remedy("token", "the token that begins with xoxb-"),
             )
         if app_token is not None and (not app_token.strip() or app_token.startswith("xoxb-")):
             raise ConfigError(
-                "this is no app token", remedy=secret_remedy("app_token", "the token that begins with xapp-")
+                "this is not an app token",
+                remedy=secret_remedy("app_token", "the token that begins with xapp-"),
             )
-        if app_token is None and options.signing_secret is None:
+        if app_token is None and self.signing_secret is None:
             raise ConfigError(
-                "Slack has no way to reach us",
+                "Slack has no way to reach this server",
                 remedy="set `app_token_env` or `app_token_file` (Socket Mode), or `signing_secret_env` or"
                 " `signing_secret_file` (HTTP)",
             )
-        return options
 
     def api(self, token: str) -> "SlackApi":
         """Return the Web API for the bot of a token.
@@ -170,13 +154,10 @@ _LOG = get_logger(__name__)
 
 
 class SlackAdapter(BasePlatformAdapter):
-    """Speaks with one Slack workspace as one bot.
-
-    Raises:
-        ConfigError: the token is missing, or an extra is unknown or malformed.
-    """
+    """Speaks with one Slack workspace as one bot."""
 
     platform = Platform.SLACK
+    options = SlackOptions
     capabilities = ChannelCapabilities(
         # Cut by the platform at 40,000. Edits share a rate of about fifty a minute.
         limit=39_000,
@@ -199,10 +180,10 @@ class SlackAdapter(BasePlatformAdapter):
     )
 
     def __init__(
-        self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
+        self, config: SlackOptions, *, clock: Clock | None = None, timer: Timer | None = None
     ) -> None:
         super().__init__(config, clock=clock, timer=timer)
-        self._options = SlackOptions.read(config)
+        self._options = config
         self._bot: Bot | None = None
         self._api: SlackApi | None = None
         self._socket: SlackSocket | None = None
@@ -272,10 +253,10 @@ class SlackAdapter(BasePlatformAdapter):
 
     async def _who_we_are(self) -> Bot:
         answer = await self._called("auth.test", {}, form=True)
-        refuse(answer, "bot token", secret_remedy("token", "the one under OAuth & Permissions"))
+        refuse(answer, "bot token", secret_remedy("token", "the token under OAuth & Permissions"))
         user, team = answer.word("user_id"), answer.word("team_id")
         if not user or not team:
-            raise ServerUnavailable("Slack did not say who the bot is", remedy="")
+            raise ServerUnavailable("Slack did not identify the bot", remedy="")
         check_scopes(answer.scopes)
         self.may_react = answer.scopes is None or TO_REACT in answer.scopes
         return Bot(team_id=team, user_id=user, bot_id=answer.word("bot_id") or None)
@@ -299,10 +280,10 @@ class SlackAdapter(BasePlatformAdapter):
 
         await self._until_ours()
         answer = await self._called("apps.connections.open", {}, form=True, token=self.config.api_key)
-        refuse(answer, "app token", secret_remedy("app_token", "one with the scope connections:write"))
+        refuse(answer, "app token", secret_remedy("app_token", "a token with the scope connections:write"))
         address = answer.word("url")
         if not is_of_platform(address, self._options.base_url, any_port=True):
-            raise ServerUnavailable("Slack named a socket that is not its own", remedy="")
+            raise ServerUnavailable("Slack returned a socket address outside Slack", remedy="")
         return address
 
     def _stands(self, state: AdapterState, why: str) -> None:
@@ -393,7 +374,7 @@ class SlackAdapter(BasePlatformAdapter):
         first, *others = [words for words in found.values() if words] or [""]
         if not is_whole:
             event.unread += (
-                "the later messages of this thread" if first else "what was said in this thread",
+                "the later messages of this thread" if first else "the earlier messages of this thread",
             )
         if len(others) >= MOST_IN_THREAD:
             event.unread += ("older messages of this long thread",)
@@ -430,7 +411,7 @@ class SlackAdapter(BasePlatformAdapter):
     ) -> SendResult:
         """Say something; see the base class."""
         if not content.strip():
-            return SendResult.failed(SendErrorKind.BAD_FORMAT, "there is nothing to say")
+            return SendResult.failed(SendErrorKind.BAD_FORMAT, "the message is empty")
         told = metadata or {}
         body = {
             "channel": chat_id,
@@ -454,7 +435,7 @@ class SlackAdapter(BasePlatformAdapter):
         Slack takes less in an edit than in a message: what is longer than some 12,000 characters is too long.
         """
         if not content.strip():
-            return SendResult.failed(SendErrorKind.BAD_FORMAT, "there is nothing to say")
+            return SendResult.failed(SendErrorKind.BAD_FORMAT, "the message is empty")
         plain = storable(content)
         body = {"channel": chat_id, "ts": message_id, **await off_loop(edit_body, plain, len(plain))}
         answer = await self._say("chat.update", body, metadata)
@@ -479,7 +460,7 @@ class SlackAdapter(BasePlatformAdapter):
         """Mark a message with 👀; without the scope for that no other is tried."""
         method = "reactions.remove" if takes_back else "reactions.add"
         if not is_ts(message_id):
-            return SendResult.failed(SendErrorKind.NOT_FOUND, "a command is no message")
+            return SendResult.failed(SendErrorKind.NOT_FOUND, "a command is not a message")
         async with self._turn(method, None, metadata, gives_way=True) as turn:
             if turn.wait_ms:
                 return SendResult.failed(SendErrorKind.RATE_LIMITED, TOO_OFTEN, retry_after_ms=turn.wait_ms)
@@ -582,7 +563,7 @@ class SlackAdapter(BasePlatformAdapter):
         answer = await self._api.call(method, body, form=form, token=token)
         dead = answer.refusal is not None and answer.refusal.code in TOKEN_REFUSED and token is None
         if dead and self._receiving_tasks() is not None:
-            self._failed("token_refused", "Slack does not take the bot token any more", False)
+            self._failed("token_refused", "Slack no longer accepts the bot token", False)
             await self._end_receiving()
         return answer
 

@@ -21,8 +21,8 @@ from msgspec import Meta
 
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.messages import Json, storable
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Attachment, ButtonPress, Forwarded, MessageEvent, MessageType
-from postroom.gateway.platforms.options import Options
 from postroom.gateway.platforms.slack_text import blocks_text, escape, from_slack, without_mention
 from postroom.gateway.session import Platform, SessionSource
 
@@ -59,11 +59,15 @@ class Bot:
         return f"{self.team_id}-{self.user_id}"
 
 
-class Rules(Options, frozen=True):
+class Rules(PlatformConfig, frozen=True, kw_only=True):
     """How messages are read: which slash command stands before others; whether messages begin threads."""
 
-    command: Annotated[str, Meta(pattern=r"^/[^/]+\Z", description="a text such as /postroom")] = "/postroom"
+    command: Annotated[str, Meta(pattern=r"^/[^/]+\Z", extra={"write": "a text such as /postroom"})] = (
+        "/postroom"
+    )
+    """The slash command whose first word is the command: `/postroom stop` is `/stop`."""
     reply_in_threads: bool = False
+    """Whether each message in a channel begins a thread, and with it a session of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +159,7 @@ def _words(payload: Mapping[str, Any], name: str) -> str:
     """Return a text that may be missing, but not be anything else."""
     found = payload.get(name)
     if found is not None and not isinstance(found, str):
-        raise Malformed(f"{name} is no text")
+        raise Malformed(f"{name} is not text")
     return _kept(found or "")
 
 
@@ -167,7 +171,7 @@ def _kept(text: str) -> str:
 def _ts(payload: Mapping[str, Any], name: str) -> str:
     found = payload.get(name)
     if not is_ts(found):
-        raise Malformed(f"{name} names no message")
+        raise Malformed(f"{name} is not the id of a message")
     return str(found)
 
 
@@ -305,7 +309,7 @@ def _media(message: Mapping[str, Any]) -> tuple[tuple[Attachment, ...], tuple[st
             found.append(_attachment(file))
         except Malformed:
             continue
-    return tuple(found), ("a file that Slack does not give",) * (len(listed) - len(found))
+    return tuple(found), ("a file that Slack does not provide",) * (len(listed) - len(found))
 
 
 def _attachment(file: object) -> Attachment:

@@ -4,13 +4,7 @@
     page ◀── GET /chat/conversations: the list; GET /chat/conversations/<id>: the newest entries, then older
     page ◀── GET /chat/events: numbered changes; after a lost connection the page gets what it missed
 
-`config.token` is what the first person signs in with, 16 characters or more. In `config.extra`:
-
-| name | default | meaning |
-|---|---|---|
-| `name` | `owner` | whom `config.token` stands for |
-| `people` | none | {name: token} of others; each has conversations of their own |
-| `title` | `postroom` | the heading of the page |
+The first person signs in with `token`, of 16 characters or more.
 
 A person's stable id is `web:<name>`, and the chat is `<name>`. Each conversation is a thread of that chat
 and has its own session. The conversation `main` is the chat itself, with mail and reminders. A browser
@@ -27,7 +21,7 @@ import hashlib
 import re
 import secrets
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final
 from urllib.parse import quote
 
@@ -41,6 +35,7 @@ from postroom.contracts.errors import StoreError, TooLarge, UnknownMessage
 from postroom.contracts.files import FileContent, media_type_of, safe_name
 from postroom.contracts.messages import Json, storable
 from postroom.contracts.records import replace
+from postroom.contracts.tables import Secret, Table
 from postroom.contracts.web_chats import WebEntry
 from postroom.gateway.capabilities import NO_LIMIT, ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
@@ -63,7 +58,6 @@ from postroom.gateway.platforms.http_adapter import (
     read_body,
     require_json,
 )
-from postroom.gateway.platforms.options import Options
 from postroom.gateway.platforms.safe_text import clean, one_line
 from postroom.gateway.platforms.web_log import MAIN, ChatLog, Entry, ShownFile
 from postroom.gateway.platforms.web_pages import (
@@ -101,14 +95,23 @@ _CONVERSATION_ID: Final = re.compile(r"[A-Za-z0-9_-]{4,64}")
 _VALUE: Final = re.compile(r"[\x20-\x7e]{1,60}")
 
 
-class WebOptions(Options, frozen=True):
-    """The options of the table above."""
+class WebPerson(Table, frozen=True, kw_only=True):
+    """The table [platforms.web.people.<name>]: a person beside the first."""
+
+    token: Secret = Secret()
+
+
+class WebOptions(PlatformConfig, frozen=True, kw_only=True):
+    """The table [platforms.web]."""
 
     name: str = "owner"
-    people: dict[str, str] = {}  # noqa: RUF012 - made anew for each
-    title: Annotated[str, Meta(min_length=1, max_length=80, description="a text of 1 to 80 characters")] = (
-        "postroom"
-    )
+    """The person who signs in with `token`."""
+    people: Mapping[str, WebPerson] = {}
+    """The other people; each has conversations of their own."""
+    title: Annotated[
+        str, Meta(min_length=1, max_length=80, extra={"write": "a text of 1 to 80 characters"})
+    ] = "postroom"
+    """The heading of the page."""
 
 
 class WebAdapter(HttpAdapter):
@@ -119,6 +122,9 @@ class WebAdapter(HttpAdapter):
     """
 
     platform: ClassVar = Platform.WEB
+    options: ClassVar = WebOptions
+    at_root: ClassVar = True
+    largest_body: ClassVar = LARGEST_BODY
     beats = True
     capabilities: ClassVar = ChannelCapabilities(
         # The interval only bounds how often the page is told.
@@ -131,13 +137,12 @@ class WebAdapter(HttpAdapter):
         min_edit_interval_ms=100,
     )
 
-    def __init__(
-        self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
-    ) -> None:
+    def __init__(self, config: WebOptions, *, clock: Clock | None = None, timer: Timer | None = None) -> None:
         super().__init__(config, clock=clock, timer=timer)
-        options = WebOptions.read(config)
-        people = read_people(config.token, options.name, options.people)
-        self._title = options.title
+        people = read_people(
+            config.token, config.name, {name: one.token for name, one in config.people.items()}
+        )
+        self._title = config.title
         self._visitors = Visitors(people, self._clock)
         epoch = secrets.token_hex(4)
         self._logs = {name: ChatLog(epoch) for name in people}
@@ -265,7 +270,7 @@ class WebAdapter(HttpAdapter):
         name, data = await self._read(request)
         conversation, title = _conversation_id(request.path_params["id"]), data.get("title")
         if not isinstance(title, str) or not (title := _title(title)):
-            raise Refused(400, "malformed", "`title` must be a text that is not empty")
+            raise Refused(400, "malformed", "`title` must be text that is not empty")
         if not await self._chats().rename(name, conversation, title):
             raise Refused(404, "not_found", "there is no such conversation; it may have been deleted")
         self._logs[name].list_anew()
@@ -295,7 +300,7 @@ class WebAdapter(HttpAdapter):
 
     def _chats(self) -> WebChats:
         if self.web_chats is None:
-            raise Refused(503, "unavailable", "conversations cannot be read at the moment", retry_after=2)
+            raise Refused(503, "unavailable", "conversations cannot be read now", retry_after=2)
         return self.web_chats
 
     async def _entry(self, name: str, entry_id: str) -> Entry | None:
@@ -398,7 +403,7 @@ class WebAdapter(HttpAdapter):
         except TooLarge as error:
             raise Refused(413, "too_large", error.message) from error
         except TimeoutError as error:
-            raise Refused(408, "too_slow", "the file did not come in time") from error
+            raise Refused(408, "too_slow", "the file did not arrive in time") from error
         file = ShownFile(
             sha256=found.sha256,
             name=safe_name(told, media_type, 1),
@@ -416,12 +421,12 @@ class WebAdapter(HttpAdapter):
         name, sha256 = await self._who(request), request.path_params["sha256"]
         file = await self._known(name, sha256, request.query_params.get("entry"))
         if file is None:
-            raise Refused(404, "not_found", "this chat shows no such file")
+            raise Refused(404, "not_found", "this chat has no such file")
         pieces = self._store().content(sha256)
         try:
             first = await anext(pieces, b"")
         except UnknownMessage as error:
-            raise Refused(404, "not_found", "the bytes of this file are not stored any more") from error
+            raise Refused(404, "not_found", "the content of this file was deleted") from error
         way = "inline" if file.media_type in _SHOWN_INLINE else "attachment"
         headers = {
             "Content-Disposition": f"{way}; filename*=UTF-8''{quote(file.name, safe='')}",
@@ -437,10 +442,10 @@ class WebAdapter(HttpAdapter):
     async def _sent_with(self, name: str, ids: Json) -> tuple[ShownFile, ...]:
         """Return the files that a message names: just uploaded, or shown by this chat already."""
         if not isinstance(ids, list) or len(ids) > MOST_FILES or not all(isinstance(one, str) for one in ids):
-            raise Refused(400, "malformed", f"`files` is a list of at most {MOST_FILES} ids")
+            raise Refused(400, "malformed", f"`files` must be a list of at most {MOST_FILES} ids")
         known = [await self._known(name, one) for one in ids]
         if None in known:
-            raise Refused(400, "unknown_file", "a file is not here any more; choose it again")
+            raise Refused(400, "unknown_file", "a file is no longer here; choose it again")
         return tuple(file for file in known if file is not None)
 
     async def _known(self, name: str, sha256: str, entry_id: str | None = None) -> ShownFile | None:
@@ -454,13 +459,13 @@ class WebAdapter(HttpAdapter):
 
     def _store(self) -> FileStore:
         if self.files is None:
-            raise Refused(503, "unavailable", "files are not taken at the moment", retry_after=2)
+            raise Refused(503, "unavailable", "files are not accepted now", retry_after=2)
         return self.files
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
         """Yield a file that was uploaded: it is in the store."""
         if attachment.size is not None and attachment.size > max_bytes:
-            raise TooLarge(f"it is larger than {max_bytes:,} bytes", value=attachment.size)
+            raise TooLarge(f"it exceeds {max_bytes:,} bytes", value=attachment.size)
         async for piece in self._store().content(attachment.ref):
             yield piece
 
@@ -515,7 +520,7 @@ class WebAdapter(HttpAdapter):
         name, data = await self._read(request)
         value, card_id = data.get("value"), _message_id(data.get("message_id"))
         if not isinstance(value, str) or not _VALUE.fullmatch(value):
-            raise Refused(400, "malformed", "`value` is no button's")
+            raise Refused(400, "malformed", "`value` does not belong to a button")
         press_id = _message_id(data.get("press_id"))
         card = await self._entry(name, card_id)
         source = self._source(name, MAIN if card is None else card.conversation)
@@ -540,9 +545,9 @@ class WebAdapter(HttpAdapter):
         self, name: str, conversation: str, message_id: Json, text: Json, *, has_files: bool = False
     ) -> MessageEvent:
         if not isinstance(text, str) or not (text.strip() or has_files):
-            raise Refused(400, "malformed", "there is no text in it")
+            raise Refused(400, "malformed", "the message has no text")
         if len(text) > LONGEST_MESSAGE:
-            raise Refused(413, "too_large", f"the text is longer than {LONGEST_MESSAGE} characters")
+            raise Refused(413, "too_large", f"the text exceeds {LONGEST_MESSAGE} characters")
         event = MessageEvent(
             text=clean(text),
             source=self._source(name, conversation),
@@ -661,7 +666,7 @@ class WebAdapter(HttpAdapter):
         """Show an entry with other fields."""
         found = None if name not in self._logs else await self._entry(name, entry_id)
         if found is None:
-            return SendResult.failed(SendErrorKind.NOT_FOUND, "the page shows this no longer")
+            return SendResult.failed(SendErrorKind.NOT_FOUND, "the page no longer shows this")
         entry = replace(found, **fields)
         await self._show(name, *await self._read_by(name, entry, tuple(read)), entry)
         self._said()
@@ -708,7 +713,7 @@ def _reasoning(metadata: Metadata) -> str:
 
 def _conversation_id(given: Json) -> str:
     if not isinstance(given, str) or not _CONVERSATION_ID.fullmatch(given):
-        raise Refused(400, "malformed", "the id of a conversation is 4 to 64 letters, digits, - and _")
+        raise Refused(400, "malformed", "the id of a conversation must have 4 to 64 letters, digits, - and _")
     return given
 
 
@@ -718,12 +723,12 @@ def _before(request: Request) -> int | None:
     if given is None:
         return None
     if not (given.isascii() and given.isdigit() and len(given) <= 18):
-        raise Refused(400, "malformed", "`before` must be a whole number")
+        raise Refused(400, "malformed", "`before` must be an integer")
     return int(given)
 
 
 def _nobody() -> SendResult:
-    return SendResult.failed(SendErrorKind.NOT_FOUND, "nobody has this chat on the page")
+    return SendResult.failed(SendErrorKind.NOT_FOUND, "no person has this chat on the page")
 
 
 def _entry_id(metadata: Metadata | None) -> str:
@@ -736,7 +741,7 @@ def _entry_id(metadata: Metadata | None) -> str:
 
 def _message_id(told: Json) -> str:
     if not isinstance(told, str) or not _MESSAGE_ID.fullmatch(told):
-        raise Refused(400, "malformed", "an id is 8 to 64 letters, digits, _ and -")
+        raise Refused(400, "malformed", "an id must have 8 to 64 letters, digits, _ and -")
     return told
 
 

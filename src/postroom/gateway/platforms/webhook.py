@@ -3,22 +3,7 @@
     POST /webhook/<name>, signed ──▶ kept ──▶ 202
     answer ──▶ POST callback_url, signed       or, without one, GET /webhook/<name>/answers/<delivery>
 
-In `config.extra`:
-
-| name | default | meaning |
-|---|---|---|
-| `routes` | required | {name: route} |
-| `callback_timeout_s` | 10 | how long a callback may be without a sign of life; 0.1 to 60 |
-
-A route is a table of texts:
-
-| name | default | meaning |
-|---|---|---|
-| `secret` | required | what both sides know, 16 characters or more |
-| `scheme` | `postroom` | `postroom`, `github` or `gitlab`: how the caller proves that it knows the secret |
-| `prompt` | the body's `text`, else the body | what the agent reads; fields as `{commits.0.message}` |
-| `callback_url` | none | where answers go: https, or http on this machine; redirects are not followed |
-| `callback_secret` | `secret` | what answers are signed with |
+`WebhookOptions` is the table [platforms.webhook], and `HookTable` that of each caller.
 
 The scheme `postroom`: `X-Postroom-Timestamp` is the time in seconds since the epoch and
 `X-Postroom-Signature: v1=<hex>` is the HMAC-SHA256 of `<timestamp>.<raw body>`; `X-Postroom-Delivery` names
@@ -50,7 +35,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
-from msgspec import Meta
+from msgspec import Meta, structs
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -71,11 +56,12 @@ from postroom.gateway.platforms.http_adapter import (
     read_body,
     require_json,
 )
-from postroom.gateway.platforms.options import Options
 from postroom.gateway.platforms.safe_text import clean
 from postroom.gateway.platforms.webhook_wire import (
     DELIVERY,
     HookRoute,
+    HookTable,
+    RouteName,
     Scheme,
     check_caller,
     check_signed,
@@ -100,30 +86,30 @@ MOST_CHARACTERS: Final = 20_000_000
 MOST_SIGNATURES: Final = 50_000
 
 
-class WebhookOptions(Options, frozen=True):
-    """The names that stand in the first table above."""
+class WebhookOptions(PlatformConfig, frozen=True, kw_only=True):
+    """The table [platforms.webhook]."""
 
-    routes: Annotated[dict[str, Json], Meta(min_length=1)]
+    routes: Annotated[Mapping[RouteName, HookTable], Meta(min_length=1)]
+    """The callers by name, which is part of the address of each."""
     callback_timeout_s: Annotated[float, Meta(ge=0.1, le=60)] = 10
+    """How long a callback may stay without a sign of life."""
 
 
 class WebhookAdapter(HttpAdapter):
-    """Takes signed webhooks and answers them.
-
-    Raises:
-        ConfigError: there is no route, or a setting is not known or none.
-    """
+    """Takes signed webhooks and answers them."""
 
     platform: ClassVar = Platform.WEBHOOK
+    options: ClassVar = WebhookOptions
     capabilities: ClassVar = ChannelCapabilities(limit=NO_LIMIT)
 
     def __init__(
-        self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
+        self, config: WebhookOptions, *, clock: Clock | None = None, timer: Timer | None = None
     ) -> None:
         super().__init__(config, clock=clock, timer=timer)
-        options = WebhookOptions.read(config)
-        self._routes = {name: HookRoute.read(name, route) for name, route in options.routes.items()}
-        self._seconds = options.callback_timeout_s
+        self._routes = {
+            name: HookRoute(name=name, **structs.asdict(route)) for name, route in config.routes.items()
+        }
+        self._seconds = config.callback_timeout_s
         self._answers = _Answers()
         self._seen: OrderedDict[str, tuple[str, int]] = OrderedDict()
         """Signatures whose time stamps are still good: the delivery each was taken under, and until when."""
@@ -217,7 +203,7 @@ class WebhookAdapter(HttpAdapter):
         stored = await self._receiver().look_up(event.source, event.message_id)
         fingerprint = event.metadata["fingerprint"]
         if stored is not None and stored.event.metadata.get("fingerprint", fingerprint) != fingerprint:
-            told = "this delivery id was used with another body: give each delivery an id of its own"
+            told = "this delivery id was used with another body: use a new id for each delivery"
             raise Refused(409, "idempotency_conflict", told)
 
     def _refuse_replay(self, signed: str, delivery: str, until: int) -> None:
@@ -227,7 +213,7 @@ class WebhookAdapter(HttpAdapter):
             self._seen.popitem(last=False)
         known, _ = self._seen.setdefault(signed, (delivery, until))
         if known != delivery:
-            raise Refused(401, "replayed", "this signature was taken before, under another delivery id")
+            raise Refused(401, "replayed", "this signature was already used with another delivery id")
 
     async def _fetch(self, request: Request) -> Response:
         name, delivery = request.path_params["name"], request.path_params["delivery"]
@@ -244,7 +230,7 @@ class WebhookAdapter(HttpAdapter):
                 {
                     "error": {
                         "code": "no_answer",
-                        "message": "it is not answered yet, or the answer is kept no longer",
+                        "message": "there is no answer yet, or the answer was deleted",
                     }
                 },
                 404,
@@ -276,7 +262,7 @@ class WebhookAdapter(HttpAdapter):
             result = SendResult.sent()
         else:
             result = SendResult.failed(
-                SendErrorKind.NOT_FOUND, "the route has no callback, and this answers no delivery"
+                SendErrorKind.NOT_FOUND, "the route has no callback, and this message answers no delivery"
             )
         if result.success:
             self._said()
@@ -291,7 +277,7 @@ class WebhookAdapter(HttpAdapter):
         import httpx2
 
         body = json.dumps(document).encode()
-        proof = signed(route.callback_secret, body, now=self._clock.now())
+        proof = signed(route.callback_secret or route.secret, body, now=self._clock.now())
         headers = {"Content-Type": "application/json", **proof}
         if isinstance(key, str) and key.isascii() and key.isprintable():
             headers[DELIVERY] = key
@@ -303,7 +289,7 @@ class WebhookAdapter(HttpAdapter):
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout):
             return SendResult.failed(SendErrorKind.TRANSIENT, "the callback cannot be reached")
         except httpx2.RequestError as error:
-            return SendResult.failed(SendErrorKind.UNKNOWN, f"the callback broke off: {type(error).__name__}")
+            return SendResult.failed(SendErrorKind.UNKNOWN, f"the callback failed: {type(error).__name__}")
 
 
 class _Answers:
@@ -343,7 +329,7 @@ def _client(seconds: float) -> "httpx2.AsyncClient":
         import httpx2
     except ImportError as error:
         raise MissingExtra(
-            f"callbacks of webhooks need {error.name}, which is not installed",
+            f"callbacks of webhooks require {error.name}, which is not installed",
             value=error.name,
             remedy='pip install "postroom[openai]" (in a clone: make dev)',
         ) from error

@@ -4,16 +4,17 @@ import hashlib
 import hmac
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.messages import Json
 from postroom.contracts.signing import LEAST_SECRET, Proof, proof_of, same_secret
+from postroom.contracts.tables import Secret, Table
 from postroom.gateway.events import SendErrorKind, SendResult
 from postroom.gateway.platforms.http_adapter import Refused
 from postroom.gateway.platforms.options import refuse_address, secret_remedy
@@ -25,13 +26,12 @@ LONGEST_SHOWN: Final = 200
 """Characters of a value by which the agent is shown which words of a prompt are not the operator's."""
 
 _LONGEST_WAIT_MS: Final = 3_600_000
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DELIVERY: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _FIELD: Final = re.compile(r"\{([A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)\}")
-_ROUTE_FIELDS: Final = frozenset({"secret", "scheme", "prompt", "callback_url", "callback_secret"})
-_ROUTE_NAMES: Final = (
-    "callback_secret_env, callback_secret_file, callback_url, prompt, scheme, secret_env, secret_file"
-)
+RouteName = Annotated[
+    str,
+    Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z", extra={"write": "a name of 1 to 64 letters, digits, _ and -"}),
+]
 
 
 class Scheme(StrEnum):
@@ -42,64 +42,39 @@ class Scheme(StrEnum):
     GITLAB = "gitlab"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HookRoute:
-    """One caller: its name, how it proves itself, what its bodies become, and where answers go."""
+class HookTable(Table, frozen=True, kw_only=True):
+    """The table [platforms.webhook.routes.<name>]: how a caller proves itself, and where answers go."""
+
+    secret: Secret = Secret()
+    """The secret that both sides know, of 16 characters or more."""
+    scheme: Scheme = Scheme.POSTROOM
+    """How the caller proves that it knows the secret."""
+    prompt: str | None = None
+    """The text for the agent, with fields as `{repo.name}`; None: the body's `text`, else the body."""
+    callback_url: str | None = None
+    """Receives answers: https, or http on this machine; redirects are not followed."""
+    callback_secret: Secret | None = None
+    """None: answers are signed with `secret`."""
+
+    def __post_init__(self) -> None:
+        for name, secret in (("secret", self.secret), ("callback_secret", self.callback_secret)):
+            if secret is not None and len(secret) < LEAST_SECRET:
+                raise ConfigError(
+                    f"the {name} is missing or too short",
+                    value=name,
+                    remedy=secret_remedy(name, f"{LEAST_SECRET} characters or more"),
+                )
+        if self.callback_url is not None:
+            refuse_address("callback_url", self.callback_url, query=True)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(...)"
+
+
+class HookRoute(HookTable, frozen=True, kw_only=True):
+    """One caller, by its name."""
 
     name: str
-    secret: str = field(repr=False)
-    scheme: Scheme = Scheme.POSTROOM
-    prompt: str | None = None
-    callback_url: str | None = field(default=None, repr=False)
-    callback_secret: str = field(default="", repr=False)
-
-    @classmethod
-    def read(cls, name: str, told: Json) -> "HookRoute":
-        """Return a route of the configuration.
-
-        Raises:
-            ConfigError: it is none.
-        """
-        if not _NAME.fullmatch(name):
-            raise _wrong(name, "its name is not made of letters, digits, _ and -", "choose another name")
-        if not isinstance(told, Mapping):
-            raise _wrong(name, "it must be a table", f"write it as [platforms.webhook.routes.{name}]")
-        for key, one in told.items():
-            if key not in _ROUTE_FIELDS:
-                raise _wrong(name, f"no setting is called {key[:64]!r}", f"there are {_ROUTE_NAMES}")
-            if not isinstance(one, str):
-                raise _wrong(name, f"{key} must be a text", f"write {key} within quotes")
-        try:
-            scheme = Scheme(told.get("scheme", "postroom"))
-        except ValueError as error:
-            why = "scheme must be one of postroom, github, gitlab"
-            raise _wrong(name, why, "correct scheme, or leave it out") from error
-        secret = told.get("secret", "")
-        callback_secret = told.get("callback_secret", secret)
-        if min(len(secret), len(callback_secret)) < LEAST_SECRET:
-            which = "secret" if len(secret) < LEAST_SECRET else "callback_secret"
-            remedy = secret_remedy(which, f"{LEAST_SECRET} characters or more")
-            raise _wrong(name, f"the {which} is missing or too short", remedy)
-        callback_url = told.get("callback_url")
-        if callback_url is not None:
-            try:
-                refuse_address("callback_url", callback_url, query=True)
-            except ValueError as error:
-                raise _wrong(name, str(error), "give an address that begins with https://") from None
-        return cls(
-            name=name,
-            secret=secret,
-            scheme=scheme,
-            prompt=told.get("prompt"),
-            callback_url=callback_url,
-            callback_secret=callback_secret,
-        )
-
-
-def _wrong(name: str, why: str, remedy: str) -> ConfigError:
-    return ConfigError(
-        f"the webhook route {name[:64]!r} cannot be used: {why}", value=name[:64], remedy=remedy
-    )
 
 
 def check_signed(secret: str, headers: Mapping[str, str], content: bytes, *, now: int) -> None:
@@ -112,7 +87,7 @@ def check_signed(secret: str, headers: Mapping[str, str], content: bytes, *, now
     if proof is Proof.WRONG:
         raise _not_proven()
     if proof is Proof.TOO_OLD:
-        raise Refused(401, "too_old", "the time stamp is not within five minutes of ours")
+        raise Refused(401, "too_old", "the time stamp differs from the server's time by more than 5 minutes")
 
 
 def check_caller(route: HookRoute, headers: Mapping[str, str], body: bytes, *, now: int) -> None:
@@ -155,7 +130,7 @@ def delivery_of(route: HookRoute, headers: Mapping[str, str], body: bytes) -> st
     if given is None:
         return hashlib.sha256(body).hexdigest()
     if not _DELIVERY.fullmatch(given):
-        raise Refused(400, "malformed", "the delivery id is not made of 1 to 128 letters, digits and . _ : -")
+        raise Refused(400, "malformed", "the delivery id must have 1 to 128 letters, digits and . _ : -")
     return given
 
 
@@ -182,7 +157,7 @@ def prompt_of(template: str | None, data: Mapping[str, Json], body: bytes) -> st
     else:
         said = _filled(template, data)
     if not said.strip():
-        raise Refused(400, "malformed", "there is no text in it")
+        raise Refused(400, "malformed", "the message has no text")
     return said
 
 
@@ -211,7 +186,7 @@ def _filled(template: str, data: Mapping[str, Json]) -> str:
         parts += (template[last : found.start()], _shown(_looked_up(data, found[1])))
         length += len(parts[-1])
         if length > LONGEST_PROMPT:
-            raise Refused(413, "too_large", f"the prompt would be longer than {LONGEST_PROMPT} characters")
+            raise Refused(413, "too_large", f"the prompt would exceed {LONGEST_PROMPT} characters")
         last = found.end()
     return "".join((*parts, template[last:]))
 
@@ -252,7 +227,7 @@ def conversation_of(data: Mapping[str, Json]) -> str | None:
     if named is None:
         return None
     if not isinstance(named, str) or not 1 <= len(named) <= 200 or not named.isprintable():
-        raise Refused(400, "malformed", "`conversation` is no line of 1 to 200 characters")
+        raise Refused(400, "malformed", "`conversation` must be one line of 1 to 200 characters")
     return named
 
 

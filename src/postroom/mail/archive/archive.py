@@ -80,6 +80,8 @@ class Archive:
         self._may_write = may_write
         self._commits: dict[int, int] = {}
         self._marking = threading.Lock()
+        self._slugs: dict[int, str] = {}
+        """By id, of the projects that were written; a project never gets another slug."""
         self._views: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """By slug: held from a view of a project until it is written: none is written after a newer one."""
 
@@ -107,12 +109,15 @@ class Archive:
             ArchiveUnavailable: nothing was written; the rows wait on.
         """
         project_id = int(rows[0].target)
-        project = await self._store.read(lambda tx: tx.project_by_id(project_id))
+        if project_id not in self._slugs:
+            project = await self._store.read(lambda tx: tx.project_by_id(project_id))
+            if project is not None:
+                self._slugs[project_id] = project.slug
         payloads = [row.payload for row in rows]
         deletions = [one for one in payloads if one["record"] == DELETION]
         records = [record for one in payloads for record in records_of(one)]
-        if project is not None and (records or deletions):
-            await self._write(project, records, deletions, may_write=self._may_write)
+        if project_id in self._slugs and (records or deletions):
+            await self._write(project_id, records, deletions, may_write=self._may_write)
         for former in (one for one in payloads if one["record"] == MOVED):
             told = {name: str(former[name]) for name in _OF_MOVED}
             async with self._views[told["slug"]]:
@@ -129,25 +134,30 @@ class Archive:
 
     async def _write(
         self,
-        project: Project,
+        project_id: int,
         records: Sequence[str],
         deletions: Sequence[dict[str, Json]] = (),
         *,
         may_write: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Write records, named `<kind>:<id>`, and take files out, as all stands now, in one view."""
+        """Write records, named `<kind>:<id>`, and remove files, as one view of the store has them."""
 
-        def look(tx: MailReads) -> Batch:
+        def look(tx: MailReads) -> Batch | None:
+            project = tx.project_by_id(project_id)
+            if project is None:
+                return None
             batch = gather(tx, project, records)
             gather_deletions(tx, batch, deletions)
-            batch.newest_entry = tx.log_bounds(project.id).newest
+            batch.newest_entry = tx.newest_entry(project_id)
             return batch
 
-        async with self._views[project.slug]:
+        slug = self._slugs[project_id]
+        async with self._views[slug]:
             batch = await self._store.read(look)
             if not may_write():  # it stood still: what it has seen may be old
-                raise ArchiveUnavailable("another server writes the archive now", value=project.slug)
-            await asyncio.to_thread(self._commit, batch)
+                raise ArchiveUnavailable("another server writes the archive now", value=slug)
+            if batch is not None:  # else the project is another one's now
+                await asyncio.to_thread(self._commit, batch)
 
     def _commit(self, batch: Batch) -> None:
         repository = self.repository(batch.project.slug)
@@ -187,12 +197,13 @@ class Archive:
         Raises:
             ArchiveUnavailable: some was written; run it again.
         """
+        self._slugs[project.id] = project.slug
         size = await self._store.read(lambda tx: tx.project_size(project.id))
         written, there = 0, size.agents + size.messages + size.reservations
         for kind in ("agent", "message", "reservation"):
             after = 0
             while ids := await self._ids(project, kind, after, page):
-                await self._write(project, [f"{kind}:{number}" for number in ids])
+                await self._write(project.id, [f"{kind}:{number}" for number in ids])
                 written += len(ids)
                 after = ids[-1]
                 progress.tell(f"writing the archive of {project.slug}: records", written, max(there, written))

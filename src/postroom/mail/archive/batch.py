@@ -48,8 +48,9 @@ def gather(tx: MailReads, project: Project, records: Sequence[str]) -> Batch:
     for record in records:
         kind, _, number = record.partition(":")
         wanted[kind].append(int(number))
-    for agent in tx.agents_by_id(wanted["agent"]).values():
-        batch.files[layout.agent_path(agent.name)] = layout.agent_file(agent)
+    if wanted["agent"]:
+        for agent in tx.agents_by_id(wanted["agent"]).values():
+            batch.files[layout.agent_path(agent.name)] = layout.agent_file(agent)
     for reservation_id in dict.fromkeys(wanted["reservation"]):
         if reservation := tx.reservation(reservation_id):
             batch.files[layout.reservation_path(reservation.id)] = layout.reservation_file(reservation)
@@ -93,5 +94,7 @@ def _gather_threads(tx: MailReads, batch: Batch, thread_ids: Sequence[str]) -> N
         if not newest:
             batch.removed.append(layout.thread_path(thread_id))
             continue
-        left_out = tx.thread_size(batch.project.id, thread_id) - len(newest)
+        left_out = 0
+        if len(newest) == layout.DIGEST_MESSAGES:
+            left_out = tx.thread_size(batch.project.id, thread_id) - len(newest)
         batch.files[layout.thread_path(thread_id)] = layout.thread_file(thread_id, newest, left_out)

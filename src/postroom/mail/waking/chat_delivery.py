@@ -9,7 +9,7 @@ from postroom.mail.context import Caller
 from postroom.mail.outgoing import woken_by
 from postroom.mail.people import name_person, visitor_of
 from postroom.mail.projects import HUMAN, PEOPLE_KEY, PEOPLE_SLUG, VISITOR
-from postroom.mail.waking.completion import RunCompletion
+from postroom.mail.waking.answers import RunCompletion
 from postroom.stores.mail.access import MailReads, MailWrites
 
 if TYPE_CHECKING:
@@ -62,7 +62,6 @@ class StoredChatDelivery:
                 told.told(self._mail.context(tx, Caller()))
 
         await self._mail.store.write(change)
-        self._mail.wake_readers()
 
     async def prefer(self, chats: Sequence[ChatAddress]) -> str:
         """Have what is written to the person who is reached in one of these chats come to the first of them.
@@ -81,15 +80,13 @@ class StoredChatDelivery:
             reached = {agent_id for address in chats for agent_id in tx.reached_at(address)}
             people = list(tx.agents_by_id(sorted(reached)).values())
             if len(people) != 1:
-                found = "more than one person is" if people else "nobody is"
+                found = "several people are" if people else "no person is"
                 raise UnknownAgent(f"{found} reached in these chats", value=[one.name for one in chats])
             if tx.chat_address(people[0].id) != chats[0]:
                 tx.put_chat_address(people[0].id, chats[0], now=tx.now())
             return f"{HUMAN}{people[0].name}"
 
-        person = await self._mail.store.write(change)
-        self._mail.wake_readers()
-        return person
+        return await self._mail.store.write(change)
 
     async def reply(self, chats: Sequence[ChatAddress], message: int, text: str, *, key: str) -> str:
         """Answer a message for the person who is reached in one of these chats, which are all theirs.
@@ -103,9 +100,9 @@ class StoredChatDelivery:
         person = await self._mail.store.read(lambda tx: _reader_at(tx, chats, message))
         if person is None:
             raise UnknownMessage(
-                f"no message {message} came to this chat",
+                f"this chat received no message {message}",
                 value=message,
-                remedy="take the number from the message's first line",
+                remedy="take the number from the first line of the message",
             )
         me = {"project_key": PEOPLE_SLUG, "message_id": message}
         asked = {**me, "sender_name": person, "body_md": text, "idempotency_key": key}
@@ -126,7 +123,7 @@ class StoredChatDelivery:
         if sender is None:
             sender = await name_person(self._mail, visitor_of(said.chat), said.chat, program=VISITOR)
         if f"{HUMAN}{sender}".casefold() == said.person.casefold():
-            raise InvalidArgument(f"{said.person} is reached in this very chat", value=said.chat.name)
+            raise InvalidArgument(f"{said.person} is reached in this same chat", value=said.chat.name)
         asked = {
             "project_key": PEOPLE_SLUG,
             "sender_name": sender,

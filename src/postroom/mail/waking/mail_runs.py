@@ -1,13 +1,13 @@
-"""Gives a run the messages that began it, and the answers that it waited for, and notes that it has them."""
+"""Executes an agent's run with the messages that it has and the answers that it waited for."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.budgets import BUDGET_TOOL
 from postroom.contracts.clock import Clock
 from postroom.contracts.executor import AgentRunResult, ExecutorAround, ResolvedRunPlan, RunDispatchExecutor
-from postroom.contracts.messages import Message
+from postroom.contracts.messages import Boundary, Message
 from postroom.contracts.records import replace
 from postroom.contracts.runs import (
     RunRecord,
@@ -20,11 +20,10 @@ from postroom.contracts.runs import (
 from postroom.contracts.tracing import OFF, Invoked, Span, Tracing
 from postroom.contracts.waking import AskedQuestion
 from postroom.mail.tracing import followed, run_trace
-from postroom.mail.waking.live_mail import LiveMail
 from postroom.mail.waking.open_questions import ASK, BY_MAIL
 from postroom.mail.waking.prompts import DECISION, agent_of, answer_told
-from postroom.mail.waking.run_input import AgentName, MailClaims, RunInput
-from postroom.ports import RunControl
+from postroom.mail.waking.run_input import AgentName, RunInput, begin, take, unread
+from postroom.ports import PendingBoundary, RunControl
 from postroom.stores.mail.store import MailStore
 
 
@@ -57,20 +56,22 @@ class MailRunExecutor(ExecutorAround):
         if whose is None:
             return await self._within.run(activation, sink)
         run_id = activation.run_id or ""
-        before = await _former(activation)
-        activation = await _asked_again(activation, before)
-        said = _decided(activation, before)
-        claims = MailClaims(whose, run_id)
-        begun = await self._begun(claims, activation, before, goes_on=bool(said))
-        if not begun.has_work and not said:
+        before: RunRecord | None = None
+        if activation.recovery is not Recovery.START or activation.decisions:
+            activation, before = await _continued(activation)
+        begun = await self._begun(whose, activation, before)
+        messages = begun.read(activation.messages)
+        if not messages and not begun.mail:
             return AgentRunResult(run_id=run_id)
         told = replace(
-            self._reading(activation, begun, claims),
-            messages=(*begun.messages, *said),
+            self._with_mail(activation, begun, whose),
+            messages=messages,
             agent_id=self.agent_of(activation.thread_id),
         )
         slug, name = whose
-        follows = await self._followed(run_id, begun.mail)
+        follows = list[str]()
+        if self._tracing.is_on:
+            follows = await self._store.read(lambda tx: followed(tx, run_id, begun.mail))
         invoked = Invoked(name=name, project=slug, thread_id=activation.thread_id, run_id=run_id)
         with self._tracing.invoking(invoked, follows=follows) as span:
             result = await self._executed(told, sink, span)
@@ -78,17 +79,13 @@ class MailRunExecutor(ExecutorAround):
                 span.failed(result.termination.type.value)
             return result
 
-    async def _begun(
-        self, claims: MailClaims, activation: RunActivation, before: RunRecord | None, *, goes_on: bool
-    ) -> RunInput:
-        """Return what the run is to read; that it has it is noted, with its claim or now."""
+    async def _begun(self, whose: AgentName, activation: RunActivation, before: RunRecord | None) -> RunInput:
+        """Return the mail of the run: assigned when the run was claimed, or now."""
         control, messages = activation.control, activation.messages
-        if isinstance(control, RunControl) and control.is_noted:
-            return await self._store.read(lambda tx: claims.noted(tx, messages))
-        answered = [call_id for call_id, _ in activation.decisions]
-        return await self._store.write(
-            lambda tx: claims.begun(tx, messages, before, answered=answered, goes_on=goes_on)
-        )
+        if isinstance(control, RunControl) and isinstance(control.beginning, RunInput):
+            return control.beginning
+        run_id, answered = activation.run_id or "", [call_id for call_id, _ in activation.decisions]
+        return await self._store.write(lambda tx: begin(tx, whose, run_id, messages, before, answered))
 
     async def _executed(self, told: RunActivation, sink: EventSink, span: Span) -> AgentRunResult:
         """Execute the run and take up what it asked; what follows from it goes on from where it is."""
@@ -107,20 +104,17 @@ class MailRunExecutor(ExecutorAround):
         if (at := span.traceparent) is not None:
             await self._store.write(lambda tx: tx.put_trace(run_trace(run_id), at))
 
-    async def _followed(self, run_id: str, messages: Sequence[int]) -> list[str]:
-        if not self._tracing.is_on:
-            return []
-        return await self._store.read(lambda tx: followed(tx, run_id, messages))
-
-    def _reading(self, activation: RunActivation, begun: RunInput, claims: MailClaims) -> RunActivation:
-        """Return the request with its mail thread, and with what waits of it as the run may read it."""
+    def _with_mail(self, activation: RunActivation, begun: RunInput, whose: AgentName) -> RunActivation:
+        """Return the request with its agent and the conversation of its mail, of which the run reads more."""
         control, mail_thread = activation.control, begun.mail_thread
-        if mail_thread is None or not isinstance(control, RunControl):
+        if not isinstance(control, RunControl):
             return activation
-        control = replace(control, conversation=begun.conversation)
-        if control.pending is not None:
-            pending = LiveMail(control.pending, self._store, mail_thread, claims.waiting, claims.taken)
-            control = replace(control, pending=pending)
+        control = replace(control, agent=begun.agent)
+        if mail_thread is not None:
+            control = replace(control, conversation=begun.conversation)
+        if mail_thread is not None and control.pending is not None:
+            live = LiveMail(control.pending, self._store, mail_thread, whose, activation.run_id or "")
+            control = replace(control, pending=live)
         return replace(activation, control=control)
 
     def _waiting(self, result: AgentRunResult, asked: Sequence[AskedQuestion]) -> AgentRunResult:
@@ -153,47 +147,88 @@ class MailRunExecutor(ExecutorAround):
         return ResolvedRunPlan(resolution_id=pinned or "live")
 
 
+class LiveMail:
+    """Lets an active run read the messages that arrive on its mail thread, and no others.
+
+    The run reads messages before a step and never after its last one, because whoever waits for them would
+    not get an answer: such a message starts a run of its own.
+    """
+
+    def __init__(
+        self, within: PendingBoundary, store: MailStore, mail_thread: str, whose: AgentName, run_id: str
+    ) -> None:
+        """Read pending messages through `within`, for the run of an agent on a mail thread."""
+        self._within = within
+        self._store = store
+        self._mail_thread = mail_thread
+        self._whose = whose
+        self._run_id = run_id
+
+    async def waiting(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
+        """Return the messages that the run would read before this step, without those read or recalled.
+
+        Raises:
+            StoreError: The store could not be reached.
+        """
+        if boundary is not Boundary.NEXT_STEP:
+            return ()
+        waiting = await self._within.waiting(boundary, group=self._mail_thread)
+        return await self._store.read(lambda tx: unread(tx, self._whose, waiting)) if waiting else ()
+
+    async def freeze(
+        self, boundary: Boundary, *, group: str | None = None, only: Collection[str] | None = None
+    ) -> tuple[Message, ...]:
+        """Commit the messages that the run reads before this step, and return them in order.
+
+        Messages that were read or recalled meanwhile are left out. Messages in `only` were given to the
+        program already, so they count even if its model has also read them in the inbox. If the run is cut
+        off before they are assigned, its next execution assigns them.
+
+        Raises:
+            StaleClaim: The worker has lost the run.
+            StoreError: The store could not be reached.
+        """
+        if boundary is not Boundary.NEXT_STEP:
+            return ()
+        frozen = await self._within.freeze(boundary, group=self._mail_thread, only=only)
+        if not frozen:
+            return ()
+        whose, run_id, told = self._whose, self._run_id, only is not None
+        return await self._store.write(lambda tx: take(tx, whose, run_id, frozen, told=told))
+
+    async def stage(self, boundary: Boundary, messages: Sequence[Message]) -> None:
+        """Put messages that came live among those that wait, for this run; known ids are passed over."""
+        await self._within.stage(boundary, messages)
+
+
 def _failed(result: AgentRunResult) -> bool:
     ends_well = (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED, TerminationKind.SUSPENDED)
     return result.waiting is None and result.termination.type not in ends_well
 
 
-async def _former(activation: RunActivation) -> RunRecord | None:
-    """Return the run as an execution before this one has left it; None for one that begins."""
-    control = activation.control
-    begins = activation.recovery is Recovery.START and not activation.decisions
-    if begins or not isinstance(control, RunControl):
-        return None
-    return await control.threads.load_run(activation.run_id or "")
+async def _continued(activation: RunActivation) -> tuple[RunActivation, RunRecord | None]:
+    """Return the request of a run that continues with all that it reads, and the run as it was left.
 
-
-def waits_for_budget(run: RunRecord) -> bool:
-    """Say whether a run waits to be let go on where its budget is used up, and for nothing else."""
-    tickets = run.waiting.tickets if run.waiting is not None else ()
-    return bool(tickets) and all(one.tool_name == BUDGET_TOOL for one in tickets)
-
-
-async def _asked_again(activation: RunActivation, before: RunRecord | None) -> RunActivation:
-    """Return the request with all that the run was asked, where a budget kept it from being executed."""
-    control = activation.control
-    if before is None or before.input is None or not waits_for_budget(before):
-        return activation
-    if not isinstance(control, RunControl):
-        return activation
-    given = {one.id for one in activation.messages}
-    ids = [one for one in before.input.trigger_message_ids if one not in given]
-    records = await control.threads.load_message_records(activation.thread_id, ids)
-    return replace(activation, messages=(*(one.message for one in records), *activation.messages))
-
-
-def _decided(activation: RunActivation, run: RunRecord | None) -> tuple[Message, ...]:
-    """Return what a person has decided about the run's questions, as it is told to the agent."""
-    tickets = run.waiting.tickets if run is not None and run.waiting is not None else ()
+    That includes decisions of people, as messages, and the earlier messages of a run that a budget kept from
+    being executed.
+    """
+    control, messages = activation.control, activation.messages
+    before: RunRecord | None = None
+    if isinstance(control, RunControl):
+        before = await control.threads.load_run(activation.run_id or "")
+    tickets = before.waiting.tickets if before is not None and before.waiting is not None else ()
     asked = {one.tool_call_id: one.reason for one in tickets}
     budgets = {one.tool_call_id for one in tickets if one.tool_name == BUDGET_TOOL}
-    return tuple(
+    was_kept = bool(budgets) and len(budgets) == len(asked)
+    if was_kept and before is not None and before.input is not None and isinstance(control, RunControl):
+        given = {one.id for one in messages}
+        ids = [one for one in before.input.trigger_message_ids if one not in given]
+        records = await control.threads.load_message_records(activation.thread_id, ids)
+        messages = (*(one.message for one in records), *messages)
+    decided = (
         Message.user(answer_told(asked.get(call_id, ""), resume), id=f"{DECISION}{resume.decision_id}")
         for call_id, resume in activation.decisions
         if call_id not in budgets  # the agent has not asked whether it may run
         and not resume.decision_id.startswith(f"{BY_MAIL}/")  # it reads the reply itself
     )
+    return replace(activation, messages=(*messages, *decided)), before

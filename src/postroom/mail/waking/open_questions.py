@@ -4,11 +4,11 @@ asked by a tool (`ask_person`) ─▶ a decision, or a reply to the message that
 a permission, a budget ─────────▶ a decision alone
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from postroom.contracts.clock import iso
-from postroom.contracts.mail import Message, Recipient
+from postroom.contracts.mail import Agent, Message, Recipient
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
 from postroom.mail.projects import PEOPLE_SLUG, VISITOR
@@ -72,12 +72,13 @@ def _is_person(tx: RecordReads, agent_id: int) -> bool:
     return agent is not None and home is not None and home.slug == PEOPLE_SLUG and agent.program != VISITOR
 
 
-def held(tx: RecordReads, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
-    """Return for which agents a message is to wait, by id, and why, as its sender is told.
+def held(
+    tx: RecordReads, message: Message, readers: Sequence[Recipient], agents: Mapping[int, Agent]
+) -> dict[int, str]:
+    """Return the readers that a message waits for, by id, and why, as its sender is told.
 
-    What an agent asks is for those whom it asks, and for the operator.
+    `agents` are the readers. What an agent asks is for those whom it asks, and for the operator.
     """
-    agents = tx.agents_by_id([one.agent_id for one in readers]) if readers else {}
     threads = {
         one.agent_id: agent_thread(
             one.project_slug, one.name, lane_of(message.thread_id, agents[one.agent_id].runs_at_once)
@@ -101,7 +102,7 @@ def why_held(name: str, run: RunRecord) -> str:
     """Return why messages to an agent wait while a run of it does."""
     tickets = run.open_tickets
     if not tickets:
-        return f"{name} is about to go on with what it was told"
+        return f"{name} is about to resume with an answer"
     asked = tickets[0].question
     shown = asked if len(asked) <= _SHOWN else f"{asked[:_SHOWN]}…"
     return f"{name} has an open question: {shown}"

@@ -11,16 +11,15 @@ from datetime import timedelta
 from functools import partial
 from typing import Final, TypeVar
 
-from postroom.concurrency import Rounds
 from postroom.contracts.accepting import Accept, ThreadsNeeded
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.errors import IdempotencyConflict, QueueFull
+from postroom.contracts.errors import IdempotencyConflict, PostroomError, QueueFull
 from postroom.contracts.mail import Agent, Message, Project
 from postroom.contracts.messages import Boundary, DeliveryMode
 from postroom.contracts.messages import Message as RunMessage
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.runs import RunRecord
-from postroom.mail.context import Waking
+from postroom.log import get_logger
 from postroom.mail.outgoing import wake_key
 from postroom.mail.projects import PEOPLE_SLUG, VISITOR, address_of
 from postroom.mail.waking.open_questions import answers, given_by_reply
@@ -28,7 +27,6 @@ from postroom.mail.waking.prompts import (
     Origin,
     agent_of,
     agent_thread,
-    agent_threads,
     as_answered,
     as_prompt,
     as_said,
@@ -36,13 +34,15 @@ from postroom.mail.waking.prompts import (
     message_name,
 )
 from postroom.ports import ChatDelivery, ChatOutbox, RunQueue
-from postroom.stores.mail.access import MailReads, MailWrites
+from postroom.stores.changes import WAKES
+from postroom.stores.mail.access import MailReads
 from postroom.stores.mail.store import MailStore
 from postroom.stores.transaction import Transaction
 
 T = TypeVar("T")
 Reader = tuple[Project, Agent]
 
+_LOG = get_logger(__name__)
 POLL = timedelta(seconds=5)
 BY: Final = "runner"
 MOST_AT_ONCE: Final = 32
@@ -54,8 +54,8 @@ _BATCH = 100
 
 
 @dataclass(slots=True, eq=False)
-class OpenChange(Waking):
-    """Wakes readers within one open change."""
+class OpenChange:
+    """Wakes readers within one open change: agents with a runner, people with a chat."""
 
     tx: Transaction
     accept: Accept
@@ -65,17 +65,16 @@ class OpenChange(Waking):
     """The names of messages that were taken for chats."""
     refuses_full: bool = False
     """Whether a message to a reader for whose runs too many messages wait is refused; else it wakes later."""
-    leaves_some: bool = False
-    """Whether readers are still to be woken."""
     expected: frozenset[str] = frozenset()
     """The threads that the readers of its messages need."""
 
     def expect(
         self, readers: Sequence[Reader], *, thread_id: str | None, reply_to: int | None, sender_id: int
     ) -> None:
-        """Take note of the readers that a message is to wake, before anything is written.
+        """Check that a message can wake its readers, before anything is written.
 
-        A reply that answers a reader's open question is taken however many messages wait for that reader.
+        `thread_id` is the mail thread; None if the message starts one. A reply that answers a reader's open
+        question is accepted however many messages wait for that reader.
 
         Raises:
             ThreadsNeeded: The change must run again with these threads.
@@ -104,22 +103,30 @@ class OpenChange(Waking):
         is_full = all(map(self.accept.is_full, threads))
         return not is_full or self._answered(reader, reply_to, sender_id) is not None
 
-    def wake(self, message: Message, sender: Agent, readers: Sequence[Reader]) -> None:
-        """Have readers woken by a message; whoever cannot be at once is found in a round."""
-        mail = self.tx.mail
-        home = mail.project_by_id(message.project_id)
+    def wake(
+        self, message: Message, home: Project, sender: Agent, readers: Sequence[Reader], *, is_answer: bool
+    ) -> None:
+        """Wake readers by a message of the project `home`; a round finds the readers that wake later.
+
+        `is_answer`: the message is the answer of a run.
+        """
         for one in readers:
             origin = Origin(
-                address=address_of(message.sender_name, home.slug if home else "?", one[0].slug),
+                address=address_of(message.sender_name, home.slug, one[0].slug),
                 program=sender.program,
                 verified=self.verified,
-                is_answer=mail.answering_run(message.id) is not None,
+                is_answer=is_answer,
             )
             if is_person(one):
                 self._carry(message, origin, one[1])
-            elif thread_of(one, message.thread_id) not in self.accept.thread_ids:
-                self.leaves_some = True
-            elif self.has_room(one, message.thread_id, message.reply_to, message.sender_id):
+            elif not self.accept.thread_ids.issuperset(lanes_of(one, message.thread_id)):
+                self.tx.mail.wake_later()
+            elif (
+                self.refuses_full
+                or self.has_room(  # `expect` has refused the message where there is no room
+                    one, message.thread_id, message.reply_to, message.sender_id
+                )
+            ):
                 self._run(message, origin, one)  # else a round finds it when some were read
 
     def _run(self, message: Message, origin: Origin, reader: Reader) -> None:
@@ -136,7 +143,7 @@ class OpenChange(Waking):
         answers_given = () if asking is None else given_by_reply(asking, message, self.tx.now())
         self.tx.mail.mark_announced(reader[1].id, [message.id], by=BY, now=self.tx.now())
         run_message = RunMessage.user(text, id=message_name(message.id))
-        thread_id = thread_of(reader, message.thread_id) if asking is None else asking.thread_id
+        [thread_id] = lanes_of(reader, message.thread_id) if asking is None else [asking.thread_id]
         self.accept(thread_id, run_message, mode, answers_given)
 
     def _asking(self, reader: Reader, reply_to: int | None) -> RunRecord | None:
@@ -160,7 +167,7 @@ class OpenChange(Waking):
     def _carry(self, message: Message, origin: Origin, person: Agent) -> None:
         address = self.tx.mail.chat_address(person.id)
         if address is None or self.chats is None or not self.chats.reaches(address):
-            self.leaves_some = True
+            self.tx.mail.wake_later()
             return
         key = wake_key(message.id, person.id)
         is_visitor = person.program == VISITOR
@@ -177,16 +184,18 @@ class _Left:
     """A message that has woken its reader not yet."""
 
     message: Message
+    home: Project
     sender: Agent
     reader: Reader
     chat: ChatAddress | None
+    is_answer: bool
 
     @property
     def thread_ids(self) -> frozenset[str]:
         """What is to be locked."""
         if is_person(self.reader):
             return frozenset()
-        return frozenset({thread_of(self.reader, self.message.thread_id)})
+        return frozenset(lanes_of(self.reader, self.message.thread_id))
 
 
 class Waker:
@@ -211,41 +220,52 @@ class Waker:
         """The messages that chats were given and are not known to have shown."""
         self._woken_by: dict[Hashable, frozenset[str]] = {}
         """The threads that the last message to the same readers needed; empty sets are left out."""
-        self._rounds = Rounds("wakes", self.round, POLL)
-
-    def wake(self) -> None:
-        """Hint that there may be a message that has woken nobody."""
-        self._rounds.hint()
 
     async def serve(self) -> None:
-        """Find such messages until cancelled."""
-        await self._rounds.serve()
+        """Wake readers in rounds: at each hint, every 5 seconds, and at once while more wait."""
+        with self._store.changes.listen(WAKES) as hints:
+            while True:
+                woken = 0
+                try:
+                    woken = await self.round()
+                except PostroomError as error:
+                    _LOG.warning("wakes.put_off", reason=error.describe())
+                if not woken:
+                    await hints.wait(POLL)
 
     async def write(
-        self, change: Callable[[MailWrites, Waking | None], T], *, key: str, readers: Hashable = None
+        self,
+        change: Callable[[OpenChange], T],
+        *,
+        key: str,
+        readers: Hashable = None,
+        thread_ids: frozenset[str] = frozenset(),
     ) -> T:
-        """Run a change that is given what wakes readers; `key` and `readers` are those of `changing`."""
-        return await self.changing(lambda made: change(made.tx.mail, made), key=key, readers=readers)
-
-    async def changing(self, change: Callable[[OpenChange], T], *, key: str, readers: Hashable = None) -> T:
         """Run a change that writes messages, and perhaps more than mail; `key` is that of `MailStore.write`.
 
-        The change locks the threads of the readers before everything else. `readers` names the readers as
-        the call names them; None if only the change can find them. The threads that the last change with
-        the same `readers` needed are locked at once. If the change finds that it needs other threads, it
+        The change locks the threads of the readers before everything else: `thread_ids`, and the threads
+        that the last change with the same `readers` needed. `readers` names the readers as the call names
+        them; None if only the change can find them. If the change finds that it needs other threads, it
         stops before it has written anything, and runs again with those.
         """
-        thread_ids = self._woken_by.get(readers, frozenset())
+
+        def opened(tx: Transaction, accept: Accept) -> tuple[T, OpenChange]:
+            made = self.opened(tx, accept)
+            made.refuses_full = True
+            return change(made), made
+
+        thread_ids |= self._woken_by.get(readers, frozenset())
         while True:
             try:
-                done, expected = await self._write(thread_ids, change, key)
+                done, made = await self._run_queue.accepting(thread_ids, opened, key=key)
                 break
             except ThreadsNeeded as needed:
                 thread_ids |= needed.thread_ids
-        if readers is not None and expected:
+        self._in_chats |= made.said
+        if readers is not None and made.expected:
             if len(self._woken_by) >= MAX_REMEMBERED:
                 self._woken_by.clear()  # each is found again at the cost of one more run of its change
-            self._woken_by[readers] = expected
+            self._woken_by[readers] = made.expected
         else:
             self._woken_by.pop(readers, None)
         return done
@@ -270,23 +290,6 @@ class Waker:
         self._in_chats -= shown
         return done
 
-    async def _write(
-        self, thread_ids: frozenset[str], change: Callable[[OpenChange], T], key: str
-    ) -> tuple[T, frozenset[str]]:
-        """Lock these threads and run a change; return its result, and the threads that its readers need."""
-
-        def opened(tx: Transaction, accept: Accept) -> tuple[T, OpenChange]:
-            made = self.opened(tx, accept)
-            made.refuses_full = True
-            return change(made), made
-
-        done, made = await self._run_queue.accepting(thread_ids, opened, key=key)
-        if made.leaves_some:
-            self.wake()
-        if made.said and self._chats is not None:
-            self._in_chats |= made.said
-        return done, made.expected
-
     async def _taken_up(self, message_id: int, agent_id: int, full: set[int]) -> bool:
         """Wake a reader by a message; return False if that is no longer needed, or not possible yet.
 
@@ -298,7 +301,7 @@ class Waker:
             return False
         if seen.chat is not None and (self._chats is None or not self._chats.reaches(seen.chat)):
             await self._chat_delivery.lost(
-                wake_key(message_id, agent_id), f"there is no channel to {seen.chat.name} here"
+                wake_key(message_id, agent_id), f"there is no channel for {seen.chat.name} here"
             )
             return True
 
@@ -312,24 +315,25 @@ class Waker:
                 full.add(agent_id)
                 return False
             if left is not None:
-                open_change.wake(left.message, left.sender, [left.reader])
+                open_change.wake(
+                    left.message, left.home, left.sender, [left.reader], is_answer=left.is_answer
+                )
             return left is not None
 
         try:
-            woken, _ = await self._write(seen.thread_ids, change, seen.reader[0].slug)
+            return await self.write(change, key=seen.reader[0].slug, thread_ids=seen.thread_ids)
         except IdempotencyConflict:  # an earlier version has taken it, in other words
             self._in_chats.add(wake_key(message_id, agent_id))
             return False
-        return woken
 
 
 def _too_much_mail(readers: Sequence[Reader]) -> QueueFull:
     """Return the refusal of a message to readers for whose runs as many messages wait as may."""
     names = [one[1].name for one in readers]
     return QueueFull(
-        f"nothing was sent: as many messages wait for runs of {', '.join(names)} as may",
+        f"nothing was sent: the queue of messages for {', '.join(names)} is full",
         value=names[0],
-        remedy="send it again when its runs have read some of them, or leave that recipient out",
+        remedy="send the message again after their runs have read some messages, or remove that recipient",
         details={"recipients": names},
     )
 
@@ -340,16 +344,10 @@ def is_person(reader: Reader) -> bool:
 
 
 def lanes_of(reader: Reader, mail_thread: str | None) -> list[str]:
-    """Return the threads of an agent's runs on a mail thread; None: of a new one, all of them."""
-    if mail_thread is None:
-        return agent_threads(reader[0].slug, reader[1])
-    return [thread_of(reader, mail_thread)]
-
-
-def thread_of(reader: Reader, mail_thread: str) -> str:
-    """Return the thread of an agent's runs on a mail thread."""
-    lane = lane_of(mail_thread, reader[1].runs_at_once)
-    return agent_thread(reader[0].slug, reader[1].name, lane)
+    """Return the thread of an agent's runs on a mail thread; with None, all threads of its runs."""
+    project, agent = reader
+    lanes = range(agent.runs_at_once) if mail_thread is None else [lane_of(mail_thread, agent.runs_at_once)]
+    return [agent_thread(project.slug, agent.name, lane) for lane in lanes]
 
 
 def _unwoken(tx: MailReads, *, after: tuple[int, int]) -> list[tuple[int, int]]:
@@ -360,9 +358,24 @@ def _left(tx: MailReads, *, message_id: int, agent_id: int) -> _Left | None:
     """Return a message that is to wake a reader; None when it is not any more."""
     if (message_id, agent_id) not in tx.unwoken(after=(message_id, agent_id - 1), limit=1):
         return None
-    message, agent = tx.message(message_id), tx.agents_by_id([agent_id]).get(agent_id)
-    home = None if agent is None else tx.project_by_id(agent.project_id)
-    sender = None if message is None else tx.agents_by_id([message.sender_id]).get(message.sender_id)
-    if message is None or agent is None or home is None or sender is None:
+    message = tx.message(message_id)
+    if message is None:
         return None
-    return _Left(message=message, sender=sender, reader=(home, agent), chat=tx.chat_address(agent_id))
+    agents = tx.agents_by_id([agent_id, message.sender_id])
+    homes = {one.project_id: tx.project_by_id(one.project_id) for one in agents.values()}
+    agent, sender, home = (
+        agents.get(agent_id),
+        agents.get(message.sender_id),
+        tx.project_by_id(message.project_id),
+    )
+    room = None if agent is None else homes[agent.project_id]
+    if agent is None or sender is None or home is None or room is None:
+        return None
+    return _Left(
+        message=message,
+        home=home,
+        sender=sender,
+        reader=(room, agent),
+        chat=tx.chat_address(agent_id),
+        is_answer=tx.answering_run(message_id) is not None,
+    )

@@ -22,6 +22,28 @@ class EventRecorder:
     _sent: dict[int, tuple[Happening, set[int]]] = field(default_factory=dict)
     """The messages of this change, and the projects whose logs tell of each."""
     _concerned: dict[tuple[int | None, int | None, int | None], list[int]] = field(default_factory=dict)
+    _homes: dict[tuple[str, int | None], int] = field(default_factory=dict)
+    """The projects of messages and agents that this change has read or written."""
+    _kinds: dict[tuple[int, int], RecipientKind] = field(default_factory=dict)
+    """The kinds of the deliveries that this change has read or written, by message and agent."""
+
+    def know_agent(self, agent: Agent) -> None:
+        """Remember the project of an agent until the change ends."""
+        self._homes["agent", agent.id] = agent.project_id
+
+    def know_delivery(self, message_id: int, project_id: int, agent_id: int, kind: RecipientKind) -> None:
+        """Remember the project of a message, and the kind of its delivery, until the change ends."""
+        self._homes["message", message_id] = project_id
+        self._kinds[message_id, agent_id] = kind
+
+    def kind_of(self, message_id: int, agent_id: int) -> RecipientKind | None:
+        """Return the kind of a delivery; None: the agent did not receive the message."""
+        if (message_id, agent_id) not in self._kinds:
+            row = self._tx.one("mail.recipient_kind", {"message_id": message_id, "agent_id": agent_id})
+            if row is None:
+                return None
+            self._kinds[message_id, agent_id] = row[0]
+        return self._kinds[message_id, agent_id]
 
     def lock(self, project_ids: Iterable[int]) -> None:
         """Keep other changes of these projects out, so that their logs are numbered by this one alone."""
@@ -70,10 +92,13 @@ class EventRecorder:
             detail={"thread_id": message.thread_id, "importance": message.importance},
         )
         self._sent[message.id] = (happening, {message.project_id})
+        self._homes["message", message.id] = message.project_id
         self._record([message.project_id], happening)
 
     def reached(self, message_id: int, reader: Agent, kind: RecipientKind) -> None:
         """Tell of a message of this change in the log of a reader's project; hidden readers come last."""
+        self.know_agent(reader)
+        self._kinds[message_id, reader.id] = kind
         happening, told = self._sent.get(message_id, (None, set[int]()))
         if happening is not None and reader.project_id not in told:
             told.add(reader.project_id)
@@ -193,10 +218,14 @@ class EventRecorder:
     ) -> list[int]:
         asked = message_id, agent_id, other_id
         if asked not in self._concerned:
-            values = dict(zip(("message_id", "agent_id", "other_id"), asked, strict=True))
-            self._concerned[asked] = [
-                row[0] for row in self._tx.all("project_log.projects_concerned", values)
+            named = [
+                pair for pair in zip(("message", "agent", "agent"), asked, strict=True) if pair[1] is not None
             ]
+            homes = {self._homes[pair] for pair in named if pair in self._homes}
+            if any(pair not in self._homes for pair in named):
+                values = dict(zip(("message_id", "agent_id", "other_id"), asked, strict=True))
+                homes = {row[0] for row in self._tx.all("project_log.projects_concerned", values)}
+            self._concerned[asked] = sorted(homes)
         return self._concerned[asked]
 
     def _record(self, project_ids: Sequence[int], happening: Happening) -> None:

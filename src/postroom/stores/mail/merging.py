@@ -3,11 +3,9 @@
 from collections.abc import Mapping
 from typing import Final
 
-from typing_extensions import override
-
 from postroom.contracts import progress
 from postroom.contracts.mail import Project
-from postroom.contracts.merging import MergingWrites, ProjectSize
+from postroom.contracts.merging import ProjectSize
 from postroom.stores.codec import record
 from postroom.stores.events import EventTables
 from postroom.stores.mail import search_index
@@ -19,45 +17,61 @@ _ON_THE_WAY: Final = "merging"
 """The scope of a log while it is renumbered."""
 
 
-class Merging(MergingWrites):
-    """What two projects have, and how it becomes one's."""
+class MergingReads:
+    """Reads the facts that decide whether two projects can be merged."""
 
     _tx: SqlTransaction
-    _log: EventTables
-    _events: EventRecorder
 
-    @override
     def project_size(self, project_id: int) -> ProjectSize:
+        """Return how much a project has."""
         [row] = self._tx.all("merging.size", {"project_id": project_id})
         return record(ProjectSize, row)
 
-    @override
     def shared_agents(self, project_id: int, other_id: int) -> list[str]:
+        """Return the names that agents of both projects have, without regard to case."""
         values = {"project_id": project_id, "other_id": other_id}
         return [row[0] for row in self._tx.all("merging.shared_agents", values)]
 
-    @override
     def shared_threads(self, project_id: int, other_id: int) -> list[str]:
+        """Return the threads that both projects have."""
         values = {"project_id": project_id, "other_id": other_id}
         return [row[0] for row in self._tx.all("merging.shared_threads", values)]
 
-    @override
     def has_threads_of_runs(self, prefix: str) -> bool:
+        """Return whether some thread of runs has a name that begins so."""
         values = {"first": prefix, "behind": prefix[:-1] + chr(ord(prefix[-1]) + 1)}
         return self._tx.one("merging.run_thread_between", values) is not None
 
-    @override
     def archived_records(self, project_id: int) -> dict[int, list[str]]:
+        """Return the records whose files tell of a project, by the project that has the file.
+
+        Each is `<kind>:<id>`. Those are all of its own, and messages of other projects to its agents.
+        """
         found: dict[int, list[str]] = {}
         for kind in ("agent", "message", "reservation"):
             for home, number in self._tx.all(f"merging.archived_{kind}", {"project_id": project_id}):
                 found.setdefault(home, []).append(f"{kind}:{number}")
         return found
 
-    @override
+
+class MergingWrites(MergingReads):
+    """Merges projects."""
+
+    _log: EventTables
+    _events: EventRecorder
+
     def merge_projects(
         self, source: Project, target: Project, *, renames: Mapping[int, str], now: int
     ) -> None:
+        """Give the target all that the source has, under the ids it has; of that only its names stay.
+
+        Agents, messages, threads, reservations, tokens and aliases are the target's; a thread that both have
+        is one. The log with the smaller newest number is put behind the other: who goes on
+        after a number of either log misses no entry, and may read some again.
+
+        Agents of the source get new names first, by id in `renames`. Their messages show these; entries of
+        the log keep the former names.
+        """
         self._events.lock([source.id, target.id])
         for agent_id, name in renames.items():  # before the words of the messages move
             values = {"agent_id": agent_id, "name": name, "name_key": name.casefold()}
@@ -70,7 +84,7 @@ class Merging(MergingWrites):
         for done, kind in enumerate(_MOVED):
             progress.tell(f"moving {kind}: steps", done, len(_MOVED))
             self._tx.run(f"merging.move_{kind}", both)
-        progress.tell("joining the logs of both")
+        progress.tell("joining the logs of both projects")
         self._tx.run("merging.drop_project", both)
         for name in (source.human_key, source.slug):
             self._tx.run("mail.add_project_alias", {"human_key": name, "project_id": target.id})

@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 
-from typing_extensions import override
-
 from postroom.contracts.files import BYTES_LOCK
-from postroom.contracts.retention import AgedMessage, OldMessages, RetentionWrites
+from postroom.contracts.retention import AgedMessage, OldMessages
 from postroom.stores.codec import record
 from postroom.stores.mail.event_recorder import EventRecorder
 from postroom.stores.sql_transaction import SqlTransaction
@@ -29,26 +27,28 @@ def lock_bytes(tx: SqlTransaction) -> None:
     tx.wait_for_locks()
 
 
-class Retention(RetentionWrites):
-    """Which messages are old, and how they go."""
+class RetentionReads:
+    """Reads which messages are old."""
 
     _tx: SqlTransaction
-    _events: EventRecorder
 
-    @override
     def aged_messages(self, project_id: int, *, after: int, limit: int) -> list[AgedMessage]:
+        """Return what decides about messages of a project, by id, those after `after`."""
         values = {"project_id": project_id, "after": after, "limit": limit}
         return [record(AgedMessage, row) for row in self._tx.all("mail.aged_messages", values)]
 
-    @override
     def aged_messages_of(self, project_id: int, ids: Sequence[int]) -> list[AgedMessage]:
+        """Return what decides about these messages, by id; none of another project."""
         values = {"project_id": project_id, "ids": ids}
         return [record(AgedMessage, row) for row in self._tx.all("mail.aged_messages_of", values)]
 
-    @override
     def old_messages(
         self, project_id: int, sought: OldMessages, *, after: int, limit: int
     ) -> tuple[list[int], int | None]:
+        """Look at the next `limit` messages of a project behind `after`; return those that may go, by id.
+
+        And which message was the last that was looked at; None when there is none behind it.
+        """
         place = {"project_id": project_id, "after": after}
         ends = self._tx.all("mail.end_of_page", {**place, "passed": limit - 1})
         end: int | None = ends[0][0] if ends else None
@@ -63,17 +63,28 @@ class Retention(RetentionWrites):
         }
         return [row[0] for row in self._tx.all("mail.old_messages", values)], end
 
-    @override
     def attached_in(self, project_id: int, hashes: Sequence[str]) -> set[str]:
+        """Return which of these contents are attached to a message of a project."""
         found = self._tx.all("mail.attached_in", {"project_id": project_id, "hashes": hashes})
         return {sha256 for row in found for sha256 in row if sha256 is not None} & set(hashes)
 
-    @override
+
+class RetentionWrites(RetentionReads):
+    """Deletes messages."""
+
+    _events: EventRecorder
+
     def lock_readers(self, project_id: int, message_ids: Sequence[int]) -> None:
+        """Keep others out of a project and of those of its messages' readers; first, and all at once."""
         self._events.lock_readers(project_id, message_ids)
 
-    @override
     def delete_messages(self, project_id: int, message_ids: Sequence[int], *, now: int) -> list[int]:
+        """Delete messages of a project with all that is kept of them; return those that were there.
+
+        Whose readers are locked. Inboxes say up to which number something is gone, and the logs of the
+        projects tell of it in one entry each. Numbers are never given out again. Attachments go with the last
+        message or file that refers to them.
+        """
         elsewhere = self._events.lock_readers(project_id, message_ids)
         ids = self._deletable(project_id, message_ids)
         if not ids:

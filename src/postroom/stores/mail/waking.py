@@ -1,16 +1,15 @@
 """Agents that postroom runs itself, and what their runs made of messages."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-
-from typing_extensions import override
 
 from postroom.contracts.errors import StoreError
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.project_log import EventKind
 from postroom.contracts.runs import OnTimeout, RunRecord
 from postroom.contracts.timeline import Outcome
-from postroom.contracts.waking import AskedQuestion, KeptRunner, MessageRun, RunnerSource, WakingWrites
+from postroom.contracts.waking import AskedQuestion, KeptRunner, MessageRun, RunnerSource
+from postroom.stores.changes import WAKES
 from postroom.stores.codec import record
 from postroom.stores.mail.event_recorder import EventRecorder
 from postroom.stores.runs import rows
@@ -22,63 +21,69 @@ LONGEST_ERROR = 2_000
 _COLUMNS = tuple(field.name for field in fields(MessageRun))
 
 
-class Waking(WakingWrites):
-    """Runners, runs at work, their questions, and what they made of messages."""
+class WakingReads:
+    """Reads runners, active runs, their questions, and the runs that have messages."""
 
     _tx: SqlTransaction
-    _events: EventRecorder
 
-    @override
     def runner(self, agent_id: int) -> KeptRunner | None:
+        """Return how an agent is run; None when it is not run by postroom."""
         row = self._tx.one("mail.runner", {"agent_id": agent_id})
         return record(KeptRunner, row) if row else None
 
-    @override
     def runners(self, *, limit: int, after: int = 0) -> list[KeptRunner]:
+        """Return runners by agent id, those after `after`."""
         found = self._tx.all("mail.runners", {"after": after, "limit": limit})
         return [record(KeptRunner, row) for row in found]
 
-    @override
     def with_runner(self, agent_ids: Sequence[int]) -> dict[int, int]:
+        """Return which of these agents have a runner or a chat address, and when it was declared."""
         return dict(map(tuple, self._tx.all("mail.with_runner", {"ids": agent_ids})))
 
-    @override
     def working_on(self, agent_ids: Sequence[int], project_id: int, thread_id: str) -> set[int]:
+        """Return which of these agents have a run at work that has a message of this thread in its hands."""
         values = {"ids": agent_ids, "project_id": project_id, "thread_id": thread_id}
         return {row[0] for row in self._tx.all("mail.working_on", values)}
 
-    @override
     def waiting_runs(self, thread_ids: Sequence[str]) -> dict[str, RunRecord]:
+        """Return the open runs of these threads that wait and are not at work again, by thread."""
         found = map(rows.run, self._tx.all("mail.waiting_runs", {"thread_ids": thread_ids}))
         return {run.thread_id: run for run in found}
 
-    @override
     def message_runs(self, message_ids: Sequence[int]) -> dict[int, dict[int, MessageRun]]:
+        """Return what runs made of each message, by recipient; every message is there."""
         found: dict[int, dict[int, MessageRun]] = {message_id: {} for message_id in message_ids}
         for row in self._tx.all("mail.message_runs", {"ids": message_ids}):
             one = MessageRun(**dict(zip(_COLUMNS, row, strict=True)))
             found[one.message_id][one.agent_id] = one
         return found
 
-    @override
     def unwoken(self, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
+        """Return messages and readers whom they have yet to wake, in order, those after `after`.
+
+        Readers are active and have a runner or a chat; the message is not read, recalled, announced, and was
+        in no run's hands.
+        """
         values = {"message_id": after[0], "agent_id": after[1], "limit": limit}
         return [(row[0], row[1]) for row in self._tx.all("mail.unwoken", values)]
 
-    @override
     def unwoken_count(self, agent_id: int) -> int:
+        """Return how many messages `unwoken` would tell for an agent if it had a runner."""
         row = self._tx.one("mail.unwoken_count", {"agent_id": agent_id})
         return row[0] if row else 0
 
-    @override
     def questions(self, run_id: str) -> list[AskedQuestion]:
+        """Return what a run at work has asked by `ask`, in the order of asking."""
         return [
             AskedQuestion(id=row[0], text=row[1], timeout_ms=row[2], on_timeout=OnTimeout(row[3]))
             for row in self._tx.all("mail.questions", {"run_id": run_id})
         ]
 
-    @override
     def has_asked(self, run_id: str, question_id: str) -> bool:
+        """Return whether a question of a run stands: asked in this attempt, open, or answered.
+
+        An attempt that is cut off or fails loses what it has asked.
+        """
         if any(one.id == question_id for one in self.questions(run_id)):
             return True
         row = self._tx.one("threads.run", {"run_id": run_id})
@@ -89,85 +94,111 @@ class Waking(WakingWrites):
         stands = {one.tool_call_id for one in (*tickets, *(told.ticket for told in run.answered))}
         return question_id in stands
 
-    @override
     def answering_run(self, message_id: int) -> str | None:
+        """Return the run whose end a message tells; None for one that somebody wrote."""
         row = self._tx.one("mail.answering_run", {"message_id": message_id})
         return row[0] if row else None
 
-    @override
     def tells_last(self, message_id: int) -> bool:
+        """Say whether a message tells of a run, and no later message does."""
         return self._tx.one("mail.tells_last", {"message_id": message_id}) is not None
 
-    @override
+    def chat_address(self, agent_id: int) -> ChatAddress | None:
+        """Return the chat in which a person is reached."""
+        row = self._tx.one("mail.chat_address", {"agent_id": agent_id})
+        return ChatAddress(platform=row[0], chat_id=row[1]) if row else None
+
+    def reached_at(self, address: ChatAddress) -> list[int]:
+        """Return the people who are reached in this chat, by id."""
+        values = {"platform": address.platform, "chat_id": address.chat_id}
+        return [row[0] for row in self._tx.all("mail.reached_at", values)]
+
+
+class WakingWrites(WakingReads):
+    """Writes them."""
+
+    _events: EventRecorder
+    _tell: Callable[..., None]
+
+    def wake_later(self) -> None:
+        """Hint after the commit that a message may have yet to wake a reader."""
+        self._tell(WAKES)
+
     def put_place(self, thread_id: str, place: str) -> None:
+        """Say where runs of a thread may execute, '' for anywhere."""
         put_place(self._tx, thread_id, place)
 
-    @override
     def put_runs_at_once(self, agent_id: int, runs_at_once: int) -> None:
+        """Say how many runs of an agent may execute at once, each of another mail thread."""
         self._tx.run("mail.put_runs_at_once", {"agent_id": agent_id, "runs_at_once": runs_at_once})
 
-    @override
     def put_runner(self, agent_id: int, runner: str, *, declared_by: RunnerSource, now: int) -> None:
+        """Say, or say anew, how an agent is run."""
         values = {"agent_id": agent_id, "runner": runner, "declared_by": declared_by, "now": now}
         self._tx.run("mail.put_runner", values)
         self._events.of_agent("agent.runner_set", agent_id, now)
+        self.wake_later()
 
-    @override
     def drop_runner(self, agent_id: int, *, now: int) -> bool:
+        """Have an agent run no more; False when it was not."""
         known = self._tx.changed("mail.drop_runner", {"agent_id": agent_id}) > 0
         if known:
             self._events.of_agent("agent.runner_dropped", agent_id, now)
         return known
 
-    @override
-    def chat_address(self, agent_id: int) -> ChatAddress | None:
-        row = self._tx.one("mail.chat_address", {"agent_id": agent_id})
-        return ChatAddress(platform=row[0], chat_id=row[1]) if row else None
-
-    @override
-    def reached_at(self, address: ChatAddress) -> list[int]:
-        values = {"platform": address.platform, "chat_id": address.chat_id}
-        return [row[0] for row in self._tx.all("mail.reached_at", values)]
-
-    @override
     def put_chat_address(self, agent_id: int, address: ChatAddress, *, now: int) -> None:
+        """Have a person reached in this chat, and in no other."""
         values = {"agent_id": agent_id, "platform": address.platform, "chat_id": address.chat_id, "now": now}
         self._tx.run("mail.put_chat_address", values)
         self._events.of_agent("agent.runner_set", agent_id, now)
+        self.wake_later()
 
-    @override
     def drop_chat_address(self, agent_id: int, *, now: int) -> bool:
+        """Have a person reached in no chat; False when they were in none."""
         known = self._tx.changed("mail.drop_chat_address", {"agent_id": agent_id}) > 0
         if known:
             self._events.of_agent("agent.runner_dropped", agent_id, now)
         return known
 
-    @override
     def put_message_run(self, message_run: MessageRun) -> None:
+        """Store or replace what a run makes of a message.
+
+        Raises:
+            StoreError: the agent is no recipient of the message.
+        """
         values = {name: getattr(message_run, name) for name in _COLUMNS}
-        reader = self._tx.one("mail.recipient_kind", values)
-        if reader is None:
+        kind = self._events.kind_of(message_run.message_id, message_run.agent_id)
+        if kind is None:
             raise StoreError(
                 f"agent {message_run.agent_id} did not receive message {message_run.message_id}",
                 value=message_run.message_id,
             )
         self._tx.run("mail.put_message_run", values)
-        self._events.of_message_run(message_run, reader[0])
+        self._events.of_message_run(message_run, kind)
 
-    @override
     def begin_run(self, run_id: str, agent_id: int, now: int, *, answered: Sequence[str] = ()) -> None:
-        former = self._tx.one("mail.end_run", {"run_id": run_id})
-        if former is not None:  # it lost its lease, or its server, while it was at work
-            self._events.of_run("run.cut_off", run_id, former[0], now)
-            self._end_attempt(run_id, "cut_off", now)
+        """Record that a run of an agent is at work; begun again, it has no questions.
+
+        One that is at work already was cut off before, with its server or its lease. `answered` are the
+        questions whose answers it goes on with.
+        """
         values = {"run_id": run_id, "agent_id": agent_id, "now": now}
-        self._tx.run("mail.begin_run", values)
+        if not self._tx.changed(
+            "mail.begin_run", values
+        ):  # its lease or its server ended while it was active
+            former = self._tx.one("mail.end_run", {"run_id": run_id})
+            self._events.of_run("run.cut_off", run_id, agent_id if former is None else former[0], now)
+            self._end_attempt(run_id, "cut_off", now)
+            self._tx.run("mail.begin_run", values)
         self._tx.run("timeline.end_wait", values)
         self._tx.run("timeline.begin_attempt", values)
         self._events.run_began(run_id, agent_id, now, answered)
 
-    @override
     def ask(self, run_id: str, agent_id: int, question: AskedQuestion, now: int) -> bool:
+        """Keep a question of a run at work; the same one again changes nothing.
+
+        False when the agent has no such run at work.
+        """
         values = {
             "run_id": run_id,
             "agent_id": agent_id,
@@ -181,7 +212,6 @@ class Waking(WakingWrites):
             self._events.of_run("question.asked", run_id, agent_id, now, question.id)
         return self._tx.one("mail.is_active", values) is not None
 
-    @override
     def end_run(
         self,
         run_id: str,
@@ -192,6 +222,12 @@ class Waking(WakingWrites):
         error: str = "",
         waits_for: Mapping[str, int] | None = None,
     ) -> None:
+        """Record that a run is not at work any more; nothing when it is not.
+
+        One that was `cancelled` has not done its work, either; `error` is kept with the attempt.
+        `waits_for` is given where it waits: its questions, each with the instant at which it was asked. Those
+        that it has asked since it began, and not by `ask`, are told with it.
+        """
         told = {one.id for one in self.questions(run_id)} if waits_for else ()
         ended_run = self._tx.one("mail.end_run", {"run_id": run_id})
         if ended_run is None:
@@ -205,21 +241,21 @@ class Waking(WakingWrites):
         well: Outcome = "done" if waits_for is None else "waiting"
         self._end_attempt(run_id, "cancelled" if cancelled else "failed" if failed else well, now, error)
 
-    @override
     def drop_attempts(self, run_ids: Sequence[str]) -> None:
+        """Forget the attempts of runs that are gone."""
         self._tx.run("timeline.drop_attempts", {"run_ids": run_ids})
 
-    @override
     def withdraw_questions(
         self, run_id: str, agent_id: int, question_ids: Sequence[str], *, now: int
     ) -> None:
+        """Tell that a run that waited was ended, and that nobody can answer its questions any more."""
         for question_id in question_ids:
             self._events.of_run("question.withdrawn", run_id, agent_id, now, question_id)
         self._events.of_run("run.failed", run_id, agent_id, now)
         self._tx.run("timeline.end_wait", {"run_id": run_id, "now": now})
 
-    @override
     def note_answer(self, message_id: int, run_id: str) -> None:
+        """Record that a message tells the end of a run; the first record stands."""
         self._tx.run("mail.note_answer", {"message_id": message_id, "run_id": run_id})
 
     def _end_attempt(self, run_id: str, outcome: Outcome, now: int, error: str = "") -> None:

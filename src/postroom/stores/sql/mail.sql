@@ -1,14 +1,13 @@
 -- Mail: one statement a heading; `stores.statements` says what stands in braces.
 
--- project_by_path
-SELECT id, slug, human_key, created_at, spelling, git_identity, owner FROM projects WHERE human_key = :key;
+-- part named_project
+-- An equal path comes before an equal slug, and both come before an alias.
+p.id = coalesce((SELECT id FROM projects WHERE human_key = :key), (SELECT id FROM projects WHERE slug = :key),
+                (SELECT project_id FROM project_aliases WHERE human_key = :key))
 
--- project_by_slug
-SELECT id, slug, human_key, created_at, spelling, git_identity, owner FROM projects WHERE slug = :key;
-
--- project_by_alias
+-- project_named
 SELECT p.id, p.slug, p.human_key, p.created_at, p.spelling, p.git_identity, p.owner
-  FROM project_aliases a JOIN projects p ON p.id = a.project_id WHERE a.human_key = :key;
+  FROM projects p WHERE {part named_project};
 
 -- projects_there
 SELECT id FROM projects WHERE id IN {ints :ids};
@@ -60,6 +59,15 @@ SELECT id, project_id, name, program, model, task_description, created_at, last_
        {greatest}(inbox_seq, coalesce((SELECT max(seq) FROM recipients WHERE agent_id = agents.id), 0)),
        inbox_floor, runs_at_once
   FROM agents WHERE project_id = :project_id AND name_key = :name_key;
+
+-- agent_addressed
+SELECT a.id, a.project_id, a.name, a.program, a.model, a.task_description, a.created_at, a.last_active_at,
+       a.contact_policy, a.retired_at, a.token_hash,
+       {greatest}(a.inbox_seq, coalesce((SELECT max(seq) FROM recipients WHERE agent_id = a.id), 0)),
+       a.inbox_floor, a.runs_at_once,
+       p.id, p.slug, p.human_key, p.created_at, p.spelling, p.git_identity, p.owner, r.runner
+  FROM projects p JOIN agents a ON a.project_id = p.id LEFT JOIN runners r ON r.agent_id = a.id
+ WHERE a.name_key = :name_key AND {part named_project};
 
 -- agents_named
 SELECT id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
@@ -811,6 +819,13 @@ SELECT r.run_id, r.body FROM run_threads t JOIN runs r ON r.run_id = t.open_run_
    AND NOT EXISTS (SELECT 1 FROM active_runs a WHERE a.run_id = r.run_id)
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = r.run_id);
 
+-- received
+SELECT r.message_id, m.project_id, m.thread_id, r.kind, r.read_at, m.recalled_at, s.run_id, s.delivered_at, s.ended_at,
+       (SELECT a.run_id FROM run_answers a WHERE a.message_id = r.message_id)
+  FROM recipients r JOIN messages m ON m.id = r.message_id
+  LEFT JOIN message_runs s ON s.message_id = r.message_id AND s.agent_id = r.agent_id
+ WHERE r.agent_id = :agent_id AND r.message_id IN {ints :ids};
+
 -- message_runs
 SELECT message_id, agent_id, run_id, delivered_at, ended_at, failure FROM message_runs
  WHERE message_id IN {ints :ids};
@@ -823,7 +838,7 @@ ON CONFLICT (message_id, agent_id) DO UPDATE
        failure = excluded.failure;
 
 -- begin_run
-INSERT INTO active_runs (run_id, agent_id, began_at) VALUES (:run_id, :agent_id, :now);
+INSERT INTO active_runs (run_id, agent_id, began_at) VALUES (:run_id, :agent_id, :now) ON CONFLICT (run_id) DO NOTHING;
 
 -- ask
 INSERT INTO questions (run_id, question_id, text, asked_at, timeout_ms, on_timeout)

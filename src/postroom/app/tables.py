@@ -1,0 +1,172 @@
+"""Reads tables of TOML files into structs: one reader decides what is refused, and in which words.
+
+A struct declares the names of its table with their types, bounds and defaults, and the tables within it.
+`postroom.toml_files` says how a field tells more of its values.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from postroom.app import places
+from postroom.app.gateway_secrets import secret_names, take_secret
+from postroom.app.tokens import shown
+from postroom.contracts.errors import ConfigError
+from postroom.contracts.tables import Secret, Table
+from postroom.toml_files import TableName, bare, check_names, extra_of, fields_of, place_of, words
+
+T = TypeVar("T", bound=Table)
+_NAMED: Final = re.compile(r"`(\w+)`")
+
+
+def read_table(table: TableName, told: object, kind: type[T], environment: Mapping[str, str]) -> T:
+    """Return the struct of a table, with its secrets and the tables within it.
+
+    Raises:
+        ConfigError: The table says something wrong. The error names the table, the name and the remedy.
+    """
+    return _converted(table, check_table(table, told, kind), kind, environment)
+
+
+def check_table(table: TableName, told: object, kind: type[Table]) -> dict[str, Any]:
+    """Refuse unknown names and secrets in a table and in those within it; look up and convert nothing.
+
+    Raises:
+        ConfigError: As for `read_table`.
+    """
+    secrets = _secrets(kind)
+    if not isinstance(told, dict):
+        ways = f" with {secret_names(secrets)[0]}" if secrets and len(fields_of(kind)) == 1 else ""
+        table.refuse("it is no table", value=table.name, remedy=f"write it as [{table.name}]{ways}")
+    rest = dict(told)
+    for name in secrets:
+        take_secret(table, rest, name, {}, read=False)
+    fields = fields_of(kind)
+    check_names(table, rest, [*(fields.keys() - set(secrets)), *secret_names(secrets)])
+    for name, value in rest.items():
+        inner, is_many = _table_in(fields[name])
+        if inner is None:
+            continue
+        within = table.within(name)
+        if not is_many:
+            check_table(within, value, inner)
+        elif isinstance(value, dict):
+            for key, one in value.items():
+                check_table(within.within(key), one, inner)
+        else:
+            within.refuse("it is no table", value=name, remedy=f"write [{within.name}.<name>]")
+    return told
+
+
+def _table_in(kind: inspect.Type) -> tuple[type[Table] | None, bool]:
+    """Return the table that a field is, and whether the field holds several of it by name."""
+    found = bare(kind)
+    is_many = isinstance(found, inspect.DictType)
+    if isinstance(found, inspect.DictType):
+        found = found.value_type
+    is_table = isinstance(found, inspect.StructType) and issubclass(found.cls, Table)
+    return (found.cls if is_table else None, is_many)  # type: ignore[attr-defined]  # checked
+
+
+def _secrets(kind: type[Table]) -> list[str]:
+    """Return the names of the secrets of a table; those that stand for another come last."""
+    own = (name for name, one in fields_of(kind).items() if getattr(bare(one), "cls", None) is Secret)
+    return [*own, *kind.ALSO]
+
+
+def _converted(table: TableName, told: Mapping[str, Any], kind: type[T], environment: Mapping[str, str]) -> T:
+    rest, fields = dict(told), fields_of(kind)
+    for name in _secrets(kind):
+        secret, target = take_secret(table, rest, name, environment), kind.ALSO.get(name, name)
+        if secret is None:
+            continue
+        if target in rest:
+            table.refuse(f"{name} and {target} are the same here", value=name, remedy="keep one of them")
+        rest[target] = secret
+    for name, value in rest.items():
+        inner, is_many = _table_in(fields[name])
+        within = table.within(name)
+        if inner is None:
+            rest[name] = _value(table, name, value, fields[name], environment)
+        elif is_many:
+            tables = {
+                key: _converted(within.within(key), one, inner, environment) for key, one in value.items()
+            }
+            rest[name] = tables
+        else:
+            rest[name] = _converted(within, value, inner, environment)
+    try:
+        return msgspec.convert(rest, kind)
+    except ConfigError as error:  # the struct refuses itself
+        raise table.error(error.message, value=error.value, remedy=error.remedy) from error
+    except msgspec.ValidationError as error:
+        _refuse_invalid(table, told, rest, kind, str(error))
+        raise
+
+
+def _value(
+    table: TableName, name: str, value: Any, kind: inspect.Type, environment: Mapping[str, str]
+) -> object:
+    """Return the value that a field takes from the file."""
+    if extra_of(kind, "path") and isinstance(value, str) and value:
+        return str(places.absolute(value, environment, base=table.file.parent))
+    read = extra_of(kind, "read")
+    if read is None:
+        return value
+    try:
+        return read(value)
+    except ValueError as error:
+        told = shown(value)
+        table.refuse(f"{name} is {told!r}: {error}", value=told, remedy=f"correct or remove {name}")
+
+
+def _refuse_invalid(
+    table: TableName, given: Mapping[str, Any], told: Mapping[str, Any], kind: type[Table], why: str
+) -> None:
+    """Refuse the value that msgspec refused, in words of the file; `told` has the `given` values as read.
+
+    Raises:
+        ConfigError: Always.
+    """
+    fields, name = fields_of(kind), place_of(why)
+    if why.startswith("Object missing"):
+        [name] = _NAMED.findall(why)
+        table.refuse(f"{name} is missing", value=name, remedy=f"add {name}: {words(fields[name])}")
+    if name is None:
+        names = _NAMED.findall(why)
+        remedy = f"correct {names[0]}" if names else "correct the table"
+        table.refuse(why, value=names[0] if names else None, remedy=remedy)
+    value, wanted = told[name], fields[name]
+    many = bare(wanted)
+    if isinstance(many, inspect.DictType) and isinstance(value, dict) and value:
+        table = table.within(name)
+        annotation = next(one.type for one in msgspec.structs.fields(kind) if one.encode_name == name)
+        given = given[name]
+        name = next(key for key, one in value.items() if not _fits({key: one}, annotation))
+        if "at `key`" in why:
+            accepted = words(many.key_type)
+            table.refuse(
+                f"{name!r} is not accepted: write {accepted}", value=name, remedy=f"correct or remove {name}"
+            )
+        value, wanted = value[name], many.value_type
+    _refuse(table, name, given.get(name, value), wanted)
+
+
+def _refuse(table: TableName, name: str, value: object, wanted: inspect.Type) -> None:
+    item = bare(wanted)
+    if isinstance(bare(item.item_type) if isinstance(item, inspect.VarTupleType) else item, inspect.StrType):
+        told = f"{name} must be {words(wanted)}"  # a text may be a secret in the wrong table: it is not shown
+        table.refuse(told, value=name, remedy=f"correct or remove {name}")
+    told = shown(value)
+    table.refuse(f"{name} is {told!r}: write {words(wanted)}", value=told, remedy=f"correct or remove {name}")
+
+
+def _fits(told: object, annotation: object) -> bool:
+    try:
+        msgspec.convert(told, annotation)
+    except msgspec.ValidationError:
+        return False
+    return True

@@ -1,0 +1,154 @@
+"""TOML files as errors speak of them: their tables, names, and the values that a field of a struct accepts.
+
+`Meta(extra=...)` of a field says what msgspec cannot:
+
+    read    a function that turns the value of the file into the value of the field; it raises ValueError
+    write   the values that the field accepts, in words: "a text of digits"
+    path    whether the value names a file; a relative path begins at the folder of the TOML file
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import msgspec
+from msgspec import inspect
+
+from postroom.contracts.errors import ConfigError
+
+_LARGEST: Final = 1024 * 1024
+_LOCATION: Final = re.compile(r" - at `(?:key` in `)?\$\.(\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class TableName:
+    """A table of a file, as errors name it."""
+
+    file: Path
+    name: str
+    number: int | None = None
+    """Which of several tables of that name."""
+
+    def within(self, name: str) -> "TableName":
+        """Return the place of a table within this one."""
+        return TableName(self.file, f"{self.name}.{name}" if self.name else name)
+
+    def error(self, reason: str, *, value: object = None, remedy: str) -> ConfigError:
+        """Return the error that something in the table is wrong."""
+        where = f"{self.file} [{self.name}]" if self.name else f"{self.file}"
+        if self.number is not None:
+            where = f"{self.file} [[{self.name}]] number {self.number}"
+        return ConfigError(f"{where}: {reason}", value=value, remedy=remedy)
+
+    def refuse(self, reason: str, *, value: object = None, remedy: str) -> NoReturn:
+        """Refuse the table.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise self.error(reason, value=value, remedy=remedy)
+
+
+def read_toml(file: Path, called: str, remedy: str) -> dict[str, Any] | None:
+    """Return the content of a TOML file; None if the file is not there. An error calls it `called`.
+
+    Raises:
+        ConfigError: The file cannot be read, is not TOML, or is larger than 1 MiB.
+    """
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(_LARGEST + 1)
+        if len(content) <= _LARGEST:
+            return tomllib.loads(content.decode("utf-8"))
+        reason = f"it is larger than {_LARGEST} bytes"
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        reason = f"not TOML: {error if isinstance(error, tomllib.TOMLDecodeError) else type(error).__name__}"
+    raise unreadable(file, called, reason, remedy)
+
+
+def unreadable(file: Path, called: str, reason: str, remedy: str) -> ConfigError:
+    """Return the error that a TOML file cannot be read."""
+    return ConfigError(f"{called} {file} cannot be read: {reason}", value=str(file), remedy=remedy)
+
+
+def check_names(place: TableName, told: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse names that a table does not have.
+
+    Raises:
+        ConfigError: A name is unknown. The remedy names the nearest one, or all.
+    """
+    names = sorted(known)
+    for name in told:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
+            place.refuse(
+                f"no setting is called {name[:100]!r}",
+                value=name[:100],
+                remedy=f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}",
+            )
+
+
+@lru_cache(maxsize=100)
+def fields_of(kind: type[msgspec.Struct]) -> Mapping[str, inspect.Type]:
+    """Return the names that a table may have, each with its type."""
+    return {field.encode_name: field.type for field in inspect.type_info(kind).fields}  # type: ignore[attr-defined]  # it is a struct
+
+
+def extra_of(kind: inspect.Type, name: str) -> Any:
+    """Return what a field says of itself in `Meta(extra=...)`; None without it."""
+    return (
+        kind.extra.get(name) if isinstance(kind := required(kind), inspect.Metadata) and kind.extra else None
+    )
+
+
+def place_of(why: str) -> str | None:
+    """Return the name of the field that msgspec refused; None if the struct refused itself."""
+    found = _LOCATION.search(why)
+    return None if found is None else found[1]
+
+
+def words(kind: inspect.Type) -> str:
+    """Return the values that a type accepts, in words."""
+    if said := extra_of(kind, "write"):
+        return str(said)
+    match bare(kind):
+        case inspect.EnumType(cls=enum):
+            return f"one of {', '.join(one.value for one in enum)}"
+        case inspect.LiteralType(values=values):
+            *others, last = map(repr, values)
+            return f"{', '.join(others)} or {last}"
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.IntType(ge=least, le=most):
+            return f"a whole number from {least} to {most}"
+        case inspect.FloatType(ge=least, le=most):
+            return f"a number from {least} to {most}"
+        case inspect.VarTupleType(item_type=item, min_length=least):
+            return f"a list{' that is not empty' if least else ''}, each of it {words(item)}"
+        case inspect.DictType(min_length=least):
+            return "a table that is not empty" if least else "a table"
+        case inspect.StrType():
+            return "a text"
+    raise NotImplementedError(kind)
+
+
+def required(kind: inspect.Type) -> inspect.Type:
+    """Return a type without None."""
+    if isinstance(kind, inspect.UnionType):
+        return next(one for one in kind.types if not isinstance(one, inspect.NoneType))
+    return kind
+
+
+def bare(kind: inspect.Type) -> inspect.Type:
+    """Return a type without None and without what is said of it."""
+    kind = required(kind)
+    return kind.type if isinstance(kind, inspect.Metadata) else kind
