@@ -198,7 +198,7 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     identity: Annotated[
         Literal["asserted", "verified"],
         _about(
-            "Identify agents by name (asserted) or by token (verified). Default beyond loopback: verified."
+            "Identify agents by name (asserted) or by token (verified). Beyond loopback: always by token."
         ),
     ] = "asserted"
     allowed_hosts: Annotated[
