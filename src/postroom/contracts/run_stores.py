@@ -146,6 +146,8 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
     joins: str | None = None
     events: tuple[CanonicalEventDraft, ...] = ()
     outbox: tuple[OutboxDraft, ...] = ()
+    are_new: bool = False
+    """Whether the ids of `messages` were made for this commit, so that no stored message can have one."""
     summary: SummaryDraft | None = None
     """Stored in place of those with its number and later ones; from then on it stands for what it covers."""
     spends: tuple[Spending, ...] = ()

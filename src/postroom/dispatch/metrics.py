@@ -134,7 +134,7 @@ class MailboxMetrics:
         self._runtime = _Seconds(
             "postroom_mailbox_dispatch_runtime", "Time from started to ended.", "outcome"
         )
-        self._runs = _Number("postroom_runs", "Ended runs by outcome.", "outcome")
+        self.runs = _Number("postroom_runs", "Ended runs by outcome.", "outcome")
         self._run_seconds = _Seconds("postroom_run_duration", "Duration of executions.", "outcome")
         self._leases_lost = _Number("postroom_mailbox_leases_lost", "Leases lost during an execution.")
         self._abandoned = _Number(
@@ -204,10 +204,6 @@ class MailboxMetrics:
         self._run_seconds.observe(took, outcome)
         self._runtime.observe(took, outcome)
         self._complete.observe(max(now - dispatch.created_at, 0) / 1000, outcome)
-
-    def run_ended(self, outcome: str) -> None:
-        """Record the end of a run, once."""
-        self._runs.add(outcome)
 
     def lease_lost(self) -> None:
         """Record a lease lost while the run was at work."""

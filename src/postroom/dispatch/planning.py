@@ -335,7 +335,7 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     Raises:
         StaleDecision: one of the questions that it answers has another answer already, or its time is over.
     """
-    request = _of_its_run(request, existing)
+    request = request if existing is None else _of_its_run(request, existing)
     messages, consumes = selected_messages(request, facts, run_id, pending_zone=config.pending_zone, now=now)
     last_seq = facts.message_count + len(messages)
     covered = SeqRange(from_seq=1, to_seq=last_seq) if last_seq else None
@@ -363,7 +363,7 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     run_input = RunMessageInput(
         thread_id=run.thread_id, range=covered, trigger_message_ids=tuple(dict.fromkeys(all_triggers))
     )
-    answers = tuple(_answers(run, request, now))
+    answers = tuple(_answers(run, request, now)) if request.decisions else ()
     written = replace(
         run,
         answered=(*run.answered, *answers),
@@ -446,11 +446,11 @@ def _continuing(activation: RunActivation, run_id: str, mode: RunMode) -> RunAct
     return activation.traced(run_mode=mode) if mode is RunMode.INTERNAL_WAKE else activation
 
 
-def _of_its_run(request: RunActivation, run: RunRecord | None) -> RunActivation:
+def _of_its_run(request: RunActivation, run: RunRecord) -> RunActivation:
     """Return a request that lets a run go on as counted, and tried, where that run was."""
-    before = None if run is None or run.activation is None else run.activation.delivery
-    if run is None or before is None:
+    if run.activation is None:
         return request
+    before = run.activation.delivery
     delay_ms = request.delivery.delay_ms
     if run.status is RunStatus.WAITING and request.delivery == DeliveryOptions(delay_ms=delay_ms):
         delivery = replace(before, delay_ms=delay_ms, deadline_at=None, dedupe_key=None)

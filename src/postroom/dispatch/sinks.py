@@ -164,7 +164,7 @@ class OutputKept(ExecutorAround):
             return await self._within.run(activation, gathered)
         finally:
             await tasks.close()
-            if (error := await self._write(gathered)) is not None:
+            if gathered.has_some.is_set() and (error := await self._write(gathered)) is not None:
                 self._tell_once("output.lost", gathered.run_id, error)
 
     async def _keep_on(self, gathered: "_Gathered") -> None:

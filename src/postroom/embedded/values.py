@@ -165,6 +165,8 @@ def as_text(value: Any) -> str:
     Raises:
         InvalidArgument: it cannot be stored.
     """
+    if type(value) is str and storable(value) == value:
+        return value
     if isinstance(value, str):
         return cast("str", plain(value, "the result of the run"))
     if value is None:

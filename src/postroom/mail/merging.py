@@ -205,4 +205,4 @@ def _to_archive(tx: MailWrites, plan: MergePlan, records: Mapping[int, Sequence[
 
 def _put(tx: MailWrites, project_id: int, payload: dict[str, Json]) -> None:
     draft = OutboxDraft(kind=ARCHIVE, target=str(project_id), payload=payload, max_attempts=NO_END)
-    tx.outbox.put(draft, now=tx.now())
+    tx.outbox.enqueue((draft,))

@@ -82,7 +82,7 @@ def delete_some(tx: MailWrites, *, project_id: int, ids: Sequence[int], rules: P
     gone = tx.delete_messages(project_id, going, now=now)
     if gone:
         tx.drop_traces([message_trace(number) for number in gone])
-        deletion_to_archive(tx, [messages[number] for number in gone], attached, now=now)
+        deletion_to_archive(tx, [messages[number] for number in gone], attached)
     return len(gone)
 
 

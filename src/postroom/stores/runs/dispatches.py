@@ -418,6 +418,10 @@ class Dispatches(Tables):
         """
         if due := self._due(1, None, (), places):
             return min(int(row[6]) for row in due)
+        return self.later_due_at(places)
+
+    def later_due_at(self, places: Places = None) -> int | None:
+        """Return when the next delayed dispatch of a thread without a claimed one is due; None for never."""
         row = self._sql.one("dispatches.next_due_at", {"now": self._now(), **_within(places)})
         return row[0] if row else None
 
