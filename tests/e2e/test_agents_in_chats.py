@@ -4,9 +4,6 @@ import asyncio
 import json
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,7 @@ import pytest
 
 from channels.fake_telegram import TOKEN, FakeTelegram, update
 from e2e.commands import run_here
-from e2e.running import RunningServer, plain_environment
+from e2e.running import RunningServer, plain_environment, soon
 from e2e.test_gateway_server import on_a_loop_of_its_own, secret
 from postroom.mail.projects import slug_of
 
@@ -37,15 +34,6 @@ else:
     Server.find().call_tool("ask_person", {**asked, "question": "May I delete the branch?"})
     print("It is merged.")
 """
-
-
-def soon(look: Callable[[], Any]) -> Any:
-    pause, until = threading.Event(), time.monotonic() + PATIENCE
-    while time.monotonic() < until:
-        if found := look():
-            return found
-        pause.wait(0.05)
-    raise AssertionError("it did not happen in time")
 
 
 def agent_of(server: RunningServer, yard: Path) -> None:
@@ -169,9 +157,8 @@ def test_two_agents_of_one_group_answer_each_to_its_name_and_whoever_is_not_ther
         told("")
         server = RunningServer(data)
         with server, server.line() as line:
-            line.tool("ensure_project", human_key=str(yard))
+            line.crew(str(yard), "Ada", "Bo")
             for name in ("Ada", "Bo"):
-                line.tool("register_agent", project_key=str(yard), program="p", model="m", name=name)
                 runner = {"argv": ["sh", "-c", "cat > /dev/null; echo I am $POSTROOM_AGENT"]}
                 body = json.dumps({"project": str(yard), "agent": name, "runner": runner}).encode()
                 headers = {"Content-Type": "application/json"}

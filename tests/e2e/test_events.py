@@ -23,9 +23,7 @@ STREAM = {"Accept": "text/event-stream"}
 def server(tmp_path: Path) -> Iterator[RunningServer]:
     with RunningServer(tmp_path / "data") as running:
         with running.line() as line:
-            line.tool("ensure_project", human_key=PLACE)
-            for name in ("Ada", "Ben"):
-                line.tool("register_agent", project_key=PLACE, program="p", model="m", name=name)
+            line.crew(PLACE, "Ada", "Ben")
         yield running
 
 

@@ -63,9 +63,7 @@ def hook(server: RunningServer, repo: Path, event: str, client: str = "claude", 
 
 def furnished(server: RunningServer, repo: Path) -> Line:
     line = server.line()
-    line.tool("ensure_project", human_key=str(repo))
-    for name in ("Ada", "Ben"):
-        line.tool("register_agent", project_key=str(repo), program="p", model="m", name=name)
+    line.crew(str(repo), "Ada", "Ben")
     return line
 
 

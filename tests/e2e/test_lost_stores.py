@@ -31,9 +31,7 @@ def up(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
 def wrote(server: RunningServer, *subjects: str) -> list[int]:
     """Send messages in a project and have them archived."""
     with server.line() as line:
-        line.tool("ensure_project", human_key="/yard/elephants")
-        for name in ("Ada", "Ben"):
-            line.tool("register_agent", project_key="/yard/elephants", program="p", model="m", name=name)
+        line.crew("/yard/elephants", "Ada", "Ben")
         ids = [
             line.tool(
                 "send_message",
@@ -45,9 +43,7 @@ def wrote(server: RunningServer, *subjects: str) -> list[int]:
             )["deliveries"][0]["payload"]["id"]
             for one in subjects
         ]
-        line.request(
-            "POST", "/admin/rebuild-archive", body=b"{}", headers={"Content-Type": "application/json"}
-        )
+        line.order("POST", "/admin/rebuild-archive", {})
     return ids
 
 
@@ -159,9 +155,7 @@ def changed(server: RunningServer, tool: str, project: str, asked: Mapping[str, 
     with server.line() as line:
         line.tool("ensure_project", human_key=project)
         line.tool(tool, project_key=project, **asked)
-        line.request(
-            "POST", "/admin/rebuild-archive", body=b"{}", headers={"Content-Type": "application/json"}
-        )
+        line.order("POST", "/admin/rebuild-archive", {})
 
 
 @pytest.mark.parametrize("lacking", [*CHANGES, "a project"])

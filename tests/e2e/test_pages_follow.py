@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from e2e.browser import Browser
-from e2e.running import RunningServer
+from e2e.running import RunningServer, soon
 from e2e.test_live_pages import log_in
-from e2e.test_work_in_a_browser import soon
 
 pytestmark = pytest.mark.long
 

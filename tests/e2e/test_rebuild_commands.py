@@ -26,9 +26,7 @@ def test_each_is_rebuilt_from_the_other(tmp_path: Path) -> None:
     project = str(tmp_path / "lighthouse")
     with RunningServer(folder) as server:
         with server.line() as line:
-            line.tool("ensure_project", human_key=project)
-            for name in ("Ada", "Ben"):
-                line.tool("register_agent", project_key=project, name=name, program="p", model="m")
+            line.crew(project, "Ada", "Ben")
             for count in range(3):
                 message = {"to": ["Ben"], "subject": f"Message {count}", "body_md": "The lamp is lit."}
                 line.tool("send_message", project_key=project, sender_name="Ada", **message)

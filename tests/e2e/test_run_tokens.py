@@ -43,9 +43,7 @@ class Office:
             "env": {"OUT": str(self.out), "PYTHON": sys.executable},
         }
         with server.line() as line:
-            line.tool("ensure_project", human_key=str(folder))
-            for name in ("Ada", "Bo"):
-                line.tool("register_agent", project_key=str(folder), program="p", model="m", name=name)
+            line.crew(str(folder), "Ada", "Bo")
             asked = {"project": str(folder), "agent": "Bo", "runner": runner}
             body, typed = json.dumps(asked).encode(), {"Content-Type": "application/json"}
             assert line.request("PUT", "/admin/runners", body=body, headers=typed).status == 200

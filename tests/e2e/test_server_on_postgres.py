@@ -7,7 +7,6 @@ import socketserver
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
@@ -19,7 +18,7 @@ import pytest
 
 from e2e.commands import run_here
 from e2e.peer import CLIENTS
-from e2e.running import START_PATIENCE, Line, RunningServer, plain_environment
+from e2e.running import START_PATIENCE, Line, RunningServer, plain_environment, soon
 from embedded_room import echo
 from postgres_server import PostgresServer, is_given, running_postgres
 from postroom.embedded.mailbox import Mailbox
@@ -170,11 +169,11 @@ def test_a_server_is_not_ready_while_postgresql_is_away_and_goes_on_by_itself(tm
         with RunningServer(tmp_path / "data", "--database-url", postgres.dsn) as server:
             asyncio.run(write_by_a_real_client(server, "2026", "lamp"))
             postgres.kill()
-            await_that(lambda: readiness(server) == ("failed", "store_unavailable"), "it was told")
+            soon(lambda: readiness(server) == ("failed", "store_unavailable"), "it was told")
             found = json.dumps(ask(server, "GET", "/admin/doctor"))
             assert (found.count("Connection refused"), found.count("as reported above") > 2) == (1, True)
             postgres.start()
-            await_that(lambda: readiness(server) == ("ok", None), "it was ready again")
+            soon(lambda: readiness(server) == ("ok", None), "it was ready again")
             asyncio.run(write_by_a_real_client(server, "2026", "candle"))
             seen = asyncio.run(read_by_a_real_client(server, "2026"))
             assert [one["subject"] for one in seen["inbox"]] == ["candle", "lamp"]
@@ -211,15 +210,6 @@ def readiness(server: RunningServer) -> tuple[str, str | None]:
     found = ask(server, "GET", "/readyz")
     store = found["checks"]["store"]
     return store["state"], store.get("code")
-
-
-def await_that(look: Callable[[], bool], what: str) -> None:
-    """Look again and again, within a bound."""
-    pause = threading.Event()
-    until = time.monotonic() + PATIENCE
-    while not look():
-        assert time.monotonic() < until, f"in {PATIENCE} s it did not come to it that {what}"
-        pause.wait(0.05)
 
 
 ADDRESSES = (

@@ -64,9 +64,7 @@ def inbox(server: RunningServer) -> list[int]:
 
 def furnished(server: RunningServer) -> None:
     with server.line() as line:
-        line.tool("ensure_project", human_key=FOLDER)
-        for name in ("Ada", "Ben"):
-            line.tool("register_agent", project_key=FOLDER, program="p", model="m", name=name)
+        line.crew(FOLDER, "Ada", "Ben")
 
 
 def test_what_was_accepted_outlives_the_primary_when_the_standby_is_synchronous(

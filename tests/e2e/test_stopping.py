@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.running import RunningServer
-from e2e.test_work_in_a_browser import agent, command, soon
+from e2e.running import RunningServer, soon
+from e2e.test_work_in_a_browser import agent, command
 
 pytestmark = pytest.mark.long
 

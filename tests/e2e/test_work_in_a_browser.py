@@ -13,7 +13,7 @@ import pytest
 
 from e2e.browser import Browser
 from e2e.commands import run_here
-from e2e.running import RunningServer, plain_environment
+from e2e.running import RunningServer, plain_environment, soon
 from e2e.test_accessibility import axe, examined
 
 pytestmark = pytest.mark.long
@@ -55,9 +55,7 @@ def agent(server: RunningServer, folder: Path, name: str, argv: list[str]) -> No
 
 def log_in(server: RunningServer, browser: Browser) -> None:
     with server.line() as line:
-        link = line.request(
-            "POST", "/admin/login-code", body=b"{}", headers={"Content-Type": "application/json"}
-        )
+        link = line.order("POST", "/admin/login-code", {})
     browser.open(link.json()["url"], width=390)
 
 
@@ -65,15 +63,6 @@ def command(server: RunningServer, *said: str) -> subprocess.CompletedProcess[st
     """Run a command against the server."""
     environment = plain_environment(server.data_dir.parent)
     return run_here(*said, "--data-dir", str(server.data_dir), environment=environment)
-
-
-def soon(look: Callable[[], T | None]) -> T:
-    """Return what a look finds, within a bound."""
-    pause, until = threading.Event(), time.monotonic() + PATIENCE
-    while not (found := look()):
-        assert time.monotonic() < until, "it did not come"
-        pause.wait(0.1)
-    return found
 
 
 def sees(browser: Browser, address: str, words: str) -> None:

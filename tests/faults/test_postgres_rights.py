@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 
 from e2e.commands import run_here
-from e2e.running import RunningServer, plain_environment
+from e2e.running import RunningServer, plain_environment, soon
 from e2e.test_postgres_settings import SEQUENCES, TABLES, a_guest
-from e2e.test_server_on_postgres import ask, await_that, readiness
+from e2e.test_server_on_postgres import ask, readiness
 from postroom.contracts.errors import StoreReadOnly
 from postroom.stores.postgres.store import PostgresStore
 
@@ -94,7 +94,7 @@ def test_a_server_whose_user_lost_a_right_is_not_ready_until_it_has_it_again(
     environment = {**plain_environment(tmp_path), "POSTROOM_DATABASE_SCHEMA": name}
     with RunningServer(tmp_path / "served", "--database-url", url, environment=environment) as server:
         with without(postgres_dsn, f"DELETE ON {name}.outbox", name):
-            await_that(lambda: readiness(server) == ("failed", "store_read_only"), "the server is not ready")
+            soon(lambda: readiness(server) == ("failed", "store_read_only"), "the server is not ready")
             assert ask(server, "GET", "/readyz")["checks"]["store"]["lacking"] == ["DELETE"]
             looked = run_here("doctor", "--json", "--data-dir", str(server.data_dir), environment=environment)
         found = {one["name"]: one for one in json.loads(looked.stdout)["checks"]}["store writes"]
@@ -102,4 +102,4 @@ def test_a_server_whose_user_lost_a_right_is_not_ready_until_it_has_it_again(
         assert f"lacks DELETE on outbox of the schema {name}" in found["detail"]
         assert f'GRANT {TABLES} IN SCHEMA "{name}" TO "{name}"' in found["remedy"]
         assert f"GRANT {TABLES} IN SCHEMA" in server.log()
-        await_that(lambda: readiness(server) == ("ok", None), "the server is ready again")
+        soon(lambda: readiness(server) == ("ok", None), "the server is ready again")

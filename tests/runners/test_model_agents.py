@@ -274,8 +274,8 @@ async def test_a_key_that_is_not_set_is_named_to_the_sender_and_nobody_is_asked(
     assert len(await room.dead()) == 2
 
 
-@pytest.mark.parametrize(
-    ("answers", "why"),
+@each_row(
+    "answers, why",
     [
         ([refusal(401, {"error": {"message": f"no such key {KEY}"}})], "answered 401"),
         ([refusal(429, {"error": {"message": "slow down"}})], "slow down"),
@@ -298,7 +298,7 @@ async def test_whoever_wrote_learns_why_the_endpoint_failed_and_never_the_key(
     endpoint.answers = list(answers)
     sent = await room.send("Ada", "Bo")
     await room.turn()
-    [message] = await room.inbox("Ada")
+    message = (await room.inbox("Ada"))[-1]
     assert message["importance"] == "high"
     assert message["body_md"].startswith("Bo could not process your message: ")
     assert why in message["body_md"]

@@ -144,7 +144,7 @@ async def test_a_task_that_ends_while_the_run_goes_on_is_told_at_its_next_step()
     assert (await room.run()).status is RunStatus.DONE
 
 
-@pytest.mark.parametrize("pending", [True, False])
+@each_row("pending", [True, False])
 async def test_a_task_that_ends_while_the_run_is_being_released_is_not_missed(pending: bool) -> None:
     scene = Scene(InferenceResult.text("waiting"), InferenceResult.text("all done"))
     room = scene.room

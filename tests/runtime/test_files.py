@@ -2,12 +2,11 @@
 
 import base64
 
-import pytest
-
 from postroom.contracts.messages import ContentBlock, Message, Role
 from postroom.contracts.records import replace
 from postroom.runtime.files import MOST_BYTES, MOST_PARTS, with_files
 from run_files import PNG, Files, file
+from table_rows import each_row
 
 
 def _message(number: int, text: str = "look") -> Message:
@@ -45,7 +44,7 @@ async def test_text_stands_between_fences_that_are_not_in_it():
     assert (kind, text) == ("text", f'\n\nFile "f1":\n````\n{hostile.decode()}\n````')
 
 
-@pytest.mark.parametrize("media_type", ["application/zip", "audio/ogg", "image/heic", "video/mp4"])
+@each_row("media_type", ["application/zip", "audio/ogg", "image/heic", "video/mp4"])
 async def test_what_a_model_does_not_take_is_said_to_it_and_to_the_sender(media_type):
     files = Files(file(1, media_type))
     [[_, (kind, text)]] = await _shown(files, 1)

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from postroom.runtime.tools import problem_of
 from table_rows import each_row
 
@@ -27,7 +25,7 @@ POINT = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     "value",
     [
         {"x": 1},
