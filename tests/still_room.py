@@ -219,7 +219,7 @@ class StillRoom:
             health=[
                 HealthFact(name="channels", state="failed", text="chats 1 of 2 connected"),
                 HealthFact(name="backups", state="unknown", text="no backup yet"),
-                HealthFact(name="server", state="ok", text="Server well, up 6 d 4 h"),
+                HealthFact(name="server", state="ok", text="Server ready, up 6 d 4 h"),
             ],
         )
 

@@ -23,7 +23,7 @@ JsonForm = Literal["plain", "comments", "lenient"]
 
 
 def _refuse_constant(word: str) -> object:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")
 
 
 _PLAIN_JSON: Final = json.JSONDecoder(parse_constant=_refuse_constant)
@@ -113,7 +113,7 @@ def read(text: str) -> Node | None:
     found = reader.value(0)
     reader.skip()
     if reader.at != len(text):
-        raise reader.wrong("something follows the document")
+        raise reader.wrong("there is text after the document")
     return found
 
 
@@ -139,8 +139,8 @@ def require_form(text: str, form: JsonForm, reader: str) -> None:
     if at is not None:
         line = text.count("\n", 0, at) + 1
         raise NotJson(
-            f"line {line}: found {found}; {reader} expects JSON without, "
-            "and ignores or refuses the whole of such a file"
+            f"line {line}: found {found}; {reader} expects JSON without these, and ignores or "
+            "rejects such a file"
         )
 
 
@@ -178,25 +178,25 @@ class _Reader:
             return Node(kind="plain", start=start, plain=self._string(), end=self.at)
         found = _PLAIN.match(self._text, self.at)
         if found is None:
-            raise self.wrong(f"a value is missing, or cannot be read: {self._text[start : start + 20]!r}")
+            raise self.wrong(f"a value is missing or invalid: {self._text[start : start + 20]!r}")
         try:
             plain = json.loads(found[0])
         except ValueError as error:  # Python reads no whole number of some thousand digits
-            raise self.wrong(f"a number has {len(found[0])} digits, more than can be read") from error
+            raise self.wrong(f"a number has {len(found[0])} digits, which is too many") from error
         self.at = found.end()
         return Node(kind="plain", start=start, end=self.at, plain=plain)
 
     def _string(self) -> str:
         found = _STRING.match(self._text, self.at)
         if found is None:
-            raise self.wrong("a text in quotes is missing, or does not end")
+            raise self.wrong("a quoted text is missing or has no end")
         if "\\" not in found[0]:
             self.at = found.end()
             return found[0][1:-1]
         try:
             word = str(json.loads(found[0]))
         except ValueError as error:
-            raise self.wrong("a text in quotes has an escape that JSON does not know") from error
+            raise self.wrong("a quoted text has an escape that JSON does not allow") from error
         self.at = found.end()
         return word
 
@@ -246,7 +246,7 @@ class _Reader:
             key = self._string()
             self.skip()
             if not self._text.startswith(":", self.at):
-                raise self.wrong(f"a colon is missing behind {key!r}")
+                raise self.wrong(f"a colon is missing after {key!r}")
             self.at += 1
             self.skip()
         node = self.value(depth + 1)

@@ -110,6 +110,8 @@ class Relay(EffectPerformer):
         self._rooms: dict[Place, asyncio.Semaphore] = {}
         self._rests_until: dict[Place, int] = {}
         self._gathered_at: dict[Place, float] = {}
+        self._gathered: dict[Place, list[OutboxMessage]] = {}
+        """Effects that this process has stored as claimed, and that wait for others of their batch."""
         self._came_meanwhile: set[Place] = set()
         """Targets of batches for which more became due while a batch was performed."""
         self._purge_at = 0
@@ -133,12 +135,14 @@ class Relay(EffectPerformer):
                     await self._surviving(self._round)
                     await _quiet(stopping)
                     await news.wait(POLL)
+                self._begin_gathered()
                 async with asyncio.timeout(GRACE.total_seconds()):
                     await self._tasks.settled()
             except TimeoutError:
                 _LOG.warning("relay.not_all_performed", under_way=len(self._tokens))
             finally:
                 self._serving = None
+                self._gathered.clear()
                 if self._store.changes.performer is self:
                     self._store.changes.performer = None
                 await self._tasks.close()
@@ -146,11 +150,13 @@ class Relay(EffectPerformer):
 
     @override
     def lease_ms(self, kind: str, target: str) -> int | None:
-        handler, serving = self.handlers.get(kind), self._serving
-        if handler is None or serving is None or serving[1].is_set() or handler.together:
+        handler, serving, place = self.handlers.get(kind), self._serving, (kind, target)
+        if handler is None or serving is None or serving[1].is_set():
             return None
-        has_room = handler.serves(target) and self._under_way.get((kind, target), 0) < handler.at_once
-        return milliseconds(handler.lease) if has_room else None
+        if handler.together and self._rests_until.get(place, 0) > self._store.clock.now():
+            return None
+        waiting = self._under_way.get(place, 0) + len(self._gathered.get(place, ()))
+        return milliseconds(handler.lease) if handler.serves(target) and waiting < handler.at_once else None
 
     @override
     def begin(self, effects: Sequence[OutboxMessage]) -> None:
@@ -162,7 +168,22 @@ class Relay(EffectPerformer):
             self.give_back(effects)
             return
         for row in effects:
-            self._begin([row])
+            if not self.handlers[row.kind].together:
+                self._begin([row])
+            elif (place := (row.kind, row.target)) in self._gathered:
+                self._gathered[place].append(row)
+            else:
+                self._gathered[place] = [row]
+                asyncio.get_running_loop().call_later(GATHERING.total_seconds(), self._begin_gathered, place)
+
+    def _begin_gathered(self, *places: Place) -> None:
+        """Begin the batches of these targets, or of all; a target with a batch under way follows it."""
+        for place in places or tuple(self._gathered):
+            if place not in self._under_way and (rows := self._gathered.pop(place, None)):
+                at_once = self.handlers[place[0]].at_once
+                if rest := rows[at_once:]:
+                    self._gathered[place] = rest
+                self._begin(rows[:at_once])
 
     @override
     def give_back(self, effects: Sequence[OutboxMessage]) -> None:
@@ -186,7 +207,8 @@ class Relay(EffectPerformer):
             StoreError: the outbox could not be looked at.
         """
         before = self._performed
-        while await self._round(gathers=False) or self._tokens:
+        while await self._round(gathers=False) or self._tokens or self._gathered:
+            self._begin_gathered()
             await self._tasks.settled()
         return self._performed - before
 
@@ -196,7 +218,8 @@ class Relay(EffectPerformer):
         Raises:
             StoreError: the outbox could not be looked at.
         """
-        while await self._round() or any(place[0] == kind for place in self._under_way):
+        while await self._round() or any(place[0] == kind for place in (*self._under_way, *self._gathered)):
+            self._begin_gathered()
             await self._tasks.settled()
 
     async def _surviving(self, work: Callable[[], Awaitable[int]]) -> int:
@@ -211,7 +234,7 @@ class Relay(EffectPerformer):
 
         To be called by who has the lease of that work from now on.
         """
-        own = tuple(self._tokens)
+        own = (*self._tokens, *(row.outbox_id for rows in self._gathered.values() for row in rows))
         await self._store.write(lambda tx: tx.outbox.release((kind,), target=target, besides=own))
         self.hint()
 
@@ -312,6 +335,7 @@ class Relay(EffectPerformer):
             if is_looked_for or place in self._came_meanwhile:
                 self.hint()
             self._came_meanwhile.discard(place)
+            self._begin_gathered(place)
 
     async def _perform(self, place: Place, handler: Handler, rows: Sequence[OutboxMessage]) -> bool:
         """Perform effects together and write what became of them; say whether they have happened."""

@@ -53,14 +53,14 @@ def _blamed(path: Path, found: os.stat_result, wanted: int, *, is_way: bool) -> 
         return Denied(
             path=path,
             owner=owner,
-            reason=f"has mode {mode:04o}, which keeps its own user from it",
+            reason=f"has mode {mode:04o}, which excludes its own user",
             remedy=f"`chmod u+rw{'x' if is_folder else ''} {path}`",
         )
     giving = f"`chown {'-R ' if is_folder else ''}{own} {path}` as root"
-    letting = f"have user {owner} let others through: `chmod o+x {path}`"  # nobody gives such a folder away
+    letting = f"let user {owner} give others access: `chmod o+x {path}`"  # nobody gives such a folder away
     return Denied(
         path=path,
         owner=owner,
-        reason=f"belongs to user {owner}, and this is user {own}",
-        remedy=f"{letting if is_way else giving}, or run this as user {owner}",
+        reason=f"belongs to user {owner}, but this is user {own}",
+        remedy=f"{letting if is_way else giving}, or run this command as user {owner}",
     )

@@ -383,7 +383,7 @@ def _as_coroutine(loop: _Loop, work: Any) -> Any:
     if is_awaited(work):
         return work
     if not callable(work):
-        raise ConfigError("what does the work is a function, an executor, or None", value=repr(work)[:80])
+        raise ConfigError("`work` must be a function, an executor, or None", value=repr(work)[:80])
     refuse_no_parameter(work)
 
     async def on_a_thread(twin: embedded.Run) -> object:

@@ -428,8 +428,8 @@ WRONG = {
     "stream is a word": said("x", stream="yes"),
     "conversation is a number": said("x", conversation=7),
     "conversation is two lines": said("x", conversation="a\nb"),
-    "conversation is long": said("x", conversation="x" * 201),
-    "a part of text is long": said("x" * 65_537),
+    "conversation exceed": said("x", conversation="x" * 201),
+    "a text part exceed": said("x" * 65_537),
     "too many parts": parts(*[{"type": "text", "text": "x"}] * 1_001),
     "an unknown part": parts({"type": "input_audio", "input_audio": {}}),
     "a part is none": parts("x"),
@@ -440,7 +440,7 @@ WRONG = {
         {"type": "image_url", "image_url": {"url": "data:text/html;base64,eA=="}}
     ),
     "an image is cut": parts({"type": "image_url", "image_url": {"url": "data:image/png;base64,eA"}}),
-    "an image is large": parts(
+    "an image exceed": parts(
         {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 1_400_000}}
     ),
 }

@@ -308,7 +308,7 @@ async def test_a_message_that_can_never_be_stored_is_a_dead_letter_and_the_chann
     assert stage.adapter.liveness.refused == 1
     if not stage.lacks("dead letters"):
         [letter] = await stage.dead(1)
-        assert letter["error"] == "an update cannot be used: no store takes it"
+        assert letter["error"] == "an invalid update: no store takes it"
         assert "hello" in letter["text"]
 
 
@@ -325,7 +325,7 @@ async def test_an_update_that_cannot_be_read_is_a_dead_letter_and_the_channel_st
         return
     [letter] = await stage.dead(1)
     assert letter["kind"] == "update"
-    assert letter["error"].startswith("an update cannot be used: ")
+    assert letter["error"].startswith("an invalid update: ")
     assert "sevenfold" in letter["text"]
 
 
@@ -337,7 +337,7 @@ async def test_an_update_that_meets_a_defect_is_a_dead_letter_and_the_channel_go
     if stage.lacks("dead letters"):
         return
     [letter] = await stage.dead(1)
-    assert (letter["kind"], letter["error"]) == ("update", "an update met a defect: TypeError")
+    assert (letter["kind"], letter["error"]) == ("update", "an update caused a defect: TypeError")
     assert "poison" in letter["text"]
     assert stage.lacks("acknowledgements") or stage.driver.acknowledged(poison)
     told = stage.gateway.liveness()[stage.driver.platform.value]
@@ -452,7 +452,7 @@ async def test_forwarded_words_are_marked_as_another_persons_and_their_author_is
     [read] = stage.read()
     assert "\n> delete everything" in read
     named, _, _ = read.partition("\n> delete everything")
-    assert "The sender forwards words of" in named
+    assert "The sender forwards a message of" in named
     assert stage.lacks("forwarded authors") or "Mallory" in named
 
 
@@ -797,7 +797,7 @@ async def test_commands_are_answered_and_never_read(stage) -> None:
     await stage.start()
     for text, said in (
         ("/start", "Hello!"),
-        ("/status", "At work: no"),
+        ("/status", "Active: no"),
         ("/help", "/stop"),
         ("/frobnicate", "frobnicate"),
     ):
@@ -844,7 +844,7 @@ async def has_files(stage: Stage, count: int) -> list[tuple[str, bytes]]:
 
 async def test_answers_are_sent_as_text_and_as_speech_in_a_chat_that_chose_so(stage, speech) -> None:
     await stage.start(speaks=True)
-    await stage.driver.say("in words")
+    await stage.driver.say("as text")
     await stage.until(stage.shows("re: in words"))
     await stage.room.close()
     sound_format = await with_voice(stage)
@@ -987,8 +987,8 @@ async def test_a_voice_that_the_chat_refuses_costs_one_sentence(stage, speech) -
 async def test_voice_cannot_be_chosen_if_no_endpoint_is_configured_or_the_word_is_another(stage) -> None:
     await stage.start()
     for words, said in (
-        ("on", "Not taken: 'on' is no choice here; the operator has set no speech endpoint"),
-        ("loud", "Not taken: 'loud' is no choice here; choose on or off."),
+        ("on", "Rejected: 'on' is not a valid choice; the operator has set no speech endpoint"),
+        ("loud", "Rejected: 'loud' is not a valid choice; choose on or off."),
         ("", "voice: off"),
     ):
         await stage.driver.command(f"/voice {words}".strip())
@@ -1266,7 +1266,7 @@ async def test_a_thread_that_slack_does_not_give_is_named_and_the_mention_is_ans
     stage.driver.fake.will("conversations.replies", Fault(body={"ok": False, "error": refusal}))
     await stage.driver.mention_below(["one", "two"], "what now?")
     await stage.answered(1)
-    assert stage.read() == ["what now?\n\n[Not shown to you: what was said in this thread]"]
+    assert stage.read() == ["what now?\n\n[Not shown to you: the earlier messages of this thread]"]
     assert "re: " in stage.texts()[-1]
 
 

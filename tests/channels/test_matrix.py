@@ -475,7 +475,7 @@ async def test_a_spoilt_file_is_told_and_nothing_is_skipped(fake, clock, tmp_pat
     adapter = made(fake, clock, extra={"sync_file": str(file)})
     with pytest.raises(ConfigError) as caught:
         await adapter.connect()
-    assert "take it away" in caught.value.remedy
+    assert "remove the file" in caught.value.remedy
     assert fake.requests("/sync") == []
 
 

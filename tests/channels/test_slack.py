@@ -200,7 +200,7 @@ async def test_a_bot_without_the_scope_for_reactions_marks_nothing(fake, clock) 
         ("auth.test", {"ok": False, "error": "invalid_auth"}, ConfigError, "bot token"),
         ("auth.test", {"ok": False, "error": "account_inactive"}, ConfigError, "bot token"),
         ("auth.test", {"ok": False, "error": "internal_error"}, ServerUnavailable, "internal_error"),
-        ("auth.test", {"ok": True, "user_id": ""}, ServerUnavailable, "who the bot is"),
+        ("auth.test", {"ok": True, "user_id": ""}, ServerUnavailable, "identify the bot"),
         ("apps.connections.open", {"ok": False, "error": "invalid_auth"}, ConfigError, "app token"),
         (
             "apps.connections.open",
@@ -212,7 +212,7 @@ async def test_a_bot_without_the_scope_for_reactions_marks_nothing(fake, clock) 
             "apps.connections.open",
             {"ok": True, "url": "wss://evil.example/"},
             ServerUnavailable,
-            "not its own",
+            "outside Slack",
         ),
         ("apps.connections.open", b"<html>", ServerUnavailable, "answer_lost"),
     ],
@@ -639,7 +639,7 @@ async def test_a_file_in_an_unknown_form_is_named_and_the_words_are_read(adapter
     odd: tuple[Any, ...] = ("all", [7], [{"mode": "tombstone"}], [{"url_private": ["x"]}])
     got = await received(fake, gateway, *(message("look", files=files) for files in odd))
     told = [(one.text, one.media, one.unread) for one in got]
-    assert told == [("look", (), ("a file that Slack does not give",))] * len(odd)
+    assert told == [("look", (), ("a file that Slack does not provide",))] * len(odd)
 
 
 def change(text: str, before: str = "old", **words: Any) -> dict[str, Any]:

@@ -182,7 +182,7 @@ async def test_a_proxy_that_the_environment_names_is_not_given_the_token(
 
 async def test_what_is_no_bot_api_is_named(fake, clock) -> None:
     fake.faults["getMe"].append(Raw(200, b'{"ok": true, "result": {"id": "x"}}'))
-    with pytest.raises(ConfigError, match="no Bot API"):
+    with pytest.raises(ConfigError, match="not a Bot API"):
         await made(fake, clock).connect()
 
 
@@ -234,12 +234,12 @@ async def test_disconnecting_while_a_message_is_being_kept_ends_within_a_bound_a
 
 async def test_the_menu_of_the_bot_shows_the_commands(fake, kept, clock) -> None:
     adapter = made(fake, clock)
-    adapter.commands = [("start", "say hello"), ("help", "list the commands")]
+    adapter.commands = [("start", "show a greeting"), ("help", "list the commands")]
     async with connected(adapter, kept):
         await eventually(lambda: fake.sent("setMyCommands"))
     [told] = fake.sent("setMyCommands")
     assert told["commands"] == [
-        {"command": "start", "description": "say hello"},
+        {"command": "start", "description": "show a greeting"},
         {"command": "help", "description": "list the commands"},
     ]
 
@@ -269,7 +269,7 @@ async def test_a_field_of_another_type_makes_the_update_a_dead_letter(fake, kept
     await eventually(lambda: fake.acknowledged == [*range(len(ODD) + 1)])
     assert kept.texts == [f"message {len(ODD)}"]
     assert [json.loads(raw)["update_id"] for _, _, raw, _ in dead] == [*range(len(ODD))]
-    assert all(why.startswith("an update cannot be used: ") for *_, why in dead)
+    assert all(why.startswith("an invalid update: ") for *_, why in dead)
 
 
 async def test_malformed_updates_are_counted_passed_over_and_never_shown(fake, kept, adapter, caplog) -> None:
@@ -384,7 +384,7 @@ async def test_another_that_polls_for_a_moment_is_told_of_and_waited_out(fake, k
         fake.feed(update(1))
         await task
     assert adapter.liveness.error_code == "conflict"
-    assert "stop the other program" in (adapter.liveness.error or "")
+    assert "stop that program" in (adapter.liveness.error or "")
     assert adapter.liveness.since == clock.now()
     assert kept.inbound == []
     await pause_over(clock)
@@ -922,7 +922,7 @@ async def test_a_file_that_cannot_be_had_is_told_and_no_other_host_is_asked(fake
     for ref, why in (
         ("moved", "answered with 302"),
         ("gone", "answered with 404"),
-        ("never", "Telegram refused a call: .*invalid file_id"),
+        ("never", "Telegram rejected a call: .*invalid file_id"),
     ):
         with pytest.raises(ServerUnavailable, match=why):
             await fetched(adapter, of(ref), max_bytes=10)

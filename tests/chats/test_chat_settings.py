@@ -44,7 +44,7 @@ async def test_a_model_that_is_not_offered_is_refused(room) -> None:
     config = replace(CONFIG, models={None: ("small", "a" * 80)})
     gateway, channel = await room.open(agent, config=config)
     assert await said(room, gateway, channel, "/model huge") == (
-        f"The model 'huge' is not offered here. The operator offers these: small, {'a' * 80}."
+        f"The model 'huge' is not offered here. Offered models: small, {'a' * 80}."
     )
     assert await said(room, gateway, channel, "/model SMALL") == "model: small"
     await said(room, gateway, channel, "one")
@@ -140,7 +140,7 @@ async def test_what_cannot_be_is_refused_in_one_sentence(room) -> None:
     before = await said(room, gateway, channel, "/set")
     for words in WRONG:
         answer = await said(room, gateway, channel, f"/set {words}")
-        assert answer.startswith(("Not taken: ", "There is no setting ")), words
+        assert answer.startswith(("Rejected: ", "There is no setting ")), words
         assert "\n" not in answer
         assert "`postroom" not in answer
     assert await said(room, gateway, channel, "/set") == before
@@ -159,4 +159,4 @@ async def test_what_concerns_others_is_for_operators_and_no_model_is_chosen_for_
     quiet = "/set quiet 22:00-07:00 UTC"
     assert await said(room, gateway, channel, quiet, user="u2", **group) == wording.NOT_ALLOWED
     assert await said(room, gateway, channel, quiet, **group) == "quiet: 22:00-07:00 UTC"
-    assert "is no model of the gateway" in await said(room, gateway, channel, "/set model large")
+    assert "is not a model of the gateway" in await said(room, gateway, channel, "/set model large")

@@ -42,7 +42,7 @@ async def test_an_unknown_command_is_named_and_never_read(room) -> None:
     agent, gateway, channel = await room.with_agent()
     await channel.say("/frobnicate now")
     assert await said(room, gateway, channel, 1) == [
-        "There is no command /frobnicate. /help lists those there are."
+        "There is no command /frobnicate. /help lists the commands."
     ]
     await channel.say("/etc/passwd is a path")
     await all_answered(room, gateway, 2)
@@ -52,7 +52,7 @@ async def test_an_unknown_command_is_named_and_never_read(room) -> None:
 async def test_who_may_not_use_a_command_is_told_so(room) -> None:
     gateway, channel = await room.open(Agent())
     await channel.say("/sethome", user="u2")
-    assert await said(room, gateway, channel, 1) == ["You may not do that here."]
+    assert await said(room, gateway, channel, 1) == ["You are not allowed to do that here."]
 
 
 async def test_a_viewer_looks_and_is_told_that_writing_is_not_for_viewers(room) -> None:
@@ -66,7 +66,7 @@ async def test_a_viewer_looks_and_is_told_that_writing_is_not_for_viewers(room) 
     await all_answered(room, gateway, 3)
     await settled(lambda: len(channel.said) == 3, room.hurry(gateway))
     shown = channel.texts()
-    assert any("At work: no" in text for text in shown)
+    assert any("Active: no" in text for text in shown)
     assert wording.NOT_ALLOWED in shown
     assert wording.ONLY_LOOKS in shown
     assert agent.read == []
@@ -135,13 +135,13 @@ async def test_status_says_what_is_at_work_and_what_waits(room) -> None:
     agent, gateway, channel = await room.with_agent(held=True)
     await channel.say("/status")
     [idle] = await said(room, gateway, channel, 1)
-    assert "At work: no\nWaiting: 0\nWhile busy: queue" in idle
+    assert "Active: no\nWaiting: 0\nWhile busy: queue" in idle
     for word in ("one", "two"):
         await channel.say(word)
     await settled(agent.began(1), lambda: not gateway.intake.tasks)
     await channel.say("/status")
     await settled(
-        lambda: any("At work: yes\nWaiting: 1" in text for text in channel.texts()), room.hurry(gateway)
+        lambda: any("Active: yes\nWaiting: 1" in text for text in channel.texts()), room.hurry(gateway)
     )
 
 
@@ -258,7 +258,7 @@ async def test_search_finds_what_was_said_in_any_of_the_conversations(room) -> N
         room.hurry(gateway),
     )
     await channel.say("/search nowhere")
-    await settled(lambda: channel.texts()[-1] == "Nothing was found.", room.hurry(gateway))
+    await settled(lambda: channel.texts()[-1] == "No matches.", room.hurry(gateway))
 
 
 @both_engines
@@ -349,7 +349,7 @@ async def test_undo_hides_the_last_exchange_and_retry_asks_again(room) -> None:
 async def test_undo_and_retry_say_that_the_agent_is_at_work_and_what_to_do(room) -> None:
     agent, gateway, channel = await room.with_agent(held=True)
     await at_work(agent, channel, "one")
-    told = "Not done: the agent is at work. Send this command again after its answer, or send /stop first."
+    told = "Not done: the agent is busy. Send this command again after its answer, or send /stop first."
     for number, command in enumerate(("/undo", "/retry"), 1):
         await channel.say(command)
         await settled(lambda number=number: channel.texts() == [told] * number, room.hurry(gateway))
@@ -387,7 +387,7 @@ async def test_a_way_that_was_chosen_for_the_session_holds(room) -> None:
     await said(room, gateway, channel, 1)
     await at_work(agent, channel, "one")
     await channel.say("two")
-    await settled(lambda: any(text.startswith("Not taken") for text in channel.texts()), room.hurry(gateway))
+    await settled(lambda: any(text.startswith("Rejected") for text in channel.texts()), room.hurry(gateway))
     await channel.say("/queue three")
     await settled(lambda: not gateway.intake.tasks)
     agent.free.set()
@@ -436,9 +436,9 @@ async def test_a_question_is_answered_by_a_button_once_and_its_card_shows_that(r
     assert card.metadata["read"] == [event.message_id]
     assert (await room.statuses())[InboundStatus.HANDED_OVER] == 1
     assert "delete" in card.text
-    assert await channel.press(yes.value, user="u2") == "You may not do that here."
+    assert await channel.press(yes.value, user="u2") == "You are not allowed to do that here."
     assert await channel.press(yes.value) == "Approved by U1."
-    assert "answered already" in await channel.press(no.value)
+    assert "already answered" in await channel.press(no.value)
     await settled(lambda: "approved: True" in channel.texts(), room.hurry(gateway))
     await settled(
         lambda: card.text.endswith("Approved by U1.") and not card.card.buttons, room.hurry(gateway)
@@ -453,7 +453,7 @@ async def test_status_knows_the_run_of_another_agent_of_the_chat(room) -> None:
     agent, gateway, channel = await room.with_agent(held=True, config=WITH_BO)
     await at_work(agent, channel, "@bo go")
     await channel.say("/status")
-    busy = "At work: yes, another agent of this chat\nWaiting: 0"
+    busy = "Active: yes, another agent of this chat\nWaiting: 0"
     await settled(lambda: any(busy in one for one in channel.texts()), room.hurry(gateway))
     agent.free.set()
     await all_answered(room, gateway, 2)
@@ -468,9 +468,9 @@ async def test_status_and_approve_know_the_question_of_another_agent_of_the_chat
     [card] = [one for one in channel.said if one.card]
     number = card.card.buttons[0].value.removeprefix("approve ")
     await channel.say("/status")
-    waits = "At work: no, a question waits for an answer"
+    waits = "Active: no, a question waits for an answer"
     await settled(
-        lambda: any(waits in one and f"Asks ({number}): " in one for one in channel.texts()),
+        lambda: any(waits in one and f"Question ({number}): " in one for one in channel.texts()),
         room.hurry(gateway),
     )
     await channel.say("/approve Blue")
@@ -526,7 +526,7 @@ async def test_a_command_in_one_session_does_nothing_to_another(room) -> None:
     await channel.say("one", chat="a")
     await settled(agent.began(1))
     await channel.say("/stop", chat="b")
-    await settled(lambda: channel.texts("b") == ["Nothing is at work here."], room.hurry(gateway))
+    await settled(lambda: channel.texts("b") == ["There is no active run here."], room.hurry(gateway))
     agent.free.set()
     await all_answered(room, gateway, 2)
     assert channel.texts("a") == ["re: one"]

@@ -16,7 +16,7 @@ async def test_a_message_without_content_is_refused_in_a_sentence_and_no_agent_i
     await channel.say("")
     await settled(lambda: channel.texts() == [wording.NOTHING_TO_READ])
     await channel.say("", unread=("a story",))
-    await settled(lambda: channel.texts()[1:] == ["I cannot read a story: say it in words."])
+    await settled(lambda: channel.texts()[1:] == ["I cannot read a story: please write it as text."])
     assert agent.read == []
     async with asyncio.timeout(60):
         while await room.statuses() != {InboundStatus.REJECTED: 2}:

@@ -74,15 +74,15 @@ async def test_a_search_reads_2000_messages_and_goes_on_from_there(room, read) -
     await long_chat(room, gateway, channel, agent, messages=5_000, runs=0)
     read.clear()
     said = await told(gateway, channel, "/search nowhere")
-    assert said == f"I looked at {SEARCHED} messages. For older ones: /search @0:3003 nowhere"
+    assert said == f"Searched {SEARCHED} messages. For older messages: /search @0:3003 nowhere"
     assert read["message"] == SEARCHED
     found = await told(gateway, channel, "/search @0:3003 word 1990")
     assert found.splitlines()[0] == "untitled: word 1990"
-    assert await told(gateway, channel, "/search @0:1003 nowhere") == "Nothing was found."
+    assert await told(gateway, channel, "/search @0:1003 nowhere") == "No matches."
     assert await told(gateway, channel, "/search newest") == "\n".join(
-        [f"I looked at {SEARCHED} messages. For older ones: /search @0:3003 newest"]
+        [f"Searched {SEARCHED} messages. For older messages: /search @0:3003 newest"]
     )
-    assert await told(gateway, channel, "/search @7:1 newest") == "Nothing was found."
+    assert await told(gateway, channel, "/search @7:1 newest") == "No matches."
 
 
 @both_engines
@@ -100,7 +100,7 @@ async def test_a_command_reads_no_more_in_a_conversation_of_twice_the_length(roo
         if command == "/usage":
             assert said.startswith("The newest 200 runs: ")
         if command == "/undo":
-            assert said == "The last exchange is forgotten."
+            assert said == "Removed the last exchange."
         if command == "/retry":
             assert said is None
         if command == "/retry" or len(counts) == 2:
@@ -123,10 +123,10 @@ async def test_what_is_forgotten_is_kept_apart_from_the_session_and_has_an_end(r
     for number in range(1, 4):
         await channel.say(f"number {number}")
         await all_answered(room, gateway, number)
-    assert await told(gateway, channel, "/undo") == "The last exchange is forgotten."
+    assert await told(gateway, channel, "/undo") == "Removed the last exchange."
     [key] = {gateway.runner.config.session_key(channel.message("x").source)}
     size = len(str((await room.stores.sessions.load(key)).settings))
-    assert await told(gateway, channel, "/undo") == "The last exchange is forgotten."
+    assert await told(gateway, channel, "/undo") == "Removed the last exchange."
     assert len(str((await room.stores.sessions.load(key)).settings)) == size
     before = await gateway.runner.services.sessions.hidden(agent.activations[-1].thread_id)
     assert await told(gateway, channel, "/undo") == wording.too_much_forgotten(200)

@@ -47,7 +47,7 @@ async def test_a_failed_run_of_a_chat_is_tried_again_and_the_chat_has_its_answer
     assert again.parent_run_id == work.run_id
     await settled(lambda: "re: count the bees" in channel.texts(), room.hurry(gateway))
     assert await operator.dead() == []
-    with pytest.raises(IllegalTransition, match="is no dead letter"):
+    with pytest.raises(IllegalTransition, match="is not a dead letter"):
         await operator.replay(work.run_id)
 
 
@@ -59,6 +59,6 @@ async def test_a_failed_run_of_a_chat_is_discarded_once_and_keeps_its_error(room
     assert (work.state, work.can_replay, "the key is not known" in work.why) == ("failed", False, True)
     assert await operator.dead() == []
     for act in (operator.discard, operator.replay):
-        with pytest.raises(IllegalTransition, match="is no dead letter"):
+        with pytest.raises(IllegalTransition, match="is not a dead letter"):
             await act(work.run_id)
     assert channel.texts() == said

@@ -73,10 +73,10 @@ async def test_a_file_over_the_limit_keeps_its_caption_and_its_sender_is_told(ro
     await all_answered(room, gateway, 2)
     assert agent.read == [["the caption"], ["no size said"]]
     assert [file.missing for [file] in agent.got] == [
-        "it has 51 bytes, 50 are the most",
-        "it has 72 bytes, 50 are the most",
+        "it has 51 bytes; the limit is 50",
+        "it has 72 bytes; the limit is 50",
     ]
-    told = "I could not take a.png: it has "
+    told = "I could not receive a.png: it has "
     await settled(lambda: sum(text.startswith(told) for text in channel.texts()) == 2, room.hurry(gateway))
     assert await room.statuses() == {InboundStatus.DONE: 2}
 
@@ -88,14 +88,14 @@ async def test_a_file_that_cannot_be_had_loses_no_message(room) -> None:
         "a.txt": (b"", "it is empty"),
         "b.png": (TooLarge("larger than the platform gives"), "larger than the platform gives"),
         "c.png": (InvalidArgument("not with us"), "not with us"),
-        "d.png": (RuntimeError("broken"), "it could not be fetched: RuntimeError"),
+        "d.png": (RuntimeError("broken"), "it could not be downloaded: RuntimeError"),
     }
     for number, (name, (failure, why)) in enumerate(failures.items(), 1):
         channel.kept_files[name] = failure
         await channel.say("look", files=[name])
         await all_answered(room, gateway, number)
         assert agent.got[-1][0].missing == why
-        told = f"I could not take {name}: {why}"
+        told = f"I could not receive {name}: {why}"
         await settled(
             lambda told=told: any(one.startswith(told) for one in channel.texts()), room.hurry(gateway)
         )
@@ -123,7 +123,7 @@ async def test_a_file_that_never_can_be_had_is_given_up_after_some_tries(room) -
     await tried(room, agent, 3)
     await all_answered(room, gateway, 1)
     assert len(agent.read) == 3
-    assert agent.got[-1][0].missing == "it could not be fetched: there is no such file"
+    assert agent.got[-1][0].missing == "it could not be downloaded: there is no such file"
 
 
 async def test_while_its_channel_is_not_connected_a_file_uses_up_no_tries(room) -> None:
@@ -167,7 +167,7 @@ async def test_a_channel_that_does_not_come_back_costs_a_message_its_file_and_no
     channel.liveness.state = AdapterState.CONNECTED
     await all_answered(room, gateway, 1)
     assert "read" in channel.texts()
-    assert agent.got[-1][0].missing == "it could not be fetched: there is no such file"
+    assert agent.got[-1][0].missing == "it could not be downloaded: there is no such file"
 
 
 HOSTILE = [
@@ -214,14 +214,14 @@ async def test_a_kind_of_files_may_be_refused_whatever_its_sender_says_it_is(roo
     await channel.say("look", files=["a.png", "b.png"])
     await all_answered(room, gateway, 1)
     [[refused, taken]] = agent.got
-    assert (refused.missing, taken.missing) == ("files of its kind are not taken", None)
+    assert (refused.missing, taken.missing) == ("files of this kind are not accepted", None)
 
 
 @pytest.mark.parametrize(
     ("command", "missing"),
     [
         (("grep", "-qv", "EVIL"), None),
-        (("grep", "-q", "EVIL"), "the scanner refused it"),
+        (("grep", "-q", "EVIL"), "the scanner rejected it"),
         (("/nowhere/scanner",), "it could not be scanned"),
     ],
 )
@@ -258,8 +258,8 @@ async def test_a_scanner_is_given_what_a_run_leaves_and_the_chat_is_told_what_it
     await channel.say("send")
     await all_answered(room, gateway, 1)
     assert [content for _, content in channel.sent_files] == [b"harmless"]
-    assert told == ["worse.txt cannot be sent: the scanner refused it"]
-    refusals = [wording.file_not_sent(one, "the scanner refused it") for one in ("bad.txt", "worse.txt")]
+    assert told == ["worse.txt cannot be sent: the scanner rejected it"]
+    refusals = [wording.file_not_sent(one, "the scanner rejected it") for one in ("bad.txt", "worse.txt")]
     assert channel.texts() == ["here they are", *refusals]
 
 
@@ -414,6 +414,6 @@ async def test_speech_is_written_down_and_a_failing_endpoint_is_contained(room) 
     [[first], [second]] = agent.got
     assert (first.transcript, first.media_type) == ("good morning", "audio/ogg")
     assert second.transcript is None
-    assert second.missing == "what is said in it could not be written down: the endpoint is down"
+    assert second.missing == "it could not be transcribed: the endpoint is down"
     assert second.sha256 is not None
-    await settled(lambda: any("could not be written down" in text for text in channel.texts()))
+    await settled(lambda: any("could not be transcribed" in text for text in channel.texts()))

@@ -122,7 +122,7 @@ async def test_a_picture_that_the_model_refuses_takes_no_other_with_it(room) -> 
     assert kinds == [["image"], [], ["image"]]
     await settled(lambda: len(channel.texts()) == 4, room.hurry(gateway))
     [told] = [text for text in channel.texts() if text != "seen"]
-    assert told == "The agent cannot read huge.png: the model refuses it: the picture has too many pixels."
+    assert told == "The agent cannot read huge.png: the model rejects it: the picture has too many pixels."
 
 
 async def test_a_transcription_that_never_ends_is_given_up(room, monkeypatch) -> None:

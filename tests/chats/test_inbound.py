@@ -157,7 +157,7 @@ async def test_a_full_queue_refuses_and_says_so(room) -> None:
     agent.free.set()
     await all_answered(room, gateway, 5)
     assert agent.read == [["w0"], ["w1"], ["w2"]]
-    refusal = "Not taken: 2 messages wait here already. Send it again later."
+    refusal = "Rejected: 2 messages are already waiting here. Send it again later."
     assert channel.texts().count(refusal) == 2
 
 

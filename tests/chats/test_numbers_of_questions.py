@@ -27,4 +27,4 @@ async def test_a_number_that_two_open_questions_share_answers_neither() -> None:
     source = SessionSource(platform=Platform.TELEGRAM, chat_id="c1", user_id="u1")
     decided = await questions.decide(["t"], source, "abc123", approved=True)
     assert decided.question is None
-    assert decided.note == "Several open questions have the number abc123: answer them on their pages."
+    assert decided.note == "Several open questions have the number abc123: answer them on the pages."

@@ -41,7 +41,7 @@ async def until_listed(service):
 async def test_a_poisoned_update_is_listed_whole_without_its_secrets_and_others_are_answered(room) -> None:
     gateway, channel, _, [letter] = await poisoned(room)
     degraded_at = room.clock.now()
-    assert (letter["kind"], letter["error"]) == ("update", "an update met a defect: TypeError")
+    assert (letter["kind"], letter["error"]) == ("update", "an update caused a defect: TypeError")
     assert '"text": "poison (hidden token)"' in letter["text"]
     assert "a-secret" not in letter["text"]
     await channel.say("hello")
@@ -64,12 +64,12 @@ async def test_an_unreadable_update_is_one_dead_letter_however_often_it_comes(ro
     told = b'{"token": "a-secret", "text": "half a mess'
 
     async def read():
-        raise InvalidArgument("no JSON")
+        raise InvalidArgument("not valid JSON")
 
     for _ in range(2):
         await channel.take_in(told, read)
     [letter] = await until_listed(UndeliveredService(room.runs, [channel]))
-    assert letter["error"] == "an update cannot be used: no JSON"
+    assert letter["error"] == "an invalid update: no JSON"
     assert (channel.liveness.dead_updates, channel.liveness.refused) == (0, 2)
     assert "half a mess" in letter["text"]
     assert "a-secret" not in letter["text"]

@@ -148,9 +148,9 @@ async def test_a_time_without_a_zone_is_in_the_zone_of_the_quiet_hours_of_the_ch
 
 
 NO_TIMES = (
-    ("day at 25:00 x", "25:00 is no time of day: write 9:00, 18:30 or 6pm."),
-    ("day at 9 x", "9 is no time of day: write 9:00, 18:30 or 6pm."),
-    ("day at 13pm x", "13pm is no time of day: write 9:00, 18:30 or 6pm."),
+    ("day at 25:00 x", "25:00 is not a time of day: write 9:00, 18:30 or 6pm."),
+    ("day at 9 x", "9 is not a time of day: write 9:00, 18:30 or 6pm."),
+    ("day at 13pm x", "13pm is not a time of day: write 9:00, 18:30 or 6pm."),
     ("someday at 9:00 x", wording.no_day("someday")),
     ("mon,monkey at 9:00 x", wording.no_day("monkey")),
     (
@@ -218,4 +218,4 @@ async def test_no_more_than_so_many_stand_in_one_session_and_others_have_their_o
     await all_answered(room, gateway, MOST_SCHEDULES + 2)
     refused = wording.too_many_schedules(MOST_SCHEDULES)
     await settled(lambda: channel.texts().count(refused) == 1, room.hurry(gateway))
-    await settled(lambda: channel.texts("b") == ["Nothing is kept for later."], room.hurry(gateway))
+    await settled(lambda: channel.texts("b") == ["No schedules or reminders."], room.hurry(gateway))

@@ -71,9 +71,9 @@ async def test_an_agent_is_chosen_for_a_chat_and_given_back(room) -> None:
         await all_answered(room, gateway, number)
     assert read_by(agent) == [("Bo@harbour", "hello"), (None, "bye")]
     said = channel.texts()
-    assert "default answers in this chat. Choose another with /agent: Bo, Cy." in said
+    assert "default answers in this chat. Choose another agent with /agent: Bo, Cy." in said
     assert "No agent is called 'eve' here. Choose one of these: Bo, Cy, default." in said
-    assert "Bo answers in this chat from now on. /agent default undoes this." in said
+    assert "Bo now answers in this chat. /agent default undoes this." in said
     assert "No agent is called 'poet' here. Choose one of these: Bo, Cy, default." in said
     assert "re: hello" in said  # a direct message needs no name
 
@@ -86,7 +86,7 @@ async def test_agents_of_two_projects_with_one_name_are_told_apart(room) -> None
         await all_answered(room, gateway, number)
     said = channel.texts()
     assert "Several agents are called 'bo' here. Choose one of these: Bo@harbour, Bo@sea, default." in said
-    assert "Bo@sea answers in this chat from now on. /agent default undoes this." in said
+    assert "Bo@sea now answers in this chat. /agent default undoes this." in said
 
 
 async def test_what_comes_right_behind_a_choice_is_about_the_agent_that_was_chosen(room) -> None:
@@ -133,7 +133,7 @@ async def test_who_chose_an_agent_that_is_gone_is_told_once_and_answered_by_the_
     await channel.say("hello")
     await channel.say("again")
     await all_answered(room, gateway, 3)
-    gone = "Bo, which you chose, no longer answers in this chat. /agent lists the agents that do."
+    gone = "Bo, your chosen agent, no longer answers in this chat. /agent lists the available agents."
     await settled(lambda: gone in channel.texts(), room.hurry(gateway))
     assert channel.texts().count(gone) == 1
     assert read_by(agent) == [(None, "hello"), (None, "again")]

@@ -89,7 +89,7 @@ async def test_a_file_that_a_model_writes_comes_behind_its_answer(room) -> None:
         ("notes.md", "document", "text/markdown", "gr\u00fcn".encode()),
     ]
     assert channel.texts() == ["here they are"]
-    assert answers(model)[0] == 'The file "table.csv" (text/csv, 8 bytes) is sent behind your answer.'
+    assert answers(model)[0] == 'The file "table.csv" (text/csv, 8 bytes) will be sent after your answer.'
 
 
 async def test_a_process_that_dies_between_the_call_and_the_end_sends_the_file_once(room) -> None:
@@ -129,10 +129,10 @@ async def test_what_cannot_be_sent_is_refused_in_a_sentence_that_the_model_reads
     await channel.say("go")
     await all_answered(room, gateway, 1)
     told = answers(model)
-    assert all("the file has no name that can be kept; give one such as notes.txt" in one for one in told[:4])
+    assert all("the name of the file cannot be used; use a name such as notes.txt" in one for one in told[:4])
     assert "the file is empty" in told[4]
-    assert "it has 51 bytes, 50 are the most" in told[5]
-    refused = [one for one in told[7:] if "this run has sent 20 files, which are the most" in one]
+    assert "it has 51 bytes; the limit is 50" in told[5]
+    refused = [one for one in told[7:] if "this run has already sent 20 files, the maximum" in one]
     assert len(refused) == 3
     assert len(channel.sent_files) == 20
     assert (b"again" in [content for _, content in channel.sent_files]) == ("error" not in told[-2])

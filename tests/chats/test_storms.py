@@ -146,7 +146,7 @@ async def _all_closed(
 
 
 def _refusals(place: Place) -> list[str]:
-    return [text for text in place.shown() if text.startswith("Not taken")]
+    return [text for text in place.shown() if text.startswith("Rejected")]
 
 
 def _refuse_wrong(

@@ -79,7 +79,7 @@ async def test_what_is_said_is_mail_to_the_person_in_order_and_their_answer_come
     assert [one["body_md"] for one in inbox] == [f"number {number}" for number in range(5)]
     assert {one["subject"] for one in inbox} == {"U1 on telegram"}
     assert len({one["thread_id"] for one in inbox}) == 1
-    assert office.channel.texts() == ["Ana has your message, and answers here."]
+    assert office.channel.texts() == ["Ana has received your message, and answers here."]
     await office.answer(inbox[1]["id"], "Yes.\nAt ten.")
     await office.until(lambda: len(office.channel.texts()) == 2)
     assert office.channel.texts()[1] == "Ana: Yes.\nAt ten."
@@ -168,7 +168,7 @@ async def test_a_group_is_told_who_speaks_and_files_stay_in_the_chat(room, prepa
     await office.channel.say("look", user="u2", files=["f"], **group)
     await all_answered(room, office.gateway, 2)
     bodies = sorted([one["body_md"] for one in await office.inbox()])  # each has a session of their own
-    assert bodies == ["[U1] hello", "[U2] look\n\n(1 file is in the chat, and not passed on.)"]
+    assert bodies == ["[U1] hello", "[U2] look\n\n(1 file is in the chat, and not included.)"]
     told = wording.files_not_passed_on("Ana")
     await office.until(lambda: told in office.channel.texts("-100"))
 
@@ -180,7 +180,7 @@ async def test_what_the_mail_room_refuses_is_told_and_the_next_message_passes(ro
     await all_answered(room, office.gateway, 2)
     await office.until(lambda: len(office.channel.texts()) == 2)
     assert await room.statuses() == {InboundStatus.REJECTED: 1, InboundStatus.DONE: 1}
-    assert any(one.startswith("Not passed on to Ana: ") for one in office.channel.texts())
+    assert any(one.startswith("Not sent to Ana: ") for one in office.channel.texts())
     assert [one["body_md"] for one in await office.inbox()] == ["short"]
 
 
@@ -194,7 +194,7 @@ async def test_a_person_who_was_removed_is_known_no_more(room, prepared_stores) 
     await office.channel.say("hello")
     await all_answered(room, office.gateway, 1)
     await office.until(lambda: office.channel.texts())
-    assert office.channel.texts() == ["Not passed on to Ana: nobody is known as human:Ana any more."]
+    assert office.channel.texts() == ["Not sent to Ana: nobody is known as human:Ana any more."]
 
 
 async def test_nobody_writes_to_themselves(room, prepared_stores) -> None:
@@ -203,7 +203,7 @@ async def test_nobody_writes_to_themselves(room, prepared_stores) -> None:
     await office.channel.say("hello me")
     await all_answered(room, office.gateway, 1)
     await office.until(lambda: office.channel.texts())
-    assert "is reached in this very chat" in office.channel.texts()[0]
+    assert "is reached in this same chat" in office.channel.texts()[0]
     assert await office.inbox() == []
 
 

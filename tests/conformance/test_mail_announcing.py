@@ -164,11 +164,14 @@ def test_what_a_run_makes_of_a_message_is_kept_by_recipient(box: Box, here: Offi
             box.put_message_run(stranger)
 
 
+@on_both
 def test_a_message_that_tells_the_end_of_a_run_is_known(box: Box, here: Office) -> None:
     told, written, _ = three(box, here)
     box.note_answer(told, "r1")
     box.note_answer(told, "r2")
     assert (box.answering_run(told), box.answering_run(written)) == ("r1", None)
+    assert box.answers_among("r1", [told, written]) == {told}
+    assert box.answers_among("r1", []) == box.answers_among("r2", [told]) == set()
     assert (box.tells_last(told), box.tells_last(written)) == (True, False)
     box.note_answer(written, "r1")
     assert (box.tells_last(told), box.tells_last(written)) == (False, True)

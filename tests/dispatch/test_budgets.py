@@ -220,7 +220,7 @@ async def test_a_no_holds_until_the_window_ends(room):
     await polled(mailbox)
     assert (executor.run_count, await asking(room)) == (2, [])
     for one in found[2:]:
-        assert "a person has said no" in (await mailbox.why_not(one.run_id)).text
+        assert "a person refused more" in (await mailbox.why_not(one.run_id)).text
     room.passes(hours=12)
     await polled(mailbox)
     assert executor.run_count == 4
@@ -395,10 +395,10 @@ async def test_a_month_begins_where_its_zone_says(room):
 
 def test_a_budget_that_cannot_be_is_refused():
     for given, words in (
-        ({}, "needs a limit"),
-        ({"runs": -1}, "runs of a budget must be a whole number from 0 up"),
-        ({"runs": 1, "zone": "Mars/Olympus"}, "time zone of a budget is not known"),
-        ({"runs": 1, "zone": "../x"}, "time zone of a budget is not known"),
+        ({}, "needs at least one limit"),
+        ({"runs": -1}, "`runs` of a budget must be an integer of at least 0"),
+        ({"runs": 1, "zone": "Mars/Olympus"}, "time zone of a budget is unknown"),
+        ({"runs": 1, "zone": "../x"}, "time zone of a budget is unknown"),
     ):
         with pytest.raises(errors.ConfigError, match=words):
             of_all(DAY, **given)

@@ -65,7 +65,7 @@ async def resting(mailbox, waiting):
         *(draft("resting") for _ in range(waiting)),
         draft("other"),
     ]
-    await mailbox.stores.store.write(lambda tx: [tx.outbox.put(one, now=1) for one in drafts] and None)
+    await mailbox.stores.store.write(lambda tx: tx.outbox.enqueue(drafts) and None)
 
 
 async def messages_wait(mailbox, waiting):

@@ -38,7 +38,7 @@ async def test_why_not_names_what_holds_a_dispatch_back_by_its_run_and_in_anothe
     for asked in (mailbox, room.mailbox(Counting(), consumer_id="elsewhere")):
         for name in ("dispatch_id", "run_id"):
             why = await asked.why_not(getattr(running, name))
-            assert (why.why, why.text) == (WhyNot.RUNNING, "it is executing at here")
+            assert (why.why, why.text) == (WhyNot.RUNNING, "here executes it")
             why = await asked.why_not(getattr(behind, name))
             assert (why.why, why.by_dispatch_id) == (WhyNot.THREAD_BUSY, running.dispatch_id)
             why = await asked.why_not(getattr(later, name))

@@ -425,8 +425,8 @@ async def test_a_run_counts_once_when_it_has_ended(room):
 def test_a_number_that_does_not_exist_is_not_read_as_zero(room):
     metrics = room.mailbox(Counting()).metrics
     for name, labels, said in (
-        ("nope", {}, "no number of a mailbox is called 'nope'"),
-        ("postroom_runs", {"outcome": "completed"}, "no number of a mailbox is called 'postroom_runs'"),
+        ("nope", {}, "a mailbox has no metric 'nope'"),
+        ("postroom_runs", {"outcome": "completed"}, "a mailbox has no metric 'postroom_runs'"),
         ("postroom_runs_total", {}, "postroom_runs_total has other labels"),
         ("postroom_runs_total", {"status": "x"}, "its labels: outcome"),
         ("postroom_active_runs", {"outcome": "x"}, "its labels: none"),

@@ -383,7 +383,7 @@ async def test_a_message_too_many_is_refused_and_those_that_wait_are_read(room):
     await mailbox.deliver("t", of("two", "three"), ALONE)
     with pytest.raises(errors.QueueFull) as refused:
         await mailbox.deliver("t", of("four"), ALONE)
-    assert refused.value.message == "2 messages wait on thread 't', the most that may"
+    assert refused.value.message == "thread 't' already has 2 waiting messages, the maximum"
     assert refused.value.details == {"max_pending": 2}
     await mailbox.deliver("t", of("two"), ALONE)  # known: the call may be repeated
     with pytest.raises(errors.QueueFull):

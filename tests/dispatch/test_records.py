@@ -669,14 +669,14 @@ def test_a_setting_below_what_it_may_be_or_of_another_type_is_refused_by_name():
         ("gc_ttl", timedelta(seconds=-1), ""),
         ("max_queued_per_thread", -1, ""),
         ("drain_grace", timedelta(microseconds=-1), ""),
-        ("max_run_ms", "x", "a whole number or None, not str"),
+        ("max_run_ms", "x", "an integer or None, not str"),
         ("drain_grace", 1, "a timedelta, not int"),
-        ("lease_ms", True, "a whole number, not bool"),
-        ("lease_ms", None, "a whole number, not NoneType"),
+        ("lease_ms", True, "an integer, not bool"),
+        ("lease_ms", None, "an integer, not NoneType"),
         ("poll_interval", 0.1, "a timedelta, not float"),
         ("outage", 5, "a timedelta or None, not int"),
         ("pending_zone", "no", "True or False, not str"),
-        ("max_concurrent_runs", 2.5, "a whole number, not float"),
+        ("max_concurrent_runs", 2.5, "an integer, not float"),
     ):
         with pytest.raises(
             errors.ConfigError, match=f"^{setting} must be {told}" if told else setting

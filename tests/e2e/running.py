@@ -10,15 +10,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import psutil
 
 from e2e.forked import ForkedProcess
 
+T = TypeVar("T")
 START_PATIENCE = 50.0
 """Seconds for which a server that starts may do nothing."""
 LEAST_WORK = 0.1
@@ -197,6 +198,15 @@ class RunningServer:
         raise AssertionError(f"{waiting} rows still wait for the archive after {patience} s")
 
 
+def soon(look: Callable[[], T], what: str = "there is something", *, patience: float = 60.0) -> T:
+    """Look again and again, within a bound, and return what a look finds."""
+    pause, until = threading.Event(), time.monotonic() + patience
+    while not (found := look()):
+        assert time.monotonic() < until, f"in {patience} s it did not come to it that {what}"
+        pause.wait(0.05)
+    return found
+
+
 def postroom(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command over a data folder to its end."""
     return subprocess.run(
@@ -310,6 +320,18 @@ class Line:
         if result.get("isError"):
             raise Refused(found["error"])
         return found["result"] if set(found) == {"result"} else found
+
+    def order(self, method: str, target: str, document: object) -> Answer:
+        """Send a JSON document to an address of the operator."""
+        body, kind = json.dumps(document).encode(), {"Content-Type": "application/json"}
+        return self.request(method, target, body=body, headers=kind)
+
+    def crew(self, folder: str, *names: str) -> str:
+        """Make a project with these agents; return its slug."""
+        slug: str = self.tool("ensure_project", human_key=folder)["slug"]
+        for name in names:
+            self.tool("register_agent", project_key=folder, program="p", model="m", name=name)
+        return slug
 
     def exchange(self, raw: bytes, *, method: str = "GET", is_last: bool = False) -> Answer:
         """Send bytes and read one answer to them; after the last ones the server is told that none follow."""

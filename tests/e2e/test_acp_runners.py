@@ -2,16 +2,14 @@
 
 import json
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from e2e.commands import run_here
-from e2e.running import Line, RunningServer, plain_environment
+from e2e.running import Line, RunningServer, plain_environment, soon
 from e2e.test_runners import declared, processes_of, send
 from executors.room import lives
 
@@ -30,19 +28,9 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
     assert processes_of(tmp_path / "data") == []
 
 
-def shown(look: Callable[[], T]) -> T:
-    """Look again and again until there is something."""
-    pause, until = threading.Event(), time.monotonic() + PATIENCE
-    while not (found := look()) and time.monotonic() < until:
-        pause.wait(0.05)
-    return found
-
-
 def crew(line: Line, folder: Path, words: str) -> None:
     """Register Hal, and Bo, who is run by the fake agent."""
-    line.tool("ensure_project", human_key=str(folder))
-    for name in ("Hal", "Bo"):
-        line.tool("register_agent", project_key=str(folder), program="p", model="m", name=name)
+    line.crew(str(folder), "Hal", "Bo")
     options = {"loads": True, "memory": str(folder), "journal": str(folder / "heard")}
     argv = [sys.executable, "-I", "-S", str(AGENT), words, json.dumps(options)]
     asked = {"project": str(folder), "agent": "Bo", "runner": {"kind": "acp", "argv": argv}}
@@ -65,11 +53,13 @@ def test_a_message_is_answered_and_a_permission_is_given_by_a_person_through_a_r
     with server.line() as line:
         crew(line, folder, WORDS)
         first = send(line, folder, "Bo", "greet me")
-        [answer] = shown(lambda: line.tool("fetch_inbox", **inbox))
+        [answer] = soon(lambda: line.tool("fetch_inbox", **inbox))
         assert (answer["thread_id"], answer["body_md"]) == (first, "I look. hi")
         send(line, folder, "Bo", "remove it")
-        [_, question] = shown(lambda: found if len(found := line.tool("fetch_inbox", **inbox)) > 1 else [])
-        assert 'May it go on with "Remove" (delete)? It would do this: {"path": "old"}' in question["body_md"]
+        [_, question] = soon(lambda: found if len(found := line.tool("fetch_inbox", **inbox)) > 1 else [])
+        assert (
+            'May the agent continue with "Remove" (delete)? The call: {"path": "old"}' in question["body_md"]
+        )
     assert processes_of(server.data_dir) == []
     server.kill()
     server.start()
@@ -80,7 +70,7 @@ def test_a_message_is_answered_and_a_permission_is_given_by_a_person_through_a_r
             "POST", "/admin/questions", body=yes, headers={"Content-Type": "application/json"}
         )
         assert taken.status == 200
-        messages: list[dict[str, Any]] = shown(
+        messages: list[dict[str, Any]] = soon(
             lambda: found if len(found := line.tool("fetch_inbox", **inbox)) > 2 else []
         )
         assert messages[-1]["body_md"] == "I look. Removed: yes"
@@ -115,12 +105,12 @@ say('begun again')
     with server.line() as line:
         crew(line, folder, words)
         send(line, folder, "Bo", "work")
-    left = [int(pid) for pid in shown(lambda: told(folder / "pids")).split()]
+    left = [int(pid) for pid in soon(lambda: told(folder / "pids")).split()]
     server.kill()
-    assert shown(lambda: not any(map(lives, left)))
+    assert soon(lambda: not any(map(lives, left)))
     server.start()
     with server.line() as line:
-        messages = shown(lambda: line.tool("fetch_inbox", **inbox))
+        messages = soon(lambda: line.tool("fetch_inbox", **inbox))
     assert [one["body_md"] for one in messages] == ["begun again"]
     assert processes_of(server.data_dir) == []
 
@@ -141,13 +131,13 @@ def test_an_acp_runner_is_declared_on_the_command_line_and_a_wrong_one_is_refuse
 
     for words, why in (
         ((), "or a recipe that has a command: claude, codex, gemini, opencode"),
-        (("--recipe", "gemini", "--prompt", "file"), "told its prompt by the protocol"),
-        (("--recipe", "cursor"), "'cursor' is not known"),
-        (("--recipe", "codex", "--model", "o3"), "the runner's model is refused: there is no such field"),
+        (("--recipe", "gemini", "--prompt", "file"), "gets its prompt through the protocol"),
+        (("--recipe", "cursor"), "'cursor' is unknown"),
+        (("--recipe", "codex", "--model", "o3"), "the runner's model is refused: unknown field"),
     ):
         code, said = agents("set-runner", "Bo", "--kind", "acp", *words)
         assert (code, why in said) == (2, True), said
-    assert agents("runners") == (0, "no agent is run by the server\n")
+    assert agents("runners") == (0, "No agents with a runner.\n")
     code, said = agents("set-runner", "Bo", "--kind", "acp", "--recipe", "gemini", "--resume")
     assert (code, "Bo has a runner" in said) == (0, True), said
     assert agents("runners")[1].splitlines()[-1].split()[:3] == ["Bo", "acp", "gemini"]

@@ -4,9 +4,6 @@ import asyncio
 import json
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,7 @@ import pytest
 
 from channels.fake_telegram import TOKEN, FakeTelegram, update
 from e2e.commands import run_here
-from e2e.running import RunningServer, plain_environment
+from e2e.running import RunningServer, plain_environment, soon
 from e2e.test_gateway_server import on_a_loop_of_its_own, secret
 from postroom.mail.projects import slug_of
 
@@ -37,15 +34,6 @@ else:
     Server.find().call_tool("ask_person", {**asked, "question": "May I delete the branch?"})
     print("It is merged.")
 """
-
-
-def soon(look: Callable[[], Any]) -> Any:
-    pause, until = threading.Event(), time.monotonic() + PATIENCE
-    while time.monotonic() < until:
-        if found := look():
-            return found
-        pause.wait(0.05)
-    raise AssertionError("it did not happen in time")
 
 
 def agent_of(server: RunningServer, yard: Path) -> None:
@@ -111,7 +99,7 @@ def test_an_agent_that_asks_goes_on_when_a_button_is_pressed_after_a_restart(tmp
         journal = (yard / "journal").read_text().splitlines()
         assert journal[0] == "tidy up"
         assert journal[1:] == [
-            "tidy up /  / You asked a person: May I delete the branch? / The answer is yes. / Go on from there."
+            "tidy up /  / You asked a person: May I delete the branch? / The answer is yes. / Continue with this answer."
         ]
         assert "Traceback" not in server.log()
 
@@ -146,7 +134,7 @@ def test_a_question_is_listed_and_answered_from_the_command_line_once(tmp_path: 
                 return [one["body_md"] for one in found]
 
             assert soon(lambda: told() if len(told()) == 2 else None)[1] == "Left alone."
-            assert told()[0].startswith("It is merged.\n\nAda asks before it goes on:")
+            assert told()[0].startswith("It is merged.\n\nAda has a question:")
 
 
 def test_two_agents_of_one_group_answer_each_to_its_name_and_whoever_is_not_there_is_told_of(
@@ -169,9 +157,8 @@ def test_two_agents_of_one_group_answer_each_to_its_name_and_whoever_is_not_ther
         told("")
         server = RunningServer(data)
         with server, server.line() as line:
-            line.tool("ensure_project", human_key=str(yard))
+            line.crew(str(yard), "Ada", "Bo")
             for name in ("Ada", "Bo"):
-                line.tool("register_agent", project_key=str(yard), program="p", model="m", name=name)
                 runner = {"argv": ["sh", "-c", "cat > /dev/null; echo I am $POSTROOM_AGENT"]}
                 body = json.dumps({"project": str(yard), "agent": name, "runner": runner}).encode()
                 headers = {"Content-Type": "application/json"}
@@ -188,9 +175,9 @@ def test_two_agents_of_one_group_answer_each_to_its_name_and_whoever_is_not_ther
         told('[[routes]]\nagent = "bo@elsewhere"\nmention = "bo"\n')
         server.start()
         refused = postroom(data, "gateway", "config", "check")
-        lost = "rule 1 names bo@elsewhere, and there is no such agent"
+        lost = "rule 1 names bo@elsewhere, but there is no such agent"
         assert (refused.returncode, lost in refused.stderr) == (78, True)
-        others = f"name one of the agents called bo: Bo@{slug_of(str(yard))}"
+        others = f"use one of the agents named bo: Bo@{slug_of(str(yard))}"
         assert others in refused.stderr
         assert others in postroom(data, "gateway", "status").stdout
         assert server.stop() == 0
@@ -198,23 +185,23 @@ def test_two_agents_of_one_group_answer_each_to_its_name_and_whoever_is_not_ther
             f'[[routes]]\nagent = "Cy@{yard}"\nmention = "cy"\n[[routes]]\nagent = "human:eve"\nmention = "eve"\n'
         )
         unchecked = postroom(data, "gateway", "config", "check")
-        assert (unchecked.returncode, "no server runs" in unchecked.stdout) == (0, True)
+        assert (unchecked.returncode, "no server is running" in unchecked.stdout) == (0, True)
         server.start()
         for number, text in enumerate(("@cy who are you?", "@eve and you?", "/queue and the others?"), 3):
             inbound = {"message_id": number, "date": 1, "text": text, "from": person, "chat": chat}
             feed(fake, loop, update(number, message=inbound))
         soon(lambda: len(fake.sent("sendMessage")) == 5)
         said = {one["text"].replace("\\", "") for one in fake.sent("sendMessage")[2:]}
-        assert {one.partition(":")[0] for one in said} >= {"I am Ada", "Not passed on to eve"}
+        assert {one.partition(":")[0] for one in said} >= {"I am Ada", "Not sent to eve"}
         assert f"Nobody answers: there is no agent 'Cy@{yard}'; tell who runs this server" in "".join(said)
-        whole = (f"rule 1 names Cy@{yard}, and there is no such agent", "rule 2 names human:eve")
+        whole = (f"rule 1 names Cy@{yard}, but there is no such agent", "rule 2 names human:eve")
         told_of = postroom(data, "gateway", "status").stdout
         assert all(one in told_of for one in whole)
         refused = postroom(data, "gateway", "config", "check")
         assert (refused.returncode, all(one in refused.stderr for one in whole)) == (78, True)
         with server.line() as line:
             line.tool("register_agent", project_key=str(yard), program="p", model="m", name="Cy")
-        without = f"rule 1 names Cy@{yard}, which has no runner"
+        without = f"rule 1 names Cy@{yard}, but this agent has no runner"
         told_of = [postroom(data, *words).stdout for words in (("gateway", "status"), ("doctor",))]
         assert all(without in " ".join(one.split()) for one in told_of), told_of
         assert without in postroom(data, "gateway", "config", "check").stderr
@@ -233,7 +220,7 @@ def test_two_agents_of_one_group_answer_each_to_its_name_and_whoever_is_not_ther
         feed(fake, loop, update(9, message=inbound))
         soon(lambda: "eve has your message" in fake.sent("sendMessage")[-1]["text"])
         gone = postroom(data, "people", "remove", "eve").stdout
-        assert "told that nobody answers" in gone
+        assert "still routes chats to this person" in gone
         server.stop()
 
 

@@ -3,9 +3,8 @@
 import json
 import os
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ import httpx2
 import psycopg
 import pytest
 
-from e2e.running import Answer, Line, RunningServer, plain_environment
+from e2e.running import Answer, Line, RunningServer, plain_environment, soon
 from e2e.test_gateway_server import (
     CHAT_TOKEN,
     HOOK_SECRET,
@@ -74,15 +73,6 @@ def pair(postgres_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         session.execute(f"DROP SCHEMA {schema} CASCADE")
 
 
-def await_that(look: Callable[[], Any], what: str) -> Any:
-    """Look again and again, within a bound, and return what is there at last."""
-    pause, until = threading.Event(), time.monotonic() + PATIENCE
-    while not (found := look()):
-        assert time.monotonic() < until, f"in {PATIENCE} s it did not come to it that {what}"
-        pause.wait(0.05)
-    return found
-
-
 def signed(body: bytes, delivery: str) -> dict[str, str]:
     now = str(int(time.time()))
     return {
@@ -106,7 +96,7 @@ def test_a_webhook_is_taken_and_its_answer_fetched_at_any_server(pair: Pair) -> 
             assert wrong.status == 401
         path = "/webhook/ci/answers/delivery-1"
         for line in (other, has):
-            await_that(
+            soon(
                 lambda line=line: (
                     line.request(  # type: ignore[misc]
                         "GET", f"/channels{path}", headers=signed(path.encode(), "none")
@@ -125,7 +115,7 @@ def test_each_server_answers_in_the_openai_protocol(pair: Pair) -> None:
 def test_what_is_said_in_the_home_chat_may_be_asked_of_any_server(pair: Pair) -> None:
     with chat_page(pair.has) as browser:
         browser.post("/chat/messages", json={"id": "make-it-home", "text": "/sethome"})
-        shown(browser, is_answer("What answers nobody is sent here from now on."))
+        shown(browser, is_answer("This chat is now the home channel."))
         told(pair.other.data_dir, "send", "web", "home", "The lights go out at ten.")
         shown(browser, is_answer("The lights go out at ten."))
         assert told(pair.other.data_dir, "reconnect", "web")["state"] == "connected"
@@ -142,12 +132,7 @@ echo "It is done."
 def run_by(pair: Pair, agent: str, runner: dict[str, Any]) -> None:
     asked = {"project": str(pair.yard), "agent": agent, "runner": runner}
     with pair.has.line() as line:
-        answer = line.request(
-            "PUT",
-            "/admin/runners",
-            body=json.dumps(asked).encode(),
-            headers={"Content-Type": "application/json"},
-        )
+        answer = line.order("PUT", "/admin/runners", asked)
         assert answer.status == 200, answer
 
 
@@ -170,7 +155,7 @@ def answers(server: RunningServer, yard: Path) -> list[str]:
 
 
 def await_answer(server: RunningServer, yard: Path, number: int) -> list[str]:
-    return await_that(
+    return soon(
         lambda: len(found := [one for one in answers(server, yard) if "They" in one]) >= number and found,
         "it answered",
     )
@@ -179,7 +164,7 @@ def await_answer(server: RunningServer, yard: Path, number: int) -> list[str]:
 def test_a_program_reaches_every_server_with_the_token_of_its_run_until_that_has_ended(pair: Pair) -> None:
     run_by(pair, "Bo", {"argv": ["sh", "-c", ACTS], "cwd": str(pair.yard)})
     send(pair.has, pair.yard, "token")
-    token = await_that(
+    token = soon(
         lambda: (pair.yard / "token").exists() and (pair.yard / "token").read_text(), "the program began"
     )
     for server in (pair.has, pair.other):
@@ -190,13 +175,13 @@ def test_a_program_reaches_every_server_with_the_token_of_its_run_until_that_has
             assert refused.status in (403, 404), refused
             assert line.request("GET", "/admin/tokens").status == 403
     (pair.yard / "go").touch()
-    await_that(lambda: "It is done." in answers(pair.other, pair.yard), "it answered")
+    soon(lambda: "It is done." in answers(pair.other, pair.yard), "it answered")
 
     def opens(server: RunningServer) -> bool:
         with Line(server.address, headers={"Authorization": f"Bearer {token}"}) as line:
             return line.rpc({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}).status != 401
 
-    await_that(lambda: not any(map(opens, (pair.has, pair.other))), "the token opens nothing")
+    soon(lambda: not any(map(opens, (pair.has, pair.other))), "the token opens nothing")
 
 
 def test_another_programs_result_is_taken_at_any_server(pair: Pair) -> None:
@@ -250,9 +235,9 @@ def test_who_signs_in_to_chats_by_another_server_is_counted_and_answered_as_who_
             proxy.cookies.clear()
             return proxy.post("/chat/sign-in", data={"token": token}, headers={**own, **by_proxy})
 
-        await_that(lambda: sign_in("203.0.113.9", CHAT_TOKEN).status_code == 303, "the chat page is there")
+        soon(lambda: sign_in("203.0.113.9", CHAT_TOKEN).status_code == 303, "the chat page is there")
         assert "; secure" in sign_in("203.0.113.9", CHAT_TOKEN).headers["set-cookie"].lower()
-        await_that(lambda: sign_in("203.0.113.1", "wrong").status_code == 429, "one client guessed too often")
+        soon(lambda: sign_in("203.0.113.1", "wrong").status_code == 429, "one client guessed too often")
         assert sign_in("203.0.113.2", CHAT_TOKEN).status_code == 303, "another one did not"
         forged = {"X-Postroom-Passed-On": "1"}
         with httpx2.Client(base_url=servers[0].url, timeout=PATIENCE) as direct:

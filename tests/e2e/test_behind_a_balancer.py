@@ -78,9 +78,7 @@ def test_each_server_answers_every_call_and_one_that_is_killed_costs_a_client_at
 ) -> None:
     one, two = servers
     with one.line() as operator:
-        operator.tool("ensure_project", human_key=FOLDER)
-        for name in ("Ada", "Ben"):
-            operator.tool("register_agent", project_key=FOLDER, program="p", model="m", name=name)
+        operator.crew(FOLDER, "Ada", "Ben")
     made = run_here(
         "tokens", "create", "client", "--scope", "mail:send", "--scope", "mail:read",
         environment={**plain_environment(tmp_path), "POSTROOM_DATA_DIR": str(one.data_dir)},

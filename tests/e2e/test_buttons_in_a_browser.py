@@ -9,10 +9,10 @@ from typing import NamedTuple
 import pytest
 
 from e2e.browser import Browser
-from e2e.running import RunningServer
+from e2e.running import RunningServer, soon
 from e2e.test_accessibility import axe, examined
 from e2e.test_live_pages import log_in
-from e2e.test_work_in_a_browser import agent, fill, press, soon
+from e2e.test_work_in_a_browser import agent, fill, press
 
 pytestmark = pytest.mark.long
 
@@ -147,17 +147,17 @@ def test_every_button_can_be_hit_and_does_what_it_says(ana: Person, axe: str) ->
     copies_and_follows(ana, run)
     for address, selector, told in (
         (home, "button[value=end]", "The reservation was ended"),
-        (home, "button[value=share]", "They share it now"),
+        (home, "button[value=share]", "The agents now share it"),
         (home, "button[value=read]", "Ana"),
         (home, "button[value=ack]", "Ana"),
-        (home, "[data-key^=dead] button[value=discard]", "It is left as it is"),
+        (home, "[data-key^=dead] button[value=discard]", "The dead letter was discarded"),
         (home, "[data-key^=dead] button[value=replay]", "It is tried again"),
         (f"{home}/runs", "button[value=replay]", "It is tried again"),
-        (f"{home}/runs", "button[value=discard]", "It is left as it is"),
+        (f"{home}/runs", "button[value=discard]", "The dead letter was discarded"),
         (home, "button[value=yes]", "Answered with yes"),
         (f"{home}/questions", "button[value=no]", "Answered with no"),
-        (run, "button[value=cancel]", "It was asked to end"),
-        (f"{home}/runs", f"[data-key='{other}'] button[value=cancel]", "It was asked to end"),
+        (run, "button[value=cancel]", "Cancelling the run"),
+        (f"{home}/runs", f"[data-key='{other}'] button[value=cancel]", "Cancelling the run"),
     ):
         ana.press(address, selector, told)
     writes_and_answers(ana, f"mail-src{number}-false")

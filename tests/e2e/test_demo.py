@@ -72,8 +72,8 @@ def test_without_a_terminal_it_goes_on_by_itself_and_says_what_to_look_at(server
     done = demo(server.data_dir)
     assert (done.returncode, done.stderr) == (0, "")
     assert "You to Ada: yes" in done.stdout
-    assert "Then it asks, and is told yes." in done.stdout
-    assert "you are asked" not in done.stdout
+    assert "Then it asks, and the answer is yes." in done.stdout
+    assert "it asks you" not in done.stdout
     assert "timeline" in done.stdout
     assert "git -C" in done.stdout
 
@@ -88,8 +88,8 @@ def test_its_question_is_listed_like_others_and_the_first_answer_counts(server: 
         assert question["question"] == "May I commit it?"
         assert postroom(server.data_dir, "questions", "answer", question["number"], "no").returncode == 0
         os.write(terminal, b"y\n")  # too late: the question has its answer
-        wait_for(shown, "I have taken it back.")
-        wait_for(shown, "The agents are run no more")
+        wait_for(shown, "I have reverted it.")
+        wait_for(shown, "The demo agents have stopped")
 
 
 def wait_for(shown: Callable[[], str], text: str) -> None:

@@ -23,9 +23,7 @@ STREAM = {"Accept": "text/event-stream"}
 def server(tmp_path: Path) -> Iterator[RunningServer]:
     with RunningServer(tmp_path / "data") as running:
         with running.line() as line:
-            line.tool("ensure_project", human_key=PLACE)
-            for name in ("Ada", "Ben"):
-                line.tool("register_agent", project_key=PLACE, program="p", model="m", name=name)
+            line.crew(PLACE, "Ada", "Ben")
         yield running
 
 
@@ -120,7 +118,7 @@ def test_the_command_follows_through_a_kill_with_each_number_once(server: Runnin
     assert seqs([json.loads(one) for one in follower.lines(1)]) == [5]
     code, said = follower.end(15)
     away, back = said.splitlines()
-    assert (code, away.endswith("; waiting for it"), back) == (143, True, "the server is back")
+    assert (code, away.endswith("; waiting for the server"), back) == (143, True, "the server is back")
 
 
 def test_the_command_prints_what_is_kept_and_ends(server: RunningServer) -> None:
@@ -141,7 +139,7 @@ def test_the_command_prints_what_is_kept_and_ends(server: RunningServer) -> None
     for words, said in (
         (("--after", "9"), "the newest entry is 4"),
         (("--after", "9", "--follow"), "the newest entry is 4"),
-        (("--kind", "message.lost"), "there is no kind"),
+        (("--kind", "message.lost"), "unknown kind of event:"),
         (("--project", "/nowhere"), "no project is named"),
     ):
         code, told = Follower(server.data_dir, *words).end()

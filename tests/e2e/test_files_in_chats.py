@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 
 from channels.fake_telegram import PRIVATE, TOKEN, FakeTelegram, message, update
 from e2e.browser import PATIENCE, Browser
-from e2e.test_web_chat_in_a_browser import picture, said, soon, write
+from e2e.test_web_chat_in_a_browser import said, soon, write
 from executors.room import SERVER, OneRunner
 from gateway_room import settled
 from postroom.concurrency import SystemTimer, Tasks
@@ -210,7 +210,6 @@ async def test_a_photo_is_described_changed_and_sent_back_and_the_page_shows_bot
                 assert [one for one in answers if one] == [words, "Here it is, inverted."]
                 for width in (1440, 390):
                     await asyncio.to_thread(_fit, browser, width)
-                    await asyncio.to_thread(picture, browser, tmp_path / f"page-{width}.png")
                     wide = await asyncio.to_thread(browser.see, "document.documentElement.scrollWidth")
                     assert wide == width
                 assert browser.complaints() == []

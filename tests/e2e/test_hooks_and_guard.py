@@ -63,9 +63,7 @@ def hook(server: RunningServer, repo: Path, event: str, client: str = "claude", 
 
 def furnished(server: RunningServer, repo: Path) -> Line:
     line = server.line()
-    line.tool("ensure_project", human_key=str(repo))
-    for name in ("Ada", "Ben"):
-        line.tool("register_agent", project_key=str(repo), program="p", model="m", name=name)
+    line.crew(str(repo), "Ada", "Ben")
     return line
 
 
@@ -164,7 +162,7 @@ def test_commits_and_pushes_are_held_in_every_worktree(server: RunningServer, re
         assert said == ""
         git("mv", "piers/a 'b\".py", "moved.py")
         said = git("commit", "-q", "-m", "nobody", POSTROOM_AGENT="Nobody", code=1, POSTROOM_GUARD="block")
-        assert "no agent is known here" in said
+        assert "there is no agent here" in said
         assert "is reserved by" in git("commit", "-q", "-m", "held", code=1)
         line.tool("release_file_reservations", **place, agent_name="Ada")
         git("commit", "-q", "-m", "free again")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from e2e.running import RunningServer, plain_environment
-from e2e.test_server_on_postgres import await_that, readiness
+from e2e.running import RunningServer, plain_environment, soon
+from e2e.test_server_on_postgres import readiness
 from postgres_server import PostgresServer, is_given
 from store_kinds import refuse_missing
 
@@ -36,17 +36,17 @@ def test_a_database_that_is_away_is_told_once_and_when_it_is_back_for_how_long(t
         with RunningServer(tmp_path / "served", *flags, environment=environment) as server:
             begin = len(lines(server))
             postgres.stop()
-            await_that(lambda: bool(lines(server, "store.lost")), "the log says that the store is lost")
+            soon(lambda: bool(lines(server, "store.lost")), "the log says that the store is lost")
             looked = {"ready": 0}
 
             def is_looked_at_again() -> bool:
                 looked["ready"] += readiness(server) == ("failed", "store_unavailable")
                 return looked["ready"] > 40  # some seconds, in which every part that works in rounds met it
 
-            await_that(is_looked_at_again, "the server is not ready")
+            soon(is_looked_at_again, "the server is not ready")
             postgres.start()
-            await_that(lambda: readiness(server) == ("ok", None), "the server is ready again")
-            await_that(lambda: bool(lines(server, "store.back")), "the log says that the store is back")
+            soon(lambda: readiness(server) == ("ok", None), "the server is ready again")
+            soon(lambda: bool(lines(server, "store.back")), "the log says that the store is back")
             told = lines(server)[begin:]
     [lost] = [line for line in told if line["event"] == "store.lost"]
     assert (lost["code"], lost["level"]) == ("store_unavailable", "warning")

@@ -67,11 +67,11 @@ def test_a_message_that_the_model_refuses_is_set_aside_and_the_next_one_works(
     with RunningServer(data) as server:
         with person(server) as write:
             write("good morning", "re: good morning")
-            write("POISON in a bottle", "The model refused this and it is set aside:")
+            write("POISON in a bottle", "The model rejected this message, and it was skipped:")
             write("and now?", "re: and now?")
         seen = [one["content"] for one in model.bodies[-1]["messages"][1:]]
         assert seen == ["good morning", "re: good morning", "and now?"]
-        assert say(server, "POISON again").startswith("the model refused this; ")
+        assert say(server, "POISON again").startswith("the model rejected this message; ")
         assert say(server, "and here?") == "re: and here?"
     with RunningServer(data) as server:
         assert say(server, "still?") == "re: still?"
@@ -97,7 +97,7 @@ def test_a_failed_or_empty_turn_leaves_a_conversation_whose_roles_alternate(
             write("are you there?", "re: are you there?")
             model.status = 401
             write("open the north shed", "The agent could not answer: ")
-            write("/undo", "The last exchange is forgotten.")
+            write("/undo", "Removed the last exchange.")
             model.status = 0
             write("and now?", "re: and now?")
         seen = [one["content"] for one in model.bodies[-1]["messages"][1:]]
@@ -164,10 +164,10 @@ def test_a_person_has_the_conversation_compacted_and_undoes_what_was_summed_up(
     tmp_path: Path, model: StrictModel
 ) -> None:
     with RunningServer(configured(tmp_path, model.url)) as server, person(server) as write:
-        write("/compact", "There is nothing to compact yet.")
+        write("/compact", "There is no earlier conversation to compact yet.")
         for number in range(2, 8):
             write(told(number), f"re: message {number}:")
-        write("/compact", "Compacted: a summary stands for ")
+        write("/compact", "Compacted: a summary replaces ")
         write("which facts do you know?", f"I know: {FACT}")
         assert "message 3:" not in str(model.bodies[-1]["messages"])
         write("/search hangs behind", "untitled: ")

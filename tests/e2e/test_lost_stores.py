@@ -31,9 +31,7 @@ def up(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
 def wrote(server: RunningServer, *subjects: str) -> list[int]:
     """Send messages in a project and have them archived."""
     with server.line() as line:
-        line.tool("ensure_project", human_key="/yard/elephants")
-        for name in ("Ada", "Ben"):
-            line.tool("register_agent", project_key="/yard/elephants", program="p", model="m", name=name)
+        line.crew("/yard/elephants", "Ada", "Ben")
         ids = [
             line.tool(
                 "send_message",
@@ -45,9 +43,7 @@ def wrote(server: RunningServer, *subjects: str) -> list[int]:
             )["deliveries"][0]["payload"]["id"]
             for one in subjects
         ]
-        line.request(
-            "POST", "/admin/rebuild-archive", body=b"{}", headers={"Content-Type": "application/json"}
-        )
+        line.order("POST", "/admin/rebuild-archive", {})
     return ids
 
 
@@ -106,7 +102,7 @@ def test_a_store_that_was_lost_is_refused_with_three_ways_on(
     assert refused.returncode == CONFIGURATION, refused.stdout + refused.stderr
     for way in ("postroom restore", "postroom rebuild database", "postroom up --new-store"):
         assert way in refused.stderr.replace("\n", " ")
-    assert "lacks what had not come to the archive yet" in " ".join(refused.stderr.split())
+    assert "the archive is written after the database" in " ".join(refused.stderr.split())
     assert former(folder) == before, "nothing was written"
     looked = postroom(folder, "doctor")
     assert looked.returncode == 1
@@ -123,9 +119,9 @@ def test_another_store_with_the_same_project_is_refused_also_where_nothing_says_
     before = former(folder)
     refused = up(folder)
     assert refused.returncode == CONFIGURATION, refused.stdout + refused.stderr
-    assert "has a project yard-elephants that was made at" in " ".join(refused.stderr.split())
+    assert "has a project yard-elephants from " in " ".join(refused.stderr.split())
     assert former(folder) == before, "nothing was written"
-    assert "that was made at" in " ".join(postroom(folder, "doctor").stdout.split())
+    assert "but the archive's project" in " ".join(postroom(folder, "doctor").stdout.split())
     (folder / "postroom.db").write_bytes(mine)
     with RunningServer(folder) as server:
         assert wrote(server, "third") == [3]
@@ -159,9 +155,7 @@ def changed(server: RunningServer, tool: str, project: str, asked: Mapping[str, 
     with server.line() as line:
         line.tool("ensure_project", human_key=project)
         line.tool(tool, project_key=project, **asked)
-        line.request(
-            "POST", "/admin/rebuild-archive", body=b"{}", headers={"Content-Type": "application/json"}
-        )
+        line.order("POST", "/admin/rebuild-archive", {})
 
 
 @pytest.mark.parametrize("lacking", [*CHANGES, "a project"])
@@ -197,7 +191,7 @@ def test_doctor_beside_a_server_tells_a_project_that_the_database_or_the_archive
         (archive / "store.json").write_text(json.dumps(known))
         looked = postroom(folder, "doctor")
         told = " ".join(looked.stdout.split())
-        assert (looked.returncode, "does not have the project yard-apes" in told) == (1, True), told
+        assert (looked.returncode, "lacks the project yard-apes" in told) == (1, True), told
         (archive / "store.json").write_text(json.dumps(mark))
         for repository in archive.glob("*.git"):
             shutil.rmtree(repository)

@@ -78,7 +78,7 @@ def test_the_command_line_says_which_scope_its_token_lacks(server: RunningServer
     token = create(server, "shell", "mail:read")
     place = ("-p", FOLDER)
     read = ended(server, "mail", "inbox", *place, "--as", "Ada", POSTROOM_TOKEN=token)
-    assert (read.returncode, read.stderr) == (0, "no messages\n")
+    assert (read.returncode, read.stderr) == (0, "No messages.\n")
     for words, missing in (
         (("mail", "send", *place, "--as", "Ada", "--to", "Ada", "--subject", "s", "b"), "mail:send"),
         (("people", "list"), "admin"),
@@ -90,7 +90,7 @@ def test_the_command_line_says_which_scope_its_token_lacks(server: RunningServer
     assert ended(server, "people", "list", POSTROOM_TOKEN=every).returncode == 0
     refused = ended(server, "tokens", "list", POSTROOM_TOKEN=every)
     assert (refused.returncode, token in refused.stderr) == (2, False)
-    assert "this is for the operator" in refused.stderr
+    assert "this path is for the operator" in refused.stderr
 
 
 def test_a_revoked_token_opens_nothing_at_once_and_a_restart_changes_nothing(

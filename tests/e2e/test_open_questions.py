@@ -3,10 +3,8 @@
 import json
 import os
 import sys
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +12,7 @@ from typing import Any, TypeVar
 import psycopg
 import pytest
 
-from e2e.running import Line, RunningServer
+from e2e.running import Line, RunningServer, soon
 from e2e.test_runners import declared, processes_of
 from store_kinds import KINDS, refuse_missing
 
@@ -59,19 +57,9 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunningSe
             session.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
 
 
-def shown(look: Callable[[], T]) -> T:
-    """Look again and again until there is something."""
-    pause, until = threading.Event(), time.monotonic() + PATIENCE
-    while not (found := look()) and time.monotonic() < until:
-        pause.wait(0.05)
-    return found
-
-
 def crew(line: Line, folder: Path) -> None:
     """Register those who write, and Bo, who is run by the fake agent and asks before it answers MARK0."""
-    line.tool("ensure_project", human_key=str(folder))
-    for name in ("Ada", "Ben", "Cyd", "Bo"):
-        line.tool("register_agent", project_key=str(folder), program="p", model="m", name=name)
+    line.crew(str(folder), "Ada", "Ben", "Cyd", "Bo")
     options = {"loads": True, "memory": str(folder)}
     argv = [sys.executable, "-I", "-S", str(AGENT), WORDS, json.dumps(options)]
     answer = declared(line, {"project": str(folder), "agent": "Bo", "runner": {"kind": "acp", "argv": argv}})
@@ -109,7 +97,7 @@ def test_an_open_question_and_five_messages_of_three_senders_are_six_answers_thr
     with server.line() as line:
         crew(line, folder)
         threads = {"MARK0": send(line, folder, *SENT[0])}
-        [asked] = shown(lambda: questions(line))
+        [asked] = soon(lambda: questions(line))
         threads |= {mark: send(line, folder, sender, mark) for sender, mark in SENT[1:]}
     server.kill()
     server.start()
@@ -130,7 +118,7 @@ def test_an_open_question_and_five_messages_of_three_senders_are_six_answers_thr
             found = runs(line)
             return not found["waiting"] and [one["state"] for one in found["runs"]] == ["done"] * len(SENT)
 
-        assert shown(is_over), runs(line)
+        assert soon(is_over), runs(line)
         answers = [
             (name, one["body_md"], one["thread_id"])
             for name in ("Ada", "Ben", "Cyd")

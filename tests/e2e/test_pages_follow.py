@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from e2e.browser import Browser
-from e2e.running import RunningServer
+from e2e.running import RunningServer, soon
 from e2e.test_live_pages import log_in
-from e2e.test_work_in_a_browser import soon
 
 pytestmark = pytest.mark.long
 
@@ -98,12 +97,12 @@ def test_a_change_shows_at_once_and_takes_nothing_from_the_reader(
     at = browser.ask("Runtime.evaluate", expression="shown", awaitPromise=True, returnByValue=True)
     assert at["result"]["value"] - sent[0] <= 5 * SOON_MS
     browser.see("getSelection().selectAllChildren(document.querySelector('.row h3'))")
-    yard.send("While somebody reads")
+    yard.send("If the previous message reads")
     soon(lambda: browser.see("document.querySelector('.news')?.textContent") == "1 new")
-    assert "While somebody" not in str(browser.see("document.querySelector('main').textContent"))
+    assert "If the previous message" not in str(browser.see("document.querySelector('main').textContent"))
     assert browser.see("getSelection().toString()") == "The first of all"
     browser.see("document.querySelector('.news').click()")
-    shows(browser, "While somebody reads")
+    shows(browser, "If the previous message reads")
     assert browser.see("[window.untouched, document.querySelector('.news')]") == [True, None]
     assert not browser.complaints()
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from channels.fake_telegram import TOKEN, FakeTelegram, shown_text, update
-from e2e.running import RunningServer
-from e2e.test_agents_in_chats import feed, soon
+from e2e.running import RunningServer, soon
+from e2e.test_agents_in_chats import feed
 from e2e.test_gateway_server import on_a_loop_of_its_own, secret
 
 pytestmark = pytest.mark.long

@@ -60,7 +60,7 @@ def test_a_standby_is_told_as_one(tmp_path: Path, here: Command) -> None:
         primary.start()
         with PostgresServer(settings=settings, standby_of=primary) as standby:
             standby.start()
-            refused(standby.dsn, CONFIGURATION, "this one is a standby or read-only", tmp_path, here)
+            refused(standby.dsn, CONFIGURATION, "this server is a standby or read-only", tmp_path, here)
 
 
 def test_a_server_that_is_too_old_is_told_with_the_oldest_that_would_do(tmp_path: Path) -> None:
@@ -128,8 +128,8 @@ def test_tls_and_the_password_are_had_by_the_variables_of_postgresql(
             run = partial(run_here, environment={**plain_environment(tmp_path), **schema, **variables})
             refused(address, CONFIGURATION, words, tmp_path, run)
 
-        told("correct user and password", tls)
-        told("correct user and password", {**tls, "PGPASSWORD": "wrong"})
+        told("correct the user and the password", tls)
+        told("correct the user and the password", {**tls, "PGPASSWORD": "wrong"})
     with psycopg.connect(postgres_dsn, autocommit=True) as session:
         session.execute(f"DROP SCHEMA {schema['POSTROOM_DATABASE_SCHEMA']} CASCADE")
 
@@ -160,7 +160,7 @@ def test_a_user_without_a_right_to_the_tables_is_refused_with_what_to_grant(
             run = partial(
                 run_here, environment={**plain_environment(tmp_path), "POSTROOM_DATABASE_SCHEMA": name}
             )
-            refused(url, CONFIGURATION, f"the user {name} has no right to {told}", tmp_path, run)
+            refused(url, CONFIGURATION, f"the user {name} lacks {told}", tmp_path, run)
             grant = "; ".join(
                 f'GRANT {right} IN SCHEMA "{name}" TO "{name}"' for right in (TABLES, SEQUENCES)
             )

@@ -31,9 +31,7 @@ STOPPING = 3.0
 def message(server: RunningServer) -> int:
     """A project with two agents, a reservation and one message, whose id this is."""
     with server.line() as line:
-        line.tool("ensure_project", human_key=FOLDER)
-        for name in ("Ada", "Ben"):
-            line.tool("register_agent", project_key=FOLDER, program="p", model="m", name=name)
+        line.crew(FOLDER, "Ada", "Ben")
         line.tool("file_reservation_paths", project_key=FOLDER, agent_name="Ada", paths=["src/**"])
         return write(line)
 

@@ -40,9 +40,7 @@ def postroom(folder: Path, *words: str, code: int = 0) -> dict[str, Any]:
 def furnished(folder: Path) -> None:
     """Leave a store with old messages, one of them held, and a young one."""
     with RunningServer(folder) as server, server.line() as line:
-        line.tool("ensure_project", human_key=PROJECT)
-        for name in ("Ada", "Ben"):
-            line.tool("register_agent", project_key=PROJECT, name=name, program="p", model="m")
+        line.crew(PROJECT, "Ada", "Ben")
         for topic in ("audit", "", ""):
             message = {"to": ["Ben"], "subject": "s", "body_md": "b", "topic": topic}
             line.tool("send_message", project_key=PROJECT, sender_name="Ada", **message)

@@ -64,7 +64,11 @@ def test_a_folder_in_the_place_of_the_lock_is_named_and_not_the_rights_of_a_data
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("", "it is no JSON"), ("[]", "a field is missing or of another kind"), ("{}", "a field is missing")],
+    [
+        ("", "it is not valid JSON"),
+        ("[]", "a field is missing or has the wrong type"),
+        ("{}", "a field is missing"),
+    ],
 )
 def test_a_mark_that_does_not_read_is_told_without_names_of_python(
     tmp_path: Path, text: str, reason: str

@@ -198,9 +198,7 @@ async def test_two_releases_follow_one_another_and_no_client_sees_an_error(
     one, two, three = places
     names = [f"Ada{number}" for number in range(CLIENTS)]
     with one.server.line() as operator:
-        operator.tool("ensure_project", human_key=FOLDER)
-        for name in ("Ben", *names):
-            operator.tool("register_agent", project_key=FOLDER, program="p", model="m", name=name)
+        operator.crew(FOLDER, "Ben", *names)
     with balanced([one.server.address, two.server.address], tmp_path, host="127.0.0.1") as address:
         clients = [Client(name, address, one.server.token) for name in names]
 
@@ -218,7 +216,7 @@ async def test_two_releases_follow_one_another_and_no_client_sees_an_error(
                 await asyncio.to_thread(place.start, 2)
                 await writes(postgres_dsn, schema, 2, place)
         told = await asyncio.to_thread(three.refused, 0)
-        assert f"has schema {STEPS[2].version}, this postroom knows up to {NEWEST + 1}" in told
+        assert f"has schema {STEPS[2].version}, but this release supports up to {NEWEST + 1}" in told
 
         sent = {key: number for client in clients for key, number in client.sent.items()}
         reader = Client("Ben", address, one.server.token)

@@ -43,9 +43,7 @@ class Office:
             "env": {"OUT": str(self.out), "PYTHON": sys.executable},
         }
         with server.line() as line:
-            line.tool("ensure_project", human_key=str(folder))
-            for name in ("Ada", "Bo"):
-                line.tool("register_agent", project_key=str(folder), program="p", model="m", name=name)
+            line.crew(str(folder), "Ada", "Bo")
             asked = {"project": str(folder), "agent": "Bo", "runner": runner}
             body, typed = json.dumps(asked).encode(), {"Content-Type": "application/json"}
             assert line.request("PUT", "/admin/runners", body=body, headers=typed).status == 200
@@ -109,9 +107,9 @@ def test_a_program_acts_as_its_agent_and_what_it_reserves_ends_with_its_run(tmp_
         assert told["POSTROOM_URL"] == server.url
         assert told["POSTROOM_DATA_DIR"] == str(server.data_dir)
         assert "Ada" in office.said("inbox")
-        assert "this run is not one of 'Ada'" in office.said("other")
+        assert "this run does not belong to 'Ada'" in office.said("other")
         assert "a run acts as its own agent" in office.said("made")
-        assert "this is for the operator" in office.said("tokens")
+        assert "this path is for the operator" in office.said("tokens")
         assert office.said("stop") == ""  # the message in hand does not hold the run's end
         assert told["POSTROOM_TOKEN"].startswith("prr_")
         assert not office.opens(told["POSTROOM_TOKEN"])

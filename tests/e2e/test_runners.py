@@ -49,9 +49,7 @@ class Crew:
         environment = {"JOURNAL": str(self._journal), "LOCKS": str(folder / "locks"), "SLOW": slow}
         runner = {"argv": ["sh", str(folder / "agent.sh")], "env": environment}
         with server.line() as line:
-            line.tool("ensure_project", human_key=str(folder))
-            for name in ("Hal", *CREW):
-                line.tool("register_agent", project_key=str(folder), program="p", model="m", name=name)
+            line.crew(str(folder), "Hal", *CREW)
             for name in CREW:
                 asked = {"project": str(folder), "agent": name, "runner": runner}
                 assert declared(line, asked).status == 200
@@ -110,12 +108,7 @@ def processes_of(data_dir: Path) -> list[str]:
 
 
 def declared(line: Line, asked: dict[str, Any]) -> Answer:
-    return line.request(
-        "PUT",
-        "/admin/runners",
-        body=json.dumps(asked).encode(),
-        headers={"Content-Type": "application/json"},
-    )
+    return line.order("PUT", "/admin/runners", asked)
 
 
 def send(line: Line, folder: Path, to: str, key: str) -> str:
@@ -142,9 +135,7 @@ def test_runs_at_once_is_set_by_command_and_over_http_and_so_many_runs_execute(
     command = partial(run_here, environment=here)
     script = f'cat > /dev/null; echo x >> "{begun}"; while ! test -e "{go}"; do sleep 0.05; done; echo done'
     with server.line() as line:
-        line.tool("ensure_project", human_key=str(folder))
-        for name in ("Hal", "Bo"):
-            line.tool("register_agent", project_key=str(folder), program="p", model="m", name=name)
+        line.crew(str(folder), "Hal", "Bo")
 
         def told() -> int:
             [runner] = line.request("GET", "/admin/runners").json()["runners"]

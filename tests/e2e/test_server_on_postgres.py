@@ -7,7 +7,6 @@ import socketserver
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
@@ -19,7 +18,7 @@ import pytest
 
 from e2e.commands import run_here
 from e2e.peer import CLIENTS
-from e2e.running import START_PATIENCE, Line, RunningServer, plain_environment
+from e2e.running import START_PATIENCE, Line, RunningServer, plain_environment, soon
 from embedded_room import echo
 from postgres_server import PostgresServer, is_given, running_postgres
 from postroom.embedded.mailbox import Mailbox
@@ -170,11 +169,11 @@ def test_a_server_is_not_ready_while_postgresql_is_away_and_goes_on_by_itself(tm
         with RunningServer(tmp_path / "data", "--database-url", postgres.dsn) as server:
             asyncio.run(write_by_a_real_client(server, "2026", "lamp"))
             postgres.kill()
-            await_that(lambda: readiness(server) == ("failed", "store_unavailable"), "it was told")
+            soon(lambda: readiness(server) == ("failed", "store_unavailable"), "it was told")
             found = json.dumps(ask(server, "GET", "/admin/doctor"))
-            assert (found.count("Connection refused"), found.count("as told above") > 2) == (1, True)
+            assert (found.count("Connection refused"), found.count("as reported above") > 2) == (1, True)
             postgres.start()
-            await_that(lambda: readiness(server) == ("ok", None), "it was ready again")
+            soon(lambda: readiness(server) == ("ok", None), "it was ready again")
             asyncio.run(write_by_a_real_client(server, "2026", "candle"))
             seen = asyncio.run(read_by_a_real_client(server, "2026"))
             assert [one["subject"] for one in seen["inbox"]] == ["candle", "lamp"]
@@ -213,18 +212,9 @@ def readiness(server: RunningServer) -> tuple[str, str | None]:
     return store["state"], store.get("code")
 
 
-def await_that(look: Callable[[], bool], what: str) -> None:
-    """Look again and again, within a bound."""
-    pause = threading.Event()
-    until = time.monotonic() + PATIENCE
-    while not look():
-        assert time.monotonic() < until, f"in {PATIENCE} s it did not come to it that {what}"
-        pause.wait(0.05)
-
-
 ADDRESSES = (
     ("postgresql://u:hunter2@127.0.0.1:1/mail", TEMPORARY, "cannot be reached"),
-    ("postgresql://u:hunter2@127.0.0.1:x/mail", CONFIGURATION, "its port by a number"),
+    ("postgresql://u:hunter2@127.0.0.1:x/mail", CONFIGURATION, "a numeric port"),
     ("mysql://u:hunter2@db/mail", CONFIGURATION, "postgresql://user:password@host:port/database"),
     ("postgresql://u:hunter2@2@db/mail", CONFIGURATION, "%40"),
     ("postgresql://u:p/hunter2@db/mail", CONFIGURATION, "%2F"),
@@ -235,7 +225,7 @@ ADDRESSES = (
 LACKS = (
     ("postgres", "no_such_mail", "createdb no_such_mail"),
     ("postgres", "postgres?sslmode=require", "sslmode=disable"),
-    ("postgres", "read_only", "may be written"),
+    ("postgres", "read_only", "writable server"),
     ("guest", "guarded", 'GRANT CREATE ON DATABASE guarded TO "guest"'),
     ("stranger", "anothers", 'GRANT USAGE, CREATE ON SCHEMA "postroom" TO "stranger"'),
 )
@@ -276,7 +266,7 @@ def test_what_listens_there_and_is_no_postgresql_is_told_as_that(tmp_path: Path,
         threading.Thread(target=other.serve_forever, daemon=True).start()
         place = f"127.0.0.1:{other.server_address[1]}"
         for code in (CONFIGURATION, TEMPORARY):
-            told = f"what listens at {place} answers no PostgreSQL"
+            told = f"the program that listens at {place} is not PostgreSQL"
             refused(f"postgresql://u:hunter2@{place}/mail", code, told, tmp_path, here)
             answers.pop(0)
         other.shutdown()

@@ -64,9 +64,7 @@ def inbox(server: RunningServer) -> list[int]:
 
 def furnished(server: RunningServer) -> None:
     with server.line() as line:
-        line.tool("ensure_project", human_key=FOLDER)
-        for name in ("Ada", "Ben"):
-            line.tool("register_agent", project_key=FOLDER, program="p", model="m", name=name)
+        line.crew(FOLDER, "Ada", "Ben")
 
 
 def test_what_was_accepted_outlives_the_primary_when_the_standby_is_synchronous(
@@ -106,7 +104,7 @@ def test_a_standby_is_not_copied_while_a_server_is_up_on_its_primary(
             furnished(server)
             refused = postroom(tmp_path / "other", *words)
             assert refused.returncode == CONFIGURATION, refused.stdout
-            assert "in use by servers that are up" in " ".join(refused.stderr.split())
+            assert "running servers use" in " ".join(refused.stderr.split())
         done = postroom(tmp_path / "other", *words)
         assert done.returncode == 0, done.stderr
 

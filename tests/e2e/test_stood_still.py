@@ -15,8 +15,7 @@ import psycopg
 import pytest
 
 from channels.fake_telegram import TOKEN, message, update
-from e2e.running import RunningServer, plain_environment
-from e2e.test_any_server_answers import await_that
+from e2e.running import RunningServer, plain_environment, soon
 from e2e.test_gateway_server import (
     EchoingModel,
     chat_page,
@@ -45,7 +44,7 @@ class Chat:
         self._loop.call_soon_threadsafe(self.telegram.feed, update(number, message=message(number, text)))
 
     def await_answer(self, text: str) -> None:
-        await_that(lambda: any(f"re: {text} " in one for one in self.said), f"{text!r} was answered")
+        soon(lambda: any(f"re: {text} " in one for one in self.said), f"{text!r} was answered")
 
     def asked_by(self, server: int) -> int:
         return self.telegram.pollers[server]
@@ -137,7 +136,7 @@ def test_what_one_did_alone_is_the_others_when_it_stood_still_and_when_it_goes_o
     finally:
         os.kill(first.pid, signal.SIGCONT)
     talk.telegram.still.clear()
-    await_that(
+    soon(
         lambda: (
             asked(first, "GET", "/health/detailed")["gateway"]["channels"]["telegram"]["state"] == "elsewhere"
         ),
@@ -174,7 +173,7 @@ def test_who_reads_a_chat_at_the_other_server_is_let_go_when_its_server_dies_and
             assert answer.status_code in (200, 503), answer
             return answer.status_code == 200
 
-        await_that(is_there, "the second has the page")
+        soon(is_there, "the second has the page")
     with chat_page(second) as browser:
         browser.post("/chat/messages", json={"id": "after-the-kill", "text": "still there?"})
         assert shown(browser, is_answer("re: still there? (1)"))["kind"] == "answer"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.running import RunningServer
-from e2e.test_work_in_a_browser import agent, command, soon
+from e2e.running import RunningServer, soon
+from e2e.test_work_in_a_browser import agent, command
 
 pytestmark = pytest.mark.long
 
@@ -28,9 +28,9 @@ def test_ctrl_c_says_what_is_waited_for(tmp_path: Path, times: int) -> None:
         process = server._process
         assert process is not None
         process.send_signal(signal.SIGINT)
-        soon(lambda: "Stopping: runs at work are given back" in server.log())
+        soon(lambda: "Shutting down. Active runs go back to the queue" in server.log())
         if times == 2:
             process.send_signal(signal.SIGINT)
-            soon(lambda: "are not waited for" in server.log())
+            soon(lambda: "Skipping the wait" in server.log())
         assert process.wait(30) == 130
         assert "Traceback" not in server.log()

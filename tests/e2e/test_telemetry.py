@@ -72,7 +72,7 @@ def awaited(line: Line, folder: str) -> dict[str, Any]:
     """Return the first message that comes for Ada."""
     pause, until = threading.Event(), time.monotonic() + PATIENCE
     while not (found := line.tool("fetch_inbox", project_key=folder, agent_name="Ada")):
-        assert time.monotonic() < until, "nobody has answered"
+        assert time.monotonic() < until, "no answer came"
         pause.wait(0.05)
     return found[0]
 
@@ -85,9 +85,7 @@ def test_a_message_its_run_and_the_answer_reach_a_collector_as_one_trace(
     with configured(tmp_path, f'telemetry = true\ntelemetry_endpoint = "{endpoint}"\n') as server:
         token = server.token
         with server.line() as line:
-            line.tool("ensure_project", human_key=folder)
-            for name in ("Ada", "Bo"):
-                line.tool("register_agent", project_key=folder, program="p", model="m", name=name)
+            line.crew(folder, "Ada", "Bo")
             told = f"cat > /dev/null; printf %s \"$TRACEPARENT\" > '{noted}'; echo {WRITTEN}"
             asked = {"project": folder, "agent": "Bo", "runner": {"argv": ["sh", "-c", told]}}
             body, typed = json.dumps(asked).encode(), {"Content-Type": "application/json"}

@@ -11,10 +11,10 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from e2e.browser import PATIENCE
+from e2e.running import soon
 from e2e.test_accessibility import axe, examined
 from e2e.test_buttons_in_a_browser import LOOKS
 from e2e.test_page_in_a_browser import ACTING, Guarded, silence
-from e2e.test_work_in_a_browser import soon
 from postroom.contracts.clock import SystemClock
 from postroom.stores.sqlite import SqliteStore
 from postroom.web.pages import page_routes

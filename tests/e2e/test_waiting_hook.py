@@ -67,9 +67,7 @@ def first_over(*processes: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
 @contextmanager
 def furnished(server: RunningServer) -> Iterator[Any]:
     with server.line() as line:
-        line.tool("ensure_project", human_key=PROJECT)
-        for name in ("Ada", "Bo"):
-            line.tool("register_agent", project_key=PROJECT, name=name, program="test", model="none")
+        line.crew(PROJECT, "Ada", "Bo")
         yield line
 
 

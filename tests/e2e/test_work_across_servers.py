@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from e2e.commands import run_here
-from e2e.running import Line, RunningServer, plain_environment
-from e2e.test_any_server_answers import Pair, answers, await_that, pair, run_by, send
+from e2e.running import Line, RunningServer, plain_environment, soon
+from e2e.test_any_server_answers import Pair, answers, pair, run_by, send
 from e2e.test_open_questions import AGENT, WORDS
 from e2e.test_protocol_revisions import listen
 
@@ -43,21 +43,19 @@ def at_work(server: RunningServer) -> str | None:
 def test_a_run_is_followed_and_ended_at_the_server_that_does_not_execute_it(pair: Pair) -> None:
     run_by(pair, "Bo", {"argv": ["sh", "-c", WORKS], "cwd": str(pair.yard)})
     send(pair.has, pair.yard, "long work")
-    run = await_that(lambda: at_work(pair.other), "it is at work")
+    run = soon(lambda: at_work(pair.other), "it is at work")
 
     def shows(words: str) -> bool:
         return words in asked(pair.other, "GET", f"/admin/runs/one?run={run}")["output"]
 
-    await_that(lambda: shows("a first line"), "its output is told")
+    soon(lambda: shows("a first line"), "its output is told")
     (pair.yard / "more").touch()
-    await_that(lambda: shows("a second line"), "what it says next is told")
+    soon(lambda: shows("a second line"), "what it says next is told")
     program = Path(f"/proc/{(pair.yard / 'pid').read_text().strip()}")
     assert program.exists()
     asked(pair.other, "POST", "/admin/runs/cancel", {"run": run})
-    await_that(lambda: not program.exists(), "its program has ended")
-    await_that(
-        lambda: asked(pair.has, "GET", f"/admin/runs/one?run={run}")["state"] == "cancelled", "it has ended"
-    )
+    soon(lambda: not program.exists(), "its program has ended")
+    soon(lambda: asked(pair.has, "GET", f"/admin/runs/one?run={run}")["state"] == "cancelled", "it has ended")
 
 
 def test_a_question_is_answered_at_the_server_that_did_not_ask_it(pair: Pair) -> None:
@@ -71,11 +69,11 @@ def test_a_question_is_answered_at_the_server_that_did_not_ask_it(pair: Pair) ->
     ]
     run_by(pair, "Cy", {"kind": "acp", "argv": argv})
     send(pair.has, pair.yard, "MARK0", "Cy", "MARK0")
-    [question] = await_that(
+    [question] = soon(
         lambda: asked(pair.other, "GET", "/admin/questions")["questions"], "the other knows the question"
     )
     asked(pair.other, "POST", "/admin/questions", {"number": question["number"], "answer": "yes"})
-    await_that(lambda: "yes: MARK0" in answers(pair.has, pair.yard), "the agent was told")
+    soon(lambda: "yes: MARK0" in answers(pair.has, pair.yard), "the agent was told")
     assert asked(pair.has, "GET", "/admin/questions")["questions"] == []
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from e2e.browser import Browser
 from e2e.commands import run_here
-from e2e.running import RunningServer, plain_environment
+from e2e.running import RunningServer, plain_environment, soon
 from e2e.test_accessibility import axe, examined
 
 pytestmark = pytest.mark.long
@@ -55,9 +55,7 @@ def agent(server: RunningServer, folder: Path, name: str, argv: list[str]) -> No
 
 def log_in(server: RunningServer, browser: Browser) -> None:
     with server.line() as line:
-        link = line.request(
-            "POST", "/admin/login-code", body=b"{}", headers={"Content-Type": "application/json"}
-        )
+        link = line.order("POST", "/admin/login-code", {})
     browser.open(link.json()["url"], width=390)
 
 
@@ -65,15 +63,6 @@ def command(server: RunningServer, *said: str) -> subprocess.CompletedProcess[st
     """Run a command against the server."""
     environment = plain_environment(server.data_dir.parent)
     return run_here(*said, "--data-dir", str(server.data_dir), environment=environment)
-
-
-def soon(look: Callable[[], T | None]) -> T:
-    """Return what a look finds, within a bound."""
-    pause, until = threading.Event(), time.monotonic() + PATIENCE
-    while not (found := look()):
-        assert time.monotonic() < until, "it did not come"
-        pause.wait(0.1)
-    return found
 
 
 def sees(browser: Browser, address: str, words: str) -> None:
@@ -141,7 +130,7 @@ def test_a_person_writes_answers_and_cancels_without_a_script(
     press(browser, "button[value=yes]")
     assert "Answered with yes" in str(browser.see("document.querySelector('[role=status]').textContent"))
     sees(browser, f"{home}/threads", "It is gone.")
-    sees(browser, f"{home}/runs", "at work")
+    sees(browser, f"{home}/runs", "active")
     run = str(browser.see("document.querySelector('.row.run, .row h3 a').href"))
     sees(browser, run, "I have begun")
     press(browser, "button[value=cancel]")
@@ -149,7 +138,7 @@ def test_a_person_writes_answers_and_cancels_without_a_script(
     sees(
         browser,
         f"{server.url}/p/postroom-people/agents/Ana?box=inbox",
-        "Bo could not handle your message: cancelled",
+        "Bo could not process your message: cancelled",
     )
     assert not browser.complaints()
     assert "Traceback" not in server.log()
@@ -189,7 +178,7 @@ def test_what_comes_back_from_a_form_reads_well_too(
         typed = {"Content-Type": "application/json"}
         assert line.request("POST", "/admin/questions", body=told, headers=typed).status == 200
     press(browser, "button[value=yes]")
-    reads_well("This was answered already")
+    reads_well("This question was answered already")
     sees(browser, f"{server.url}/p/postroom-people/agents/Ana", "It is gone.")
     browser.open(str(browser.see("document.querySelector('.row h3 a').href")), width=390)
     reads_well("Ana has read it")
@@ -241,4 +230,4 @@ def test_the_command_line_sees_and_does_the_same(server: RunningServer, tmp_path
     for listed in (runs("dead")["dead"], runs("overview", "--project", str(folder))["given_up"]):
         assert again["run_id"] not in [one["run_id"] for one in listed]
     late = command(server, "runs", "hasten", again["run_id"])
-    assert (late.returncode, "is not to be tried again later" in late.stderr) == (2, True), late.stderr
+    assert (late.returncode, "does not wait for another attempt" in late.stderr) == (2, True), late.stderr

@@ -198,7 +198,7 @@ async def test_work_that_catches_what_suspends_it_fails_with_a_reason_and_harms_
         return "went on"
 
     async with opening(swallowing) as mailbox:
-        with pytest.raises(RunUnsuccessful, match="went on behind a question"):
+        with pytest.raises(RunUnsuccessful, match="continued after a question"):
             await (await mailbox.enqueue("bad", "ask", attempts=1)).result(timeout=30)
         assert await (await mailbox.enqueue("good", "fine")).result(timeout=30) == "went on"
 

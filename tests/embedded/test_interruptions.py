@@ -168,7 +168,7 @@ async def test_a_deadline_that_has_passed_leaves_the_active_run_alone_whatever_i
                 ) as refused:
                     await mailbox.enqueue("t", "late", deadline=late, when_busy=policy, key=key)
                 assert refused.value.value == ms(late)
-                assert refused.value.remedy == "give a later deadline, or none"
+                assert refused.value.remedy == "give a later deadline, or no deadline"
                 assert (await active.status()).state is State.RUNNING
         going.set()
         assert await active.result(timeout=30) == "done"
@@ -199,7 +199,7 @@ async def test_every_entry_refuses_a_deadline_that_has_passed_or_comes_before_th
         late, soon = from_now(mailbox, -5), from_now(mailbox, 5)
         delayed = {"delay": timedelta(seconds=10), "deadline": soon}
         for options, delivery, why, remedy in (
-            ({"deadline": late}, {}, "the deadline .* has passed", "give a later deadline, or none"),
+            ({"deadline": late}, {}, "the deadline .* has passed", "give a later deadline, or no deadline"),
             (
                 delayed,
                 {"delay_ms": 10_000},

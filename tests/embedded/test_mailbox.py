@@ -81,12 +81,12 @@ async def test_values_go_in_and_out(opening):
     async with opening(count) as mailbox:
         handle = await mailbox.enqueue("jobs", Job(1, ["a"]))
         assert await handle.result(timeout=30, type=Job) == Job(2, ["a", '{"page":1,"tags":["a"]}'])
-        with pytest.raises(errors.InvalidArgument, match="the answer is no int"):
+        with pytest.raises(errors.InvalidArgument, match="the answer is not of type int"):
             await handle.result(type=int)
         again = await mailbox.handle(handle.id)
         assert (await again.status()).state is State.DONE
         assert not await again.cancel()
-        with failing("what was enqueued is no Job"):
+        with failing("the enqueued content is not of type Job"):
             await (await mailbox.enqueue("jobs", {"page": "three"})).result(timeout=30)
 
 
@@ -116,7 +116,7 @@ async def test_what_would_read_back_otherwise_or_not_at_all_is_refused(opening):
         ):
             with pytest.raises((errors.InvalidArgument, errors.InvalidSubmission)):
                 await mailbox.enqueue("t", value)
-            with failing("what the run returned cannot be stored"):
+            with failing("the result of the run cannot be stored"):
                 await (await mailbox.enqueue("t", "go", attempts=1)).result(timeout=30)
             assert "step 'it' cannot be stored" in refused.pop()
 
@@ -210,7 +210,7 @@ async def test_a_step_is_tried_as_often_as_it_may_be_and_its_name_is_its_own(ope
         assert await handle.result(timeout=30, type=int) == 3
         logged = [text for type, text in await told(handle.events()) if type == "log"]
         assert logged == [f"step call failed, attempt {n} of 3: away" for n in (1, 2)]
-        for name, why in ((" ", "needs a name"), ("call", "comes twice")):
+        for name, why in ((" ", "needs a name"), ("call", "occurs twice")):
             with failing(why):
                 await (await mailbox.enqueue("t", name)).result(timeout=30)
 
@@ -339,7 +339,7 @@ async def test_what_was_told_before_a_failure_or_a_question_is_told_not_to_count
             if event.type == "question":
                 await handle.answer("yes", question_id=event.question_id)
     half, question = ("text", "half "), ("question", "whole?")
-    failed, again = ("reset", "ConnectionError: cut off"), ("reset", "the run begins again")
+    failed, again = ("reset", "ConnectionError: cut off"), ("reset", "the run starts again")
     assert seen == [half, failed, half, question, again, half, ("end", "half whole")]
 
 

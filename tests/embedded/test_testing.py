@@ -89,18 +89,18 @@ BAD = {
     ),
     "epochs": (
         [execution("b", 5, 6, epoch=2), execution("c", 7, 8, epoch=1)],
-        "run c of thread t began in epoch 1, after run b in epoch 2",
+        "run c of thread t started in epoch 1, after run b in epoch 2",
     ),
     "attempts": (
         [execution("b", 5, 6, attempt=3), execution("b", 7, 8, attempt=2)],
         "run b of thread t began attempt 2 after attempt 3",
     ),
     "threads": ([execution("a", 7, 8, thread_id="u")], "run a was executed on thread t, and on thread u"),
-    "lost": ([], "run b of thread t was accepted and has not come to its end"),
-    "strange": ([execution("z", 7, 8)], "run z of thread t was executed and was never accepted"),
+    "lost": ([], "run b of thread t was accepted but has not ended"),
+    "strange": ([execution("z", 7, 8)], "run z of thread t was executed but never accepted"),
     "too many": (
         [execution("b", 4, 6, thread_id="u"), execution("c", 4, 5, thread_id="v")],
-        "3 runs were executed at once, and 2 may be: at 4 a of thread t, b of thread u, c of thread v",
+        "3 runs were executed at once, but the limit is 2: at 4 a of thread t, b of thread u, c of thread v",
     ),
 }
 
@@ -166,31 +166,31 @@ PLACE = "INSERT INTO event_scopes (scope, seq, event_id) VALUES ('run:<over>', 9
 BROKEN = {
     "lost": (
         ["DELETE FROM run_dispatches WHERE run_id = '<open>'"],
-        "run <open> of thread late is created, and nothing will execute it: it is neither queued nor claimed",
+        "run <open> of thread late is created, but neither queued nor claimed, so it will not be executed",
     ),
     "asleep": (
         ["DELETE FROM run_dispatches WHERE run_id = '<asleep>' AND is_open = 1"],
-        "run <asleep> of thread nap is waiting, and nothing will execute it: it is neither queued nor claimed",
+        "run <asleep> of thread nap is waiting, but neither queued nor claimed, so it will not be executed",
     ),
     "gone": (
         ["DELETE FROM runs WHERE run_id = '<over>'"],
-        "run <over> of thread chat was accepted and is not there",
+        "run <over> of thread chat was accepted but does not exist",
     ),
     "without a run": (
         ["DELETE FROM runs WHERE run_id = '<open>'"],
-        "run <open> of thread late is queued and is not there",
+        "run <open> of thread late is queued but does not exist",
     ),
     "message": (
         ["DELETE FROM run_messages WHERE thread_id = 'chat' AND seq = 1"],
-        "message <message> of run <over> of thread chat was accepted and is not there",
+        "message <message> of run <over> of thread chat was accepted but does not exist",
     ),
     "epoch": (
         ["INSERT INTO dispatch_epochs (thread_id, epoch) VALUES ('late', 3)"],
-        "run <open> of thread late is queued in epoch 0, and the thread is in epoch 3",
+        "run <open> of thread late is queued in epoch 0, but the thread is in epoch 3",
     ),
     "silent": (
         ["DELETE FROM event_scopes WHERE scope = 'run:<over>'"],
-        "run <over> of thread chat has ended, and its log does not say so",
+        "run <over> of thread chat has ended, but its log has no such event",
     ),
     "twice": (
         [EVENT.replace("KIND", "RunEnded"), PLACE],
@@ -198,7 +198,7 @@ BROKEN = {
     ),
     "afterwards": (
         [EVENT.replace("KIND", "StepStored"), PLACE],
-        "run <over> of thread chat ended with event 2 of its log, and event 9 (StepStored) is behind it",
+        "run <over> of thread chat ended with event 2 of its log, but event 9 (StepStored) follows",
     ),
     "another thread": (
         ['UPDATE runs SET body = replace(body, \'"thread_id":"chat"\', \'"thread_id":"other"\')'],
@@ -210,7 +210,7 @@ BROKEN = {
     ),
     "recorded epochs": (
         [CLAIMS],
-        "run z of thread chat began in epoch 4, after run <over> in epoch 5",
+        "run z of thread chat started in epoch 4, after run <over> in epoch 5",
     ),
 }
 
@@ -269,8 +269,8 @@ async def test_too_many_owners_are_found_in_the_record_of_the_database_and_in_it
         assert len(runs) == 3
         assert await testing.check(mailbox, at_once=3) == []
         by_queue, by_record = await testing.check(mailbox, at_once=2)
-        assert by_queue == "3 runs are claimed at once, and 2 may be"
-        assert by_record.startswith("3 runs were executed at once, and 2 may be: at ")
+        assert by_queue == "3 runs are claimed at once, but the limit is 2"
+        assert by_record.startswith("3 runs were executed at once, but the limit is 2: at ")
         assert all(f"{handle.id} of thread {handle.thread_id}" in by_record for handle in handles)
 
 

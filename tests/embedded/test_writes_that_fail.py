@@ -45,19 +45,19 @@ class Faulty:
     async def read(self, look: Callable[[Transaction], T]) -> T:
         self._looks += 1
         if not self.is_well and self._looks % 11 == 0:
-            raise StoreUnavailable("refused on purpose")
+            raise StoreUnavailable("failed on purpose")
         return await self._store.read(look)
 
     async def write(self, change: Callable[[Transaction], T], *, key: str = "") -> T:
         name = change.__name__
         self._writes[name] += 1
         if name == self.refuses:
-            raise StoreUnavailable("refused on purpose")
+            raise StoreUnavailable("failed on purpose")
         fails = not self.is_well and name not in OF_OTHERS and self._writes[name] % 2 == 1
         if fails:
             self.failed[name] += 1
         if fails and not self.loses:
-            raise StoreUnavailable("refused on purpose")
+            raise StoreUnavailable("failed on purpose")
         done = await self._store.write(change, key=key)
         if fails:
             raise CommitUnknown("lost on purpose")

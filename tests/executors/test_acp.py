@@ -217,7 +217,7 @@ async def test_time_and_silence_are_limited(tmp_path: Path) -> None:
     )
     for runner, why in (
         (agent(words, timeout=limit), r"time-out of 60 s"),
-        (agent(words, idle_timeout=limit), "put nothing out"),
+        (agent(words, idle_timeout=limit), "ended its turn without an answer"),
     ):
         room.runners.runner, room.sink = runner, Sink()
         run = asyncio.ensure_future(room.run())
@@ -294,23 +294,23 @@ def test_an_acp_runner_has_its_words_by_the_protocol(subtests: pytest.Subtests) 
     for fields, why, remedy in [
         (
             {"prompt": "argument"},
-            "the runner's prompt is refused: .* told its prompt by the protocol",
+            "the runner's prompt is refused: .* gets its prompt through the protocol",
             "leave it",
         ),
-        ({"prompt": "file"}, "the runner's prompt is refused", "leave it out"),
-        ({"argv": ("x", "{prompt}")}, "the runner's argv is refused: .* by the protocol", "take {prompt}"),
+        ({"prompt": "file"}, "the runner's prompt is refused", "leave this field out"),
+        ({"argv": ("x", "{prompt}")}, "the runner's argv is refused: .* by the protocol", "remove {prompt}"),
         (
             {"argv": ("x", "--in={prompt_file}")},
             "the runner's argv is refused: .* by the protocol",
-            "take {prompt}",
+            "remove {prompt}",
         ),
         (
             {"argv": ()},
-            "no command is named",
+            "no command is given",
             "or a recipe that has a command: claude, codex, gemini, opencode",
         ),
-        ({"argv": (" ",)}, "its first word is the program", ""),
-        ({"recipe": "cursor"}, "'cursor' is not known", "one of: shell, claude"),
+        ({"argv": (" ",)}, "the first word must be the program", ""),
+        ({"recipe": "cursor"}, "'cursor' is unknown", "one of: shell, claude"),
     ]:
         with subtests.test(fields=fields, why=why, remedy=remedy):
             with pytest.raises(InvalidRunner, match=why) as raised:

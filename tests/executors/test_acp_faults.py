@@ -35,21 +35,21 @@ PID = "say('pid %d. ' % os.getpid())\n"
 @pytest.mark.parametrize(
     ("words", "kind", "why"),
     [
-        ("raw('{\"jsonrpc\": \"2.0\", \\n'); hang()", AgentProtocolBroken, "begins like a JSON object and is none"),
-        ("raw(b'{\"a\": \"\\xff\"}\\n'); hang()", AgentProtocolBroken, "begins like a JSON object and is none"),
+        ("raw('{\"jsonrpc\": \"2.0\", \\n'); hang()", AgentProtocolBroken, "begins like a JSON object and is invalid"),
+        ("raw(b'{\"a\": \"\\xff\"}\\n'); hang()", AgentProtocolBroken, "begins like a JSON object and is invalid"),
         ("raw('{\"a\":' + '[' * 100_000 + '\\n'); hang()", AgentProtocolBroken, "begins like a JSON object"),
-        ("raw('{}\\n'); hang()", AgentProtocolBroken, "asks, tells and answers nothing"),
-        ("send(id=99, result={}); hang()", AgentProtocolBroken, "answered something that it was not asked"),
-        ("send(id='x', error={'code': 1, 'message': 'no'}); hang()", AgentProtocolBroken, "was not asked"),
-        ("send(id=True, result={}); hang()", AgentProtocolBroken, "was not asked"),
-        ("send(id=id, result=[]); hang()", AgentProtocolBroken, "answered 'session/prompt' with what is no object"),
-        ("send(id=id, result={}); hang()", AgentProtocolBroken, "ended its turn without saying why"),
-        ("send(method=7); hang()", AgentProtocolBroken, "whose method is no text"),
-        ("send(id=[1], method='x'); hang()", AgentProtocolBroken, "neither a number nor a text"),
-        ("raw(bytes(range(256)) * 5_000); hang()", AgentProtocolBroken, "no JSON objects"),
-        ("sys.stdout.write('noise\\n' * 1_100); sys.stdout.flush(); hang()", AgentProtocolBroken, "no JSON objects"),
+        ("raw('{}\\n'); hang()", AgentProtocolBroken, "neither a request, a notification nor an answer"),
+        ("send(id=99, result={}); hang()", AgentProtocolBroken, "answered a request that it never received"),
+        ("send(id='x', error={'code': 1, 'message': 'no'}); hang()", AgentProtocolBroken, "never received"),
+        ("send(id=True, result={}); hang()", AgentProtocolBroken, "never received"),
+        ("send(id=id, result=[]); hang()", AgentProtocolBroken, "answered 'session/prompt' with a value that is not an object"),
+        ("send(id=id, result={}); hang()", AgentProtocolBroken, "ended its turn without a reason"),
+        ("send(method=7); hang()", AgentProtocolBroken, "whose method is not text"),
+        ("send(id=[1], method='x'); hang()", AgentProtocolBroken, "neither a number nor text"),
+        ("raw(bytes(range(256)) * 5_000); hang()", AgentProtocolBroken, "not JSON objects"),
+        ("sys.stdout.write('noise\\n' * 1_100); sys.stdout.flush(); hang()", AgentProtocolBroken, "not JSON objects"),
         ("for _ in range(70): raw(b'{' + b'x' * 100_000)\nhang()", AgentProtocolBroken, "a line of more than"),
-        ("sys.exit(0)", AgentProtocolBroken, "ended before it had answered 'session/prompt'"),
+        ("sys.exit(0)", AgentProtocolBroken, "ended before it answered 'session/prompt'"),
         ("raw('not json\\n'); sys.exit(0)", AgentProtocolBroken, "'session/prompt': not json"),
         ("sys.stderr.write('broken'); sys.exit(3)", CommandFailed, "exit code 3: broken"),
         ("sys.exit(75)", CommandBusy, "exit code 75"),
@@ -57,13 +57,13 @@ PID = "say('pid %d. ' % os.getpid())\n"
         ("send(id=id, error={'code': -32603, 'message': 'no quota', 'data': {'left': 0}}); hang()", CommandFailed,
          'answered \'session/prompt\' with error -32603: no quota {"left": 0}'),
         ("send(id=id, error='odd'); hang()", CommandFailed, "error 0: no reason was given"),
-        ("stop = 'max_tokens'; say('half of it')", AgentStopped, "limit of tokens (max_tokens); it said: pid"),
+        ("stop = 'max_tokens'; say('half of it')", AgentStopped, "limit of tokens (max_tokens); its last text: pid"),
         ("stop = 'max_turn_requests'", AgentStopped, "max_turn_requests"),
-        ("stop = 'refusal'", AgentStopped, "it refuses to go on"),
-        ("stop = 'cancelled'", AgentStopped, "which nobody here did"),
-        ("stop = 'tired'", AgentStopped, "not known (tired)"),
-        ("stop = 'tired' * 100_000", AgentStopped, "not known (tired"),
-        ("stop = '\\ud800'", AgentStopped, "not known ("),
+        ("stop = 'refusal'", AgentStopped, "it refused to continue"),
+        ("stop = 'cancelled'", AgentStopped, "no one here cancelled it"),
+        ("stop = 'tired'", AgentStopped, "unknown reason (tired)"),
+        ("stop = 'tired' * 100_000", AgentStopped, "unknown reason (tired"),
+        ("stop = '\\ud800'", AgentStopped, "unknown reason ("),
         ("send(id=id, error={'code': 10 ** 4_000, 'message': '\\ud800' * 1_000}); hang()", CommandFailed, "error 0: "),
     ],
 )  # fmt: skip
@@ -84,15 +84,15 @@ async def test_whoever_asked_learns_why(
 @pytest.mark.parametrize(
     ("options", "kind", "why"),
     [
-        ({"version": 2}, AgentProtocolBroken, "does not speak version 1"),
-        ({"version": "1"}, AgentProtocolBroken, "does not speak version 1"),
+        ({"version": 2}, AgentProtocolBroken, "does not support version 1"),
+        ({"version": "1"}, AgentProtocolBroken, "does not support version 1"),
         ({"first": "begin_session = lambda: {}"}, AgentProtocolBroken, "without a session"),
         ({"first": "begin_session = lambda: {'sessionId': 7}"}, AgentProtocolBroken, "without a session"),
         ({"first": "begin_session = lambda: []"}, AgentProtocolBroken, "answered 'session/new'"),
         ({"first": "begin_session = lambda: sys.exit(0)"}, AgentProtocolBroken, "answered 'session/new'"),
         ({"first": "begin_session = lambda: None"}, CommandFailed, "answered 'session/new' with error -32603"),
         ({"first": "hear(); send(id=0, error={'code': -32000, 'message': 'log in'}); hang()"}, CommandFailed,
-         "wants to be logged in first (it answered 'initialize' with error -32000): log in"),
+         "requires a login first (it answered 'initialize' with error -32000): log in"),
         ({"first": "request('session/request_permission', {}); sys.exit(0)"}, AgentProtocolBroken, "'initialize'"),
     ],
 )  # fmt: skip
@@ -131,14 +131,14 @@ async def test_an_agent_that_asks_before_it_is_spoken_to_gets_its_answer(
 async def test_an_agent_that_never_answers_who_it_is_is_ended(tmp_path: Path, first: str) -> None:
     limits = replace(QUICK, farewell=timedelta(milliseconds=50), handshake=timedelta(milliseconds=500))
     room = AcpRoom(tmp_path, agent("say('x')", {"first": first}), limits=limits)
-    with pytest.raises(AgentProtocolBroken, match=r"has not answered 'initialize' within 0\.5 s"):
+    with pytest.raises(AgentProtocolBroken, match=r"did not answer 'initialize' within 0\.5 s"):
         await room.run()
     assert room.files() == []
 
 
 async def test_an_agent_that_closes_its_output_is_ended_by_its_idle_time_out(tmp_path: Path) -> None:
     room = AcpRoom(tmp_path, agent("os.close(1); hang()", idle_timeout=timedelta(seconds=1)))
-    with pytest.raises(CommandTimedOut, match="put nothing out"):
+    with pytest.raises(CommandTimedOut, match="wrote nothing"):
         await room.run()
     assert room.files() == []
 
@@ -150,7 +150,7 @@ async def test_a_few_words_beside_the_protocol_are_passed_over(tmp_path: Path) -
 
 async def test_a_turn_without_a_word_is_a_failure(tmp_path: Path) -> None:
     room = AcpRoom(tmp_path, agent("sys.stderr.write('no model'); sys.stderr.flush()"))
-    with pytest.raises(CommandSaidNothing, match="said nothing: no model"):
+    with pytest.raises(CommandSaidNothing, match="without an answer: no model"):
         await room.run()
 
 
@@ -198,7 +198,7 @@ async def test_a_flood_ends_the_agent(tmp_path: Path) -> None:
 async def test_an_agent_that_asks_for_ever_and_reads_nothing_is_ended(tmp_path: Path) -> None:
     words = "while True: send(id='a', method='x' * 5_000, params={})"
     limits = replace(QUICK, farewell=timedelta(milliseconds=50))
-    with pytest.raises(AgentProtocolBroken, match="does not read what it is told"):
+    with pytest.raises(AgentProtocolBroken, match="does not read its input"):
         await AcpRoom(tmp_path, agent(words), limits=limits).run()
 
 
@@ -236,7 +236,7 @@ def test_a_message_may_come_in_pieces_and_several_at_once() -> None:
     assert [type(one) for one in heard] == [Answer, Told, Asked, Answer]
     assert (heard[0].method, heard[0].result) == ("second", {"x": "ä"})
     assert (heard[3].method, heard[3].refusal.code) == ("first", 3)
-    with pytest.raises(ProtocolFault, match="was not asked"):
+    with pytest.raises(ProtocolFault, match="never received"):
         list(peer.heard(b'{"id": 0, "result": {}}\n'))
 
 
@@ -268,5 +268,5 @@ def test_noise_is_kept_within_bounds() -> None:
     tracemalloc.stop()
     assert kept < 200_000
     assert len(peer.noise.bytes()) <= 8 << 10
-    with pytest.raises(ProtocolFault, match="no JSON objects"):
+    with pytest.raises(ProtocolFault, match="not JSON objects"):
         list(peer.heard(b"one more\n"))

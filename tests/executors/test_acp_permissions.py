@@ -29,7 +29,7 @@ async def test_a_request_for_permission_ends_the_turn_and_asks_a_person(tmp_path
     assert result.waiting.message == result.response == room.sink.text
     assert "I look. " in result.response
     [ticket] = result.waiting.tickets
-    asked = 'May it go on with "Remove" (delete)? It would do this: {"path": "/old"}'
+    asked = 'May the agent continue with "Remove" (delete)? The call: {"path": "/old"}'
     assert ticket.reason == f"{asked} {FORGETS}"
     cancel, answered = heard(journal)[-2:]
     assert cancel["method"] == "session/cancel"
@@ -170,7 +170,7 @@ async def test_what_was_told_of_a_call_before_belongs_to_the_question(tmp_path: 
     )
     result = await AcpRoom(tmp_path, agent(words, {"loads": True})).ends()
     assert result.waiting.tickets[0].reason == (
-        'May it go on with "Run" (execute)? It would do this: {"command": "ls"}'
+        'May the agent continue with "Run" (execute)? The call: {"command": "ls"}'
     )
 
 
@@ -178,7 +178,7 @@ async def test_a_question_shows_what_would_hide_or_turn_its_words(tmp_path: Path
     call = "{'toolCallId': 'c', 'title': 'a\\u202eb\\ud800', 'rawInput': {'path': 'ä\\u200b\\U000e0041 c'}}"
     result = await AcpRoom(tmp_path, agent(f"say(may({call}))", {"loads": True})).ends()
     assert result.waiting.tickets[0].reason == (
-        'May it go on with "a\\u202eb\\ud800"? It would do this: {"path": "ä\\u200b\\udb40\\udc41 c"}'
+        'May the agent continue with "a\\u202eb\\ud800"? The call: {"path": "ä\\u200b\\udb40\\udc41 c"}'
     )
 
 
@@ -186,7 +186,7 @@ async def test_a_permission_that_lasts_is_given_only_when_the_person_was_told_so
     options = [{"optionId": "ever", "name": "Always", "kind": "allow_always"}]
     room = AcpRoom(tmp_path, agent(f"say(may({REMOVE}, {options}))"))
     asked = await room.ends()
-    assert "no permission for one time" in asked.waiting.tickets[0].reason
+    assert "no permission for a single use" in asked.waiting.tickets[0].reason
     assert (await room.ends("go on", decided(asked, True))).response == "ever"
     assert (await room.ends("go on", decided(asked, False))).response == "cancelled"
     room.runners.runner = agent(ASKS)

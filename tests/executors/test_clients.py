@@ -104,7 +104,7 @@ def test_gemini_has_a_home_whose_settings_alone_are_the_runs(tmp_path: Path) -> 
     assert [
         (own / name).read_text() for name in ("tmp/session", "oauth_creds.json", "trustedFolders.json")
     ] == ["anew"] * 3
-    (own / "settings.json").write_text("no settings")  # Gemini CLI says what is wrong with them
+    (own / "settings.json").write_text("No settings.")  # Gemini CLI says what is wrong with them
     assert CONNECTING[Recipe.GEMINI](ACCESS, {"HOME": str(own.parent)}, folder) == NO_CONNECTION
 
 
@@ -124,7 +124,7 @@ async def test_a_client_that_is_missing_is_named_with_how_to_install_it(
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        ("Not logged in", "expected to be logged in or to have a key"),
+        ("Not logged in", "expected a login or a valid key"),
         ("error: unknown option '--no-such'", "found: unknown option '--no-such'"),
         ("Not inside a trusted directory", "expected a trusted folder"),
         ("it rained", "]"),

@@ -39,7 +39,7 @@ async def test_a_program_finds_its_files_in_a_private_folder_that_is_removed(tmp
         first, second = room.activation.messages
         assert f"- {path} (image/png, 8 bytes)" in first.text()
         assert room.variables[OUTBOX] in first.text()
-        assert '"f2" (image/png, 8 bytes): not here, it is gone' in second.text()
+        assert '"f2" (image/png, 8 bytes): missing, it is gone' in second.text()
     assert not await asyncio.to_thread(folder.exists)
 
 
@@ -78,9 +78,9 @@ async def test_an_agent_on_another_server_is_told_of_files_it_does_not_get() -> 
     files = Files(file(1, "image/png"), file(2, "audio/ogg", transcript="hello"))
     [first, second] = (await without_files(_asked(files, _message(1, ""), _message(2)))).messages
     assert first.text() == (
-        '[The file "f1" (image/png, 8 bytes) is not here: agents on another server are given no files]'
+        '[The file "f1" (image/png, 8 bytes) is missing: agents on another server get no files]'
     )
-    assert second.text().endswith('is not here: it says: "hello"]')
+    assert second.text().endswith('is missing: its transcript: "hello"]')
     assert [name for name, _ in files.refused] == ["f1"]
 
 

@@ -269,11 +269,11 @@ async def test_codex_goes_on_with_its_thread_or_begins_anew(application: Applica
         ("say(id=heard()['id'], error={'message': 'log in first'}); over()", "initialize: log in first"),
         (
             "opened(); begun(); say(id=9, method='item/tool/ask'); assert heard()['error']; ended(); over()",
-            "put nothing out",
+            "without an answer",
         ),
         (
             "[print(one, flush=True) for one in ('{', '{}', '[]', '{\"id\": 7}', '{\"id\": \"x\", \"error\": 1}')]",
-            "ended before its turn was over",
+            "ended before its turn was complete",
         ),
     ],
 )

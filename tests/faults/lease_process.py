@@ -35,7 +35,7 @@ async def work(dsn: str, schema: str, name: str) -> None:
 def step(tx: Transaction, name: str) -> None:
     [fence] = [one.fence for one in tx.leases.listed() if one.name == WORK]
     payload = {"server": name, "fence": fence}
-    tx.outbox.put(OutboxDraft(kind=KIND, target="t", payload=payload), now=tx.now())
+    tx.outbox.enqueue((OutboxDraft(kind=KIND, target="t", payload=payload),))
 
 
 def set_clock_wrong() -> None:

@@ -42,7 +42,7 @@ class Losing:
         done = await self._store.write(change, key=key)
         if self._left == 0:
             self.lost = True
-            raise StoreUnavailable("the answer was lost on purpose; the change was made")
+            raise StoreUnavailable("the answer was lost on purpose; the change was stored")
         return done
 
 

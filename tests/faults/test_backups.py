@@ -137,7 +137,7 @@ async def test_a_copy_that_is_damaged_is_told_as_it_was_found(
     await sqlite_store.back_up(copy)
     whole = copy.read_bytes()
     copy.write_bytes(whole[:4096] + bytes(4096) + whole[8192:])
-    with pytest.raises(StoreCorrupt, match="does not read back"):
+    with pytest.raises(StoreCorrupt, match="is damaged"):
         await Apart().read_back(copy)
 
 
@@ -210,8 +210,9 @@ async def test_without_room_for_twice_the_database_nothing_is_written(
     assert state.failure is not None
     assert (state.failure.code, state.tries, files(tmp_path)) == ("store_full", 1, [])
     size = (tmp_path / "postroom.db").stat().st_size
-    assert f"{needed} bytes free, twice the database ({size}) and its log ({log.stat().st_size})" in (
-        state.failure.message
+    assert (
+        f"{needed} bytes of free space, twice the database ({size}) and its log ({log.stat().st_size})"
+        in (state.failure.message)
     )
     assert state.failure.remedy == f"free space on the disk of {tmp_path / 'backups'}", (
         "there is none to remove"
@@ -381,5 +382,5 @@ async def test_a_backup_that_cannot_be_restored_is_found_by_whoever_examines_the
         assert seen == [(made.path.name,) if is_seen_at_once else (), (made.path.name,)], spoil.__name__
         found = told_of_backups(await timed.examined(full=True))
         assert (found.state, made.path.name in found.detail) == ("failed", True)
-        assert "there is none" in found.detail, "a damaged backup does not count as the newest"
+        assert "there is no backup" in found.detail, "a damaged backup does not count as the newest"
         await asyncio.to_thread(shutil.rmtree, timed.folder)

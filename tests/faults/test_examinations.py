@@ -84,5 +84,5 @@ async def test_a_database_that_cannot_be_read_is_told_as_by_a_reader(
     sqlite_store: SqliteStore, tmp_path: Path
 ) -> None:
     (tmp_path / "no.db").write_bytes(b"no database at all" * 1_000)
-    with pytest.raises(StoreCorrupt, match="does not read back"):
+    with pytest.raises(StoreCorrupt, match="is damaged"):
         await Apart().faults(tmp_path / "no.db")

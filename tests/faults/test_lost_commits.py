@@ -1,4 +1,4 @@
-"""A file of SQLite that lacks commits which were acknowledged is refused, and any other is taken."""
+"""A file of SQLite that lacks committed changes which were acknowledged is refused, and any other is taken."""
 
 import asyncio
 import shutil
@@ -68,7 +68,7 @@ def test_a_lost_log_is_told_and_nothing_is_changed(left: Path, clock: ManualCloc
     log = left.with_name(f"{NAME}-wal")
     log.rename(left.with_name("moved"))
     for _ in range(2):
-        with pytest.raises(WrongStore, match="lacks commits that were acknowledged") as refused:
+        with pytest.raises(WrongStore, match="lacks committed changes") as refused:
             SqliteStore.open(left, clock=clock)
         assert f"{NAME}-wal" in refused.value.remedy
         assert f"{NAME}.generation" in refused.value.remedy
@@ -99,7 +99,7 @@ def test_commits_after_a_checkpoint_are_missed_too(tmp_path: Path, clock: Manual
             break
         assert newest == str(number)
     store.close()
-    with pytest.raises(WrongStore, match="lacks commits"):
+    with pytest.raises(WrongStore, match="lacks committed changes"):
         SqliteStore.open(found, clock=clock)
 
 

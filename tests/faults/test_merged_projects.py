@@ -161,8 +161,8 @@ async def test_what_clashes_is_named_and_nothing_is_changed(room: Room) -> None:
         assert await room.store.read(lambda tx: (tx.projects(limit=9), tx.tokens(limit=9))) == before
 
     await refused(TREE, MAIN, StateError, "both have an agent 'ADA'")
-    await refused(PEOPLE_KEY, MAIN, StateError, "people are in a project of their own")
-    await refused(MAIN, "yard-main", InvalidArgument, "one project already")
+    await refused(PEOPLE_KEY, MAIN, StateError, "the project of people cannot be merged")
+    await refused(MAIN, "yard-main", InvalidArgument, "the same project")
     await refused("nowhere", MAIN, UnknownProject, "no project is named 'nowhere'")
     await refused("/yard/tree\nignore all", MAIN, Exception, "control characters")
     plan = await room.store.read(lambda tx: plan_of(tx, TREE, MAIN))

@@ -84,7 +84,7 @@ def test_a_folder_of_backups_of_another_user_is_told_and_not_taken_for_an_empty_
     )
     assert f"chown -R {OURS} {folder}" in told.stderr
     found = checks(run("doctor", "--json"))["backups"]
-    assert (found["state"], "there is none" in found["detail"]) == ("failed", False)
+    assert (found["state"], "there is no backup" in found["detail"]) == ("failed", False)
     assert f"chown -R {OURS} {folder}" in found["remedy"]
 
 
@@ -109,7 +109,7 @@ def test_a_backup_that_may_not_be_read_is_told_like_other_files_with_whose_it_is
     os.chown(theirs, THEIRS, THEIRS)
     told = run("restore", str(theirs), "--to", str(data / "to.db"))
     assert told.returncode == CONFIGURATION, told
-    assert f"{theirs} cannot be read: it belongs to user {THEIRS}, and this is user {OURS}" in told.stderr
+    assert f"{theirs} cannot be read: it belongs to user {THEIRS}, but this is user {OURS}" in told.stderr
     assert f"chown {OURS} {theirs}" in told.stderr
 
 
@@ -147,7 +147,7 @@ def test_who_may_only_read_a_database_leaves_nothing_beside_it(
     told = run(*words, user=THEIRS, umask="022")
     assert told.returncode == {"doctor": 1, "support-bundle": 0}.get(words[0], CONFIGURATION), told
     assert list(data.glob("postroom.db?*")) == []
-    other = "not to the server's" if words[0] == "up" else "and this is"
+    other = "not to the server's" if words[0] == "up" else "but this is"
     if words[0] != "support-bundle":
         assert f"belongs to user {OURS}, {other} user {THEIRS}" in told.stdout + told.stderr
     assert run("backup").returncode == 0
@@ -174,8 +174,8 @@ def test_a_token_file_of_another_user_is_told_with_its_owner_and_what_mends_it(d
     os.chown(token, THEIRS, THEIRS)
     told = run("up", "--port", "0")
     assert told.returncode == CONFIGURATION, told
-    assert f"belongs to user {THEIRS}, and this is user {OURS}" in told.stderr
-    assert f"`chown {OURS} {token}` as root, or run this as user {THEIRS}" in told.stderr
+    assert f"belongs to user {THEIRS}, but this is user {OURS}" in told.stderr
+    assert f"`chown {OURS} {token}` as root, or run this command as user {THEIRS}" in told.stderr
 
 
 @pytest.mark.parametrize(
@@ -196,4 +196,4 @@ def test_a_data_folder_of_another_user_is_a_fault_of_configuration_however_it_is
     told = run(*given, user=THEIRS, **elsewhere)
     assert told.returncode == CONFIGURATION, told
     assert f"the data folder {data} cannot be read: it belongs to user {OURS}" in told.stderr
-    assert f"`chown -R {THEIRS} {data}` as root, or run this as user {OURS}" in told.stderr
+    assert f"`chown -R {THEIRS} {data}` as root, or run this command as user {OURS}" in told.stderr

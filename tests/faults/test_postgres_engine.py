@@ -592,7 +592,7 @@ async def test_two_processes_behind_a_pooler_hear_each_other_by_the_direct_addre
 def test_a_pooler_of_transactions_is_refused_where_the_direct_address_is_not_told(
     postgres_dsn: str, pooled_dsn: str, a_schema: str
 ) -> None:
-    with pytest.raises(ConfigError, match="another session") as refused:
+    with pytest.raises(ConfigError, match="another PostgreSQL session") as refused:
         PostgresStore.open(pooled_dsn, schema=a_schema)
     assert "database_direct_url" in refused.value.remedy
     with pytest.raises(WrongStore):  # nothing was made
@@ -691,7 +691,7 @@ async def test_a_server_that_says_nothing_any_more_is_not_waited_for_for_ever(
         connection = await asyncio.to_thread(Connection, address)
         connection._within = moment.total_seconds()
         proxy.swallow = True
-        with pytest.raises(Exception, match="says nothing any more"):
+        with pytest.raises(Exception, match="no longer answers"):
             await asyncio.to_thread(asked, connection, "SELECT 1")
         with pytest.raises(StoreUnavailable):
             await asyncio.to_thread(Connection, replace(address, connect_within=moment))
@@ -961,7 +961,7 @@ async def test_a_server_that_takes_no_writes_is_refused_when_the_store_is_opened
     store: SqlStore, other: Connection, postgres_dsn: str, a_schema: str
 ) -> None:
     dsn = f"{postgres_dsn.partition('?')[0]}?options=-c%20default_transaction_read_only%3Don"
-    with pytest.raises(StoreReadOnly, match="takes no writes") as refused:
+    with pytest.raises(StoreReadOnly, match="accepts no writes") as refused:
         await asyncio.to_thread(PostgresStore.open, dsn, schema=a_schema)
     assert refused.value.remedy
     assert exit_code(refused.value) == CONFIGURATION

@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 
 from e2e.commands import run_here
-from e2e.running import RunningServer, plain_environment
+from e2e.running import RunningServer, plain_environment, soon
 from e2e.test_postgres_settings import SEQUENCES, TABLES, a_guest
-from e2e.test_server_on_postgres import ask, await_that, readiness
+from e2e.test_server_on_postgres import ask, readiness
 from postroom.contracts.errors import StoreReadOnly
 from postroom.stores.postgres.store import PostgresStore
 
@@ -47,7 +47,7 @@ def without(dsn: str, right: str, name: str) -> Iterator[None]:
     ("right", "told", "mended_by"),
     [
         *[
-            (f"{one} ON {{schema}}.{table}", f"no right to {one} on {table} ", TABLES)
+            (f"{one} ON {{schema}}.{table}", f"lacks {one} on {table} ", TABLES)
             for table, one in [
                 ("contacts", "SELECT"),
                 ("messages", "INSERT"),
@@ -56,9 +56,9 @@ def without(dsn: str, right: str, name: str) -> Iterator[None]:
                 ("probe", "UPDATE"),
             ]
         ],
-        ("USAGE ON SEQUENCE {schema}.messages_id_seq", "no right to USAGE on messages_id_seq ", SEQUENCES),
-        ("SELECT ON {schema}.schema_migrations", "no right to SELECT on schema_migrations ", TABLES),
-        ("USAGE ON SCHEMA {schema}", "no right to USAGE on the schema ", "USAGE ON SCHEMA"),
+        ("USAGE ON SEQUENCE {schema}.messages_id_seq", "lacks USAGE on messages_id_seq ", SEQUENCES),
+        ("SELECT ON {schema}.schema_migrations", "lacks SELECT on schema_migrations ", TABLES),
+        ("USAGE ON SCHEMA {schema}", "lacks USAGE on the schema ", "USAGE ON SCHEMA"),
     ],
 )
 async def test_a_right_that_is_taken_away_is_told_by_the_probe_with_what_to_grant(
@@ -71,7 +71,7 @@ async def test_a_right_that_is_taken_away_is_told_by_the_probe_with_what_to_gran
             await store.probe()
         assert f"GRANT {mended_by}" in refused.value.remedy
         with psycopg.connect(postgres_dsn, autocommit=True) as session:
-            session.execute(refused.value.remedy.removeprefix("have an administrator run "))
+            session.execute(refused.value.remedy.removeprefix("let an administrator run "))
         await store.probe()
 
 
@@ -94,12 +94,12 @@ def test_a_server_whose_user_lost_a_right_is_not_ready_until_it_has_it_again(
     environment = {**plain_environment(tmp_path), "POSTROOM_DATABASE_SCHEMA": name}
     with RunningServer(tmp_path / "served", "--database-url", url, environment=environment) as server:
         with without(postgres_dsn, f"DELETE ON {name}.outbox", name):
-            await_that(lambda: readiness(server) == ("failed", "store_read_only"), "the server is not ready")
+            soon(lambda: readiness(server) == ("failed", "store_read_only"), "the server is not ready")
             assert ask(server, "GET", "/readyz")["checks"]["store"]["lacking"] == ["DELETE"]
             looked = run_here("doctor", "--json", "--data-dir", str(server.data_dir), environment=environment)
         found = {one["name"]: one for one in json.loads(looked.stdout)["checks"]}["store writes"]
         assert (looked.returncode, found["state"]) == (1, "failed")
-        assert f"no right to DELETE on outbox of the schema {name}" in found["detail"]
+        assert f"lacks DELETE on outbox of the schema {name}" in found["detail"]
         assert f'GRANT {TABLES} IN SCHEMA "{name}" TO "{name}"' in found["remedy"]
         assert f"GRANT {TABLES} IN SCHEMA" in server.log()
-        await_that(lambda: readiness(server) == ("ok", None), "the server is ready again")
+        soon(lambda: readiness(server) == ("ok", None), "the server is ready again")

@@ -105,7 +105,7 @@ def test_who_does_not_answer_a_login_is_given_up_after_connect_timeout_at_the_la
         else:
             dsn += f"?connect_timeout={'2' if how == 'address' else '60'}"
         address = Address(dsn=dsn, schema="s", connect_within=timedelta(seconds=3))
-        with pytest.raises(StoreUnavailable, match=f"answers no PostgreSQL within {seconds} s"):
+        with pytest.raises(StoreUnavailable, match=f"did not answer as PostgreSQL within {seconds} s"):
             Connection(address)
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from postroom.contracts.outbox import OutboxStatus
 from postroom.contracts.retention import KeepRule
 from postroom.mail import retention as rules_of_mail
 from postroom.mail.archive.archive import Archive, Author
@@ -14,12 +15,13 @@ from postroom.mail.archive.batch import Batch
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.service import Mail
 from postroom.relay import Relay
+from postroom.stores.mail.access import MailReads
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 
 PROJECT, SLUG = "/srv/lighthouse", "srv-lighthouse"
 AUTHOR = Author(name="postroom", email="postroom@example.org")
-TURNS = 5
+TURNS = 50
 """Turns of the loop within which whoever has what it waited for asks the store for the next thing."""
 
 
@@ -30,13 +32,9 @@ class Deleting:
         self._mail, self._number = mail, number
         self.relay: Relay | None = None
         self.drained: asyncio.Task[int] | None = None
-        self._asked, self._looks = asyncio.Event(), asyncio.Event()
+        self._looks = asyncio.Event()
 
     async def read(self, look: Callable[[Any], Any]) -> Any:
-        if self.drained is not None and not self._asked.is_set():
-            project = await self._mail.store.read(look)
-            self._asked.set()
-            return project
         if self.drained is not None:
             self._looks.set()
         seen = await self._mail.store.read(look)
@@ -52,11 +50,16 @@ class Deleting:
         assert await self._mail.store.write(delete) == 1
         assert self.relay is not None
         self.drained = asyncio.create_task(self.relay.drain())
-        await self._asked.wait()
+        while OutboxStatus.CLAIMED not in await self._mail.store.read(_statuses):
+            await asyncio.sleep(0)
         for _ in range(TURNS):
             await asyncio.sleep(0)
         if self._looks.is_set():  # nothing keeps the relay from being first
             await self.drained
+
+
+def _statuses(tx: MailReads) -> set[OutboxStatus]:
+    return {row.status for row in tx.outbox.open(ARCHIVE, limit=9)}
 
 
 async def paths(archive: Archive) -> list[str]:

@@ -663,3 +663,24 @@ async def test_no_more_are_performed_at_once_than_a_handler_takes_however_many_a
         await until(lambda: len(handler.given) == 9)
     assert most == 3
     assert (await backlog(store)).waiting == 0
+
+
+async def test_a_batch_that_this_process_stores_is_performed_without_a_look_for_it(store: SqlStore) -> None:
+    handler = FakeHandler(together=True, at_once=4)
+    relay = Relay(store, {KIND: handler})
+    async with serving(relay):
+        await until(lambda: relay.lease_ms(KIND, TARGET) is not None)
+        await put(store, *range(10))
+        assert {row.status for row in await rows(store)} <= {OutboxStatus.CLAIMED}
+        await until(lambda: len(handler.given) == 10)
+    assert handler.batches == [4, 4, 2]
+    assert (await backlog(store)).waiting == 0
+
+
+async def test_a_relay_that_stops_performs_the_batch_that_waits_for_company(store: SqlStore) -> None:
+    handler = FakeHandler(together=True)
+    relay = Relay(store, {KIND: handler})
+    async with serving(relay):
+        await until(lambda: relay.lease_ms(KIND, TARGET) is not None)
+        await put(store, 1)
+    assert (handler.given, (await backlog(store)).waiting) == ([1], 0)

@@ -53,7 +53,7 @@ def test_a_damaged_archive_is_moved_aside_and_written_again_once_it_was_said(fol
     before = files_of(folder)
     planned, well = repaired(folder, dry_run=True)
     assert ([one["state"] for one in planned], well, files_of(folder)) == (["planned"], False, before)
-    assert "move its archive" in planned[0]["does"]
+    assert "move the archive" in planned[0]["does"]
     done, well = repaired(folder, dry_run=False)
     assert ([one["state"] for one in done], well) == (["done"], True)
     [aside] = (folder / "archive").glob("*.damaged.*")

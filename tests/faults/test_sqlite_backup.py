@@ -99,7 +99,7 @@ def test_a_folder_that_takes_no_files_is_not_told_as_another_backup(tmp_path: Pa
     SqliteStore.open(database).close()
     with closing(connect(database)) as connection, pytest.raises(StoreReadOnly) as refused:
         back_up(connection, target)
-    assert refused.value.remedy == "see that whoever runs this may write to /proc"
+    assert refused.value.remedy == "give the user of this process permission to write to /proc"
 
 
 def test_a_full_disk_is_told_once_and_with_the_place_of_the_copy(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Runs on SQLite when something is wrong: a row that does not read back, a disk that is full, a step that fails."""
+"""Runs on SQLite when something is wrong: a row that is damaged, a disk that is full, a step that fails."""
 
 import asyncio
 import sqlite3
@@ -200,7 +200,7 @@ async def test_who_asks_for_that_very_row_is_told(stores: RunStores, sqlite_stor
     )
     for name, look in looks:
         for _ in range(2):
-            with pytest.raises(StoreCorrupt, match="does not read back") as told:
+            with pytest.raises(StoreCorrupt, match="is damaged") as told:
                 await look()
             assert told.value.value == name
 

@@ -63,17 +63,17 @@ async def refused(others: OtherServers, there: Lease, headers: Mapping[str, str]
 async def test_who_cannot_be_reached_is_named(store: SqlStore) -> None:
     others = OtherServers(Leases(store, HERE, {}), SystemClock())
     alone = await refused(others, server(THERE, "http://127.0.0.1:1"))
-    assert alone == "the server on quay does this, and listens on loopback alone"
+    assert alone == "the server on quay is responsible, but listens on loopback only"
     for address in ("http://127.0.0.1:1", "http://0.0.0.0:1"):
         silent = await refused(others, server("mill/3/cccccccc", address))
-        assert silent == "the server mill/3/cccccccc does this, and does not answer (ConnectError)"
+        assert silent == "the server mill/3/cccccccc is responsible, but does not answer (ConnectError)"
 
 
 async def test_a_request_is_passed_on_once(store: SqlStore) -> None:
     told = await refused(
         OtherServers(Leases(store, HERE, {}), SystemClock()), server(THERE, "http://quay:1"), {PASSED_ON: "1"}
     )
-    assert told == "what does this is changing servers"
+    assert told == "this task is moving to another server"
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ async def test_what_no_other_server_has_is_refused_for_a_moment(store: SqlStore)
     mine, theirs = server(HERE, "http://mill:1"), server(THERE, "http://quay:1")
     channel = Lease(name="channel web", holder=HERE, about={}, fence=1, since=0, until=2**53)
     await put(store, mine, theirs, channel)
-    with pytest.raises(ServerUnavailable, match="no server has the channel web at the moment"):
+    with pytest.raises(ServerUnavailable, match="no server has the channel web now"):
         await others.with_lease("channel web")
     await put(store, Lease(name="channel web", holder=THERE, about={}, fence=2, since=0, until=2**53))
     assert (await others.with_lease("channel web")).holder == THERE

@@ -108,7 +108,7 @@ def test_steps_are_applied_once_in_order_and_recorded(path: Path) -> None:
 def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
     run(path, FIRST, SECOND)
     before = path.read_bytes()
-    with pytest.raises(SchemaTooNew, match="schema 2, this postroom knows up to 1") as refused:
+    with pytest.raises(SchemaTooNew, match="schema 2, but this release supports up to 1") as refused:
         run(path, FIRST)
     assert refused.value.remedy
     assert path.read_bytes() == before

@@ -89,7 +89,7 @@ def test_a_release_that_a_step_is_no_more_for_ends_its_work_and_does_not_start(
     for asked in (store.store.probe, lambda: store.store.read(lambda tx: tx.now())):
         with pytest.raises(SchemaTooNew, match=f"schema {TAKES_AWAY.version}"):
             asyncio.run(asked())
-    with pytest.raises(SchemaTooNew, match=f"knows up to {NEWEST}"):
+    with pytest.raises(SchemaTooNew, match=f"supports up to {NEWEST}"):
         PostgresStore.open(postgres_dsn, schema=a_schema)
     with pytest.raises(SchemaTooNew):
         upgrade(postgres_dsn, a_schema)

@@ -121,7 +121,7 @@ class Home:
         """Wait until no process of this home has a variable in its environment; fail after a bound."""
         until = time.monotonic() + PATIENCE
         while left := _marked(mark):
-            assert time.monotonic() < until, f"still there: {left}"
+            assert time.monotonic() < until, f"still running: {left}"
             psutil.wait_procs(left, timeout=1)
 
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from e2e.test_acp_runners import shown
+from e2e.running import soon
 from real_clients.asked import Asked, CallTool, Say, Script, Step
 from real_clients.bench import Bench
 from real_clients.home import Home
@@ -50,7 +50,7 @@ def test_six_messages_around_a_permission_are_six_answers(client: str, call: Cal
     runner = {"kind": "acp", "recipe": client, "pass_env": list(bench.client.pass_env)}
     _posted(bench, "PUT", "/admin/runners", {"project": project, "agent": "Bo", "runner": runner})
     bench.send("Ada", "Bo", "Quay", "Dig.", thread_id="dig")
-    [question] = shown(lambda: _questions(bench))
+    [question] = soon(lambda: _questions(bench))
     greeters = ("Cyd", "Dan", "Ada", "Cyd", "Dan")
     for number, sender in enumerate(greeters):
         bench.send(sender, "Bo", "Quay", f"Greet{number}.", thread_id=f"greet{number}")
@@ -58,10 +58,10 @@ def test_six_messages_around_a_permission_are_six_answers(client: str, call: Cal
     home.server.start()
     assert [one["number"] for one in _questions(bench)] == [question["number"]]
     _posted(bench, "POST", "/admin/questions", {"number": question["number"], "answer": "yes"})
-    shown(lambda: _answers(bench, "Ada")["dig"][1:])
+    soon(lambda: _answers(bench, "Ada")["dig"][1:])
     for number, sender in enumerate(greeters):  # between two runs none is at work
-        shown(partial(_answered, bench, sender, f"greet{number}"))
-    shown(lambda: not [run for run in bench.runs() if not run["finished_at"]])
+        soon(partial(_answered, bench, sender, f"greet{number}"))
+    soon(lambda: not [run for run in bench.runs() if not run["finished_at"]])
     assert _questions(bench) == []
     told = {one: _answers(bench, one) for one in ("Ada", "Cyd", "Dan")}
     story = f"{told}\n{bench.model.story()}"

@@ -27,6 +27,7 @@ from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from runners.fake_remote import CUT, SILENCE, FakeRemote, reply, says, sign
 from runners.room import SECRET, RunnerRoom
+from table_rows import each_row
 from waking_room import number
 
 TAKEN = reply(202)
@@ -147,7 +148,7 @@ async def test_a_failure_that_the_other_server_tells_is_told_to_whoever_wrote(
         await give(room, dispatch, text="there is one")
     await room.turn()
     [(_, text)] = await room.texts("Ada")
-    assert text.endswith("the other server says: no such pier")
+    assert text.endswith("the other server reported: no such pier")
     assert await status_of(room, dispatch) is RunDispatchStatus.DEAD_LETTER
 
 
@@ -216,17 +217,17 @@ async def test_who_proves_nothing_is_not_told_where_a_secret_should_have_been(
     assert "NO_SUCH" not in json.dumps(caught.value.as_dict())
 
 
-@pytest.mark.parametrize(
-    ("answer", "why"),
+@each_row(
+    "answer, why",
     [
         (reply(307, Location="/elsewhere"), "answered with status 307"),
         (reply(302, Location="https://elsewhere.example/run"), "answered with status 302"),
         (reply(401, {"secret": SECRET}), "answered with status 401"),
         (reply(404), "answered with status 404"),
         (reply(204), "answered with status 204"),
-        (reply(200, b"<html>"), "the other server's answer is none"),
-        (reply(200, {"kind": "result", "dispatch": "another", "text": "x"}), "is of another dispatch"),
-        (reply(200, b"x" * (LARGEST_BODY + 1)), "larger than"),
+        (reply(200, b"<html>"), "the other server's answer is invalid"),
+        (reply(200, {"kind": "result", "dispatch": "another", "text": "x"}), "belongs to another dispatch"),
+        (reply(200, b"x" * (LARGEST_BODY + 1)), "exceeds"),
         (reply(500), "answered with status 500"),
         (reply(429), "answered with status 429"),
         (CUT, "did not answer"),
@@ -239,7 +240,7 @@ async def test_whoever_wrote_learns_why_the_other_server_failed_and_never_the_se
     caplog.set_level(logging.DEBUG)
     await begun(room, remote, answer)
     await room.turn()
-    [message] = await room.inbox("Ada")
+    message = (await room.inbox("Ada"))[-1]
     assert message["importance"] == "high"
     assert why in message["body_md"]
     assert [one.path for one in remote.asked] == ["/run"]
@@ -247,6 +248,7 @@ async def test_whoever_wrote_learns_why_the_other_server_failed_and_never_the_se
     seen = caplog.text + str(message) + str(await room.dead()) + str(await room.runs_of()) + str(kept)
     assert SECRET not in seen
     assert remote.runs[0].headers["x-postroom-signature"] not in seen
+    remote.asked.clear()
 
 
 async def test_nobody_there_is_told_too(room: RunnerRoom) -> None:
@@ -377,11 +379,11 @@ async def test_a_server_far_away_that_was_told_no_way_back_must_answer_at_once(
     await begun(room, remote, TAKEN)
     await room.turn()
     assert remote.runs[0].told["callback"] is None
-    assert "was not told where to" in (await room.texts("Ada"))[0][1]
+    assert "needs an address for its result" in (await room.texts("Ada"))[0][1]
 
 
-@pytest.mark.parametrize(
-    ("mode", "content", "why"),
+@each_row(
+    "mode, content, why",
     [
         (0o644, SECRET, "can be used by other users"),
         (0o600, "short", "less than 16 characters"),
@@ -393,20 +395,22 @@ async def test_a_secret_in_a_file_is_of_its_owner_alone(
     room: RunnerRoom, remote: FakeRemote, tmp_path: Path, mode: int | None, content: str, why: str
 ) -> None:
     file = tmp_path / "secret"
+    file.unlink(missing_ok=True)
     if mode is not None:
         file.write_text(content)
         file.chmod(mode)
     await room.employ(Bo=bo(remote, secret_env=None, secret_file=str(file)))
     await room.send("Ada", "Bo")
     await room.turn()
-    assert why in (await room.texts("Ada"))[0][1]
+    assert why in (await room.texts("Ada"))[-1][1]
     assert remote.asked == []
     file.write_text(f"{SECRET}\n")
     file.chmod(0o600)
     remote.answers = [says("done")]
     await room.send("Ada", "Bo")
     await room.turn()
-    assert (await room.texts("Ada"))[1][1] == "done"
+    assert (await room.texts("Ada"))[-1][1] == "done"
+    remote.asked.clear()
 
 
 async def test_every_refusal_says_whether_it_is_to_be_sent_again(

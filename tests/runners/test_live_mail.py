@@ -1,44 +1,18 @@
-"""Messages that come while a model works on their thread: read at its next step, by the same run, answered with it.
-
-On both engines.
-"""
+"""Messages that come while a model works on their thread: read at its next step, by the same run, answered with it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from postroom.contracts.messages import Boundary
 from postroom.dispatch.pending import PendingInput
-from postroom.stores.mail.store import MailStore
-from postroom.stores.runs.ports import RunStores
-from postroom.testing import ManualClock
 from runners.room import RunnerRoom
 from runners.test_model_agents import bo, calls, says, seen
 from runtime.endpoint import SILENCE, FakeEndpoint
-from store_kinds import KINDS, opened, refuse_missing
 from waking_room import PROJECT, number
 
 LIVE = "live"
-
-
-@pytest.fixture(params=KINDS)
-def stores(
-    request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
-) -> Iterator[tuple[MailStore, RunStores]]:
-    refuse_missing(request.param)
-    with opened(request.param, tmp_path, lambda: request.getfixturevalue("postgres_dsn"), clock) as store:
-        yield MailStore(store), RunStores(store)
-
-
-@pytest_asyncio.fixture
-async def room(stores: tuple[MailStore, RunStores], clock: ManualClock) -> AsyncIterator[RunnerRoom]:
-    made = RunnerRoom(*stores, clock=clock)
-    yield made
-    await made.end()
 
 
 def look(*, until: asyncio.Event) -> list[Any]:

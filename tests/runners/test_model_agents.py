@@ -181,7 +181,7 @@ async def test_a_question_suspends_the_run_and_the_answer_is_what_the_call_retur
     await room.send("Ada", "Bo")
     await room.turn()
     [(_, asked)] = await room.texts("Ada")
-    assert asked.startswith("It is old.\n\nBo asks before it goes on:\n\n- May I delete it?")
+    assert asked.startswith("It is old.\n\nBo has a question:\n\n- May I delete it?")
     [run] = await room.runs_of()
     assert (run.status, len(endpoint.bodies)) == (RunStatus.WAITING, 1)
     [ticket] = run.waiting.tickets  # type: ignore[union-attr]
@@ -198,7 +198,7 @@ async def test_a_question_suspends_the_run_and_the_answer_is_what_the_call_retur
     )
     await room.mailbox.submit_background(request)
     await room.turn()
-    told = f"The answer is {word}. They said: it is copied\nGo on from there."
+    told = f"The answer is {word}. They said: it is copied\nContinue with this answer."
     assert seen(endpoint, 2)[1:] == [("assistant", "It is old."), ("tool", told)]
     assert [text for _, text in await room.texts("Ada")][1:] == ["as you wish"]
     assert all(one["read_at"] for one in await room.inbox("Bo"))
@@ -274,14 +274,14 @@ async def test_a_key_that_is_not_set_is_named_to_the_sender_and_nobody_is_asked(
     assert len(await room.dead()) == 2
 
 
-@pytest.mark.parametrize(
-    ("answers", "why"),
+@each_row(
+    "answers, why",
     [
         ([refusal(401, {"error": {"message": f"no such key {KEY}"}})], "answered 401"),
         ([refusal(429, {"error": {"message": "slow down"}})], "slow down"),
         ([refusal(503)], "answered 503"),
         ([refusal(404, {"error": {"message": "no model small"}})], "no model small"),
-        ([[chunk(content="half"), CUT]] * 3, "broke before the answer was whole"),
+        ([[chunk(content="half"), CUT]] * 3, "broke before the answer was complete"),
         ([[chunk(content="half")]] * 3, "ended before"),
         ([refusal(302, Location="http://127.0.0.1:1/")], "answered 302"),
     ],
@@ -298,9 +298,9 @@ async def test_whoever_wrote_learns_why_the_endpoint_failed_and_never_the_key(
     endpoint.answers = list(answers)
     sent = await room.send("Ada", "Bo")
     await room.turn()
-    [message] = await room.inbox("Ada")
+    message = (await room.inbox("Ada"))[-1]
     assert message["importance"] == "high"
-    assert message["body_md"].startswith("Bo could not handle your message: ")
+    assert message["body_md"].startswith("Bo could not process your message: ")
     assert why in message["body_md"]
     assert (await room.handled(number(sent), "Bo")).failure
     kept = [one.runner for one in await room.store.read(lambda tx: tx.runners(limit=9, after=0))]
@@ -337,7 +337,7 @@ async def test_a_run_over_its_steps_is_stopped_and_its_sender_is_told_so_in_word
     await room.send("Ada", "Bo")
     await room.turn()
     [(_, told)] = await room.texts("Ada")
-    assert told.endswith("it was not done after as many steps as it may take")
+    assert told.endswith("it reached its limit of steps before it was done")
 
 
 async def test_a_tool_that_the_runner_does_not_name_is_not_there(
@@ -361,7 +361,7 @@ async def test_an_answer_that_is_too_long_is_to_be_asked_for_in_parts(
     await room.send("Ada", "Bo")
     endpoint.answers = [calls("list_agents"), calls("list_agents", limit=10), says("done")]
     await room.turn()
-    assert "ask for less at once" in seen(endpoint, 2)[-1][1]
+    assert "request less at once" in seen(endpoint, 2)[-1][1]
     assert "Cy7" in seen(endpoint, 3)[-1][1]
 
 

@@ -144,7 +144,7 @@ async def test_a_task_that_ends_while_the_run_goes_on_is_told_at_its_next_step()
     assert (await room.run()).status is RunStatus.DONE
 
 
-@pytest.mark.parametrize("pending", [True, False])
+@each_row("pending", [True, False])
 async def test_a_task_that_ends_while_the_run_is_being_released_is_not_missed(pending: bool) -> None:
     scene = Scene(InferenceResult.text("waiting"), InferenceResult.text("all done"))
     room = scene.room
@@ -219,7 +219,7 @@ async def test_a_cancelled_task_is_told_of() -> None:
     told = [text for role, text in room.asked(3) if role == "tool"]
     assert told[1:] == [
         '{"task_id":"bg_0","status":"cancelling"}',
-        '{"error":"no task \'bg_9\' runs; running: bg_0"}',
+        '{"error":"there is no running task \'bg_9\'; running: bg_0"}',
     ]
     await settled(scene)
     everything = [*scene.wakes.submitted, *room.model.requests]
@@ -243,7 +243,7 @@ async def test_tasks_of_other_threads_cannot_be_cancelled() -> None:
         sink=room.sink,
     )
     result = await tool.execute({"task_id": "bg_0"}, elsewhere)
-    assert result.message == "no task 'bg_0' runs; running: none"
+    assert result.message == "there is no running task 'bg_0'; running: none"
     await scene.tasks.close()
     assert scene.wakes.tried == []
 

@@ -1,12 +1,11 @@
 """Checkpoints against others who write, and against answers that are lost."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from postroom.contracts.errors import CommitUnknown, StoreUnavailable, VersionConflict
-from postroom.contracts.inference import InferenceResult
 from postroom.contracts.records import replace
 from postroom.contracts.runs import PersistedState, RunStatus, Usage
 from postroom.runtime import function_tool
@@ -157,11 +156,3 @@ async def test_the_run_stands_as_running_before_the_model_is_asked() -> None:
     room.model.stream = looking
     await room.execute()
     assert seen == [RunStatus.RUNNING]
-
-
-def test_ids_can_be_given() -> None:
-    numbers: Iterator[int] = iter(range(100))
-    room = Room(
-        script=[InferenceResult.text("x")], options={"new_id": lambda kind: f"{kind}-{next(numbers)}"}
-    )
-    assert room.runtime._new_id("msg") == "msg-0"

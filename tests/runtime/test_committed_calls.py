@@ -19,6 +19,7 @@ from postroom.gateway.replies import question_of
 from postroom.ports import RunControl
 from postroom.runtime import FunctionTool, ToolContext, function_tool
 from runtime.room import Room, call, calls
+from table_rows import each_row
 
 
 class Posted:
@@ -108,7 +109,7 @@ def asking(seen: list[ToolCallResume]) -> FunctionTool:
     return ask
 
 
-@pytest.mark.parametrize("approved", [True, False])
+@each_row("approved", [True, False])
 async def test_a_question_of_a_tools_own_is_told_in_its_words_and_a_no_is_its_to_hear(approved: bool) -> None:
     heard: list[ToolCallResume] = []
     room = Room(script=[calls(call("ask", why="so"), text="It is old.")], tools=[asking(heard)])

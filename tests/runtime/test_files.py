@@ -2,12 +2,11 @@
 
 import base64
 
-import pytest
-
 from postroom.contracts.messages import ContentBlock, Message, Role
 from postroom.contracts.records import replace
 from postroom.runtime.files import MOST_BYTES, MOST_PARTS, with_files
 from run_files import PNG, Files, file
+from table_rows import each_row
 
 
 def _message(number: int, text: str = "look") -> Message:
@@ -35,7 +34,7 @@ async def test_the_same_picture_in_one_message_is_shown_once_and_its_others_are_
 
     files.of = both
     [[_, words, part]] = await _shown(files, 1)
-    assert words == ("text", "\n\n[The file b is the same as a, once more]")
+    assert words == ("text", "\n\n[The file b is the same as a]")
     assert part[0] == "image"
 
 
@@ -45,7 +44,7 @@ async def test_text_stands_between_fences_that_are_not_in_it():
     assert (kind, text) == ("text", f'\n\nFile "f1":\n````\n{hostile.decode()}\n````')
 
 
-@pytest.mark.parametrize("media_type", ["application/zip", "audio/ogg", "image/heic", "video/mp4"])
+@each_row("media_type", ["application/zip", "audio/ogg", "image/heic", "video/mp4"])
 async def test_what_a_model_does_not_take_is_said_to_it_and_to_the_sender(media_type):
     files = Files(file(1, media_type))
     [[_, (kind, text)]] = await _shown(files, 1)
@@ -63,8 +62,8 @@ async def test_a_file_that_is_missing_and_one_that_was_written_down_are_text():
         file(3, "audio/ogg", missing="nobody understood it"),
     )
     [[_, missing], [_, said], [_, unheard]] = await _shown(files, 1, 2, 3)
-    assert missing == ("text", '\n\n[The file "f1" (image/png, 8 bytes) is not here: it is gone]')
-    assert said == ("text", '\n\nWhat is said in "f2":\n```\nhello there\n```')
+    assert missing == ("text", '\n\n[The file "f1" (image/png, 8 bytes) is missing: it is gone]')
+    assert said == ("text", '\n\nTranscript of "f2":\n```\nhello there\n```')
     assert unheard == (
         "text",
         '\n\n[The file "f3" (audio/ogg, 8 bytes) cannot be shown to you: nobody understood it]',

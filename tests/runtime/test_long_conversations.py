@@ -207,10 +207,10 @@ async def test_what_cannot_be_summed_up_is_left_out_and_the_person_is_told(
     mailbox = application.open()
     reader.summaries = [summary] * 3
     runs = await talk(application, mailbox, 1, 8)
-    told = [run.final_output for run in runs if "could not sum up" in (run.final_output or "")]
+    told = [run.final_output for run in runs if "could not summarize" in (run.final_output or "")]
     assert len(told) == 1
-    assert "they are kept" in (told[0] or "")
-    assert "earlier messages are left out here" in shown(reader)
+    assert "they are stored" in (told[0] or "")
+    assert "earlier messages are omitted here" in shown(reader)
     assert len(await application.texts()) == 16
     reader.summaries = []
     run = await said(application, mailbox, "remember fact-lamp")
@@ -311,11 +311,11 @@ async def test_a_conversation_is_compacted_when_somebody_wishes(
     mailbox = application.open()
     wish = Message(role=Role.USER, content=(ContentBlock(text="/compact", data={"command": COMPACT}),))
     run = await said(application, mailbox, RunActivation.new("t", [wish], agent_id="agent"))
-    assert run.final_output == "There is nothing to compact yet."
+    assert run.final_output == "There is no earlier conversation to compact yet."
     await said(application, mailbox, "remember fact-lamp")
     await talk(application, mailbox, 1, 6)
     run = await said(application, mailbox, RunActivation.new("t", [wish], agent_id="agent"))
-    assert (run.final_output or "").startswith("Compacted: a summary stands for ")
+    assert (run.final_output or "").startswith("Compacted: a summary replaces ")
     run = await said(application, mailbox, "what do you know?")
     assert run.final_output == "I know fact-lamp"
     assert "/compact" not in shown(reader)

@@ -176,19 +176,19 @@ async def test_reasoning_is_kept_apart() -> None:
     ]
 
 
-@pytest.mark.parametrize("end", [[], [CUT], ["data: {}\n\n"], [chunk(content="data: [DONE]\n\n")]])
+@each_row("end", [[], [CUT], ["data: {}\n\n"], [chunk(content="data: [DONE]\n\n")]])
 async def test_a_stream_without_an_end_of_the_answer_is_never_a_whole_one(end: list[Any]) -> None:
     with pytest.raises(StreamInterrupted):
         await bounded(answered([chunk(content="half an ans"), *end]))
 
 
-@pytest.mark.parametrize("told", [[END], [chunk(content="<think>hm"), END]])
+@each_row("told", [[END], [chunk(content="<think>hm"), END]])
 async def test_done_without_an_answer_is_a_broken_stream(told: list[Any]) -> None:
     with pytest.raises(StreamInterrupted):
         await bounded(answered(told))
 
 
-@pytest.mark.parametrize("end", [[END], ["data:[DONE]"], [*END], [END, ": more\n\n", CUT]])
+@each_row("end", [[END], ["data:[DONE]"], [*END], [END, ": more\n\n", CUT]])
 async def test_done_after_content_ends_the_answer(end: list[Any]) -> None:
     pieces = await bounded(answered([chunk(content="whole"), *end]))
     assert pieces[-1].result == InferenceResult.text("whole")
@@ -216,7 +216,7 @@ async def test_a_whole_completion_in_place_of_a_stream_is_the_answer() -> None:
     )
 
 
-@pytest.mark.parametrize("end", [[], [CUT]])
+@each_row("end", [[], [CUT]])
 async def test_a_whole_answer_needs_no_farewell(end: list[Any]) -> None:
     pieces = await bounded(answered([chunk(content="whole"), chunk("stop"), *end]))
     assert pieces[-1].result == InferenceResult.text("whole")
@@ -563,7 +563,11 @@ async def test_a_text_is_spoken_by_an_endpoint() -> None:
     refused = b'{"error": {"message": "no voice, key-of-speech"}}'
     head = b"HTTP/1.1 400 No\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(refused)
     answers = [away, sound + b"\n\n\0", head + refused, sound, *[away] * 3, b""]
-    kinds = [(RequestRefused, "answered 400"), (ProviderFailed, "broke off"), (Overloaded, "answered 503")]
+    kinds = [
+        (RequestRefused, "answered 400"),
+        (ProviderFailed, "closed the connection"),
+        (Overloaded, "answered 503"),
+    ]
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from postroom.runtime.tools import problem_of
 from table_rows import each_row
 
@@ -27,7 +25,7 @@ POINT = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     "value",
     [
         {"x": 1},
@@ -53,7 +51,7 @@ def test_what_fits(value: Any) -> None:
         ({"x": 1, "tags": ["a", 2]}, "arguments.tags[1] must be of type string"),
         ({"x": 1, "in": {"z": 1}}, "arguments.in.z must be one of [True]"),
         ({"x": 1, "in": {"more": 1}}, "arguments.in.more must be of type string"),
-        ({"x": 1, "either": None}, "arguments.either fits none of the forms that are allowed"),
+        ({"x": 1, "either": None}, "arguments.either matches none of the allowed forms"),
         ({"x": 1, "q": 1}, "arguments must not have 'q'; it may have: x, y, kind, tags, in, either, odd"),
     ],
 )

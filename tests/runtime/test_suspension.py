@@ -30,6 +30,7 @@ from postroom.contracts.tools import (
 )
 from postroom.runtime import FunctionTool, ToolContext, function_tool
 from runtime.room import Recorder, Room, bounded, call, calls, until
+from table_rows import each_row
 
 PATH = {"type": "object", "properties": {"path": {"type": "string"}}}
 
@@ -77,7 +78,7 @@ async def test_a_call_that_needs_approval_releases_the_run_until_it_has_it() -> 
     assert (done.status, done.waiting, done.steps) == (RunStatus.DONE, None, 2)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "no",
     [
         decision({"approved": False}, reason="not now"),
@@ -90,7 +91,7 @@ async def test_a_no_is_told_to_the_model_and_the_call_is_not_made(no: ToolCallRe
     await room.execute()
     await room.execute(room.again(("c1", no)))
     assert deleted == []
-    assert room.asked(2)[-1] == ("tool", '{"error":"the call was not allowed: not now"}')
+    assert room.asked(2)[-1] == ("tool", '{"error":"the call was rejected: not now"}')
     assert room.sink.of(ToolCallDone)[-1].result.metadata == {"rejected": True}
 
 

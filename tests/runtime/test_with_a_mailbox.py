@@ -7,18 +7,15 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
-import pytest
 import pytest_asyncio
 
-from dispatch_room import dispatch_in, events_of, latest_run_that, make_resume, waiting_run
+from dispatch_room import dispatch_in, events_of, latest_run_that
 from postroom.contracts.activation import BusyPolicy, RunActivation
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.errors import RateLimited
 from postroom.contracts.events import RuntimeEventDurability
 from postroom.contracts.inference import InferenceResult
-from postroom.contracts.messages import Role, Visibility
 from postroom.contracts.records import replace
-from postroom.contracts.runs import RunStatus, TerminationReason, WaitingReason
+from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.runtime import (
@@ -141,13 +138,10 @@ async def test_an_agent_that_nobody_knows_is_a_dead_letter(application: Applicat
     assert "missing-agent" in (row.last_error or "")
 
 
-@pytest.mark.parametrize("pending_zone", [True, False])
-async def test_steering_reaches_the_active_run_without_another_dispatch(
-    application: Application, pending_zone: bool
-) -> None:
+async def test_steering_reaches_the_active_run_without_another_dispatch(application: Application) -> None:
     tool = Blocking()
     application.model.add(calls(call("block"), text="start tool"), InferenceResult.text("saw live input"))
-    mailbox = application.open(tool.tool, config=MailboxConfig(pending_zone=pending_zone))
+    mailbox = application.open(tool.tool, config=MailboxConfig(pending_zone=False))
     first = await mailbox.submit_background(asked("start"))
     await asyncio.wait_for(tool.started.wait(), 5)
     steered = await mailbox.submit_live_then_queue(asked("live steer"))
@@ -163,46 +157,6 @@ async def test_steering_reaches_the_active_run_without_another_dispatch(
     assert (await application.texts()).count("live steer") == 1
     rows = await application.stores.dispatches.list_dispatches("t")
     assert [row.run_id for row in rows] == [first.run_id]
-
-
-@pytest.mark.parametrize("reason", [WaitingReason.BACKGROUND_TASKS, WaitingReason.USER_INPUT])
-async def test_a_waiting_run_goes_on_with_a_message(application: Application, reason: WaitingReason) -> None:
-    await application.stores.threads.create_run(waiting_run("run-waiting", "t", reason))
-    application.model.add(InferenceResult.text("reactivated"))
-    submitted = await application.open().submit_background(asked("poke"))
-    assert submitted.run_id == "run-waiting"
-    run = await latest_run_that(application.stores, "t", lambda run: run.status is RunStatus.DONE)
-    assert (run.run_id, run.final_output) == ("run-waiting", "reactivated")
-
-
-async def test_a_background_task_wakes_its_run(application: Application) -> None:
-    release = asyncio.Event()
-
-    @function_tool()
-    async def spawn_bg(context: ToolContext) -> dict[str, bool]:
-        async def work() -> dict[str, bool]:
-            await release.wait()
-            return {"done": True}
-
-        application.tasks.spawn(context.identity.thread_id, "bg", "short task", work)
-        return {"spawned": True}
-
-    application.model.add(
-        calls(call("spawn_bg"), text="spawning task"), InferenceResult.text("waiting for it")
-    )
-    first = await application.open(spawn_bg).submit_background(asked("start"))
-    await dispatch_in(application.stores, first.dispatch_id, RunDispatchStatus.ACKED)
-    waiting = await application.stores.threads.load_run(first.run_id)
-    assert waiting.is_background_task_waiting
-    release.set()
-    run = await latest_run_that(application.stores, "t", lambda run: run.status is RunStatus.DONE)
-    assert (run.run_id, run.final_output) == (first.run_id, "done")
-    rows = await application.stores.dispatches.list_dispatches("t")
-    assert [row.run_id for row in rows] == [first.run_id] * 2
-    messages = await application.stores.threads.load_messages("t")
-    event = next(one for one in messages if "<background-task-event" in one.text())
-    assert (event.role, event.visibility) == (Role.USER, Visibility.INTERNAL)
-    assert '"done":true' in event.text()
 
 
 async def test_a_task_that_ends_at_the_very_end_of_the_run_wakes_it_as_well(application: Application) -> None:
@@ -225,76 +179,6 @@ async def test_a_task_that_ends_at_the_very_end_of_the_run_wakes_it_as_well(appl
     assert first.run_id in runs
     assert sum("<background-task-event" in text for text in await application.texts()) == 1
     assert "<background-task-event" in application.model.requests[2].messages[-1].text()
-
-
-async def test_a_decision_resumes_a_released_run(application: Application) -> None:
-    deleted: list[str] = []
-
-    @function_tool({"type": "object", "properties": {"path": {"type": "string"}}}, needs_approval=True)
-    async def delete(path: str) -> str:
-        deleted.append(path)
-        return "deleted"
-
-    application.model.add(calls(call("delete", path="a.txt")), InferenceResult.text("gone"))
-    mailbox = application.open(delete)
-    first = await mailbox.submit_background(asked())
-    row = await dispatch_in(application.stores, first.dispatch_id, RunDispatchStatus.ACKED)
-    assert (row.run_status, deleted) == (RunStatus.WAITING, [])
-    decision = RunActivation.new(
-        "t", [], agent_id="agent", continue_run_id=first.run_id, decisions=[("c1", make_resume())]
-    )
-    await mailbox.submit_background(decision)
-    run = await latest_run_that(application.stores, "t", lambda run: run.status is RunStatus.DONE)
-    assert (run.run_id, run.final_output, deleted) == (first.run_id, "gone", ["a.txt"])
-
-
-async def test_a_failed_step_is_tried_again_and_nothing_is_said_twice(application: Application) -> None:
-    @function_tool()
-    async def look() -> str:
-        return "seen"
-
-    application.model.add(calls(call("look")), RateLimited("slow"), InferenceResult.text("end"))
-    async with application.open(look) as mailbox:
-        submitted = await mailbox.submit_background(asked())
-        async with time_passing(application):
-            row = await dispatch_in(application.stores, submitted.dispatch_id, RunDispatchStatus.ACKED)
-    assert (row.run_response, row.attempt_count) == ("end", 1)
-    assert await application.texts() == ["go", "", "seen", "end"]
-
-
-async def test_a_worker_that_leaves_gives_its_run_back(application: Application) -> None:
-    tool = Blocking()
-    application.model.add(calls(call("block"), text="start"))
-    leaving = application.open(tool.tool)
-    submitted = await leaving.submit_background(asked())
-    await asyncio.wait_for(tool.started.wait(), 5)
-    async with time_passing(application):
-        await leaving.aclose(timedelta(0))
-    row = await application.stores.dispatches.load_dispatch(submitted.dispatch_id)
-    run = await application.stores.threads.load_run(submitted.run_id)
-    assert (row.status, row.attempt_count, run.status) == (RunDispatchStatus.QUEUED, 0, RunStatus.RUNNING)
-    tool.release.set()
-    application.model.add(InferenceResult.text("from elsewhere"))
-    await application.open(tool.tool).recover()
-    done = await latest_run_that(application.stores, "t", lambda run: run.status is RunStatus.DONE)
-    assert (done.run_id, done.final_output) == (submitted.run_id, "from elsewhere")
-
-
-async def test_a_newer_message_takes_the_place_of_the_active_run(application: Application) -> None:
-    tool = Blocking()
-    application.model.add(calls(call("block"), text="start tool"), InferenceResult.text("the newer one"))
-    mailbox = application.open(tool.tool)
-    old = await mailbox.submit_background(asked("old"))
-    await asyncio.wait_for(tool.started.wait(), 5)
-    async with time_passing(application):
-        new, _ = await mailbox.submit(asked("new"))
-    run = await latest_run_that(
-        application.stores, "t", lambda run: run.run_id == new.run_id and not run.is_open
-    )
-    assert run.final_output == "the newer one"
-    ended = await application.stores.threads.load_run(old.run_id)
-    assert (ended.status, ended.termination) == (RunStatus.DONE, TerminationReason.cancelled())
-    assert "start tool" in [message.text() for message in application.model.requests[1].messages]
 
 
 async def test_what_was_rolled_back_is_not_shown(application: Application) -> None:

@@ -316,7 +316,7 @@ def _of_jobs(world: Outcome, runs: dict[str, dict[str, Any]]) -> Iterator[str]:
             if not job.was_cancelled and job.thread not in world.watch.interrupted:
                 yield f"CANCELLED BY NOBODY: job {job.n} ({job.run_id}) is {kind}"
         elif not dead and not world.is_replayed:
-            yield f"ENDED BADLY: job {job.n} ({job.run_id}) ended as {ended}, and is no dead letter"
+            yield f"ENDED BADLY: job {job.n} ({job.run_id}) ended as {ended}, and is not a dead letter"
         executed = sum(one.run_id == job.run_id for one in world.watch.seen)
         fails, is_late = sum(one[1] for one in job.script if one[0] == "fail"), job.deadline_ms is not None
         if dead and not executed and not world.may_lose_attempts and not is_late:
@@ -374,7 +374,7 @@ def _of_deliveries(rows: Any, jobs: Sequence[Job], runs: dict[str, dict[str, Any
             if job.message_id in there:
                 yield f"READ AFTER RETRACTION: message {job.message_id}"
         elif job.message_id not in there:
-            yield f"LOST: message {job.message_id} was taken and is not there"
+            yield f"LOST: message {job.message_id} was taken but does not exist"
         elif readers[job.message_id] != 1:
             yield f"READERS: message {job.message_id} was given to {readers[job.message_id]} runs"
 

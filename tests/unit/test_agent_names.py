@@ -149,7 +149,7 @@ async def test_an_invalid_name_is_refused_wherever_one_is_chosen(room: Room) -> 
 
 
 async def test_a_person_whose_name_is_refused_is_called_a_person(room: Room) -> None:
-    with pytest.raises(InvalidName, match="is no name for a person"):
+    with pytest.raises(InvalidName, match="is not a valid name for a person"):
         await name_person(room.mail, "Bob Ö", None)
 
 
@@ -233,7 +233,7 @@ async def test_a_new_name_that_looks_like_an_agent_of_the_project_is_refused(
             for operation in ("register_agent", "start_session"):
                 error = await room.refused(NameTaken, operation, project_key=project, name=name, **WHO)
                 assert f"looks like {other!r}" in str(error)
-                assert f"use {other!r} if that is you" in error.remedy
+                assert f"use {other!r} if you are that agent" in error.remedy
     for name in ("Ben-2", "Bens", "worker-11-2", "worker-112"):
         with subtests.test(name=name):
             made = await room.call("register_agent", project_key=project, name=name, **WHO)

@@ -66,11 +66,11 @@ def test_what_is_no_file_in_the_databases_place_is_told_as_what_it_is(
         KINDS[kind](database)
         code = main(words)
         said = "".join(capsys.readouterr())
-        assert f" is {kind}, and no database" in said, words
+        assert f" is {kind} instead of a database" in said, words
         if words[0] == "restore":
             assert code == 78
         else:
-            assert "move it away, or name another file with --database" in said, words
+            assert "move it away, or use another file with --database" in said, words
         database.rmdir() if database.is_dir() else database.unlink()
 
 
@@ -82,10 +82,10 @@ def test_a_file_in_the_place_of_the_folder_of_backups_is_told(
     for words in ("backup", "backup list", "backup prune --keep 1"):
         assert main(words.split()) == 78
         said = "".join(capsys.readouterr())
-        assert f"{data / 'backups'} is a file, and no folder" in said
+        assert f"{data / 'backups'} is a file instead of a folder" in said
         assert "remedy: move it away" in said
     assert main(["doctor"]) == 1
-    assert f"failed  backups: {data / 'backups'} is a file, and no folder" in capsys.readouterr().out
+    assert f"failed  backups: {data / 'backups'} is a file instead of a folder" in capsys.readouterr().out
     assert (data / "backups").read_text() == "mine"
 
 
@@ -108,8 +108,8 @@ def test_a_disk_with_too_little_room_is_told_with_how_much_it_must_be(tmp_path: 
     small = told_of_disk(database, free_of=lambda _: 1000).detail
     os.truncate(database, LEAST_FREE)
     large = told_of_disk(database, free_of=lambda _: 2 * LEAST_FREE - 1).detail
-    assert small == f"1000 bytes are free, the database has 0; the least is {LEAST_FREE}"
-    assert large.endswith(f"; the least is {2 * LEAST_FREE}, twice the database")
+    assert small == f"1000 bytes are free, the database has 0; at least {LEAST_FREE} are needed"
+    assert large.endswith(f"; at least {2 * LEAST_FREE} are needed, twice the database")
 
 
 def test_a_full_disk_is_told_with_its_place(
@@ -162,7 +162,7 @@ def test_doctor_without_a_server_tells_the_messages_whose_texts_changed_on_the_d
         await store.write(lambda tx: put_message(tx, here.ada, [here.ben]))
 
     assert main(["doctor"]) == 1
-    assert "unknown messages: no message was compared with its check value" in capsys.readouterr().out
+    assert "unknown messages: messages were not verified" in capsys.readouterr().out
     with closing(SqliteStore.open(data / "postroom.db")) as store:
         asyncio.run(fill(store))
     for words in (["doctor"], ["doctor", "--full"]):

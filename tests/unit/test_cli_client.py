@@ -76,7 +76,7 @@ def test_the_kept_token_goes_wherever_this_machine_s_server_listens(tmp_path: Pa
 def test_without_a_note_there_is_no_server(tmp_path: Path) -> None:
     with pytest.raises(errors.ServerUnavailable) as caught:
         locate({}, data_dir=tmp_path)
-    assert str(caught.value) == f"no server runs on {tmp_path}"
+    assert str(caught.value) == f"no server is running for {tmp_path}"
     assert "postroom up" in caught.value.remedy
 
 
@@ -209,7 +209,7 @@ def test_a_server_that_says_nothing_is_given_up(fake: FakePostroom) -> None:
 
 def test_an_answer_that_breaks_off_is_no_answer(fake: FakePostroom, server: Server) -> None:
     fake.admin[("GET", "/admin/x")] = lambda _: Short(200, b'{"a": 1}')
-    with pytest.raises(errors.ServerUnavailable, match="broke off"):
+    with pytest.raises(errors.ServerUnavailable, match="is incomplete"):
         server.admin("GET", "/admin/x")
 
 

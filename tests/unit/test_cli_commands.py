@@ -160,7 +160,7 @@ def test_attachments_travel_with_their_content_and_are_enough_of_a_message(
     fake.tools["send_message"] = fake.tools["reply_message"] = lambda _: SENT
     (folder / "a.bin").write_bytes(b"\x00\x01")
     for words in (SEND, ("mail", "reply", "3", "--as", "Ada")):
-        assert "a message without a text says nothing" in run(*words, " ").err
+        assert "the message has no text" in run(*words, " ").err
         assert run(*words, "", "--attach", "a.bin").code == 0
         assert arguments(fake)["attachments"] == [{"name": "a.bin", "content_base64": "AAE="}]
     assert len(fake.seen) == 2
@@ -176,9 +176,9 @@ def test_attachments_travel_with_their_content_and_are_enough_of_a_message(
         ("mail send --as A -s S t --importance huge", ""),
         ("nothing", ""),
         ("restore", ""),
-        ("mail read abc --as Ada", "Invalid value for 'ID': 'abc' is no number of a message"),
-        ("mail read 0 --as Ada", "'0' is no number of a message; give a number from 1, or latest"),
-        ("mail inbox --limit x --as Ada", "Invalid value for '--limit': it is no whole number"),
+        ("mail read abc --as Ada", "Invalid value for 'ID': 'abc' is not a message number"),
+        ("mail read 0 --as Ada", "'0' is not a message number; give a number of at least 1, or latest"),
+        ("mail inbox --limit x --as Ada", "Invalid value for '--limit': it must be an integer"),
     ],
 )
 def test_wrong_usage_ends_with_two_in_either_form(bare: Run, words: str, told: str) -> None:
@@ -201,7 +201,7 @@ def test_json_after_two_dashes_is_text(bare: Run) -> None:
 def test_without_a_server_a_command_ends_with_seventy_five(bare: Run, words: str) -> None:
     done = bare(*words.split())
     assert (done.code, done.out) == (75, "")
-    assert "remedy: start it with `postroom up`" in done.err
+    assert "remedy: start the server with `postroom up`" in done.err
     assert bare(*words.split(), "--json").document["error"]["retryable"] is True
 
 
@@ -259,7 +259,7 @@ def test_remedies_name_commands_and_not_the_tools_of_agents(run: Run, fake: Fake
     for said, shown in (
         (
             errors.UnknownAgent.default_remedy,
-            "run `postroom agents register` first, or `postroom agents list` to see who is there",
+            "run `postroom agents register`, or run `postroom agents list` to see the registered names",
         ),
         ("`search_messages` finds threads", "`postroom mail search` finds threads"),
         ("ask the holder", "ask the holder"),
@@ -500,7 +500,7 @@ def test_ctrl_c_ends_a_command_quietly(run: Run, monkeypatch: pytest.MonkeyPatch
 def test_a_search_for_no_word_is_not_told_as_one_that_found_nothing(fake: FakePostroom, run: Run) -> None:
     for query in ("", '"', "* ()"):
         fake.tools["search_messages"] = lambda _, query=query: {"hits": [], "next": None, "query": query}
-        assert run("mail", "search", query).err == "nothing was looked for: the query holds no word\n"
+        assert run("mail", "search", query).err == "The query contains no word, so nothing was searched.\n"
 
 
 def test_a_message_that_comes_in_parts_is_shown_whole(fake: FakePostroom, run: Run) -> None:
@@ -562,7 +562,9 @@ def test_the_projects_to_merge_and_to_move_may_be_folders_named_plainly(
         run("projects", "merge", given, "pa", "--dry-run")
         asked = next(one.body for one in reversed(fake.seen) if one.path == "/admin/projects/merge")
         assert (asked["source"], asked["target"]) == (sent, f"{folder}/pa")
-    assert "a plain name that is a folder here" in " ".join(run("projects", "merge", "--help").out.split())
+    assert "A folder of this name in the current folder" in " ".join(
+        run("projects", "merge", "--help").out.split()
+    )
 
 
 OF_OPERATORS: dict[str, tuple[str, str, Any]] = {
@@ -591,7 +593,7 @@ def test_the_server_of_a_folder_of_data_is_asked_and_no_other_afterwards(
         assert bare(*words.split(), "--data-dir", str(there)).code == 0, words
         assert fake.seen.pop().headers["Authorization"] == "Bearer of-this-folder", words
         without = bare(*words.split())
-        assert (without.code, "no server runs" in without.err, fake.seen) == (75, True, []), words
+        assert (without.code, "no server is running" in without.err, fake.seen) == (75, True, []), words
 
 
 def test_each_command_of_an_operator_takes_a_folder_of_data() -> None:

@@ -263,10 +263,10 @@ def test_what_is_no_backup_is_refused(
     live.execute("UPDATE mark SET text = 'newer'")
     code, document = run(capsys, "restore", str(tmp_path / "live.db"))
     live.close()
-    assert (code, document["error"]["code"]) == (2, "invalid_argument"), "a live database"
+    assert (code, document["error"]["code"]) == (2, "invalid_argument"), "a database in use"
     assert names(data) == {"postroom.db"}
     assert main(["restore", "monday"]) != 0
-    assert "there is no backup" in (said := capsys.readouterr().err)
+    assert "no backup" in (said := capsys.readouterr().err)
     assert "postroom backup list" in said
     assert main(["doctor", "--dry-run"]) == 2
     assert "--repair" in capsys.readouterr().err, "a trial without a repair"

@@ -57,9 +57,9 @@ def test_without_names_what_is_installed_is_set_up(home: Path, run: Run) -> None
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("Cursor: set up over stdio (needs neither address nor token")
     assert f"{home}/.cursor/mcp.json: made" in done.out
-    assert "call: not tried: no server runs\n  remedy: start it with `postroom up`" in done.out
+    assert "call: not tried: no server is running\n  remedy: start the server with `postroom up`" in done.out
     assert "open a new session of each client" in done.out
-    assert "POSTROOM_DATA_DIR must be set where the client is started" in done.out
+    assert "set POSTROOM_DATA_DIR where the client starts" in done.out
     entry = json.loads((home / ".cursor/mcp.json").read_text())["mcpServers"]["postroom"]
     assert entry == {"command": "postroom", "args": ["mcp", "--tools", "core"]}
 
@@ -92,10 +92,10 @@ def test_remove_gives_back_what_was_there(home: Path, run: Run) -> None:
     run()
     done = run("remove")
     assert done.code == 0
-    assert "Cursor: taken out" in done.out
+    assert "Cursor: removed" in done.out
     assert "Claude" not in done.out
     assert sorted(path for path in home.rglob("*") if ".local" not in path.parts) == before
-    assert run("remove", "cursor").out.startswith("Cursor: nothing of setup's is left to take out")
+    assert run("remove", "cursor").out.startswith("Cursor: nothing from setup to remove")
 
 
 def test_one_that_fails_does_not_stop_the_others(home: Path, run: Run) -> None:
@@ -132,7 +132,7 @@ def test_status_tells_each_client_and_what_would_mend_it(home: Path, run: Run) -
     (home / ".cursor/hooks.json").write_text('{"version": 1}')
     done = run("status")
     assert done.code == 1
-    assert "cursor: hooks_missing: no hook of ours is at sessionStart" in done.out
+    assert "cursor: hooks_missing: no postroom hook for sessionStart" in done.out
     assert "remedy: postroom setup cursor" in done.out
     assert run("status", "--json").document["ok"] is False
 
@@ -140,7 +140,7 @@ def test_status_tells_each_client_and_what_would_mend_it(home: Path, run: Run) -
 def test_a_name_of_no_client_is_refused_before_anything(home: Path, run: Run) -> None:
     done = run("cursor", "emacs")
     assert done.code == 2
-    assert "no client is called 'emacs'" in done.err
+    assert "unknown client 'emacs'" in done.err
     assert not (home / ".cursor/mcp.json").exists()
 
 
@@ -193,12 +193,12 @@ def test_no_file_names_a_folder_of_this_machine(home: Path, run: Run) -> None:
 def test_what_others_wrote_under_our_name_is_taken_out_only_when_somebody_asks(home: Path, run: Run) -> None:
     file = home / ".cursor/mcp.json"
     file.parent.rmdir()
-    assert run() == Done(0, "no client was found; name one, for example `claude`\n", "")
+    assert run() == Done(0, "no client found; name a client, for example `claude`\n", "")
     file.parent.mkdir()
     file.write_text('{"mcpServers": {"postroom": {"command": "postroom", "args": ["mcp"]}}}')
-    assert run("remove").out == "no client was found; name one, for example `claude`\n"
+    assert run("remove").out == "no client found; name a client, for example `claude`\n"
     assert "postroom" in file.read_text()
-    assert "Cursor: taken out" in run("remove", "cursor").out
+    assert "Cursor: removed" in run("remove", "cursor").out
     assert file.read_text() == '{"mcpServers": {}}'
 
 

@@ -58,7 +58,7 @@ def test_a_file_that_cannot_be_made_new_is_left_alone(fake: FakePostroom, run: R
     (folder / "link").symlink_to(folder / "elsewhere")
     for target in ("file", "link", "gone/token"):
         done = run(*CREATE, "--out", target)
-        assert (done.code, "cannot be made" in done.err, fake.seen) == (2, True, []), target
+        assert (done.code, "cannot create" in done.err, fake.seen) == (2, True, []), target
     assert (folder / "file").read_text() == "mine"
     assert not (folder / "elsewhere").exists()
 
@@ -91,5 +91,5 @@ def test_an_overlap_is_a_length_of_time(fake: FakePostroom, run: Run) -> None:
         assert fake.seen[-1].body["overlap_seconds"] == seconds
     for wrong in ("90", "d", "-1d", "1.5h", "1w", "9999999d", ""):
         done = run("tokens", "rotate", "ci", "--overlap", wrong)
-        assert (done.code, "no length of time" in done.err) == (2, True), wrong
+        assert (done.code, "not a duration" in done.err) == (2, True), wrong
     assert len(fake.seen) == 3

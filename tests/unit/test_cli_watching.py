@@ -15,7 +15,7 @@ from typer.main import get_command
 from cli_room import Run
 from cli_samples import HEALTH, RUN
 from fake_postroom import FakePostroom, Seen
-from postroom.cli import completion, runs, top, watch
+from postroom.cli import completion, runs, show, top, watch
 from postroom.cli.commands import tree
 from postroom.cli.help_text import GROUPS
 from postroom.cli.show import rendered
@@ -84,7 +84,7 @@ def test_a_run_is_followed_to_its_end_and_each_piece_is_printed_once(
             done = run("runs", "show", "01a2", *words)
             assert done.code == code
             if words == ["--follow"]:
-                assert done.out == f"one\ntwo three\n{state}\n"
+                assert done.out == f"one\ntwo three\n{show.state_word(state)}\n"
             else:
                 pieces = [json.loads(text) for text in done.out.splitlines()]
                 assert "".join(one["output"] for one in pieces[:-1]) == texts[3]
@@ -96,7 +96,7 @@ def test_the_end_of_an_output_begins_with_a_line(fake: FakePostroom, run: Run) -
     output = "".join(f"{number} lines of a log, and then some\n" for number in range(1_000, 1_300))
     for text, first in ((output, r"\d{4} lines of a log, and then some\n"), ("x" * 9_000, "x{4000}\n")):
         fake.admin["GET", "/admin/runs/one"] = lambda _, text=text: {**RUN, "output": text}
-        shown = run("runs", "show", "01a2").out.partition("prints all of it):\n")[2]
+        shown = run("runs", "show", "01a2").out.partition("prints all):\n")[2]
         assert re.match(first, shown)
         assert len(shown) <= 4_001
         assert shown.endswith(text[-100:] + "\n")
@@ -111,7 +111,7 @@ def test_what_many_hold_is_one_line_of_the_overview(fake: FakePostroom, run: Run
         "conflicts": [{"first": first, "second": second} for first, second in pairs],
     }
     assert run("runs", "overview", "--project", "p").out.splitlines() == [
-        "HELD BY MORE THAN ONE",
+        "CONFLICTING RESERVATIONS",
         "  src/**: A0, A1, A2, A3, A4",
         "  *.md: B; a.md: C",
     ]
@@ -130,7 +130,7 @@ def test_open_questions_are_asked_in_turn_at_a_terminal(
         {"number": "4f2a", "answer": "yes", "why": "after lunch"},
         {"number": "99cc", "answer": "no", "why": ""},
     ]
-    assert (done.code, "May I?" in done.out, "'maybe' is no answer" in done.out) == (0, True, True)
+    assert (done.code, "May I?" in done.out, "'maybe' is not an answer" in done.out) == (0, True, True)
     at_a_terminal(monkeypatch)
     assert run("questions", "answer", "none").code == 2
 
@@ -154,10 +154,10 @@ def test_top_is_no_wider_than_the_screen_and_cuts_no_id(
         monkeypatch.setenv("COLUMNS", str(columns))
         shown = run("top").out
         assert max(map(len, shown.splitlines())) <= columns
-        ids = (RUN["run_id"], "f" * 36, "4f2a", "message 7", "AT WORK (1)", "FAILED (20)")
-        for text in (*ids, "and 12 more", "1 at work", "reading the plan"):
+        ids = (RUN["run_id"], "f" * 36, "4f2a", "message 7", "ACTIVE (1)", "FAILED (20)")
+        for text in (*ids, "and 12 more", "1 active", "reading the plan"):
             assert text in shown
-        assert re.search(r"d{36} +\d+\w  done", shown)
+        assert re.search(r"d{36} +\d+\w  succeeded", shown)
         for whose in (f"Ada@{RUN['project']}", "Ada@a-project-with-a-long-name"):
             assert whose in shown, "who it is comes whole: below, where there is no room"
     assert set(run("top", "--json").document) == {"server", "questions", "runs", "waiting"}
@@ -171,7 +171,7 @@ def test_top_fits_the_lines_of_the_screen_and_says_what_it_leaves_out(
     done = {**failed, "state": "done", "run_id": "d" * 36, "agent": "Last"}
     found: dict[str, Any] = {"server": STATUS, "questions": [QUESTION] * 3, "waiting": [WAITING] * 2}
     found["runs"] = [*[at_work] * 9, *[{**RUN, "state": "queued"}] * 2, *[failed] * 12, *[done] * 4]
-    heads = ["QUESTIONS", "AT WORK", "QUEUED", "MAIL THAT WAITS FOR ITS READER", "FAILED", "LATELY"]
+    heads = ["QUESTIONS", "ACTIVE", "QUEUED", "WAITING MESSAGES", "FAILED", "LATELY"]
     for lines in (24, 30, 60):
         shown = rendered(top.drawn(found, lines=lines))
         assert len(shown.splitlines()) <= lines
@@ -185,7 +185,7 @@ def test_top_fits_the_lines_of_the_screen_and_says_what_it_leaves_out(
             assert f"({told + (int(more[1]) if more else 0)})" in head
         assert "d" * 36 in lists[-1]
     empty: dict[str, Any] = {"server": STATUS, "questions": [], "runs": [], "waiting": []}
-    assert "Nobody works" in rendered(top.drawn(empty))
+    assert "No runs, no waiting messages" in rendered(top.drawn(empty))
 
 
 def test_a_span_is_told_in_its_largest_unit() -> None:
@@ -220,7 +220,7 @@ def test_a_shell_completes_what_the_server_knows_and_nothing_without_one(
         "projects": ("har", ("harbour", "/h")),
         "agents": ("A", ("Ada", "x")),
         "threads": ("msg", ("msg-1", "Lights out")),
-        "runs": ("01a2", (RUN["run_id"], f"Ada@{RUN['project']}, at work")),
+        "runs": ("01a2", (RUN["run_id"], f"Ada@{RUN['project']}, active")),
         "questions": ("4f", ("4f2a", "May I?")),
     }
     reader = Context(acting="Ada")
@@ -274,10 +274,13 @@ def test_who_watches_without_a_server_is_told_that_it_is_waited_for_once_and_whe
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(watch, "SHORTEST_PAUSE", 0)
-    for is_quiet, told in ((False, "no server runs here; waiting for it\nthe server is back\n"), (True, "")):
+    for is_quiet, told in (
+        (False, "no server is running here; waiting for the server\nthe server is back\n"),
+        (True, ""),
+    ):
         patience = watch.Patience(is_quiet=is_quiet)
         for _ in range(2):
-            patience.wait_out(ServerUnavailable("no server runs here"))
+            patience.wait_out(ServerUnavailable("no server is running here"))
         patience.reset()
         assert capsys.readouterr().err == told
 
@@ -293,7 +296,7 @@ def test_a_name_without_a_platform_is_refused_before_anybody_is_asked(fake: Fake
 def test_messages_that_do_not_add_up_are_said_to(fake: FakePostroom, run: Run) -> None:
     wrong = {**HEALTH, "messages": {**HEALTH["messages"], "adds_up": False}}
     fake.admin["GET", "/health/detailed"] = lambda _: {"gateway": wrong}
-    assert "which does not add up" in run("gateway", "status").out
+    assert "the numbers do not add up" in run("gateway", "status").out
 
 
 def test_a_file_is_checked_without_a_server_and_tells_who_answers_and_no_secret(
@@ -302,7 +305,7 @@ def test_a_file_is_checked_without_a_server_and_tells_who_answers_and_no_secret(
     data = tmp_path / "data"
     data.mkdir(mode=0o700)
     missing = bare("gateway", "config", "check")
-    assert (missing.code, "there is no" in missing.err) == (78, True)
+    assert (missing.code, "does not exist" in missing.err) == (78, True)
     (data / "chat.token").touch(mode=0o600)
     (data / "chat.token").write_text("sixteen characters or more")
     (data / "gateway.toml").write_text(

@@ -136,7 +136,7 @@ def test_without_a_terminal_nothing_that_needs_a_yes_is_written_and_the_options_
 ) -> None:
     code, out = run("codex", "copilot", "--no-verify")
     assert code == 0
-    assert "not written, because it needs your yes: extension, rules, skill" in out
+    assert "not written without your consent: extension, rules, skill" in out
     assert "add --extension --rules --skill, or --yes" in out
     assert written(home) == set()
 

@@ -105,7 +105,7 @@ def test_a_file_that_cannot_be_read_leaves_everything_as_it_was(home: Path, run:
     set_up(run, "--no-plugin")
     servers = (home / ".claude.json").read_text()
     (home / ".claude/settings.json").write_text("{ not json")
-    assert "settings.json was left as it is" in set_up(run)["error"]["message"]
+    assert "settings.json is unchanged" in set_up(run)["error"]["message"]
     assert (home / ".claude/settings.json").read_text() == "{ not json"
     assert (home / ".claude.json").read_text() == servers
     assert not list(home.rglob("marketplace.json"))

@@ -108,7 +108,7 @@ def test_a_client_that_is_too_old_is_refused_with_its_version(
     code, document = run("claude", *words)
     assert code == 78
     error = document["clients"][0]["error"]
-    for one in ("Claude Code 2.1.87 is too old", "expected 2.1.88 or newer", "in the background"):
+    for one in ("Claude Code 2.1.87 is too old", "expected 2.1.88 or newer", "background hooks"):
         assert one in error["message"]
     assert "npm install -g @anthropic-ai/claude-code@latest" in error["remedy"]
     assert tree(home) == before
@@ -121,7 +121,7 @@ def test_a_client_that_tells_no_version_is_set_up_and_told(home: Path, run: Run)
     assert code == 0
     [told] = document["clients"][0]["to_do"]
     assert told["kind"] == "client_unknown"
-    assert "expected its version in its answer to `claude --version`, found" in told["detail"]
+    assert "expected a version from `claude --version`, found" in told["detail"]
     assert "who knows" in told["detail"]
 
 
@@ -129,7 +129,7 @@ def test_a_client_that_tells_no_version_is_set_up_and_told(home: Path, run: Run)
     "login, kind, words",
     [
         (LOGGED_OUT, "logged_out", "written, logged out: Claude Code"),
-        ("Welcome!", "client_unknown", "expected `loggedIn` in its answer to `claude auth status`, found"),
+        ("Welcome!", "client_unknown", "expected `loggedIn` in the output of `claude auth status`, found"),
         ('{"loggedIn": "yes"}', "client_unknown", "`loggedIn`"),
     ],
 )
@@ -221,7 +221,7 @@ def test_a_trailing_comma_is_refused_for_gemini_and_a_comment_is_not(
     code, document = run("gemini", *words)
     message = document["clients"][0]["error"]["message"]
     assert code == 78
-    assert f"{path} was left as it is: line 3: found a comma before a closing bracket" in message
+    assert f"{path} is unchanged: line 3: found a comma before a closing bracket" in message
     assert "Gemini CLI expects JSON without" in message
     assert path.read_text() == text
     path.write_text(text.replace("},", "}"))
@@ -245,7 +245,7 @@ def test_a_dry_run_has_a_client_write_into_a_home_that_is_deleted(
     assert (code, tree(home)) == (0, before)
     assert [one["to_do"] for one in document["clients"]] == [[], []]
     [note] = document["notes"]
-    assert note.startswith("nothing was written; a dry run asks no client about its login")
+    assert note.startswith("nothing was written; a dry run does not check the login")
     assert run("remove", "claude", "--dry-run")[1]["notes"] == ["nothing was written"]
 
 
@@ -315,17 +315,17 @@ def test_a_client_that_hangs_is_asked_once_and_ended_with_what_it_started(
             "claude",
             "[ $1 = --version ] && echo '2.1.197 (Claude Code)' || echo '<html>'",
             [
-                "a list in JSON in its answer to `claude plugin list",
-                "how it is used in its answer to `claude auth",
+                "a JSON list from `claude plugin list",
+                "the way to check the login in the output of `claude auth",
             ],
             "'<html>' (0)",
         ),
-        ("gemini", "exit 1", ["its version in its answer to `gemini --version`"], "'' (1)"),
-        ("copilot", "echo what? >&2; exit 3", ["its version in its answer to `copilot"], "'what?' (3)"),
+        ("gemini", "exit 1", ["a version from `gemini --version`"], "'' (1)"),
+        ("copilot", "echo what? >&2; exit 3", ["a version from `copilot"], "'what?' (3)"),
         (
             "claude",
             "printf '1.0\\033]0;x\\007\\377'; head -c 3000000 /dev/zero",
-            ["its version in its answer to `claude --version`", "a list in JSON"],
+            ["a version from `claude --version`", "a list in JSON"],
             "\\x1b]0;x\\x07",
         ),
     ],
@@ -364,7 +364,7 @@ def test_status_names_the_installed_release_and_warns_if_it_was_not_tried(home: 
         code, status = claude_status(run, home, installed)
         release = status["release"]
         assert (code, status["state"], release["installed"]) == (0, "set up", installed)
-        expected = f"{installed} was not tried with this postroom: it is {relation} than {tried}"
+        expected = f"{installed} was not tested with this release of postroom: it is {relation} than {tried}"
         assert expected in release["warning"]
         assert tried_on in release["warning"]
         assert f"npm install -g @anthropic-ai/claude-code@{tried}" in release["remedy"]
@@ -380,7 +380,7 @@ def test_status_shows_the_release_and_its_warning_to_a_person(
     assert main(["setup", "status"]) == 0
     shown = capsys.readouterr().out
     assert "RELEASE" in shown
-    assert "claude: warning: Claude Code 99.0.1 was not tried with this postroom" in shown
+    assert "claude: warning: Claude Code 99.0.1 was not tested with this release of postroom" in shown
     assert "  remedy: update postroom" in shown
 
 
@@ -393,4 +393,4 @@ def test_status_names_no_release_of_a_client_that_is_not_installed_or_tells_none
     _, document = run("status")
     [release] = [one["release"] for one in document["clients"] if one["release"]]
     assert release["installed"] == ""
-    assert "expected its version in its answer to `claude --version`, found 'who knows'" in release["warning"]
+    assert "expected a version from `claude --version`, found 'who knows'" in release["warning"]

@@ -200,6 +200,9 @@ def test_a_wrong_choice_is_refused_with_the_choices_of_every_argument_that_has_s
             for wrong in ("medium", 5, ["medium"], {"a": 1}):
                 with pytest.raises(InvalidArgument) as caught:
                     read(operation, {**arguments_of(operation.name), name: wrong})
-                assert caught.value.remedy == f"{name} is one of: {', '.join(choices)}", (operation, wrong)
+                assert caught.value.remedy == f"{name} must be one of: {', '.join(choices)}", (
+                    operation,
+                    wrong,
+                )
             seen.add(name)
     assert seen >= {"importance", "policy", "order", "kinds", "on_timeout"}

@@ -99,7 +99,7 @@ async def test_a_backup_that_failed_is_told_with_its_reason(here: Place) -> None
     (here.application.settings.data_dir / "backups").write_text("in the way")
     await here.application.backups.round()
     told = await here.finding("backups")
-    assert (told["state"], "is a file, and no folder" in told["detail"]) == ("failed", True)
+    assert (told["state"], "is a file instead of a folder" in told["detail"]) == ("failed", True)
     checks = (await here.operator.ready()).as_dict()
     assert checks["checks"]["backups"] == {"state": "failed", "age_ms": None, "code": "store_read_only"}
 
@@ -111,7 +111,7 @@ async def test_a_timer_that_is_off_is_not_called_well(tmp_path: Path, clock: Man
     manager = opened()
     here = await asyncio.to_thread(manager.__enter__)
     told = await here.finding("backups")
-    assert (told["state"], "timer is off" in told["detail"]) == ("unknown", True)
+    assert (told["state"], "automatic backups are disabled" in told["detail"]) == ("unknown", True)
     await asyncio.to_thread(manager.__exit__, None, None, None)
 
 
@@ -128,13 +128,13 @@ async def test_runs_that_were_given_up_are_a_fault_with_the_command_that_shows_t
 async def test_a_run_that_failed_in_a_chat_is_no_fault_for_the_chat_has_the_reason(here: Place) -> None:
     await here.give_up("a", "the key is not known", thread="chat/telegram/bot/t1")
     told = await here.finding("runs")
-    assert (told["state"], "1 in chats, which have the reason" in told["detail"]) == ("ok", True)
+    assert (told["state"], "1 belong to chats, which know the reason" in told["detail"]) == ("ok", True)
     assert told["remedy"] == ""
     await here.operator.refresh_metrics()
     assert here.number("postroom_dead_letters") == 0
     await here.give_up("b", "the program ended with 1")
     told = await here.finding("runs")
-    assert (told["state"], "1 in chats" in told["detail"]) == ("failed", True)
+    assert (told["state"], "1 belong to chats" in told["detail"]) == ("failed", True)
     await here.operator.refresh_metrics()
     assert here.number("postroom_dead_letters") == 1
 
@@ -147,9 +147,9 @@ async def test_the_run_that_waits_longest_is_told_with_the_reason(here: Place) -
     await here.queue("second")
     here.clock.advance(3 * MINUTE)
     told = await here.finding("runs")
-    assert "run run-first has waited longest, for 4 minutes" in told["detail"]
-    assert told["state"] == "failed"  # nothing takes runs up in this application
-    assert "nothing takes runs up" in told["remedy"]
+    assert "run is run-first, for 4 minutes" in told["detail"]
+    assert told["state"] == "failed"  # no worker claims runs in this application
+    assert "no worker claims runs" in told["remedy"]
     here.clock.advance(timedelta(hours=2))
     longest = await here.application.runs.longest_waiting(here.clock.now())
     assert longest is not None
@@ -167,7 +167,7 @@ async def test_a_run_that_the_server_claimed_and_does_not_execute_is_told_after_
     assert "not executed" not in (await here.finding("runs"))["detail"]
     here.clock.advance(timedelta(seconds=11))
     told = await here.finding("runs")
-    assert (told["state"], "claimed by this server and not executed: run-left" in told["detail"]) == (
+    assert (told["state"], "claimed by this server but not executed: run-left" in told["detail"]) == (
         "failed",
         True,
     )
@@ -211,7 +211,7 @@ def program(folder: Path, name: str, *, mode: int = 0o755) -> Path:
         ({"argv": ["tool"]}, "failed", "'tool' was not found"),
         ({"argv": ["bin/plain"]}, "failed", "is not executable"),
         ({"argv": ["tool"], "cwd": "{bin}/gone"}, "failed", "is missing"),
-        ({"argv": ["tool"], "cwd": "{bin}/tool"}, "failed", "is no folder"),
+        ({"argv": ["tool"], "cwd": "{bin}/tool"}, "failed", "is not a folder"),
         ({"recipe": "claude", "env": {"PATH": "{bin}"}}, "failed", "'claude' was not found"),
     ],
 )
@@ -314,7 +314,7 @@ def test_a_channel_is_told_with_what_came_in_last(subtests: pytest.Subtests) -> 
                 "error": None,
             }
             silent = _channel("slack", told, 1_700_000_000_000)
-            assert (silent.state, "nothing has come in yet" in silent.detail) == (expected, True)
+            assert (silent.state, "no message has been received yet" in silent.detail) == (expected, True)
             assert f"{state} since 2023-11-14T21:56:40.000Z" in silent.detail
             heard = {**told, "inbound_at": 1_699_999_700_000, "error_code": "e_code", "error": "no route"}
             loud = _channel("slack", heard, 1_700_000_000_000)

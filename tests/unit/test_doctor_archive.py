@@ -135,9 +135,12 @@ async def test_messages_that_a_rule_deleted_and_the_archive_still_has_are_on_the
     await _archived(here)
     await _write_archive(here)
     await _delete(here, 1)
-    assert await _told(here, full=full) == ("ok", "1 messages, 0 on their way, 1 on their way out")
+    assert await _told(here, full=full) == (
+        "ok",
+        "1 messages, 0 waiting to be written, 1 waiting to be deleted",
+    )
     await _write_archive(here)
-    assert await _told(here, full=full) == ("ok", "1 messages, 0 on their way")
+    assert await _told(here, full=full) == ("ok", "1 messages, 0 waiting to be written")
 
 
 async def test_messages_that_went_from_both_while_the_archive_was_looked_at_are_not_missing(
@@ -151,7 +154,7 @@ async def test_messages_that_went_from_both_while_the_archive_was_looked_at_are_
         await _write_archive(here)
 
     _between(here, monkeypatch, both)
-    assert await _told(here) == ("ok", "1 messages, 0 on their way")
+    assert await _told(here) == ("ok", "1 messages, 0 waiting to be written")
 
 
 async def test_messages_that_came_to_both_while_the_archive_was_looked_at_are_in_the_database(
@@ -165,7 +168,7 @@ async def test_messages_that_came_to_both_while_the_archive_was_looked_at_are_in
         await _write_archive(here)
 
     _between(here, monkeypatch, come)
-    assert await _told(here) == ("ok", "3 messages, 0 on their way")
+    assert await _told(here) == ("ok", "3 messages, 0 waiting to be written")
 
 
 async def test_messages_that_came_and_went_while_the_archive_was_looked_at_are_no_failure(
@@ -204,4 +207,4 @@ async def test_a_message_that_the_database_lost_is_told_beside_a_deletion(here: 
     lost = {"messages/2023/11/99-lost.md": b"The database was put back to what it was before this came."}
     await asyncio.to_thread(repository.write, lost, subject="mail: lost", now=here.clock.now())
     state, detail = await _told(here)
-    assert (state, detail.partition(":")[0]) == ("failed", "1 messages are not in the database")
+    assert (state, detail.partition(":")[0]) == ("failed", "1 messages are missing from the database")

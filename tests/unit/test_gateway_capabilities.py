@@ -43,7 +43,7 @@ def test_what_is_not_declared_is_not_there() -> None:
 
 
 def test_limits_that_cannot_be_kept_are_refused() -> None:
-    with pytest.raises(InvalidArgument, match="too short"):
+    with pytest.raises(InvalidArgument, match="too small"):
         ChannelCapabilities(limit=SMALLEST_LIMIT - 1)
     with pytest.raises(InvalidArgument, match="0 or more"):
         ChannelCapabilities(limit=SMALLEST_LIMIT, min_edit_interval_ms=-1)

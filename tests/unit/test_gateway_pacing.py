@@ -51,9 +51,9 @@ async def test_a_call_counts_until_its_time_after_its_end(clock: ManualClock) ->
     pacing = Pacing(RateLimits(chat=Rate(1, 5_000)), clock, clock)
     async with pacing.turn("send", "a"):
         clock.advance(timedelta(seconds=7))
-        assert await wait_for(pacing, "a", "under way") == 5_000
+        assert await wait_for(pacing, "a", "no active step") == 5_000
     clock.advance(timedelta(milliseconds=1))
-    assert await wait_for(pacing, "a", "under way") == 4_999
+    assert await wait_for(pacing, "a", "no active step") == 4_999
 
 
 async def test_who_is_told_to_come_back_keeps_its_place_and_has_its_own_time(clock: ManualClock) -> None:

@@ -86,7 +86,7 @@ NEVER = {
 
 @each_row("name", NEVER)
 def test_a_rule_that_is_never_reached_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"rule 2 \(.*\) is never reached: rule 1 \(.*\) matches first"):
+    with pytest.raises(ConfigError, match=r"rule 2 \(.*\) can never match: rule 1 \(.*\) matches first"):
         check_routes(NEVER[name])
 
 

@@ -150,7 +150,7 @@ def test_a_text_that_fits_is_left_as_it_stands() -> None:
 
 @each_row("limit", [-1, 0, SMALLEST_LIMIT - 1])
 def test_a_limit_without_room_is_refused(limit: int) -> None:
-    with pytest.raises(InvalidArgument, match="too short") as refused:
+    with pytest.raises(InvalidArgument, match="too small") as refused:
         split("text", limit=limit, unit=CHARACTERS)
     assert isinstance(refused.value, InputError)
 

@@ -92,7 +92,7 @@ def test_the_guard_is_not_called_absent_after_pre_commit_overwrote_it(
     assert states(repo)["pre-commit"] == ("overwritten" if has_other else "foreign", has_other)
     guard.status(repo)
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("pre-commit"))
-    assert "calls the hook" not in row
+    assert "calls the previous hook" not in row
     assert "written by pre-commit" in row
     guard_hooks.install(repo)
     assert states(repo)["pre-commit"] == ("installed", has_other)

@@ -409,7 +409,7 @@ async def test_messages_and_reservations_of_another_project_are_unknown(
 async def test_what_is_refused_is_told_in_words(room: Room) -> None:
     await room.open("Ada")
     moment = await room.refused(InvalidArgument, "fetch_inbox", agent_name="Ada", since="yesterday")
-    assert moment.message == "'yesterday' is no moment"
+    assert moment.message == "'yesterday' is not a valid time"
     assert "2026-11-21 or 2026-11-21T09:30:00Z" in (moment.remedy or "")
     thread = await room.refused(InvalidArgument, "send_message", **MESSAGE, to=["Ada"], thread_id="a b")
     assert thread.message.startswith("Expected 1 to 128 letters, digits")

@@ -275,9 +275,9 @@ async def test_the_parts_of_a_resources_address_are_completed(client: Client[Any
     assert await suggested(inbox, "agent", "") == [], "the project is not known yet"
     assert await suggested(thread, "thread", "lamp", project=slug) == ["lamp-7"]
     for template, part in ((inbox, "thread"), ("mail://nothing/{project}", "project")):
-        with pytest.raises(MCPError, match="no resource has the template"):
+        with pytest.raises(MCPError, match="no resource template"):
             await suggested(template, part, "")
     with pytest.raises(MCPError, match="no project is named 'nowhere'"):
         await suggested(inbox, "agent", "", project="nowhere")
-    with pytest.raises(MCPError, match="no prompt is named 'plan'"):
+    with pytest.raises(MCPError, match="there is no prompt 'plan'"):
         await client.complete(PromptReference(type="ref/prompt", name="plan"), {"name": "a", "value": ""})

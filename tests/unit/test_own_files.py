@@ -54,7 +54,7 @@ def test_what_another_program_writes_is_noticed_and_told_once(tmp_path: Path, cl
     files.refuse_changed()
     change(path, b"mine")
     for _ in range(2):
-        with pytest.raises(WrongStore, match="was written to by another program"):
+        with pytest.raises(WrongStore, match="another program wrote to"):
             files.refuse_changed()
     files.close()
     assert told == [files.rescued]

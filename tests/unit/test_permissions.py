@@ -220,7 +220,7 @@ async def test_what_no_row_names_answers_nobody() -> None:
         assert (await client.get("/x/y")).text == "open"
         for method, path in (("GET", "/new"), ("POST", "/x/y")):
             assert (await client.request(method, path)).status_code == 500  # no page for a refusal here
-    with pytest.raises(TypeError, match="nothing says who may call"):
+    with pytest.raises(TypeError, match="no permission is declared for"):
         close([BaseRoute()], [])
 
 

@@ -156,7 +156,7 @@ async def test_a_list_in_a_query_may_have_one_entry_or_several(edge: Edge) -> No
         (b"\xff\xfe", "not JSON"),
         (b'{"subject": "\xff"}', "not JSON"),
         (b'{"subject": "\\ud800"}', "not JSON"),
-        (b"[" * 50_000, "nests too deep"),
+        (b"[" * 50_000, "nested too deeply"),
         (b"{}", "project_key"),
         (b'{"human_key": 5}', "human_key"),
     ],

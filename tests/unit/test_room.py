@@ -58,7 +58,7 @@ def test_people_are_told_that_the_disk_is_full_and_not_that_nothing_answers() ->
         _store(Check(name="store", state="failed", facts={"code": code}))
         for code in ("store_full", "store_unavailable")
     ]
-    assert told == ["no room for what is written: the disk is full", "the store does not answer"]
+    assert told == ["the disk is full: nothing can be stored", "the store does not answer"]
 
 
 def test_people_are_told_that_rights_are_lacking_and_not_that_nothing_answers() -> None:

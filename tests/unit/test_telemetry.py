@@ -170,7 +170,7 @@ def test_on_without_its_libraries_nothing_is_started_and_the_extra_is_named(
     for loaded in [one for one in sys.modules if one == "postroom.app.otel" or one.startswith(name)]:
         monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingExtra, match="telemetry is on and needs opentelemetry") as refused:
+    with pytest.raises(MissingExtra, match="telemetry is on and requires opentelemetry") as refused:
         Application.open(Settings(data_dir=tmp_path / "data", telemetry=True))
     assert "pip install 'postroom[otel]' (in a clone: make dev)" in (refused.value.remedy or "")
     assert not (tmp_path / "data").exists()

@@ -69,7 +69,7 @@ def test_every_operation_declares_its_scopes_and_one_that_does_not_cannot_be_mad
         assert one.needs
         assert one.needs <= EVERY
     for wrong in (frozenset(), frozenset({"everything"}), frozenset({"mail:read", ""})):
-        with pytest.raises(ValueError, match="declares no scope"):
+        with pytest.raises(ValueError, match="declares an unknown scope"):
             replace(ALL_OPERATIONS[0], needs=wrong)
     with pytest.raises(TypeError):
         Operation(name="x", command=HealthCheck, run=ALL_OPERATIONS[0].run, changes=False)  # type: ignore[call-arg]

@@ -84,7 +84,7 @@ def test_a_file_without_a_token_is_refused_and_kept(tmp_path: Path, content: byt
     path.chmod(0o600)
     with pytest.raises(ConfigError) as caught:
         tokens.load_or_make_token(path)
-    assert "holds no token" in caught.value.message
+    assert "contains no token" in caught.value.message
     assert path.read_bytes() == content
 
 

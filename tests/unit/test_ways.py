@@ -18,7 +18,7 @@ async def test_an_agent_that_nothing_tells_has_to_look(room: Room) -> None:
         ("live", False, "it has no runner"),
         ("wake by runner", False, "it has no runner: `postroom agents set-runner`"),
         ("hook at next step", False, "no client with hooks has acted as it: `postroom setup`"),
-        ("inbox only", True, "nothing tells it of mail: it has to look"),
+        ("inbox only", True, "nothing announces messages: it must fetch its inbox"),
     ]
 
 
@@ -28,20 +28,20 @@ async def test_the_hook_of_a_client_comes_before_the_inbox(room: Room) -> None:
     await room.store.write(lambda tx: tx.bind_client_session("claude", "s", ada, tx.now()))
     [*_, (way, taken, why)] = await told(room, "Ada")
     assert (way, taken) == ("hook at next step", True)
-    assert "an idle Claude Code or Codex begins a turn" in why
+    assert "an idle Claude Code or Codex starts a turn" in why
     assert (await told(room, "Ben"))[-1][0] == "inbox only"
 
 
 async def test_a_runner_comes_before_hooks_and_says_what_it_starts(room: Room) -> None:
     await room.open()
     for recipe, at_work in (
-        (Recipe.CLAUDE, "only a message on the thread that a run is at work on is told to that run"),
-        (Recipe.GEMINI, "its runner is told everything at its start"),
+        (Recipe.CLAUDE, "only a message on the thread of an active run is passed to that run"),
+        (Recipe.GEMINI, "its runner passes messages only at the start of a run"),
     ):
         await room.mail.set_runner(HARBOR, "Ada", written_runner(Runner(recipe=recipe, cwd="/")))
         assert await told(room, "Ada") == [
             ("live", False, at_work),
-            ("wake by runner", True, f"a run is begun, or queued behind the one at work: command, {recipe}"),
+            ("wake by runner", True, f"a run starts, or is queued behind the active run: command, {recipe}"),
         ]
 
 
@@ -50,10 +50,10 @@ async def test_a_runner_that_does_not_read_back_is_named(room: Room) -> None:
     await room.mail.set_runner(HARBOR, "Ada", '{"argv": []}')
     [_, (_, taken, why)] = await told(room, "Ada")
     assert taken
-    assert why.startswith("a run is begun, and will fail: ")
+    assert why.startswith("a run starts, and will fail: ")
 
 
 async def test_a_retired_agent_is_reached_by_nothing(room: Room) -> None:
     await room.open()
     await room.call("retire_agent", agent_name="Ada")
-    assert await told(room, "Ada") == [("inbox only", False, "it is retired, and receives nothing")]
+    assert await told(room, "Ada") == [("inbox only", False, "it is retired and receives no messages")]

@@ -61,7 +61,7 @@ async def test_what_was_given_up_in_chats_is_shown_and_found_from_the_first_page
     browser = room.browser()
     assert "/chats" not in (await browser.get("/")).text
     run_id = await given_up(room)
-    assert '1 run of chats failed and was given up: <a href="/chats">' in (await browser.get("/")).text
+    assert '1 dead letter in chats: <a href="/chats">' in (await browser.get("/")).text
     page = (await browser.get("/chats")).text
     for shown in (run_id, "telegram/bot", "count the &lt;bees&gt;", "the key is &lt;not&gt; known"):
         assert shown in page
@@ -80,8 +80,8 @@ async def test_a_run_of_a_chat_is_tried_again_on_the_page_and_its_answer_goes_to
     replies = await room.stores.store.read(lambda tx: tx.outbox.open("chat", limit=9))
     assert replies[-1].payload["text"] == "there are 12 bees"
     page = (await browser.get("/chats?done=replay")).text
-    assert "It is tried again" in page
-    assert "Nothing was given up" in page
+    assert "The dead letter is replayed" in page
+    assert "No dead letters" in page
 
 
 async def test_a_run_of_a_chat_is_left_once_and_a_run_of_an_agent_is_none_of_this_page(
@@ -120,12 +120,12 @@ async def test_each_run_names_its_chat_and_one_whose_caller_waits_no_more_is_not
         await room.runs.mailbox.submit_background(RunActivation.new(thread, [message]))
     await room.turn()
     page = (await browser.get("/chats")).text
-    for shown in ("telegram/c7", "api_server/s1", "Ada on telegram", "waits no more"):
+    for shown in ("telegram/c7", "api_server/s1", "Ada on telegram", "has already received the error"):
         assert shown in page
     assert (page.count('value="replay"'), page.count('value="discard"')) == (1, 2)
     [over_api] = [
         one.work for one in await room.look(room.operator.dead_in_chats) if one.chat == "api_server/s1"
     ]
-    with pytest.raises(IllegalTransition, match="waits no more"):
+    with pytest.raises(IllegalTransition, match="has already received the error"):
         await room.operator.replay(over_api.run_id)
     assert (await room.operator.discard(over_api.run_id)).run_id == over_api.run_id

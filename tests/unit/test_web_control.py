@@ -169,7 +169,7 @@ async def test_a_run_that_is_tried_again_later_is_tried_now(room: WorkRoom):
 
 async def test_who_has_a_script_is_not_told_to_load_the_page_again(room: WorkRoom):
     await room.people("Ada")
-    told = "load the page again for what is new"
+    told = "reload the page for newer data"
     page = (await room.browser().get(HOME)).text
     assert re.search(f"<noscript>[^<]*<time [^<]*</time>; {told}.</noscript>", page)
     page = (await room.browser().get("/")).text  # the page of projects is not followed

@@ -220,7 +220,7 @@ async def test_the_timeline_draws_what_happened_and_lists_the_same(client, store
     assert {f"message:{one}" for one in (world.claim, world.reply, world.recalled)} <= marks
     names = [one["aria-label"] for one in drawn]
     assert any("RedBird failed" in one and "exit 3: <script>alert(1)</script>" in one for one in names)
-    assert any("GreenLake is at work" in one for one in names)
+    assert any("GreenLake is active" in one for one in names)
     assert "HiddenReader wrote" not in shown.text
     assert GONE not in shown.text
 
@@ -229,7 +229,7 @@ async def test_a_timeline_may_be_that_of_one_agent_or_one_thread(client, store, 
     await store.write(lambda tx: handled(tx, world.claim, ("BlueFox", "RedBird")))
     fox = await page(client, "/p/orchard/timeline?agent=BlueFox&span=all")
     names = [one["aria-label"] for one in fox.all("a") if "data-mark" in one]
-    assert any("BlueFox is done" in one for one in names)
+    assert any("BlueFox succeeded" in one for one in names)
     assert not any("RedBird failed" in one or "GreenLake holds" in one for one in names)
     claim = await store.read(lambda reads: reads.message(world.claim))
     whole = await page(client, f"/p/orchard/timeline?thread={claim.thread_id}&span=all")
@@ -343,7 +343,7 @@ async def test_every_page_is_built_for_a_keyboard_and_a_screen_reader(client, wo
 async def test_what_is_hidden_or_recalled_is_on_no_page(client, world):
     hidden = "HiddenReader"
     inbox = await page(client, f"/p/orchard/agents/{hidden}")
-    assert "No message to be shown" in inbox.text
+    assert "No visible messages" in inbox.text
     assert f"/p/orchard/m/{world.claim}" not in inbox.links()
     lists = ("/p/orchard", "/p/orchard/agents", "/p/orchard/threads")  # the agents of the project
     for address, answer in (await every_page(client)).items():
@@ -381,25 +381,25 @@ SAID = {
         "no subject unknown sender A line from a stranger.",
     ),
     "/p/orchard/t/claims": ("3 messages",),
-    "/p/orchard/m/{stranger}": ("unknown sender", "No recipient to be shown."),
+    "/p/orchard/m/{stranger}": ("unknown sender", "No visible recipients."),
     "/p/orchard/agents/GreenLake": (
         "Who claims the claim GreenLake A claim without an epoch. urgent cc ● unread, not acknowledged",
         "Re: Who claims the claim BlueFox I do. ● unread 10 minutes ago",
-        "Holds reserved src/desk/** exclusive ends in 1 hour, 15:13 UTC <b>mending</b>",
+        "Reservations src/desk/** exclusive ends in 1 hour, 15:13 UTC <b>mending</b>",
     ),
     "/p/orchard/agents/GreenLake?box=sent": ("urgent 2 of 3 to acknowledge 2 of 3 read",),
     "/p/orchard/reservations": (
-        "docs/*.md BF BlueFox shared not said in 1 hour",
+        "docs/*.md BF BlueFox shared no reason in 1 hour",
         "src/desk/** GL GreenLake exclusive <b>mending</b> in 1 hour",
-        "old.py RB RedBird exclusive taken by GreenLake 1 hour ago, 13:13 UTC: gone silent",
+        "old.py RB RedBird exclusive ended by GreenLake 1 hour ago, 13:13 UTC: gone silent",
     ),
     "/p/orchard/reservations?path=src/desk/a.py": ("src/desk/**",),
-    "/p/orchard/reservations?path=elsewhere": ("Nobody holds",),
-    "/p/orchard/search?q=zzzz": ("Nothing found",),
-    "/p/orchard/search?q=***": ("What the box understands",),
-    "/p/orchard/search?q=": ("What the box understands",),
-    "/p/orchard/search?q=%20%20": ("What the box understands",),
-    "/p/orchard/search?q=%22": ("What the box understands",),
+    "/p/orchard/reservations?path=elsewhere": ("No reservation of",),
+    "/p/orchard/search?q=zzzz": ("No matches",),
+    "/p/orchard/search?q=***": ("Search syntax",),
+    "/p/orchard/search?q=": ("Search syntax",),
+    "/p/orchard/search?q=%20%20": ("Search syntax",),
+    "/p/orchard/search?q=%22": ("Search syntax",),
 }
 """What pages say of the world; a new row is a new line."""
 NOT_SAID = {
@@ -549,7 +549,7 @@ async def test_a_long_thread_is_paged_in_order(client, store):
     newest = await page(client, "/p/p/t/long?newest=1")
     assert numbers([newest], r'<article [^>]*id="m-(\d+)"') == ids[-50:]
     assert newest.next() is None
-    assert "No newer message" in (await page(client, f"/p/p/t/long?after={ids[-1]}")).text
+    assert "No newer messages" in (await page(client, f"/p/p/t/long?after={ids[-1]}")).text
 
 
 async def test_a_page_of_a_thread_ends_early_when_its_text_is_long(client, store):
@@ -643,8 +643,8 @@ async def test_more_live_reservations_than_fit_are_said_to_be_there(client, stor
             write.reserve(agent, f"src/{n}.py")
 
     await store.write(put)
-    assert f"There are more than {LIVE}" in (await page(client, "/p/p/reservations")).text
-    assert "Ended lately" not in (await page(client, "/p/p/reservations")).text
+    assert f"Showing the oldest {LIVE}" in (await page(client, "/p/p/reservations")).text
+    assert "Recently ended" not in (await page(client, "/p/p/reservations")).text
     assert "and more" in (await page(client, "/p/p/agents/GreenLake")).text
 
 
@@ -873,7 +873,7 @@ async def test_what_is_not_there_is_told_within_its_project_from_where_one_can_g
         ways = [one["href"] for one in seen.all("a") if "button" in one.get("class", "")]
         assert ways == [*([f"/p/orchard/{where}"] if where else []), "/p/orchard", "/"], address
         assert not [one.name for one in ALL_OPERATIONS if one.name in seen.text], "a tool is no remedy"
-        assert where in (None, "timeline") or re.search("[Ll]ook ", seen.text), address
+        assert where in (None, "timeline") or re.search("[Ss]ee ", seen.text), address
     for address, status in (("t/none?part=main,tabs", 404), ("search?part=a!", 400)):
         assert 'data-key="tab-threads"' in (await page(client, f"/p/orchard/{address}", status=status)).raw
     for address in ("/p/none/t/none", "/p/none/nothing/here", "/p/none"):
@@ -954,10 +954,10 @@ def test_an_error_page_can_be_made_for_any_edge():
 
 async def test_what_an_error_says_begins_like_a_sentence_and_a_name_stays_as_it_is(client, world):
     for address, status, said in (
-        ("/p/none", 404, "No project is called 'none' Look for it in the list of projects"),
+        ("/p/none", 404, "There is no project 'none' See the list of projects"),
         ("/p/orchard/nothing/here", 404, "There is no page at /p/orchard/nothing/here"),
         ("/p/orchard/m/99999", 404, "orchard has no message 99999"),
-        ("/p/orchard/m/x", 404, "'x' is no message's number"),
+        ("/p/orchard/m/x", 404, "'x' is not a message number"),
         ("/p/orchard/timeline?span=9h", 400, "Span must be one of "),
     ):
         seen = await page(client, address, status=status)

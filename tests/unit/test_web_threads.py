@@ -61,7 +61,7 @@ async def test_a_filter_is_kept_from_page_to_page_and_says_where_it_has_looked(c
     address, pages = "/p/orchard/threads?importance=urgent&agent=BlueFox", []
     while address:
         seen = await page(client, address)
-        pages.append((subjects(seen), "Look further back" in seen.text, "data-remember" in seen.raw))
+        pages.append((subjects(seen), "Search older threads" in seen.text, "data-remember" in seen.raw))
         address = seen.next()
         assert address is None or "importance=urgent&agent=BlueFox" in address
     assert pages == [
@@ -125,7 +125,7 @@ async def test_participants_are_counted_over_all_pages_of_a_thread(client, store
     monkeypatch.setattr(threads, "PARTICIPANTS_AMONG", 4)
     seen = await page(client, "/p/orchard/t/wide")
     assert "x wrote 3" in " ".join(seen.text.split())
-    assert "Counted among the newest 4 messages of a project." in seen.text
+    assert "Counted in the newest 4 messages of a project." in seen.text
 
 
 async def test_pictures_of_a_message_are_in_their_place_and_others_are_links(client, store, world):

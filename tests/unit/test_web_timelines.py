@@ -96,7 +96,7 @@ async def test_of_more_agents_than_come_ungrouped_those_that_did_something_are_d
     assert drawn(page) == listed(page) == {"message:1", "message:2"}
     folded = await here.timeline("?open=-quiet")
     assert (drawn(folded), listed(folded)) == (set(), {"message:1", "message:2"})
-    assert "Nothing in this time" not in folded
+    assert "No events in this period" not in folded
     assert 'open=quiet"' in folded
     assert 'open=-quiet"' in page
 
@@ -228,7 +228,7 @@ async def test_the_timeline_opens_at_a_zoom_that_fits_what_there_is_however_long
         assert ended <= end
         assert (ended - began) * 4 >= (end - begin) * 3, f"{end - begin} ms after {minutes} minutes"
         assert " data-follows" not in page, "it need not be fetched anew: nothing moves"
-        assert "Follows" in page, "what happens is shown as it happens"
+        assert "Following" in page, "what happens is shown as it happens"
     await orchard_message(here, here.clock.now())
     page = await here.timeline("")
     assert re.search(r'aria-current="true">8 h</a>', page), "a week does not fit: the newest hours are shown"
@@ -301,7 +301,7 @@ async def test_where_a_question_ends_its_answer_is_marked(here: Here) -> None:
     page = await here.timeline("")
     picture = page[page.index("tl-drawing") : page.index("tl-legend")]
     assert picture.count('class="tl-answer"') == 1
-    assert ("Agent0 asked a person" in page, "Agent1 asks a person" in page) == (True, True)
+    assert ("Agent0 asked a person" in page, "Agent1 waits for an answer" in page) == (True, True)
 
 
 # More messages than are drawn one by one.
@@ -330,10 +330,10 @@ async def test_more_messages_than_are_drawn_are_listed_the_newest_first_and_the_
 ) -> None:
     await busy(here, agents=3, messages=599)
     page = await here.timeline("?span=1h")
-    assert "Nothing in this time" not in page
+    assert "No events in this period" not in page
     assert drawn(page) == set(), "they are counted, not drawn one by one"
     found = [listed(page)]
-    while "The newest 150 are listed" in page:
+    while "The list shows the newest 150" in page:
         further = re.search(r'href="([^"]+)">Earlier</a>', page)
         assert further
         page = (await here.browser.get(html.unescape(further[1]))).text
@@ -348,7 +348,7 @@ async def test_who_wrote_or_was_written_to_is_not_idle_where_messages_are_only_c
     await busy(here, agents=60, messages=599)
     page = await here.timeline("?span=1h")
     counts = dict(re.findall(r"<b>. (\w[\w ]+)</b> <span class=\"soft\">(\d+) agent", page))
-    assert counts == {"Needs you": "0", "At work": "0", "Quiet": "60", "Idle": "1"}
+    assert counts == {"Needs you": "0", "Active": "0", "Quiet": "60", "Idle": "1"}
 
 
 async def test_a_longer_span_never_has_fewer_messages_than_a_shorter_one(
@@ -479,8 +479,8 @@ async def test_it_opens_at_the_last_that_happened_and_says_that_this_is_not_now(
     assert now - 3 * DAY <= end < now - 3 * DAY + 5 * MINUTE
     assert now - 3 * DAY - HOUR < begin < now - 3 * DAY - 50 * MINUTE
     told = re.sub("<[^>]+>", "", page)
-    assert "Not now: the last was 3 days ago" in told
-    assert "Follows" in told, "what happens is shown as it happens"
+    assert "Past: the last event was 3 days ago" in told
+    assert "Following" in told, "what happens is shown as it happens"
     assert re.search(r'href="/p/orchard/timeline\?span=1h"[^>]*>To now', page)
 
 
@@ -498,20 +498,20 @@ async def test_its_links_lead_to_the_same_and_it_goes_on_with_the_present_once_s
         page = (await here.browser.get(address)).text
         assert "message:3" in drawn(page)
         assert bounds(page)[1] > here.clock.now()
-        assert "Not now" not in page
+        assert "Past: " not in page
 
 
 async def test_all_of_a_short_life_says_how_long_ago_it_ended(here: Here) -> None:
     await wrote(here, 2 * DAY + HOUR, 2 * DAY)
     page = await here.timeline("")
     assert drawn(page) == {"message:1", "message:2"}
-    assert "Not now: the last was " in re.sub("<[^>]+>", "", page)
+    assert "Past: the last event was " in re.sub("<[^>]+>", "", page)
 
 
 async def test_an_empty_time_leads_to_the_last_that_happened(here: Here) -> None:
     await wrote(here, 30 * DAY, 3 * DAY)
     page = await here.timeline("?span=8h")
-    assert "Nothing in this time" in page
+    assert "No events in this period" in page
     assert 'href="/p/orchard/timeline?span=last"' in page
 
 

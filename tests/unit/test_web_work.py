@@ -73,7 +73,7 @@ async def asked(room: WorkRoom):
 
 
 async def dead(room: WorkRoom):
-    """Have a run become a dead letter, and return a browser with the fields by which it is tried again."""
+    """Have a run become a dead letter, and return a browser with the fields by which its next attempt is due."""
     await room.send("Ada", "Fay", subject="Count the bees")
     await room.turn()
     browser = room.browser()
@@ -102,10 +102,10 @@ async def test_a_question_is_answered_with_a_reason_and_the_agent_goes_on_with_i
     assert answer.status_code == 303
     page = (await browser.get(answer.headers["location"])).text
     assert "Answered with <b>yes</b>" in page
-    assert "Nobody asks anything" in page
+    assert "No open questions" in page
     await room.turn()
     assert room.agents.told[1] == (
-        "You asked a person: May I?\nThe answer is yes. They said: it is copied\nGo on from there."
+        "You asked a person: May I?\nThe answer is yes. They said: it is copied\nContinue with this answer."
     )
     [given] = await room.look(room.questions.given_answers, SLUG, limit=9)
     assert (given.by, given.where, given.why, given.approved) == ("Ana", "on the pages", "it is copied", True)
@@ -125,11 +125,11 @@ async def test_the_control_room_has_what_needs_a_person_with_its_context_and_tak
     for words in (
         question[0].text,
         "Because of",
-        "1 message that waits behind it",
+        "1 waiting message",
         "</a> failed",
         "Count the bees",
         "Ash has an open question",
-        "not yet:",
+        "missing:",
     ):
         assert words in page, words
     assert 'data-go="c"' in page
@@ -147,7 +147,7 @@ async def test_the_control_room_has_what_needs_a_person_with_its_context_and_tak
     assert tried.status_code == 303
     again = (await room.look(room.operator.floor, SLUG)).given_up  # it failed once more, as a new run
     assert [one.parent_run_id for one in again] == [dict(dead_letter)["run"]]
-    failures = [one for one in await room.messages() if "could not handle" in one.body_md]
+    failures = [one for one in await room.messages() if "could not process" in one.body_md]
     assert len(failures) == 2, "that is told once more"
 
 
@@ -220,19 +220,19 @@ async def test_a_stale_answer_is_refused_and_says_who_was_first(room):
     for _ in range(2):  # while the run is about to go on, and when it has
         answer = await post(browser, QUESTIONS, *fields, ("by", "Ana"), ("answer", "yes"))
         assert answer.status_code == 409
-        assert "This was answered already" in answer.text
+        assert "This question was answered already" in answer.text
         assert "at the command line" in answer.text
         assert "it is needed" in answer.text
         await room.turn()
     assert [one for one in room.agents.told if "The answer is" in one] == [
-        "You asked a person: May I?\nThe answer is no. They said: it is needed\nGo on from there."
+        "You asked a person: May I?\nThe answer is no. They said: it is needed\nContinue with this answer."
     ]
 
 
 async def test_two_people_at_once_are_one_answer(room):
     browser, fields = await asked(room)
     refused = await post(browser, QUESTIONS, *fields, ("answer", "yes"))
-    assert (refused.status_code, "does not say who gives it" in refused.text) == (400, True)
+    assert (refused.status_code, "answer has no name" in refused.text) == (400, True)
     answers = await asyncio.gather(
         post(browser, QUESTIONS, *fields, ("by", "Ana"), ("answer", "yes")),
         post(browser, QUESTIONS, *fields, ("by", "Ben"), ("answer", "no")),
@@ -251,7 +251,7 @@ async def test_two_people_at_once_are_one_answer(room):
 async def test_a_question_of_another_project_is_none_of_ours(room):
     await room.mail.call("ensure_project", {"human_key": "/projects/other"})
     browser, fields = await asked(room)
-    assert "Nobody asks anything" in (await browser.get("/p/projects-other/questions")).text
+    assert "No open questions" in (await browser.get("/p/projects-other/questions")).text
     answer = await post(browser, "/p/projects-other/questions", *fields, ("by", "Ana"), ("answer", "yes"))
     assert answer.status_code == 409
     run_id = dict(fields)["run"]
@@ -284,7 +284,7 @@ async def test_the_end_of_a_server_is_drawn_as_an_interruption_and_not_as_a_fail
     browser = room.browser()
     page = (await browser.get(f"/p/{SLUG}/runs/{run.run_id}")).text
     main = re.sub("<[^>]*>", " ", page[page.index("<main") : page.index("</main")])
-    assert "interrupted: its server stopped" in main
+    assert "interrupted: its server ended" in main
     assert "Attempt 1 was interrupted" in main
     assert "fail" not in main.lower()
     drawn = (await browser.get(f"/p/{SLUG}/timeline")).text
@@ -335,7 +335,7 @@ async def test_an_answer_can_be_taken_back_for_eight_seconds_and_then_another_is
     assert "The answer is no." in room.agents.told[-1]
     late = await post(browser, QUESTIONS, *fields, ("do", "take_back"))
     assert late.status_code == 409
-    assert "the agent has it" in late.text
+    assert "has already received it" in late.text
     assert 'value="take_back"' not in (await browser.get(QUESTIONS)).text
     await room.close()
 
@@ -386,7 +386,7 @@ async def test_an_answer_by_mail_is_listed_with_who_gave_it_and_its_words(room):
         assert (given.by, given.where, given.why, given.approved) == ("Ada", "by mail", "Blue, please.", None)
         assert await room.look(room.questions.open_questions, SLUG) == []
         page = (await browser.get(QUESTIONS)).text
-        lately = page[page.index("Answered lately") :]
+        lately = page[page.index("Recently answered") :]
         assert all(words in lately for words in ("May I?", "Ada", "by mail", "Blue, please."))
         await room.turn()
     story = (await browser.get(f"/p/{SLUG}/runs/{given.run_id}")).text
@@ -473,10 +473,10 @@ async def test_a_form_that_was_sent_and_changed_is_kept_and_sent_when_asked_agai
         ({"subject": "s" * 513}, 413, "the limit is 512"),
         ({"subject": "two\nlines"}, 400, "line breaks"),
         ({"body": "b" * (1 << 20) + "é"}, 413, "the limit is 1048576"),
-        ({"name": "Bo"}, 404, "Nobody is known as"),
-        ({"name": ""}, 404, "Nobody is known as"),
+        ({"name": "Bo"}, 404, "There is no person"),
+        ({"name": ""}, 404, "There is no person"),
         ({"importance": "loud"}, 400, "importance"),
-        ({"body": "nul\0"}, 400, "NUL"),
+        ({"body": "nul\0"}, 400, "zero byte"),
     ],
 )
 async def test_what_is_refused_comes_back_as_it_was_typed(room, typed, status, said):
@@ -528,9 +528,9 @@ async def test_files_over_the_limits_of_the_tools_are_refused_and_what_was_typed
     browser, fields = await message_form(room)
     for files, said in (
         ([("one.txt", bytes(1_001))], "the limit is 1000"),
-        ([(f"{n}.txt", bytes(900)) for n in range(3)], "over 2000 bytes together"),
-        ([("large.txt", bytes(5_000_000))], "over 2000 bytes together"),
-        ([(f"{n}.txt", b"x") for n in range(4)], "4 attachments, the limit is 3"),
+        ([(f"{n}.txt", bytes(900)) for n in range(3)], "exceed 2000 bytes"),
+        ([("large.txt", bytes(5_000_000))], "exceed 2000 bytes"),
+        ([(f"{n}.txt", b"x") for n in range(4)], "4 attachments exceed the limit of 3"),
     ):
         answer = await send_files(browser, *fields, files=files)
         assert (answer.status_code, said in answer.text) == (413, True), answer.text[:3000]
@@ -655,7 +655,7 @@ async def test_who_writes_says_a_name_first_and_is_chosen_of_several(room):
     assert "Who are you?" in page
     fields = [("form_token", hidden(page, "form_token")), ("to", hidden(page, "to")), ("do", "name")]
     refused = await post(browser, WRITE, *fields, ("name", "no name"))
-    assert (refused.status_code, "is no name for a person" in refused.text) == (400, True)
+    assert (refused.status_code, "is not a valid name for a person" in refused.text) == (400, True)
     assert await room.people_named.everybody() == []
     named = await post(browser, WRITE, *fields, ("name", "Ana"))
     assert named.headers["location"] == f"{WRITE}?to=Bo"
@@ -667,7 +667,7 @@ async def test_who_writes_says_a_name_first_and_is_chosen_of_several(room):
     assert (await post(browser, WRITE, *fields, ("name", "ana"))).status_code == 303
     [person] = await room.people_named.everybody()  # to give a name again takes nobody's chat
     assert (person["name"], person["chat"]) == ("Ana", "telegram/77")
-    assert "messages are said in a chat" in (await browser.get(f"/p/{PEOPLE_SLUG}/agents")).text
+    assert "messages go to a chat" in (await browser.get(f"/p/{PEOPLE_SLUG}/agents")).text
     await room.people_named.add("Ana", None)
     for name in ("Ben", "Cy"):
         await room.people_named.add(name, None)
@@ -724,12 +724,17 @@ async def test_runs_say_how_they_stand_what_began_them_and_why_they_wait(room):
     assert await room.look(room.operator.at_work, SLUG) == {"bo": room.clock.now()}
     browser = room.browser()
     page = (await browser.get(RUNS)).text
-    for words in ("At hand", "Behind it", "it is at work, and reads this after that", "the key is not known"):
+    for words in (
+        "At hand",
+        "Behind it",
+        "it is active, and reads this message afterwards",
+        "the key is not known",
+    ):
         assert words in page
     agents = (await browser.get(f"/p/{SLUG}/agents")).text
-    assert [agents.count(f">{word} <span") for word in ("at work", "reachable", "unknown")] == [1, 2, 1]
-    assert "at work" in (await browser.get(f"/p/{SLUG}/agents/Bo")).text
-    assert "It has put nothing out yet." in (await browser.get(f"{RUNS}/{works[0].run_id}")).text
+    assert [agents.count(f">{word} <span") for word in ("active", "reachable", "unknown")] == [1, 2, 1]
+    assert "active" in (await browser.get(f"/p/{SLUG}/agents/Bo")).text
+    assert "No output yet." in (await browser.get(f"{RUNS}/{works[0].run_id}")).text
     goes_on.set()
     await room.turn()
 
@@ -745,7 +750,7 @@ async def test_a_queued_run_says_what_holds_it_back_and_can_be_cancelled(room):
     assert (work.state, work.why, work.until) == ("queued", "it is due later", room.clock.now() + 60_000)
     browser = room.browser()
     page = (await browser.get(RUNS)).text
-    assert "Waits because" in page
+    assert "Waiting:" in page
     fields = [(name, hidden(page, name)) for name in ("form_token", "run")]
     answer = await post(browser, RUNS, *fields, ("do", "cancel"))
     assert answer.status_code == 303
@@ -767,7 +772,7 @@ async def test_a_run_that_asks_is_cancelled_and_what_waited_for_its_answer_goes_
     assert (waiting.message, waiting.why, waiting.behind_run_id) == (later, why, work.run_id)
     assert (work.state, work.why, work.can_cancel) == ("asks", why, True)
     browser = room.browser()
-    assert f"It waits: <bdi>{why}</bdi>" in (await browser.get(f"/p/{SLUG}/m/{later}")).text
+    assert f"Waiting: <bdi>{why}</bdi>" in (await browser.get(f"/p/{SLUG}/m/{later}")).text
     page = (await browser.get(f"{RUNS}/{work.run_id}")).text
     assert "Answer its question" in page
     room.agents.asking.clear()
@@ -779,7 +784,7 @@ async def test_a_run_that_asks_is_cancelled_and_what_waited_for_its_answer_goes_
     assert list(await room.look(room.operator.waiting, SLUG)) == []
     assert (await post(browser, RUNS, *fields, ("do", "cancel"))).status_code == 409
     told = [one.body_md for one in await room.messages()]
-    assert "Ash could not handle your message: cancelled" in told
+    assert "Ash could not process your message: cancelled" in told
     assert "Ash did it" in told
     log = await room.mail.call("fetch_events", {"project_key": PROJECT, "after": 0, "kinds": OF_QUESTIONS})
     [asked, withdrawn] = log["events"]
@@ -805,7 +810,7 @@ async def test_a_run_at_work_is_cancelled_and_whoever_wrote_is_told(room):
     page = (await browser.get(f"{RUNS}/{dict(fields)['run']}?done=cancel")).text
     assert "cancelled" in page
     assert [one.body_md for one in await room.messages()][1:] == [
-        "Bo could not handle your message: cancelled"
+        "Bo could not process your message: cancelled"
     ]
 
 
@@ -845,7 +850,7 @@ async def test_output_is_seen_while_a_run_is_at_work_and_afterwards(room):
     page = (await browser.get(f"{RUNS}/{work.run_id}")).text
     assert "step 1" in page
     assert "Bo did it" in page
-    assert "This runner tells no steps" in page
+    assert "This runner reports no steps" in page
 
 
 @each_row(
@@ -860,10 +865,10 @@ async def test_output_is_seen_while_a_run_is_at_work_and_afterwards(room):
         (
             ["Bo did it\n"],
             "Bo did it",
-            ("Answered <a href=", "Its answer</h2>", "It put out its answer, and nothing else."),
-            ("<h3>Says</h3>", "It put nothing out"),
+            ("Answered <a href=", "Answer</h2>", "Only its answer."),
+            ("<h3>Text</h3>", "No output."),
         ),
-        (["step 1\n", "Bo did it\n"], "Bo did it", ("step 1\nBo did it\n</pre>",), ("and nothing else",)),
+        (["step 1\n", "Bo did it\n"], "Bo did it", ("step 1\nBo did it\n</pre>",), ("Only its answer",)),
     ],
 )
 async def test_the_page_of_a_run_shows_its_answer_rendered_and_its_output_unless_that_is_the_same(
@@ -910,17 +915,17 @@ async def test_a_run_that_was_given_up_is_tried_again_once_and_answered_once(roo
     refused = await post(browser, RUNS, *fields, ("do", "replay"))
     assert refused.status_code == 409
     page = (await browser.get(RUNS)).text
-    assert "tried again" in page
+    assert ">replay</span>" in page
 
 
 async def test_a_run_that_was_given_up_is_discarded_once_and_its_page_keeps_the_error(room):
     browser, fields = await dead(room)
-    assert "Leave it" in (await browser.get(RUNS)).text
-    assert "Leave it" in (await browser.get(f"/p/{SLUG}")).text
+    assert "Discard" in (await browser.get(RUNS)).text
+    assert "Discard" in (await browser.get(f"/p/{SLUG}")).text
     answer = await post(browser, RUNS, *fields, ("do", "discard"))
     assert answer.status_code == 303
     page = (await browser.get(answer.headers["location"])).text
-    for words in ("It is left as it is", "waits for nobody any more", "the key is not known"):
+    for words in ("The dead letter was discarded", "the key is not known"):
         assert words in page
     assert ('value="discard"' in page, 'value="replay"' in page) == (False, False)
     assert "</a> failed" not in (await browser.get(f"/p/{SLUG}")).text
@@ -1063,7 +1068,7 @@ async def test_a_page_of_runs_reads_as_much_of_five_thousand_runs_as_of_two_hund
     before = await decoded(f"{RUNS}?q=nothing-has-this")
     assert before <= work_service.AMONG + 50
     page = (await browser.get(f"{RUNS}?q=nothing-has-this")).text
-    assert "None of the 2,000 runs" in page
+    assert "None of the newest 2,000 runs" in page
     page = (await browser.get(f"{RUNS}?q=ada-0001")).text
     while not listed_runs(page):
         page = (await browser.get(older(page))).text
@@ -1238,7 +1243,7 @@ async def test_pages_without_a_room_have_no_forms(room):
             assert (await browser.get(address)).status_code == 404
         page = (await browser.get(f"/p/{SLUG}")).text
         assert 'method="post"' not in page
-        assert "Nothing can be changed here." in page
+        assert "These pages are read-only." in page
 
 
 async def test_the_pages_say_how_often_a_server_interrupted_a_run_beside_its_failed_attempts(room):

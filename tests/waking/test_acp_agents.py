@@ -68,7 +68,7 @@ async def test_a_permission_is_asked_by_mail_and_given_once(
     await room.send("Ada", "Bo", body="tidy up")
     await room.turn()
     [(_, asked)] = await room.texts("Ada")
-    assert 'May it go on with "Remove"? It would do this: {"path": "one"}' in asked
+    assert 'May the agent continue with "Remove"? The call: {"path": "one"}' in asked
     await answered(room, True, "first")
     second = (await room.texts("Ada"))[1][1]
     assert '{"path": "two"}' in second

@@ -39,10 +39,10 @@ async def test_whoever_wrote_is_asked_and_a_yes_lets_the_run_go_on(tight: Room) 
     assert len(tight.agents.prompts) == 1
     run, question = await waiting(tight)
     assert question.text == (
-        "The budget of this conversation is used up: 1 of 1 runs. May it use as much again?"
+        "The budget of this conversation is used up: 1 of 1 runs. Grant the same amount again?"
     )
     asked = (await tight.texts("Ada"))[-1][1]
-    assert asked.startswith(f"Bo asks before it goes on:\n\n- {question.text}")
+    assert asked.startswith(f"Bo has a question:\n\n- {question.text}")
     assert asked.endswith("Answer on the pages or with `postroom questions`.")
     yes = decision_of(question, approved=True, why="", by="Ana", at="page", now=tight.clock.now())
     assert await answer_run(tight.mailbox, run.thread_id, question, yes)

@@ -114,7 +114,7 @@ async def test_a_question_stays_open_whoever_writes_meanwhile_and_each_has_its_o
     await answered(room, asked)
     assert [len(texts) for _, texts in room.agents.prompts] == [1, 1, 1, 1, 1]
     assert (await bodies(room, "Ada"))[1:] == [
-        "You asked a person: May I?\nThe answer is yes.\nGo on from there.",
+        "You asked a person: May I?\nThe answer is yes.\nContinue with this answer.",
         "about fourth",
     ]
     assert await bodies(room, "Ben") == ["about second"]
@@ -491,7 +491,7 @@ async def test_a_question_asked_under_a_key_stands_after_an_attempt_that_was_los
     assert [one.ticket_id for one in asked.open_tickets] == [answers[0]["question_id"]]
     await answered(room, asked)
     assert (await bodies(room, "Ada"))[1:] == [
-        "You asked a person: May I?\nThe answer is yes.\nGo on from there."
+        "You asked a person: May I?\nThe answer is yes.\nContinue with this answer."
     ]
     await room.close()
 

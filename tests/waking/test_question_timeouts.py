@@ -67,7 +67,7 @@ async def test_silence_is_a_no_when_the_asker_said_so_and_is_told_once(room, pau
     assert await pauses.round() == 0
     await room.turn()
     told = [text for _, text in await room.texts("Ada")]
-    assert told[1:] == ["The answer is no. They said: nobody has answered in time"]
+    assert told[1:] == ["The answer is no. They said: no answer came in time"]
     assert await waiting(room) == ()
 
 
@@ -79,7 +79,7 @@ async def test_silence_cancels_the_run_when_the_asker_said_so_and_its_sender_lea
     assert await waiting(room) == ()
     told = [text for _, text in await room.texts("Ada")]
     assert len(told) == 2
-    assert told[1] == "Bo could not handle your message: nobody has answered in time"
+    assert told[1] == "Bo could not process your message: no answer came in time"
     assert [one["read_at"] for one in await room.inbox("Bo")] == [None]
 
 
@@ -109,7 +109,7 @@ async def test_a_time_and_what_silence_means_then_need_one_another(room):
     room.agents.act = act
     await room.send("Ada", "Bo")
     await room.turn()
-    assert refused == ["give both, or neither to wait as long as it takes"] * 3
+    assert refused == ["give both, or neither to wait without a timeout"] * 3
     mine = {"project_key": PROJECT, "agent_name": "Bo", "run_id": "r", "question": "?"}
     for more in ({"on_timeout": "yes", "timeout_seconds": 1}, {"timeout_seconds": 0}):
         with pytest.raises(InvalidArgument):
@@ -161,5 +161,5 @@ async def test_cancel_reaches_a_run_that_waits_by_its_id_and_by_its_thread(room)
         assert not await room.mailbox.cancel(run.run_id)
         await room.turn()
         assert await waiting(room) == ()
-    failed = [text for _, text in await room.texts("Ada") if "could not handle" in text]
-    assert failed == ["Bo could not handle your message: cancelled"] * 2
+    failed = [text for _, text in await room.texts("Ada") if "could not process" in text]
+    assert failed == ["Bo could not process your message: cancelled"] * 2

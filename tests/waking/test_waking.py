@@ -193,7 +193,7 @@ async def test_whoever_wrote_is_told_what_went_wrong(room):
     await room.turn()
     [answer] = await room.inbox("Ada")
     assert answer["importance"] == "high"
-    assert answer["body_md"].startswith("Bo could not handle your message: ")
+    assert answer["body_md"].startswith("Bo could not process your message: ")
     assert "the model's key is not known" in answer["body_md"]
     assert [one["read_at"] for one in await room.inbox("Bo")] == [None]
     handled = await room.handled(number(sent), "Bo")
@@ -350,7 +350,9 @@ async def test_of_an_answer_that_is_longer_than_a_message_the_end_is_kept_and_it
     await room.turn()
     [(_, text)] = await room.texts("Ada")
     assert len(text.encode()) <= 2_000
-    assert text.startswith("(The beginning was cut off: the answer is longer than a message may be.)\n\néé")
+    assert text.startswith(
+        "(The beginning was cut off, because the answer exceeds the limit for a message.)\n\néé"
+    )
     assert text.endswith("éé the end")
 
 
@@ -393,7 +395,7 @@ async def test_a_run_that_asks_a_person_waits_and_goes_on_with_the_answer(room):
     sent = await room.send("Ada", "Bo", body="tidy up")
     await room.turn()
     [asked] = await room.texts("Ada")
-    assert asked[1].startswith("It is old.\n\nBo asks before it goes on:\n\n- May I delete it?")
+    assert asked[1].startswith("It is old.\n\nBo has a question:\n\n- May I delete it?")
     assert (await room.handled(number(sent), "Bo")).ended_at is None
     [run] = await room.runs.threads.list_runs(RunQuery(statuses=(RunStatus.WAITING,)))
     [ticket] = run.waiting.tickets
@@ -404,7 +406,7 @@ async def test_a_run_that_asks_a_person_waits_and_goes_on_with_the_answer(room):
     await room.mailbox.submit_background(request)
     await room.turn()
     assert room.agents.prompts[1][1] == [
-        "You asked a person: May I delete it?\nThe answer is yes. They said: it is copied\nGo on from there."
+        "You asked a person: May I delete it?\nThe answer is yes. They said: it is copied\nContinue with this answer."
     ]
     assert [text for _, text in await room.texts("Ada")][1:] == ["deleted"]
     assert (await room.handled(number(sent), "Bo")).ended_at is not None
@@ -463,7 +465,7 @@ def decision(decision_id, *, approved, by=""):
 
 async def test_who_asks_outside_a_run_and_names_none_is_refused(room):
     await room.people("Ada", "Bo", runners=("Bo",))
-    with pytest.raises(InvalidArgument, match="run_id is needed"):
+    with pytest.raises(InvalidArgument, match="run_id is required"):
         await room.mail.call("ask_person", {"project_key": PROJECT, "agent_name": "Bo", "question": "May I?"})
 
 
@@ -505,7 +507,9 @@ async def test_of_two_answers_to_a_question_the_first_counts_also_before_the_run
     room.clock.advance(timedelta(seconds=2))
     await room.mailbox.poll()
     await room.turn()
-    assert room.agents.prompts[1][1] == ["You asked a person: May I?\nThe answer is yes.\nGo on from there."]
+    assert room.agents.prompts[1][1] == [
+        "You asked a person: May I?\nThe answer is yes.\nContinue with this answer."
+    ]
     assert (await room.runs.threads.load_run(run.run_id)).answered == waiting.answered
 
 

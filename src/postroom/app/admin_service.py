@@ -141,13 +141,17 @@ class AdminService:
             raise InvalidPath(
                 f"there is no folder {shown(home)} on the server's machine",
                 value=folder,
-                remedy="name the folder where the project lies now",
+                remedy="give the new folder of the project",
             )
 
         def change(tx: MailWrites) -> Project:
             known = find_project(tx, project)
             if known.human_key == PEOPLE_KEY:
-                raise StateError("people have no folder", value=project, remedy="name a project of agents")
+                raise StateError(
+                    "this is the project of a person, and people have no folder",
+                    value=project,
+                    remedy="give a project of agents",
+                )
             holder = tx.project(home)
             if holder is not None and holder.id != known.id:
                 raise StateError(
@@ -262,16 +266,14 @@ class AdminService:
             return {"path": str(made.path), "bytes": made.size}
         chosen = target
         if chosen.exists():
-            raise InvalidPath(
-                f"{chosen} exists", value=str(chosen), remedy="name a file that is not there yet"
-            )
+            raise InvalidPath(f"{chosen} exists already", value=str(chosen), remedy="use another file name")
         try:
             chosen.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise InvalidPath(
-                f"{chosen.parent} cannot be made: {error.strerror}",
+                f"cannot create {chosen.parent}: {error.strerror}",
                 value=str(chosen),
-                remedy="name another place",
+                remedy="use another folder",
             ) from error
         await application.store.back_up(chosen)
         return {"path": str(chosen), "bytes": chosen.stat().st_size}

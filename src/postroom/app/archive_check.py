@@ -76,15 +76,17 @@ class ArchiveCheck:
             if not differs.unknown:  # with more than the database it may be all that is left of that
                 now = self._clock.now()
                 self.repairs.append(another_archive(archive, project, now))
-            return found("failed", "; ".join(faults[:5]), "move it away and run `postroom doctor` again")
+            return found(
+                "failed", "; ".join(faults[:5]), "move the archive away and run `postroom doctor` again"
+            )
         if failure := self._failure(project, differs):
             return failure
         if self._full and (differing := await archive.differing(project)):
             return found(
                 "failed",
-                f"{len(differing)} files tell otherwise than the database: {', '.join(differing[:5])}",
-                f"compare them with `git show main:<file>`; where the archive is right, `postroom restore`; "
-                f"where the database is, `postroom rebuild archive {project.slug}`",
+                f"{len(differing)} files differ from the database: {', '.join(differing[:5])}",
+                "compare them with `git show main:<file>`; if the archive is right, run `postroom "
+                f"restore`; if the database is right, `postroom rebuild archive {project.slug}`",
             )
         return found("ok", _told(known, written))
 
@@ -93,8 +95,9 @@ class ArchiveCheck:
             return _found(
                 project.slug,
                 "failed",
-                f"{len(differs.unknown)} messages are not in the database: it is older than the archive",
-                "after restoring a backup, move the repository away and run `postroom rebuild archive`",
+                f"{len(differs.unknown)} messages are missing from the database: it is older than "
+                "the archive",
+                "after the restore of a backup, move the repository away and run `postroom rebuild archive`",
             )
         if differs.missing:
             count = len(differs.missing)
@@ -150,8 +153,11 @@ def _known(tx: MailReads, *, project: Project) -> _Known:
 def _told(known: _Known, written: set[int]) -> str:
     """Say how many messages an archive has for good, and how many come or go."""
     leaving = len(known.going & written)
-    told = f"{len(written) - leaving} messages, {len(known.stored & known.coming - written)} on their way"
-    return f"{told}, {leaving} on their way out" if leaving else told
+    told = (
+        f"{len(written) - leaving} messages, {len(known.stored & known.coming - written)} waiting to be "
+        "written"
+    )
+    return f"{told}, {leaving} waiting to be deleted" if leaving else told
 
 
 def _found(slug: str, state: str, detail: str, remedy: str = "") -> CheckResult:

@@ -20,28 +20,28 @@ def told_of_backups(found: BackupState) -> CheckResult:
 
 def _backups_in_words(found: BackupState) -> tuple[CheckState, str, str]:
     """Return the state, what it is, and what to do about it."""
-    newest = "there is none"
+    newest = "there is no backup"
     if found.newest is not None and found.age_ms is not None:
-        newest = f"the newest, {found.newest.path.name}, is {span(found.age_ms)} old"
+        newest = f"the newest backup, {found.newest.path.name}, is {span(found.age_ms)} old"
     if found.failure is not None:
-        tries = f"the last {found.tries} tries failed: " if found.tries else ""
+        tries = f"the last {found.tries} attempts failed: " if found.tries else ""
         seen = "" if isinstance(found.failure, StoreReadOnly) and not found.newest else f"; {newest}"
         detail = f"{tries}{found.failure.message}{seen}"
         return "failed", detail, found.failure.remedy
     if found.damaged:
-        detail = f"{len(found.damaged)} cannot be read: {', '.join(found.damaged[:5])}; {newest}"
+        detail = f"{len(found.damaged)} backups are damaged: {', '.join(found.damaged[:5])}; {newest}"
         return (
             "failed",
             detail,
-            "run `postroom backup` for a whole one; `postroom backup list --check` says what is wrong with "
-            "the others, and `postroom backup prune` removes them",
+            "run `postroom backup` for an intact backup; `postroom backup list --check` shows the "
+            "damage of the others, and `postroom backup prune` removes them",
         )
     if found.is_overdue:
-        return "failed", newest, "see the log for why none was made, or run `postroom backup`"
+        return "failed", newest, "read in the log why no backup was made, or run `postroom backup`"
     if not found.interval_ms:
-        remedy = "set backup_interval, or have a timer of your own run `postroom backup`"
-        return "unknown", f"the timer is off; {newest}", remedy
+        remedy = "set backup_interval, or let your own timer run `postroom backup`"
+        return "unknown", f"automatic backups are disabled; {newest}", remedy
     if found.newest is None:
-        detail = f"{newest} yet; the server makes the first a minute after its start"
+        detail = f"{newest} yet; the server makes the first backup 1 minute after its start"
         return "unknown", detail, "wait, or run `postroom backup`"
     return "ok", newest, ""

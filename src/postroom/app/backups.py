@@ -229,8 +229,8 @@ class Backups:
             raise file_error(error, self.folder) from error
         if free < (needed := _ROOM * (size + log)):
             raise StoreFull(
-                f"no backup is made: it needs {needed} bytes free, twice the database ({size}) and its log "
-                f"({log}), and there are {free}",
+                f"no backup was made: it needs {needed} bytes of free space, twice the database "
+                f"({size}) and its log ({log}), but only {free} are free",
                 value=free,
                 remedy=self._making_room(),
             )
@@ -239,7 +239,7 @@ class Backups:
         remedy = f"free space on the disk of {self.folder}"
         if len(backups_in(self.folder)) < _SOME:
             return remedy
-        return f"{remedy}, or remove older backups: `postroom backup prune --keep 1` leaves the newest"
+        return f"{remedy}, or remove older backups: `postroom backup prune --keep 1` keeps the newest"
 
     def _remove(self, older: list[Backup]) -> None:
         try:

@@ -49,7 +49,7 @@ class Chats:
             self._hurrying.start(self._gateway.hurry(), name="hurry")
 
     async def _start(self) -> None:
-        self.failure = InternalError("the gateway could not be started: the log says why")
+        self.failure = InternalError("the gateway did not start: see the log")
         try:
             await self._gateway.start()
             self.failure = None

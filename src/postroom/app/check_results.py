@@ -35,9 +35,9 @@ class CheckResult:
 
 def backed_up_elsewhere() -> CheckResult:
     """Return what is said of the backups of a database that this program does not back up."""
-    detail = "PostgreSQL is backed up by its own tools"
+    detail = "postroom does not back up PostgreSQL"
     return CheckResult(
-        part="backups", state="unknown", detail=detail, remedy="see that pg_dump runs on a timer"
+        part="backups", state="unknown", detail=detail, remedy="check that pg_dump runs on a timer"
     )
 
 
@@ -116,13 +116,13 @@ def told_of_disk(database: Path, *, free_of: Callable[[Path], int] = free_bytes)
         size = 0 if is_folder else there.stat().st_size
         free = free_of(there if is_folder else there.parent)
     except OSError as error:
-        detail = f"it cannot be seen: {error.strerror}"
-        return CheckResult(part="disk", state="unknown", detail=detail, remedy="look at the disk yourself")
+        detail = f"the free space cannot be read: {error.strerror}"
+        return CheckResult(part="disk", state="unknown", detail=detail, remedy="check the disk yourself")
     detail = f"{free} bytes are free" + ("" if is_folder else f", the database has {size}")
     facts = {"free_bytes": free, "database_bytes": size}
     if free < (least := max(LEAST_FREE, 2 * size)):
-        detail += f"; the least is {least}" + (", twice the database" if least > LEAST_FREE else "")
-        remedy = "free space, or move the data folder: mail is refused when nothing is left"
+        detail += f"; at least {least} are needed" + (", twice the database" if least > LEAST_FREE else "")
+        remedy = "free space, or move the data folder: on a full disk, messages are rejected"
         return CheckResult(part="disk", state="failed", detail=detail, remedy=remedy, facts=facts)
     return CheckResult(part="disk", state="ok", detail=detail, facts=facts)
 
@@ -130,12 +130,12 @@ def told_of_disk(database: Path, *, free_of: Callable[[Path], int] = free_bytes)
 def told_of_descriptors(used: int | None, most: int | None) -> CheckResult:
     """Return how many files and sockets are open of those that may be."""
     if used is None:
-        detail = "this system does not tell how many are open"
-        return CheckResult(part="descriptors", state="unknown", detail=detail, remedy="look with lsof")
+        detail = "this system does not report the number of open files"
+        return CheckResult(part="descriptors", state="unknown", detail=detail, remedy="check with lsof")
     facts = {"open": used, "most": most}
     if most is not None and used > MOST_USED * most:
         detail = f"{used} of {most} are open"
-        remedy = "raise the limit (`ulimit -n`, LimitNOFILE), or find what opens so many"
+        remedy = "raise the limit (`ulimit -n`, LimitNOFILE), or find what opens so many files"
         return CheckResult(part="descriptors", state="failed", detail=detail, remedy=remedy, facts=facts)
     detail = f"{used} of {most or 'any number'} are open"
     return CheckResult(part="descriptors", state="ok", detail=detail, facts=facts)

@@ -33,11 +33,11 @@ MOST_BEHIND: Final = 32
 """Requests that may wait behind one that is served."""
 
 _HEAD_TOO_LARGE: Final = (
-    f"The head is larger than {LONGEST_HEAD} bytes. Send a shorter address, or fewer headers."
+    f"The head of the request exceeds {LONGEST_HEAD} bytes. Send a shorter URL or fewer headers."
 )
 _NO_HTTP: Final = (
-    "Invalid HTTP request received. Send plain HTTP, version 1.1, to a path that begins with /; "
-    "TLS is spoken by a proxy in front of this server."
+    "Invalid HTTP request received. Send plain HTTP/1.1 to a path that begins with /. For TLS, put a "
+    "proxy in front of this server."
 )
 
 

@@ -95,13 +95,13 @@ class Doctor:
         }
         told, seen = set[str](), list[CheckResult]()
         for done, (part, look) in enumerate(looks.items()):
-            progress.tell(f"looking at {part}: parts", done, len(looks))
+            progress.tell(f"checking {part}: parts", done, len(looks))
             seen += await _seen(part, look, told)
         return seen
 
     async def _store_writes(self) -> list[CheckResult]:
         await self._application.store.probe()
-        return [CheckResult(part="store writes", state="ok", detail="a probe row was written and read back")]
+        return [CheckResult(part="store writes", state="ok", detail="wrote a probe row and read it back")]
 
     async def _store_reads(self) -> list[CheckResult]:
         store = self._application.store
@@ -114,11 +114,11 @@ class Doctor:
                     part="store reads",
                     state="failed",
                     detail="; ".join(faults[:5]),
-                    remedy="stop the server, `postroom restore`" if is_file else BACKUP_OF_POSTGRES,
+                    remedy="stop the server and run `postroom restore`" if is_file else BACKUP_OF_POSTGRES,
                     facts={"faults": len(faults)},
                 )
             ]
-        return [CheckResult(part="store reads", state="ok", detail="every table and index was read")]
+        return [CheckResult(part="store reads", state="ok", detail="every table and index is readable")]
 
     async def _records(self) -> list[CheckResult]:
         """List the records that this release passes over because it cannot read them."""
@@ -132,9 +132,11 @@ class Doctor:
             CheckResult(
                 part="records",
                 state="failed",
-                detail=f"this release cannot read {len(rows)} records and passes them over: {shown}",
-                remedy="run the newest release that used this database, then `postroom doctor --repair`. "
-                "A damaged record is in the last backup",
+                detail=f"this release cannot read {len(rows)} records and skips them: {shown}",
+                remedy=(
+                    "run the newest release that used this database, then `postroom doctor --repair`; "
+                    "for a damaged record, see the last backup"
+                ),
                 facts={"records": len(rows)},
             )
         ]
@@ -146,13 +148,13 @@ class Doctor:
     async def _log(self) -> list[CheckResult]:
         failure = log_failure()
         if failure is None:
-            return [CheckResult(part="log", state="ok", detail="its last line was written")]
+            return [CheckResult(part="log", state="ok", detail="the last line was written")]
         return [
             CheckResult(
                 part="log",
                 state="failed",
-                detail=f"its last line could not be written: {failure.strerror}",
-                remedy="free space where the server's standard error is kept",
+                detail=f"the last line was not written: {failure.strerror}",
+                remedy="free space on the disk of the server's standard error",
             )
         ]
 
@@ -201,14 +203,14 @@ class Doctor:
         if remedy:
             state = "failed"
         if left := await self._unexecuted():
-            told += f"; claimed by this server and not executed: {', '.join(left[:20])}"
-            state, remedy = "failed", "see the log for `claims.not_looked_at`, and start the server again"
+            told += f"; claimed by this server but not executed: {', '.join(left[:20])}"
+            state, remedy = "failed", "search the log for `claims.not_looked_at`, and start the server again"
         dead = counts.get(RunDispatchStatus.DEAD_LETTER, 0)
         untold = await self._application.runs.untold_dead_letters()
         if dead > untold:
-            told += f", of which {dead - untold} in chats, which have the reason"
+            told += f", of which {dead - untold} belong to chats, which know the reason"
         if untold:
-            state, remedy = "failed", f"`postroom runs dead` shows the {dead} dead letters, and why"
+            state, remedy = "failed", f"list the {dead} dead letters and their reasons: `postroom runs dead`"
         facts = {one.label: counts.get(one, 0) for one in RunDispatchStatus}
         return [CheckResult(part="runs", state=state, detail=told + waits, remedy=remedy, facts=facts)]
 
@@ -226,7 +228,7 @@ class Doctor:
             for kind, one in sorted(backlogs.items())
         )
         is_dead = any(one.dead for one in backlogs.values())
-        remedy = "`postroom gateway dead` shows what no chat took, and why" if is_dead else ""
+        remedy = "list the undelivered messages and their reasons: `postroom gateway dead`" if is_dead else ""
         facts = {kind: one.dead for kind, one in backlogs.items()}
         state: CheckState = "failed" if is_dead else "ok"
         return [CheckResult(part="outbox", state=state, detail=told, remedy=remedy, facts=facts)]
@@ -236,25 +238,25 @@ class Doctor:
         runs, now = self._application.runs, self._application.clock.now()
         longest = await runs.longest_waiting(now)
         if longest is None:
-            return "; none waits that is due", ""
+            return "; no due run is waiting", ""
         why = await runs.mailbox.why_not(longest.dispatch_id)
         waited = now - longest.due_since
-        told = f"; run {longest.run_id} has waited longest, for {span(waited)}: {why.text}"
+        told = f"; the longest waiting run is {longest.run_id}, for {span(waited)}: {why.text}"
         if longest.attempt_count or longest.interruption_count:
             told += (
                 f" (failed attempts: {longest.attempt_count}, interruptions because its server ended or lost "
                 f"its lease: {longest.interruption_count})"
             )
         if not runs.mailbox.lifecycle_is_running():
-            return told, "nothing takes runs up: see the log for why it ended, and start the server again"
+            return told, "no worker claims runs: read in the log why it ended, and start the server again"
         is_stuck = why.why is WhyNot.ABOUT_TO_START and waited > milliseconds(LONGEST_UNTAKEN)
-        return told, "nothing holds it back: see the log, and start the server again" if is_stuck else ""
+        return told, "no limit holds the run: read the log, and start the server again" if is_stuck else ""
 
     async def _runners(self) -> list[CheckResult]:
         """Look at each runner by what it would start; nothing is started."""
         kept = await self._application.store.read(declared_runners)
         if not kept:
-            return [CheckResult(part="runner", state="ok", detail="no agent is run by the server")]
+            return [CheckResult(part="runner", state="ok", detail="no agent has a runner")]
         return await asyncio.to_thread(lambda: [self._runner(one) for one in kept])
 
     def _runner(self, declared: DeclaredRunner) -> CheckResult:
@@ -300,14 +302,14 @@ async def _seen(part: str, look: Look, told: set[str]) -> list[CheckResult]:
         is_known = error.message in told
         told.add(error.message)
         is_failure = part.startswith("store") or isinstance(error, WrongStore)
-        why = "the store fails, as told above" if is_known else error.message
+        why = "the store fails, as reported above" if is_known else error.message
         if is_failure and not is_known:
             return [broken(part, error)]
         return [
             CheckResult(
                 part=part,
                 state="failed" if is_failure else "unknown",
-                detail=f"it could not be seen: {why}",
+                detail=f"not checked: {why}",
                 remedy="" if is_known else error.remedy,
                 facts={"code": error.code},
             )
@@ -329,7 +331,7 @@ async def damaged_messages(store: MailStore) -> list[int]:
         if last is None:
             return damaged
         after, count = last, count + 1
-        progress.tell("comparing messages with their check values: messages", count * PAGE)
+        progress.tell("verifying the checksums of messages: messages", count * PAGE)
 
 
 def all_projects(tx: MailReads) -> list[Project]:
@@ -343,12 +345,12 @@ def all_projects(tx: MailReads) -> list[Project]:
 def _release(told: str, *, checks_pages: bool) -> CheckResult:
     if not told.startswith("SQLite "):
         if checks_pages:
-            return CheckResult(part="database", state="ok", detail=f"{told}, with checksums of pages")
+            return CheckResult(part="database", state="ok", detail=f"{told}, with page checksums")
         return CheckResult(
             part="database",
             state="unknown",
-            detail=f"{told}, without checksums of pages: one that is damaged may be read as if it were whole",
-            remedy="have the administrator of the PostgreSQL server turn data_checksums on (pg_checksums)",
+            detail=f"{told}, without page checksums: damaged pages may go unnoticed",
+            remedy="ask the administrator of the PostgreSQL server to enable data_checksums (pg_checksums)",
         )
     release, is_safe = sqlite_release()
     if is_safe:
@@ -356,33 +358,36 @@ def _release(told: str, *, checks_pages: bool) -> CheckResult:
     return CheckResult(
         part="sqlite",
         state="ok",
-        detail=f"SQLite {release} has the WAL-reset defect; only our writer checkpoints, so it cannot strike",
-        remedy="use SQLite 3.51.3 or newer when your system offers it",
+        detail=(
+            f"SQLite {release} has the WAL-reset defect; it cannot occur here, because only the writer "
+            "checkpoints"
+        ),
+        remedy="use SQLite 3.51.3 or newer if your system offers it",
     )
 
 
 def _git_found() -> CheckResult:
     if shutil.which("git"):
-        return CheckResult(part="git", state="ok", detail="git was found")
-    detail = "git was not found; mail works, the archive waits"
-    return CheckResult(part="git", state="failed", detail=detail, remedy="install git")
+        return CheckResult(part="git", state="ok", detail="Git is installed")
+    detail = "Git is not installed; mail works, but the archive is not written"
+    return CheckResult(part="git", state="failed", detail=detail, remedy="install Git")
 
 
 def _channel(name: str, told: dict[str, object], now: int) -> CheckResult:
     inbound, since = told["inbound_at"], told["since"]
     state = f"{told['state']} since {iso(since)}" if isinstance(since, int) else str(told["state"])
-    last = "nothing has come in yet"
+    last = "no message has been received yet"
     if isinstance(inbound, int):
-        last = f"its receiving side last answered {span(now - inbound)} ago ({iso(inbound)})"
+        last = f"last contact {span(now - inbound)} ago ({iso(inbound)})"
     why = f", {told['error_code']}: {told['error']}" if told["error_code"] else ""
     detail = f"{state}{why}; {last}"
     facts = {"platform": name, "is": told["state"], "code": told["error_code"]}
     if told["state"] in (AdapterState.CONNECTED, AdapterState.ELSEWHERE):
         return CheckResult(part="channel", about=name, state="ok", detail=detail, facts=facts)
     is_on_its_way = told["state"] in (AdapterState.CONNECTING, AdapterState.RECONNECTING)
-    remedy = "`postroom gateway config check` reads how it is set up; the log tells each try"
+    remedy = "check its settings with `postroom gateway config check`, and read the attempts in the log"
     if told["state"] == AdapterState.DEGRADED:
-        remedy = "`postroom gateway dead` lists the updates; `postroom gateway reconnect` ends the warning"
+        remedy = "`postroom gateway dead` lists the updates; `postroom gateway reconnect` clears the warning"
     return CheckResult(
         part="channel",
         about=name,

@@ -87,9 +87,9 @@ class ExecutorsByRunner(SeveralExecutors):
         executor = self._by_kind.get(runner.kind)
         if executor is None:
             raise InvalidRunner(
-                f"this server runs no runners of the kind {runner.kind.value!r}",
+                f"this server does not execute runners of the kind {runner.kind.value!r}",
                 value=runner.kind.value,
-                remedy=f"kinds that it runs: {', '.join(self._by_kind)}",
+                remedy=f"supported kinds: {', '.join(self._by_kind)}",
             )
         return executor
 
@@ -173,9 +173,9 @@ class ExecutorRegistry:
         self.chosen.check(runner)
         if self._alone_at and (place := place_of(runner)) not in ("", *self._alone_at):
             raise InvalidRunner(
-                f"it is to run on {place!r}, which this server is not, and no other uses its database",
+                f"its runs_on is {place!r}, but no server with that name or label uses this database",
                 value=place,
-                remedy=f"leave runs_on out, or name {' or '.join(self._alone_at)}",
+                remedy=f"leave out runs_on, or use {' or '.join(self._alone_at)}",
             )
         if isinstance(runner, ModelRunner):
             check_tools(runner.tools)
@@ -195,14 +195,14 @@ class ExecutorRegistry:
         match runner:
             case Runner():
                 executor = self._acp if runner.kind is RunnerKind.ACP else self._commands
-                return f"it starts {executor.program_of(runner)}"
+                return f"starts {executor.program_of(runner)}"
             case ModelRunner():
                 if runner.api_key_env is not None:
                     secret_named(runner.api_key_env, self._environment)
-                return f"it asks {runner.model} at {urlsplit(runner.base_url).netloc}"
+                return f"calls {runner.model} at {urlsplit(runner.base_url).netloc}"
             case HttpRunner():
                 signing_secret(runner, self._environment)
-                return f"it posts to {urlsplit(runner.url).netloc}"
+                return f"posts to {urlsplit(runner.url).netloc}"
 
     async def runner_of(self, agent_id: str, agent: AddressedAgent | None = None) -> AnyRunner | None:
         """Return how an agent (`name@project`) is run; None when it is not run here.
@@ -219,7 +219,7 @@ class ExecutorRegistry:
             addressed = tx.agent_addressed(slug, name)
             if addressed is None:
                 named = _addresses_of(tx, name)
-                remedy = f"name one of the agents called {name}: {', '.join(named)}" if named else None
+                remedy = f"use one of the agents named {name}: {', '.join(named)}" if named else None
                 raise AgentNotFound(f"there is no agent {agent_id!r}", value=agent_id, remedy=remedy)
             return addressed.runner
 
@@ -297,8 +297,8 @@ def signing_secret(runner: HttpRunner, environment: Mapping[str, str]) -> str:
         raise RunnerSecretMissing(error.message, value=value, remedy=error.remedy) from error
     if len(secret) < LEAST_SECRET:
         raise RunnerSecretMissing(
-            f"the runner's secret has less than {LEAST_SECRET} characters",
+            f"the runner's secret is shorter than {LEAST_SECRET} characters",
             value=runner.secret_env or runner.secret_file,
-            remedy=f"make one at random, of {LEAST_SECRET} characters or more, and give it to both servers",
+            remedy=f"make a random secret of at least {LEAST_SECRET} characters, and give it to both servers",
         )
     return secret

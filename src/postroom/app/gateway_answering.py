@@ -25,23 +25,23 @@ class Named(NamedTuple):
     def gone(self) -> Missing:
         """What is wrong when nobody has this name."""
         if not is_person(self.whom):
-            remedy = "register it, declare it as one of [[agents]], or name another"
-            return Missing(f"{self.where} names {self.whom}, and there is no such agent", remedy)
+            remedy = "register the agent, declare it in [[agents]], or use another agent"
+            return Missing(f"{self.where} names {self.whom}, but there is no such agent", remedy)
         remedy = f"run `postroom people add {self.whom.removeprefix(PERSON)}`, or change {self.file}"
-        return Missing(f"{self.where} names {self.whom}, and nobody is named so", remedy)
+        return Missing(f"{self.where} names {self.whom}, but there is no such person", remedy)
 
     def gone_but(self, addresses: Sequence[str]) -> Missing:
         """Return what is wrong when no agent has this address, and these agents have its name."""
         if not addresses:
             return self.gone
         name = self.whom.partition("@")[0]
-        return Missing(self.gone.what, f"name one of the agents called {name}: {', '.join(addresses)}")
+        return Missing(self.gone.what, f"use one of the agents named {name}: {', '.join(addresses)}")
 
     @property
     def not_run(self) -> Missing:
         """What is wrong when it is an agent that nothing runs."""
-        remedy = "give it one with `postroom agents set-runner`, or name another"
-        return Missing(f"{self.where} names {self.whom}, which has no runner", remedy)
+        remedy = "give it a runner with `postroom agents set-runner`, or use another agent"
+        return Missing(f"{self.where} names {self.whom}, but this agent has no runner", remedy)
 
 
 def answering(told: GatewayFile) -> Mapping[str, Named]:

@@ -84,9 +84,9 @@ class GatewayService(UndeliveredService):
         person = await self._gateway.people.pair(self._channel(platform).platform, code, _role(role))
         if person is None:
             raise InvalidArgument(
-                "nobody who waits was given this code",
+                "no waiting person has this code",
                 value=platform,
-                remedy="have them write to the bot again: each code ends after a while, and counts once",
+                remedy="ask the person to write to the bot again: a code expires, and works once",
             )
         return {"person": _person(person, "paired")}
 
@@ -119,9 +119,12 @@ class GatewayService(UndeliveredService):
         """Forget somebody who was let in."""
         if not await self._gateway.people.shut_out(platform, user_id):
             raise InvalidArgument(
-                "nobody of this id was let in by a code",
+                "no person with this id was admitted with a code",
                 value=user_id,
-                remedy="`postroom gateway people` lists them; who stands in gateway.toml is taken out there",
+                remedy=(
+                    "list the people with `postroom gateway people`; remove people of gateway.toml from "
+                    "that file"
+                ),
             )
         return {"platform": platform, "user_id": user_id, "removed": True}
 
@@ -130,14 +133,14 @@ class GatewayService(UndeliveredService):
         adapter = self._channel(notice.platform)
         if not notice.text.strip() or notice.chat_id == "" or len(notice.text) > LONGEST_NOTICE:
             raise InvalidArgument(
-                f"a notice has a chat and a text of 1 to {LONGEST_NOTICE} characters",
+                f"a message to a chat needs a chat and a text of 1 to {LONGEST_NOTICE} characters",
                 remedy="send platform, chat_id and text",
             )
         if not adapter.liveness.is_reachable:
             raise ServerUnavailable(
                 f"the channel {adapter.platform.value} is not connected",
                 value=adapter.liveness.error,
-                remedy="see `postroom gateway status`, and send it again when it is",
+                remedy="see `postroom gateway status`, and send again when the channel is connected",
             )
         source = await self._destination(adapter, notice)
         reply = Reply(
@@ -159,8 +162,8 @@ class GatewayService(UndeliveredService):
         adapter = self._channel(platform)
         if self._chats.state != "running":
             raise ServerUnavailable(
-                f"the gateway is {self._chats.state}: its channels are not connected now",
-                remedy="see `postroom gateway status`, and try again when it runs",
+                f"the gateway is {self._chats.state}, so its channels are not connected",
+                remedy="see `postroom gateway status`, and try again when the gateway runs",
             )
         adapter.liveness.dead_updates = 0
         await self._gateway.reconnect(adapter)
@@ -183,7 +186,7 @@ class GatewayService(UndeliveredService):
                 raise InvalidArgument(
                     f"{platform.value} has no home channel",
                     value=platform.value,
-                    remedy="name a chat, set home_channel in gateway.toml, or say /sethome in a chat",
+                    remedy="name a chat, set home_channel in gateway.toml, or send /sethome in a chat",
                 )
         return SessionSource(platform=platform, chat_id=chat_id, thread_id=thread_id, account=account)
 
@@ -192,9 +195,7 @@ class GatewayService(UndeliveredService):
             if adapter.platform.value == platform:
                 return adapter
         names = ", ".join(adapter.platform.value for adapter in self._chats.adapters)
-        raise InvalidArgument(
-            "there is no such channel here", value=platform[:100], remedy=f"there are {names}"
-        )
+        raise InvalidArgument("unknown channel", value=platform[:100], remedy=f"use one of {names}")
 
 
 def _role(text: str) -> PersonRole:
@@ -202,7 +203,7 @@ def _role(text: str) -> PersonRole:
         return PersonRole(text)
     except ValueError as error:
         known = ", ".join(one.value for one in PersonRole)
-        raise InvalidArgument("there is no such role", value=text[:100], remedy=f"use {known}") from error
+        raise InvalidArgument("unknown role", value=text[:100], remedy=f"use one of {known}") from error
 
 
 def _person(person: Person, origin: str) -> dict[str, object]:

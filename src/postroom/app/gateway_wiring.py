@@ -77,7 +77,7 @@ class ChatAgents(SeveralExecutors):
                 self._clients.append(make_model(agent, clock=clock))
                 models[agent.agent_id] = _resolved(agent, self._clients[-1])
             elif agents is None:
-                raise ConfigError("agents of the mail room are not run here", value=agent.agent_id)
+                raise ConfigError("this server executes no agents of the mail room", value=agent.agent_id)
         self._models = AgentRuntime(MapResolver(models), clock=clock, timer=timer) if models else None
         self._agents = agents
 
@@ -131,7 +131,7 @@ class ChatAgents(SeveralExecutors):
         executor = None if agent is None else self._models if agent.run is None else self._agents
         if executor is None:
             name = agent_on(thread_id)
-            raise AgentNotFound(f"{name} answers no chats here any more", value=name)
+            raise AgentNotFound(f"{name} no longer answers chats here", value=name)
         return executor
 
 
@@ -475,7 +475,7 @@ def _check_paths(file: Path, taken: Sequence[OpenPath], mcp_path: str) -> None:
     for one in taken:
         if f"{mcp_path}/".startswith(f"{one.path}/"):
             raise ConfigError(
-                f"{file}: a channel answers below {one.path}, where the MCP endpoint is",
+                f"{file}: the channel's path {one.path} contains the path of the MCP endpoint",
                 value=mcp_path,
                 remedy="set mcp_path to another path, such as /mcp",
             )
@@ -487,7 +487,7 @@ def _private_folder(folder: Path) -> None:
         folder.chmod(0o700)
     except OSError as error:
         raise ConfigError(
-            f"the folder {folder} cannot be made or kept private: {error.strerror}",
+            f"the folder {folder} cannot be created or made private: {error.strerror}",
             value=str(folder),
-            remedy="give the server's user the data folder",
+            remedy="give the data folder to the server's user",
         ) from error

@@ -37,7 +37,7 @@ class ServerHealth:
         up = lasting(self._started_at, now)
         queued = counts[RunDispatchStatus.QUEUED]
         facts = [
-            HealthFact(name="server", state="ok", text=f"Server well, up {up}")
+            HealthFact(name="server", state="ok", text=f"Server ready, up {up}")
             if found.is_ready
             else HealthFact(name="server", state="failed", text=f"Server not ready, up {up}"),
             *(fact for one in found.checks if (fact := _told(one)) is not None),
@@ -62,16 +62,16 @@ def _store(check: Check) -> str:
     if check.state == "ok":
         return f"store {check.facts['took_ms']} ms"
     if "lacking" in check.facts:
-        return "the database's user lacks rights: the log and `postroom doctor` say which"
+        return "the database user lacks rights: the log and `postroom doctor` list them"
     is_full = check.facts.get("code") == StoreFull.code
-    return "no room for what is written: the disk is full" if is_full else "the store does not answer"
+    return "the disk is full: nothing can be stored" if is_full else "the store does not answer"
 
 
 def _archive(check: Check) -> str:
     if check.state == "unknown":
-        return "archive not known"
+        return "archive state unknown"
     waiting = check.facts["waiting"]
-    return "archive in step" if not waiting else f"archive {waiting} behind"
+    return "archive up to date" if not waiting else f"archive {waiting} records behind"
 
 
 def _loop(check: Check) -> str:

@@ -18,19 +18,19 @@ from postroom.version import __version__
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 SERVER: Final = {
-    "dead_letters": "Dead letters: failed runs that wait for somebody; a chat is told of its own.",
-    "oldest_waiting_run_age_seconds": "How long the run waits that has been due for longest; 0 when none is.",
-    "agents_with_runner": "Agents that the server runs when mail comes for them.",
+    "dead_letters": "Dead letters of runs; a chat reports its own.",
+    "oldest_waiting_run_age_seconds": "Waiting time of the run that is due longest; 0 if none waits.",
+    "agents_with_runner": "Agents whose runs the server executes.",
     "agents_executing": "Agents whose program runs now.",
-    "unread_messages": "Unread messages; one that is unread in two inboxes counts twice.",
-    "backup_age_seconds": "Age of the newest backup, whoever made it; +Inf when there is none.",
-    "open_descriptors": "Files and sockets that the server has open; NaN where the system does not tell.",
-    "most_descriptors": "How many it may have open; +Inf without a limit.",
+    "unread_messages": "Unread messages; a message that is unread in two inboxes counts twice.",
+    "backup_age_seconds": "Age of the newest backup; +Inf if there is none.",
+    "open_descriptors": "Open files and sockets of the server; NaN if the system does not report it.",
+    "most_descriptors": "Maximum number of open files and sockets; +Inf without a limit.",
 }
 """Gauges without a label, by name."""
 OUTBOX: Final = {
-    "waiting": "Effects that wait, by kind.",
-    "dead_letters": "Dead letters of the outbox: effects that wait for somebody, by kind.",
+    "waiting": "Waiting effects, by kind.",
+    "dead_letters": "Dead letters of the outbox, by kind.",
 }
 """Gauges of the outbox, by name."""
 
@@ -64,17 +64,17 @@ class Metrics:
         )
         self._seconds = Histogram(
             "postroom_tool_seconds",
-            "Time a call of a tool took.",
+            "Duration of tool calls.",
             ["tool"],
             buckets=BUCKETS,
             registry=self.registry,
         )
         self._waiting = Gauge(
-            "postroom_archive_backlog", "Records that wait for the archive.", registry=self.registry
+            "postroom_archive_backlog", "Records that are not in the archive yet.", registry=self.registry
         )
         self._age = Gauge(
             "postroom_archive_backlog_age_seconds",
-            "Age of the oldest record that waits.",
+            "Age of the oldest record that is not in the archive yet.",
             registry=self.registry,
         )
         self._server = {
@@ -86,7 +86,7 @@ class Metrics:
         }
         self._rows = Gauge("postroom_records", "Records by kind.", ["kind"], registry=self.registry)
         self._lag = Gauge(
-            "postroom_loop_lag_seconds", "Longest stall of the event loop lately.", registry=self.registry
+            "postroom_loop_lag_seconds", "Longest recent stall of the event loop.", registry=self.registry
         )
         Gauge("postroom_info", "The version.", ["version"], registry=self.registry).labels(__version__).set(1)
         self.registry.register(_Grouping(store))

@@ -24,9 +24,9 @@ from postroom.stores.mail.access import MailReads
 from postroom.stores.mail.store import MailStore
 
 _INTRODUCTION: Final = (
-    "You are {name}, an agent of the project {project}. Your tools are operations of the project's mail "
-    "room, in which you act as {name} and as nobody else. You have no environment: where you are told of a "
-    "run_id or of a variable, your tools know it already."
+    "You are {name}, an agent of the project {project}. Your tools are operations of the project's "
+    "mail room; they act as {name} only. You have no environment variables: if a text mentions a "
+    "run_id or a variable, your tools use it already."
 )
 
 
@@ -74,7 +74,7 @@ class ModelAgents(AgentRuntime):
         if runner is None:
             raise RunnerNotFound(f"agent {agent_id!r} has no runner", value=agent_id)
         if not isinstance(runner, ModelRunner):
-            raise InvalidRunner(f"the runner of {agent_id!r} is no model", value=runner.kind.value)
+            raise InvalidRunner(f"the runner of {agent_id!r} is not a model", value=runner.kind.value)
         self._agents[agent_id] = await self._resolved(agent_id, runner)
         return await super().run(await _as_shown(activation), sink)
 

@@ -70,9 +70,9 @@ def check_tools(names: Sequence[str]) -> None:
     """
     if wrong := [name for name in names if name not in TOOLS]:
         raise InvalidRunner(
-            f"the runner's tools are refused: {wrong[0]!r} is no tool that a model may call",
+            f"the runner's tools are invalid: a model may not call {wrong[0]!r}",
             value=wrong,
-            remedy=f"choose of: {', '.join(TOOLS)}",
+            remedy=f"use some of: {', '.join(TOOLS)}",
         )
 
 
@@ -131,8 +131,8 @@ class MailTool:
         caller = replace(self._caller, run_id=context.identity.run_id)
         answer = msgspec.to_builtins(await self._calls.perform(name, asked, caller=caller))
         if len(json.dumps(answer)) > LONGEST_ANSWER:
-            told = "it was done" if self._operation.changes else "ask for less at once"
-            return ToolResult.error(name, f"the answer is longer than {LONGEST_ANSWER} characters: {told}")
+            told = "it was executed" if self._operation.changes else "request less at once"
+            return ToolResult.error(name, f"the answer exceeds {LONGEST_ANSWER} characters: {told}")
         return ToolResult.success(name, answer)
 
 
@@ -142,7 +142,7 @@ class AskTool:
     descriptor = ToolDescriptor(
         id=ASK,
         name=ASK,
-        description="Ask a person a yes or no question. The run waits for the answer, which this returns.",
+        description="Ask a person a yes or no question. The run waits, and this tool returns the answer.",
         parameters={
             "type": "object",
             "properties": {"question": {"type": "string"}},
@@ -157,7 +157,7 @@ class AskTool:
         if context.decision is not None:
             return ToolResult.success(ASK, decision_told(context.decision))
         if not 0 < len(question) <= LONGEST_QUESTION:
-            return ToolResult.error(ASK, f"the question has not 1 to {LONGEST_QUESTION} characters")
+            return ToolResult.error(ASK, f"the question must have 1 to {LONGEST_QUESTION} characters")
         asked = Suspension(id=f"ask_{context.call_id}", action=ASK, message=question)
         return ToolResult.suspended(ASK, asked, resume_mode=ToolCallResumeMode.PASS_DECISION_TO_TOOL)
 

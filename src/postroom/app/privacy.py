@@ -56,8 +56,8 @@ def told_of_folders(settings: Settings) -> CheckResult:
     return CheckResult(
         part="folders",
         state="failed",
-        detail=f"other users may use {', '.join(shared)}",
-        remedy="chmod go-rwx each of them; the next start does it where they belong to the server's user",
+        detail=f"other users can use {', '.join(shared)}",
+        remedy="run chmod go-rwx on each of them; the next start does it for files of the server's user",
         facts={"shared": len(shared)},
     )
 
@@ -72,9 +72,11 @@ def _is_shared(path: Path) -> bool:
 
 def _told(path: Path, found: os.stat_result) -> ConfigError:
     return ConfigError(
-        f"{path} can be used by other users (mode {stat.S_IMODE(found.st_mode):04o}) and belongs to user "
-        f"{found.st_uid}, not to the server's user {os.geteuid()}",
+        f"other users can use {path} (mode {stat.S_IMODE(found.st_mode):04o}), and it belongs to "
+        f"user {found.st_uid}, not to the server's user {os.geteuid()}",
         value=str(path),
-        remedy=f"`chown -R {os.geteuid()} {path}` as root, run this as user {found.st_uid}, "
-        "or choose another place for it: see `postroom config show`",
+        remedy=(
+            f"run `chown -R {os.geteuid()} {path}` as root, run this command as user {found.st_uid}, or "
+            "use another path: see `postroom config show`"
+        ),
     )

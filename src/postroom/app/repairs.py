@@ -25,8 +25,10 @@ def indexes_of(store: Stores, indexes: Sequence[str]) -> Repair:
     """Return how indexes are mended that lack rows of their tables."""
     return Repair(
         name="store reads",
-        does=f"write {', '.join(indexes)} again, which lack rows that their tables have: in one "
-        "transaction, undone if anything is wrong afterwards; nothing else is written meanwhile",
+        does=(
+            f"rebuild {', '.join(indexes)}, which lack rows of their tables: in one transaction, undone "
+            "after an error; other writes wait"
+        ),
         perform=lambda: store.write_again(indexes),
     )
 
@@ -35,7 +37,7 @@ def records_of(store: SqlStore, count: int) -> Repair:
     """Return how records that a release could not read are given back to it."""
     return Repair(
         name="records",
-        does=f"read {count} records again that this release could not read; the records stay as they are",
+        does=f"read {count} records again that this release could not read; the records do not change",
         perform=store.read_again,
     )
 
@@ -44,7 +46,7 @@ def gaps_of(archive: Archive, project: Project, missing: int) -> Repair:
     """Return how an archive is mended that lacks messages."""
     return Repair(
         name=f"archive {project.slug}",
-        does=f"write what its archive lacks: {missing} messages; what is there stays as it is",
+        does=f"write the {missing} missing messages to the archive; existing files do not change",
         perform=lambda: archive.rebuild(project),
     )
 
@@ -53,7 +55,7 @@ def head_of(archive: Archive, project: Project) -> Repair:
     """Return how an archive is mended whose HEAD was lost; what it holds is compared afterwards."""
     return Repair(
         name=f"archive {project.slug}",
-        does="write the HEAD of its archive again, without which Git reads nothing; all else stays as it is",
+        does="write the lost HEAD of the archive again; nothing else changes",
         perform=lambda: archive.write_head(project),
     )
 
@@ -63,7 +65,7 @@ def another_archive(archive: Archive, project: Project, now: int) -> Repair:
     aside = f"{project.slug}.git.damaged.{now}"
     return Repair(
         name=f"archive {project.slug}",
-        does=f"move its archive, with its history, to {aside}, and write another from the database",
+        does=f"move the archive, with its history, to {aside}, and write a new archive from the database",
         perform=lambda: archive.replace(project, aside),
     )
 

@@ -182,7 +182,7 @@ class Retention:
             look = partial(verdicts_of, project_id=project.id, rules=rules)
             async for verdicts in self._pages(look, _PAGE):
                 preview.add(verdicts)
-                progress.tell(f"looking at the messages of {project.slug}", sum(preview.counts.values()))
+                progress.tell(f"checking the messages of {project.slug}", sum(preview.counts.values()))
             found.append(preview)
         return found
 

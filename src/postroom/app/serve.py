@@ -73,11 +73,11 @@ ALIASES: Final = ("/api",)
 GRACE_SECONDS: Final = 5
 """How long open requests may go on when the server is told to stop."""
 _STOPPING: Final = (
-    "Stopping: runs at work are given back and go on at the next start; their programs have 5 s to end. "
-    f"Chats may finish their answers, open requests have {GRACE_SECONDS} s: "
-    "press Ctrl-C again not to wait for these."
+    "Shutting down. Active runs go back to the queue and resume at the next start; their programs "
+    f"get 5 s to exit. Chats may finish their answers, and open requests get {GRACE_SECONDS} s. "
+    "Press Ctrl-C again to skip this wait."
 )
-_HURRYING: Final = "Chats and open requests are not waited for; programs of runs have about 5 s to end."
+_HURRYING: Final = "Skipping the wait for chats and open requests. Programs of runs get about 5 s to exit."
 NOTE_AGAIN_MS: Final = 1_000
 """After how long it is tried again to tell clients where the server is."""
 CHANNELS_SECONDS: Final = 10
@@ -418,9 +418,11 @@ def _listen(settings: Settings) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ConfigError(
-            f"{settings.host}:{settings.port} cannot be listened on: {error.strerror}",
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}",
             value=settings.port,
-            remedy="another server may run there: see `postroom status`, or choose a port with --port",
+            remedy=(
+                "another server may use this port: see `postroom status`, or choose another port with --port"
+            ),
         ) from error
     listener.set_inheritable(True)
     return listener
@@ -459,7 +461,7 @@ def _leave_note(application: Application, *, is_again: bool = False) -> bool:
                 "serve.note_not_written",
                 file=str(places.server_note(settings.data_dir)),
                 reason=error.strerror,
-                remedy="free space; until then set POSTROOM_URL for the clients of this machine",
+                remedy="free space on the disk; until then set POSTROOM_URL for the clients on this machine",
             )
         return False
     return True
@@ -472,13 +474,9 @@ def _greet(application: Application, code: str, *, chat: bool) -> None:
     token_file = places.token_file(settings.data_dir)
     page = f"{url}/login?code={code}" if code else f"{url}/  (`postroom open` logs in)"
     print(
-        f"postroom {__version__}\n"
-        f"  page      {page}\n"
-        f"{f'  chat      {url}/chat{chr(10)}' if chat else ''}"
-        f"  MCP       {endpoint}\n"
-        f"  token     {token_file}\n"
-        f"  connect   claude mcp add --transport http postroom {endpoint}/core "
-        f'--header "Authorization: Bearer $(cat {token_file})"\n'
-        f"Ctrl-C stops it.",
+        f"postroom {__version__}\n  page      {page}\n"
+        f"{f'  chat      {url}/chat{chr(10)}' if chat else ''}  MCP       {endpoint}\n  token     "
+        f"{token_file}\n  connect   claude mcp add --transport http postroom {endpoint}/core "
+        f'--header "Authorization: Bearer $(cat {token_file})"\nPress Ctrl-C to stop the server.',
         flush=True,
     )

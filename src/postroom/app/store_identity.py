@@ -37,8 +37,8 @@ _LOG = get_logger(__name__)
 T = TypeVar("T")
 _POSTGRES: Final = "postgresql://"
 _ELSEWHERE: Final = (
-    "set database_url, and database_schema where it has another name, to where that store is; or begin a new "
-    "one: `postroom up --new-store` sets the archive aside"
+    "set database_url (and database_schema, if it has another name) to that store; or start a new "
+    "store: `postroom up --new-store` sets the archive aside"
 )
 
 
@@ -228,13 +228,13 @@ def _set_aside(root: Path, now: int) -> Path | None:
 def _what_is_wrong(found: StoreIdentity, kept: Kept) -> str:
     if found.store_id is None:
         if kept.slugs and not (found.logs or found.merged):
-            return f"knows none of the projects of the archive: {', '.join(kept.slugs[:5])}"
+            return f"has none of the projects of the archive: {', '.join(kept.slugs[:5])}"
         if (kept.store_id is not None or kept.has_backups) and not found.is_used:
-            return "is empty, and this data folder had a store"
+            return "is empty, but this data folder had a store"
         return _what_is_missing(found, kept)
     for place, mark in (("data folder", kept.beside), ("archive", kept.archive)):
         if mark is not None and mark.store_id != found.store_id:
-            return f"is store {found.store_id}, and the {place} belongs to store {mark.store_id}"
+            return f"is store {found.store_id}, but the {place} belongs to store {mark.store_id}"
     return _what_is_missing(found, kept)
 
 
@@ -243,16 +243,16 @@ def _what_is_missing(found: StoreIdentity, kept: Kept) -> str:
     for slug, made in found.made.items():
         if kept.made.get(slug, made) != made:
             return (
-                f"has a project {slug} that was made at {iso(made)}, and that of the archive was made at "
+                f"has a project {slug} from {iso(made)}, but the archive's project {slug} is from "
                 f"{iso(kept.made[slug])}"
             )
     for slug, newest in kept.archive.logs.items() if kept.archive else ():
         if slug not in found.logs and slug not in found.merged:
-            return f"does not have the project {slug} and is older than the archive, which has it"
+            return f"lacks the project {slug} and is older than the archive, which has it"
         if found.logs.get(slug, newest) < newest:
             return (
-                f"ends with entry {found.logs[slug]} in the log of the project {slug} and is older than the "
-                f"archive, which was told of entry {newest}"
+                f"ends with entry {found.logs[slug]} in the log of the project {slug} and is older "
+                f"than the archive, which has entry {newest}"
             )
     return ""
 

@@ -170,7 +170,9 @@ def _log(file: Path) -> str:
             opened.seek(max(0, file.stat().st_size - _LOG_BYTES))
             lines = opened.read(_LOG_BYTES).decode("utf-8", "replace").splitlines()
     except FileNotFoundError:
-        return "no log file: the server writes to standard error, and whoever started it keeps that\n"
+        return (
+            "no log file: the server writes to standard error, and the process that started it stores that\n"
+        )
     except OSError as error:
         return f"the log file cannot be read: {type(error).__name__}\n"
     told = [found for line in lines[-LOG_LINES:] if (found := _told(line))]

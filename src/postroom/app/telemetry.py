@@ -19,7 +19,7 @@ def open_tracing(settings: Settings) -> Tracing:
         from postroom.app.otel import OtelTracing, otlp  # loaded where telemetry is on
     except ModuleNotFoundError as error:
         raise MissingExtra(
-            f"telemetry is on and needs {error.name}, which is not installed",
+            f"telemetry is on and requires {error.name}, which is not installed",
             value=error.name,
             remedy="pip install 'postroom[otel]' (in a clone: make dev), or set telemetry to false",
         ) from error

@@ -68,13 +68,16 @@ def load_or_make_token(path: Path) -> str:
 
 def _unusable(path: Path, error: OSError) -> ConfigError:
     """Return the error for a token file that can neither be read nor made, with whose it is."""
-    told = f"the token file {path} cannot be read or made"
+    told = f"the token file {path} cannot be read or created"
     found = denied(path, os.R_OK) or denied(path, os.R_OK | os.W_OK)
     if found is None:
         return ConfigError(
             f"{told}: {error.strerror}",
             value=str(path),
-            remedy="mend the rights of the folder, or set POSTROOM_DATA_DIR to one of the server's user",
+            remedy=(
+                "correct the permissions of the folder, or set POSTROOM_DATA_DIR to a folder of the "
+                "server's user"
+            ),
         )
     return ConfigError(f"{told}: {found.why(path)}", value=str(path), remedy=found.remedy)
 
@@ -144,9 +147,9 @@ def _read(path: Path) -> str | None:
         text = file.read(_LARGEST_FILE).decode("ascii", "replace").strip()
     if not _FORM.fullmatch(text):
         raise ConfigError(
-            f"the file {path} holds no token of this server",
+            f"the file {path} contains no token of this server",
             value=str(path),
-            remedy="remove the file; the next start makes a new token, which clients then need",
+            remedy="remove the file; the next start makes a new token, and clients need the new token",
         )
     return text
 
@@ -154,16 +157,21 @@ def _read(path: Path) -> str | None:
 def _check_private(path: Path, found: os.stat_result) -> None:
     if found.st_mode & _SHARED:
         raise ConfigError(
-            f"the token file {path} can be used by other users (mode {stat.S_IMODE(found.st_mode):04o})",
+            f"other users can use the token file {path} (mode {stat.S_IMODE(found.st_mode):04o})",
             value=str(path),
-            remedy=f"chmod 600 {path}; if others may have read it, remove it instead to get a new token",
+            remedy=(
+                f"run chmod 600 {path}; if others may have read it, remove the file instead to get a new "
+                "token"
+            ),
         )
     if found.st_uid != os.geteuid():
         raise ConfigError(
             f"the token file {path} belongs to user {found.st_uid}, not to the server's user {os.geteuid()}",
             value=str(path),
-            remedy=f"`chown {os.geteuid()} {path}` as root, or run this as user {found.st_uid}; a token that "
-            "others may have read is to be removed, which makes a new one",
+            remedy=(
+                f"run `chown {os.geteuid()} {path}` as root, or run this command as user {found.st_uid}; "
+                "if others may have read the token, remove the file to get a new token"
+            ),
         )
 
 

@@ -38,9 +38,9 @@ class UndeliveredService:
         named = await self._named(outbox_id)
         if named.payload.get("kind") == ReplyKind.UPDATE:
             raise InvalidArgument(
-                "this is a raw update of a platform, which is not tried again",
+                "this is a raw update of a platform, which cannot be retried",
                 value=outbox_id[:200],
-                remedy="ask its sender to send it again, and discard it",
+                remedy="ask the sender to send it again, and discard this dead letter",
             )
         self._refuse_unsayable(named.target)
         row = await self._outbox.revive(named.outbox_id)
@@ -64,7 +64,7 @@ class UndeliveredService:
         rows = {
             one.outbox_id: one for one in await self._outbox.dead_letters(kind=CHAT_KIND, limit=MOST_DEAD)
         }
-        meant = whole_id(outbox_id, rows, what="of them", remedy="see `postroom gateway dead`")
+        meant = whole_id(outbox_id, rows, what="dead letters", remedy="see `postroom gateway dead`")
         if meant is None:
             raise _not_dead(outbox_id)
         return rows[meant]
@@ -77,15 +77,16 @@ class UndeliveredService:
         """
         if has_waiting_caller(target):
             raise InvalidArgument(
-                "whoever asked over the OpenAI protocol does not wait any more, so that nobody would read it",
+                "the caller over the OpenAI protocol has already received an error, so nobody would "
+                "read the answer",
                 value=target,
-                remedy="read it with `postroom gateway dead --json`, and discard it",
+                remedy="read the answer with `postroom gateway dead --json`, and discard it",
             )
         if not any(_may_speak(one, target) for one in self._speakers):
             raise InvalidArgument(
-                f"no channel of this server speaks for {target}, so that it would not be sent",
+                f"no channel of this server serves {target}, so the message would not be sent",
                 value=target,
-                remedy="name that bot in gateway.toml, start the server and try again, or discard it",
+                remedy="add that bot to gateway.toml, start the server and retry, or discard the message",
             )
 
 
@@ -99,7 +100,7 @@ def _may_speak(adapter: BasePlatformAdapter, target: str) -> bool:
 
 def _not_dead(outbox_id: str) -> InvalidArgument:
     return InvalidArgument(
-        "this is not among what could not be delivered",
+        "there is no such dead letter",
         value=outbox_id[:200],
         remedy="take the id from `postroom gateway dead`",
     )

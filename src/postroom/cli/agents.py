@@ -12,7 +12,7 @@ from postroom.cli.help_text import examples
 from postroom.cli.options import HERE, Acting, AsJson, DataDir, Key, Project, project_key
 
 app = typer.Typer(
-    help="See, register and retire agents.",
+    help="List, register and retire agents.",
     no_args_is_help=True,
     rich_markup_mode=None,
     epilog=examples(
@@ -31,9 +31,9 @@ Name = runners.Name
 
 @app.command("list")
 def list_all(
-    retired: Annotated[bool, typer.Option("--retired", help="Retired ones too.")] = False,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="At most so many.")] = 200,
-    after: Annotated[int, typer.Option(metavar="N", min=0, help="`next` of the page before.")] = 0,
+    retired: Annotated[bool, typer.Option("--retired", help="Include retired agents.")] = False,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Maximum number of agents.")] = 200,
+    after: Annotated[int, typer.Option(metavar="N", min=0, help="Continue after a page: its `next`.")] = 0,
     project: Project = HERE,
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -46,16 +46,18 @@ def list_all(
 
 @app.command()
 def register(  # noqa: PLR0913 - the options of the command
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Without it one is made.")] = None,
-    program: Annotated[str, typer.Option(help="What runs the agent.")] = "cli",
-    model: Annotated[str, typer.Option(help="The model it works with.")] = "unknown",
-    task: Annotated[str | None, typer.Option(help="What it works on.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The agent's name. Default: a new random name.")
+    ] = None,
+    program: Annotated[str, typer.Option(help="The program that runs the agent.")] = "cli",
+    model: Annotated[str, typer.Option(help="The model of the agent.")] = "unknown",
+    task: Annotated[str | None, typer.Option(help="The agent's task.")] = None,
     project: Project = HERE,
     idempotency_key: Key = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Register or update an agent. Its folder becomes a project by it, or is of one that there is."""
+    """Register or update an agent. Without a project for this folder, a new project is created."""
     slug = key = project_key(project)
     server = Server.find(data_dir=data_dir)
     if Path(key).is_absolute():
@@ -73,13 +75,13 @@ def register(  # noqa: PLR0913 - the options of the command
             },
         )
     )
-    text = f"{show.line(found['name'])} is registered in {show.line(slug)}"
+    text = f"Registered {show.line(found['name'])} in {show.line(slug)}."
     show.answer({**found, "project": slug}, as_json=as_json, text=lambda: text)
 
 
 @app.command("show")
 def show_one(name: Name, project: Project = HERE, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Show an agent, what waits for it, what it holds, and by which way a message would reach it."""
+    """Show an agent, its waiting messages and reservations, and how a message reaches it."""
     found = show.fields(
         Server.find(data_dir=data_dir).call_tool(
             "whois", {"project_key": project_key(project), "agent_name": name}
@@ -91,16 +93,16 @@ def show_one(name: Name, project: Project = HERE, data_dir: DataDir = None, as_j
 @app.command("request-contact")
 def request_contact(  # noqa: PLR0913 - the options of the command
     other: Annotated[
-        str, typer.Argument(metavar="NAME", help="The agent that is asked; name@project in another one.")
+        str, typer.Argument(metavar="NAME", help="The agent to ask. In another project: name@project.")
     ],
     acting: Acting,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="What for.")] = "",
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="The reason for the request.")] = "",
     project: Project = HERE,
     idempotency_key: Key = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask an agent to take another's mail, where sending was refused. Harmless when it was asked before."""
+    """Ask an agent to accept another agent's messages. A repeated request has no effect."""
     asked = {"project_key": project_key(project), "agent_name": acting, "to": other, "reason": reason}
     found = show.fields(
         Server.find(data_dir=data_dir).call_tool(
@@ -108,7 +110,7 @@ def request_contact(  # noqa: PLR0913 - the options of the command
         )
     )
     show.answer(
-        found, as_json=as_json, text=lambda: f"{show.line(other)} is asked: {show.line(found['status'])}"
+        found, as_json=as_json, text=lambda: f"Asked {show.line(other)}: {show.line(found['status'])}."
     )
 
 
@@ -120,11 +122,9 @@ def retire(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Retire an agent. It neither sends nor receives, and its reservations end."""
+    """Retire an agent. It sends and receives nothing, and its reservations end."""
     found = _change("retire_agent", name, project, idempotency_key, data_dir)
-    show.answer(
-        found, as_json=as_json, text=lambda: f"{show.line(name)} is retired since {found['retired_at']}"
-    )
+    show.answer(found, as_json=as_json, text=lambda: f"Retired {show.line(name)} at {found['retired_at']}.")
 
 
 @app.command()
@@ -135,14 +135,14 @@ def unretire(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring a retired agent back."""
+    """Make a retired agent active again."""
     found = _change("unretire_agent", name, project, idempotency_key, data_dir)
-    show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} is active")
+    show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} is active.")
 
 
 @app.command()
 def token(name: Name, project: Project = HERE, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Print a new token for an agent. It is shown once, and the one before ends."""
+    """Print a new token for an agent. It is shown once and replaces the previous token."""
     found = Server.find(data_dir=data_dir).admin("POST", "/admin/agent-token", _named(name, project))
     show.answer(found, as_json=as_json, text=lambda: show.line(found["token"]))
 
@@ -151,9 +151,9 @@ def token(name: Name, project: Project = HERE, data_dir: DataDir = None, as_json
 def revoke_token(
     name: Name, project: Project = HERE, data_dir: DataDir = None, as_json: AsJson = False
 ) -> None:
-    """End an agent's token. Harmless when it has none."""
+    """Revoke an agent's token. Without a token, nothing happens."""
     found = Server.find(data_dir=data_dir).admin("DELETE", "/admin/agent-token", _named(name, project))
-    show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} has no token any more")
+    show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} has no token.")
 
 
 def _change(tool: str, name: str, project: str, key: str | None, data_dir: Path | None) -> dict[str, Any]:
@@ -177,4 +177,4 @@ def _listed(found: Mapping[str, Any]) -> str:
         )
         for one in show.items(found.get("agents"))
     ]
-    return show.table(("NAME", "PROGRAM", "MODEL", "TASK", "LAST ACTIVE"), rows, none="no agents")
+    return show.table(("NAME", "PROGRAM", "MODEL", "TASK", "LAST ACTIVE"), rows, none="No agents.")

@@ -32,7 +32,7 @@ class _MakesOne(TyperGroup):
 
 backups = typer.Typer(
     cls=_MakesOne,
-    help="Make a checked backup of the database, list them, remove old ones. Without a command: create.",
+    help="Create, list and remove backups of the database. Without a subcommand: create.",
     rich_markup_mode=None,
     epilog=examples(
         "backup create", "backup list", "backup prune --keep 7 --dry-run", "backup create ~/monday.db"
@@ -43,22 +43,22 @@ backups = typer.Typer(
 @backups.command()
 def create(
     target: Annotated[
-        Path | None, typer.Argument(metavar="[TARGET]", help="Write a whole database there instead.")
+        Path | None, typer.Argument(metavar="[TARGET]", help="Write the backup to this new file.")
     ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a checked backup of the database, with or without a running server.
+    """Write a verified backup of the database, with or without a running server.
 
-    Without TARGET it lies in the folder of backups.
+    Without TARGET the backup goes to the folder of backups.
     """
     if (
         target is not None and len(target.parts) == 1 and not target.suffix
     ):  # a command that is misspelt, mostly
         raise InvalidPath(
-            f"{target} is no command of `postroom backup`",
+            f"`postroom backup` has no subcommand {target}",
             value=str(target),
-            remedy=f"for a file of this name give its whole path, or an ending: {target}.db",
+            remedy=f"to write a file of this name, give its full path or a suffix: {target}.db",
         )
     chosen = None if target is None else places.absolute(str(target), places.environment())
     with show.progress(as_json=as_json):
@@ -76,32 +76,34 @@ def create(
 @backups.command("list")
 def list_(
     check: Annotated[
-        bool, typer.Option("--check", help="Read all of each, and say which are whole.")
+        bool, typer.Option("--check", help="Read each backup completely and report whether it is intact.")
     ] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the backups in the folder of backups, oldest first. Exit code 1 when one is damaged."""
+    """List the backups in the folder of backups, oldest first. Exit code 1 if a backup is damaged."""
     from postroom.cli.restoring import examined
 
     with show.progress(as_json=as_json):
         found = examined(_folder(data_dir), check=check)
     document = {"backups": found}
-    show.answer(document, as_json=as_json, text=lambda: "\n".join(map(_line, found)) or "there is none")
+    show.answer(document, as_json=as_json, text=lambda: "\n".join(map(_line, found)) or "No backups.")
     if any(one["fault"] for one in found):
         raise typer.Exit(1)
 
 
 @backups.command()
 def prune(
-    keep: Annotated[int, typer.Option(min=1, metavar="N", help="How many of the newest stay.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    keep: Annotated[int, typer.Option(min=1, metavar="N", help="Number of newest backups to keep.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be removed, and remove nothing.")
+    ] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove all but the newest backups that postroom named; other files in the folder stay.
+    """Remove all but the newest backups that postroom made. Other files in the folder stay.
 
-    Those that stay are read to their end first: damaged ones do not count, and go too.
+    The backups to keep are verified first. A damaged backup does not count and is removed.
     """
     from postroom.app.backups import remove
     from postroom.cli.restoring import beyond
@@ -116,9 +118,9 @@ def prune(
     names = [one.path.name for one in chosen]
     document = {"removed": names, "freed": freed, "dry_run": dry_run}
     would = "would be removed" if dry_run else "removed"
-    lines = [f"{show.line(name)} {would}" for name in names] or ["nothing is to be removed"]
+    lines = [f"{show.line(name)} {would}" for name in names] or ["Nothing to remove."]
     if freed:
-        lines.append(f"{freed:,} bytes are free again")
+        lines.append(f"Freed {freed:,} bytes.")
     show.answer(document, as_json=as_json, text=lambda: "\n".join(lines))
 
 
@@ -127,17 +129,22 @@ def restore(
     # Not looked at by the parser of arguments: it would take a file without rights for a wrong word.
     file: Annotated[
         Path,
-        typer.Argument(metavar="BACKUP", help="Its file, or its name in the list.", readable=False),
+        typer.Argument(
+            metavar="BACKUP", help="The backup: its file, or its name in the list.", readable=False
+        ),
     ],
-    to: Annotated[Path | None, typer.Option(metavar="PATH", help="Restore it there instead.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a database; it is kept beside.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, change nothing.")] = False,
+    to: Annotated[Path | None, typer.Option(metavar="PATH", help="Restore to this path instead.")] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Replace an existing database. The old database is kept beside it."),
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and change nothing.")] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replace the database with a backup. The backup is checked first; stop the server before.
+    """Replace the database with a backup. The backup is verified first; stop the server before.
 
-    An archive that is newer than the backup is moved aside, so that the server starts on what was restored.
+    An archive that is newer than the backup is moved aside, so that the server can start.
     """
     from postroom.app.config import load_settings
     from postroom.app.store_identity import adopt_restored
@@ -176,7 +183,7 @@ def _folder(data_dir: Path | None) -> Path:
 
 
 def _made(found: dict[str, object]) -> str:
-    return f"the backup is {show.line(found['path'])}\nit has {found['bytes']:,} bytes"
+    return f"Wrote {show.line(found['path'])} ({found['bytes']:,} bytes)."
 
 
 def _line(one: dict[str, object]) -> str:
@@ -188,10 +195,10 @@ def _told(document: dict[str, object]) -> str:
     source, database, former = (document[key] for key in ("source", "database", "former"))
     was, kept = ("was restored", "is kept") if document["done"] else ("can be restored", "would be kept")
     text = f"{show.line(source)} (schema {document['schema']}) {was} to {show.line(database)}"
-    lines = [text, f"the database that was there {kept} as {show.line(former)}"] if former else [text]
+    lines = [text, f"the previous database {kept} as {show.line(former)}"] if former else [text]
     if document["archive"]:
         lines.append(
-            "the archive holds later changes, or those of another database, and was moved to "
+            "the archive is newer than the backup or belongs to another database, and was moved to "
             f"{show.line(document['archive'])}; start the server, then run `postroom rebuild archive`"
         )
     return "\n".join(lines)

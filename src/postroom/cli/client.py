@@ -49,7 +49,7 @@ def locate(environment: Mapping[str, str], *, data_dir: Path | None = None) -> E
 def _note(folder: Path) -> places.ServerNote:
     note = places.read_server_note(folder)
     if note is None:
-        raise ServerUnavailable(f"no server runs on {folder}", value=str(folder))
+        raise ServerUnavailable(f"no server is running for {folder}", value=str(folder))
     return note
 
 
@@ -63,14 +63,15 @@ def _kept_token(path: Path) -> str:
         raise ConfigError(
             f"the token file {path} cannot be read: {error.strerror}",
             value=str(path),
-            remedy="run this as the server's user, or set POSTROOM_TOKEN",
+            remedy="run this command as the server's user, or set POSTROOM_TOKEN",
         ) from error
 
 
 def _plain(token: str) -> str:
     if not (token.isascii() and token.isprintable()):
         raise ConfigError(
-            "a token holds characters that no token has", remedy="set it again, without line ends"
+            "the token contains characters that no token has",
+            remedy="set the token again, without line breaks",
         )
     return token
 
@@ -139,7 +140,9 @@ class Server:
         if not 200 <= reply.status < 300:
             raise refused(reply)
         if not isinstance(found, dict):
-            raise PostroomError(f"{path} answered with {reply.content_type or 'nothing'}, not with an object")
+            raise PostroomError(
+                f"{path} answered with {reply.content_type or 'no content'} instead of a JSON object"
+            )
         return found
 
     def admin_long(
@@ -215,9 +218,9 @@ def _answer_to(named: int, reply: Reply) -> dict[str, object]:
     if not 200 <= reply.status < 300:
         raise refused(reply)
     raise PostroomError(
-        "the server's answer is no answer to the call",
+        "the server's answer does not match the call",
         value=reply.content_type,
-        remedy="see `postroom status`",
+        remedy="run `postroom status`",
     )
 
 
@@ -263,7 +266,7 @@ def _lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
             yield from (bytes(line).removesuffix(b"\r") for line in whole)
             pending = rest
         if len(pending) > LARGEST_ANSWER:
-            raise errors.TooLarge(f"one event of the stream is over {LARGEST_ANSWER} bytes")
+            raise errors.TooLarge(f"an event of the stream exceeds {LARGEST_ANSWER} bytes")
 
 
 def rebuilt(document: Mapping[str, object]) -> errors.PostroomError:
@@ -299,7 +302,7 @@ def refused(reply: Reply) -> errors.PostroomError:
     return kind(
         f"the server answered with HTTP status {reply.status}",
         value=reply.status,
-        remedy="see that the address is a postroom server's: `postroom status`",
+        remedy="check that the address belongs to a postroom server: `postroom status`",
     )
 
 
@@ -312,9 +315,9 @@ def protocol_failure(error: Mapping[str, object]) -> errors.PostroomError:
         if isinstance(document.get("code"), str):
             return rebuilt(document)
     return errors.PostroomError(
-        f"the server refused the call: {error.get('message')}",
+        f"the server rejected the call: {error.get('message')}",
         value=error.get("code"),
-        remedy="see that the server and this command have one version: `postroom version`",
+        remedy="compare the versions of the server and of this command: `postroom version`",
     )
 
 
@@ -325,7 +328,7 @@ def tool_result(result: object) -> object:
         PostroomError: the tool refused; of the class that the code belongs to.
     """
     if not isinstance(result, Mapping):
-        raise errors.PostroomError("the server's answer holds no result", value=result)
+        raise errors.PostroomError("the server's answer contains no result", value=result)
     structured = result.get("structuredContent")
     if result.get("isError"):
         raise _tool_failure(structured, _text(result))
@@ -343,7 +346,7 @@ def _tool_failure(structured: object, text: str) -> errors.PostroomError:
         document = None
     if isinstance(document, dict) and isinstance(error := document.get("error"), dict):
         return rebuilt(error)
-    return errors.InvalidArgument(text or "the tool refused and said nothing")
+    return errors.InvalidArgument(text or "the tool failed without a message")
 
 
 def _text(result: Mapping[str, object]) -> str:

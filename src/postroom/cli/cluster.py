@@ -10,7 +10,7 @@ from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, DataDir
 
 app = typer.Typer(
-    help="See the servers that share one PostgreSQL.",
+    help="Show the servers that share one PostgreSQL database.",
     rich_markup_mode=None,
     epilog=examples("cluster status", "cluster status --json"),
 )
@@ -18,7 +18,7 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def cluster(ctx: typer.Context, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """See the servers that share one PostgreSQL."""
+    """Show the servers that share one PostgreSQL database."""
     ctx.default_map = {"status": {"data_dir": data_dir, "as_json": as_json}}
     if ctx.invoked_subcommand is None:
         status(data_dir, as_json)
@@ -26,7 +26,7 @@ def cluster(ctx: typer.Context, data_dir: DataDir = None, as_json: AsJson = Fals
 
 @app.command()
 def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Say which servers are up, and which of them does what one does at a time, and since when."""
+    """List the running servers, and which server does each exclusive task, and since when."""
     found = Server.find(data_dir=data_dir).admin("GET", "/admin/cluster")
     show.answer(found, as_json=as_json, text=lambda: _told(found))
 
@@ -46,5 +46,5 @@ def _told(found: dict[str, Any]) -> str:
         (one["work"], one["server"] if one["is_held"] else "nobody", one["since"], one["until"])
         for one in show.items(found.get("work"))
     ]
-    up = show.table(("SERVER", "ADDRESS", "IS", "VERSION", "SINCE"), servers, none="no server is up")
-    return f"{up}\n\n{show.table(('WORK', 'DONE BY', 'SINCE', 'UNTIL'), work, none='nothing is shared')}"
+    up = show.table(("SERVER", "ADDRESS", "IS", "VERSION", "SINCE"), servers, none="No servers are running.")
+    return f"{up}\n\n{show.table(('WORK', 'DONE BY', 'SINCE', 'UNTIL'), work, none='No shared work.')}"

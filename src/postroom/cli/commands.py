@@ -34,8 +34,11 @@ def tree(only: str = "") -> typer.Typer:
         epilog=examples(
             "up", "top", "mail send --as Ada --to Ben -s Lights 'The north pier?'", "mail inbox --as Ben"
         )
-        + "\n\nEvery command takes --help, and --json for one JSON document; --version prints the version. "
-        "Exit codes: 0 done, 1 failed, 2 usage or refused, 75 temporary, 78 configuration.",
+        + (
+            "\n\nEvery command accepts --help, and --json for one JSON document; --version prints the "
+            "version. Exit codes: 0 success, 1 failed, 2 wrong usage or rejected, 75 temporary failure, "
+            "78 wrong configuration."
+        ),
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,

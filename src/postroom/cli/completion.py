@@ -78,7 +78,9 @@ def _threads(server: Server, project: str, _acting: str | None) -> Pairs:
 
 def _runs(server: Server, _project: str, _acting: str | None) -> Pairs:
     found = _list(server, "/admin/runs", "runs")
-    return ((one["run_id"], f"{one['agent']}@{one['project']}, {one['state']}") for one in found)
+    return (
+        (one["run_id"], f"{one['agent']}@{one['project']}, {show.state_word(one['state'])}") for one in found
+    )
 
 
 def _questions(server: Server, _project: str, _acting: str | None) -> Pairs:

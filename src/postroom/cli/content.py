@@ -26,18 +26,16 @@ def message_text(argument: str | None, file: str | None, attached: Sequence[Path
     """
     text = _given_text(argument, file)
     if not text.strip() and not attached:
-        raise InvalidArgument(
-            "a message without a text says nothing", value=text, remedy="write one, or attach a file"
-        )
+        raise InvalidArgument("the message has no text", value=text, remedy="give a text, or attach a file")
     return text
 
 
 def _given_text(argument: str | None, file: str | None) -> str:
     if (argument is None) == (file is None):
         raise InvalidArgument(
-            "a message needs its text once",
+            "a message accepts one source of text",
             value=argument if file is None else file,
-            remedy="give it as the argument, with --body-file FILE, or as - to read it from stdin",
+            remedy="give the text as the argument, with --body-file FILE, or as - to read it from stdin",
         )
     source = file if file is not None else argument
     if source == STDIN:
@@ -54,7 +52,7 @@ def _given_text(argument: str | None, file: str | None) -> str:
         raise InvalidArgument(
             f"the text in {source!r} is not UTF-8: {error}",
             value=source,
-            remedy="send it with --attach instead",
+            remedy="send the file with --attach instead",
         ) from error
 
 
@@ -98,7 +96,7 @@ def save_file(folder: Path, name: str, content: bytes) -> Path:
                 return path
     except OSError as error:
         raise InvalidPath(f"{str(path)!r} cannot be written: {error.strerror}", value=str(path)) from error
-    raise AssertionError("a count never ends")
+    raise AssertionError("unreachable: the loop has no end")
 
 
 def _write_new(path: Path, content: bytes) -> None:
@@ -118,7 +116,7 @@ def _check_file(file: Path, limit: int) -> None:
         raise InvalidPath(f"{str(file)!r} cannot be read: {error.strerror}", value=str(file)) from error
     if not stat.S_ISREG(found.st_mode):
         raise InvalidPath(
-            f"{str(file)!r} is no plain file", value=str(file), remedy="pack a folder into one file"
+            f"{str(file)!r} is not a regular file", value=str(file), remedy="pack the folder into one file"
         )
     if found.st_size > limit:
         raise _too_large(str(file), limit)
@@ -137,5 +135,5 @@ def _read(file: Path, limit: int) -> bytes:
 
 def _too_large(name: str, limit: int) -> TooLarge:
     return TooLarge(
-        f"{name!r} is over {limit} bytes", value=name, remedy="send a link to it, or a smaller part"
+        f"{name!r} exceeds {limit} bytes", value=name, remedy="send a link to the file, or a part of it"
     )

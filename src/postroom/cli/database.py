@@ -14,7 +14,7 @@ from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import InvalidArgument
 
 app = typer.Typer(
-    help="Move the store to another database.",
+    help="Copy the data to another database.",
     no_args_is_help=True,
     rich_markup_mode=None,
     epilog=examples("database copy --to postgresql://postroom@db.example/mail"),
@@ -25,7 +25,7 @@ _SQLITE: Final = "sqlite:"
 
 @app.callback()
 def database() -> None:
-    """Move the store to another database."""
+    """Copy the data to another database."""
 
 
 @app.command()
@@ -33,21 +33,30 @@ def copy(
     to: Annotated[str, typer.Option(metavar="DATABASE", help="postgresql://..., or sqlite:PATH.")],
     source: Annotated[
         str,
-        typer.Option("--from", metavar="DATABASE", help="The same.", show_default="that of the settings"),
+        typer.Option(
+            "--from",
+            metavar="DATABASE",
+            help="The target, in the same form.",
+            show_default="the database of the settings",
+        ),
     ] = "",
     schema: Annotated[
         str,
-        typer.Option(metavar="NAME", help="The schema on PostgreSQL.", show_default="that of the settings"),
+        typer.Option(
+            metavar="NAME", help="The schema in PostgreSQL.", show_default="the schema of the settings"
+        ),
     ] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check both sides, and write nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check both databases, and write nothing.")
+    ] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy the store to an empty database of the other engine, and compare every row.
+    """Copy all data to an empty database of the other engine, and compare each row.
 
-    No server may use either side. Ids, tokens and cursors stay, so that clients go on as before. A copy that
-    was cut off goes on when the same command is given again; until it is finished no server opens the target.
-    The source is not changed.
+    Stop all servers of both databases first. Ids, tokens and cursors stay the same. Repeat the command to
+    continue an interrupted copy; no server opens the target before the copy is complete. The source does not
+    change.
     """
     from postroom.app.config import load_settings
     from postroom.cli.moving import checked, copied
@@ -72,12 +81,12 @@ def _named(text: str, schema: str) -> "Path | tuple[str, str]":
         try:
             refuse_malformed_address(text)
         except ValueError as error:
-            raise InvalidArgument("the address of PostgreSQL cannot be read", remedy=str(error)) from error
+            raise InvalidArgument("the PostgreSQL URL is malformed", remedy=str(error)) from error
         return text, schema
     path = places.absolute(text.removeprefix(_SQLITE), places.environment())
     if not text.startswith(_SQLITE) or text == _SQLITE or not path.name:
         raise InvalidArgument(
-            "a database is named as postgresql://..., or as sqlite: with the path of its file",
+            "a database must be postgresql://... or sqlite: with the path of its file",
             remedy="for example --to postgresql://postroom@db.example/mail",
         )
     return path
@@ -89,7 +98,7 @@ def _told(found: dict[str, Any]) -> str:
     if not found["done"]:
         return f"{counted} would be copied from {names[0]} to {names[1]}; {found['target']}"
     return (
-        f"{counted} were copied from {names[0]} to {names[1]}, and every one compared\n"
-        "next: set the new database in the settings and start the server; keep the old database until you "
-        "are sure, and start no server on it: what is written to one of them is not in the other"
+        f"{counted} were copied from {names[0]} to {names[1]}, and each row was compared\nnext: set "
+        "the new database in the settings and start the server; keep the old database until you are "
+        "sure, but start no server on it: changes to one database do not reach the other"
     )

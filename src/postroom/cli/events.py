@@ -33,28 +33,28 @@ def events(
         typer.Option(
             min=0,
             metavar="SEQ",
-            help="The last number seen.",
-            show_default="the oldest that is kept; the newest with --follow",
+            help="Start after this event number.",
+            show_default="the oldest stored event; the newest with --follow",
         ),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as things happen.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new events as they happen.")] = False,
     kind: Annotated[
         list[str] | None,
         typer.Option(
-            "--kind", metavar="KIND", help="Only of this kind, such as message.sent; may be repeated."
+            "--kind", metavar="KIND", help="Only events of this kind, such as message.sent. Repeatable."
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what happened in a project.
+    """Print the events of a project.
 
-    A line each: number, moment, kind, agent, and what it is about. With --json each line is a JSON
-    object. With --follow it goes on, also when the server was away, until Ctrl-C (130), SIGTERM (143) or
-    until nobody reads (141).
+    Each line has the number, time, kind, agent and subject of an event. With --json each line is a JSON
+    object. With --follow it waits for new events, also while the server is away, until Ctrl-C (exit code
+    130), SIGTERM (143) or until the output is closed (141).
     """
     if unknown := [one for one in kind or () if one not in EVENT_KINDS]:
         raise InvalidArgument(
-            f"there is no kind {unknown[0]!r}", value=unknown[0], remedy=f"use {', '.join(EVENT_KINDS)}"
+            f"unknown kind of event: {unknown[0]!r}", value=unknown[0], remedy=f"use {', '.join(EVENT_KINDS)}"
         )
     signal.signal(signal.SIGTERM, terminate)
     asked = {"project_key": project_key(project), "kinds": kind or []}

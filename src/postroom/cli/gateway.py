@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from postroom.app.gateway_config import GatewayFile
 
 app = typer.Typer(
-    help="Chats: channels, people, and what was not delivered.",
+    help="Manage chats: channels, people, and undelivered messages.",
     no_args_is_help=True,
     rich_markup_mode=None,
     epilog=examples("gateway status", "gateway reconnect telegram", "gateway config check"),
 )
-config = typer.Typer(help="The file gateway.toml.", no_args_is_help=True, rich_markup_mode=None)
+config = typer.Typer(help="Check the file gateway.toml.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(config, name="config")
 
 Platform = Annotated[str, typer.Argument(metavar="PLATFORM", help="The channel, such as telegram.")]
@@ -38,7 +38,7 @@ Platform = Annotated[str, typer.Argument(metavar="PLATFORM", help="The channel, 
 
 @config.callback()
 def group() -> None:
-    """The file gateway.toml."""
+    """Check the file gateway.toml."""
 
 
 @app.command()
@@ -47,11 +47,12 @@ def run(
     port: Annotated[int | None, typer.Option(metavar="PORT", min=0, max=65535, help="Port.")] = None,
     data_dir: DataDir = None,
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"] | None, typer.Option(help="Least important events.")
+        Literal["debug", "info", "warning", "error"] | None,
+        typer.Option(help="Minimum level of events to log."),
     ] = None,
-    log_format: Annotated[Literal["console", "json"] | None, typer.Option(help="Form of the log.")] = None,
+    log_format: Annotated[Literal["console", "json"] | None, typer.Option(help="Format of the log.")] = None,
 ) -> None:
-    """Start the server, as `postroom up` does. Exit code 78 when there is no gateway.toml."""
+    """Start the server, as `postroom up` does. Exit code 78 if there is no gateway.toml."""
     from postroom.app.config import load_settings
 
     settings = load_settings(
@@ -70,14 +71,14 @@ def run(
 
 @app.command()
 def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Say how the chats are. Channels, messages, what waits, what could not be delivered."""
+    """Show the state of the chats: channels, messages, queues and undelivered messages."""
     found = show.fields(Server.find(data_dir=data_dir).admin("GET", "/health/detailed").get("gateway"))
     show.answer(found, as_json=as_json, text=lambda: _status(found))
 
 
 @app.command()
 def reconnect(platform: Platform, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Connect a channel anew, also one whose credential was refused. Secrets are those of the last start."""
+    """Reconnect a channel, also after its credential was rejected. It uses the secrets of the last start."""
     found = Server.find(data_dir=data_dir).admin("POST", "/admin/gateway/reconnect", {"platform": platform})
     why = f": {found['error']}" if found.get("error") else ""
     show.answer(
@@ -88,37 +89,40 @@ def reconnect(platform: Platform, data_dir: DataDir = None, as_json: AsJson = Fa
 @app.command()
 def pair(
     platform: Platform,
-    code: Annotated[str, typer.Argument(metavar="CODE", help="The code that the stranger was given.")],
+    code: Annotated[str, typer.Argument(metavar="CODE", help="The code that the bot gave the stranger.")],
     role: Annotated[
-        Literal["owner", "operator", "member", "viewer"], typer.Option(help="What they may do.")
+        Literal["owner", "operator", "member", "viewer"], typer.Option(help="Role of the person.")
     ] = "member",
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let in somebody who wrote to a bot and was given a code."""
+    """Admit a person who wrote to a bot and received a code."""
     body = {"platform": platform, "code": code, "role": role}
     found = Server.find(data_dir=data_dir).admin("POST", "/admin/gateway/pair", body)
     who = show.fields(found.get("person"))
-    show.answer(found, as_json=as_json, text=lambda: f"{_name(who)} is let in as {show.line(who['role'])}")
+    show.answer(found, as_json=as_json, text=lambda: f"Admitted {_name(who)} as {show.line(who['role'])}.")
 
 
 @app.command()
 def people(
     remove: Annotated[
-        str | None, typer.Option(metavar="PLATFORM/USER", help="Shut out somebody who was let in by a code.")
+        str | None,
+        typer.Option(metavar="PLATFORM/USER", help="Remove a person who was admitted with a code."),
     ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """List who may write, and who asks to. A person who is shut out is not heard from half a minute on."""
+    """List the people who may write, and those who ask to. A removal can take 30 seconds."""
     server = Server.find(data_dir=data_dir)
     if remove is not None:
         platform, _, user = remove.partition("/")
         if not user:
-            raise InvalidArgument("name platform and user", value=remove, remedy="such as telegram/4711")
+            raise InvalidArgument(
+                "the person must be PLATFORM/USER", value=remove, remedy="for example telegram/4711"
+            )
         body = {"platform": platform, "user_id": user}
         gone = server.admin("DELETE", "/admin/gateway/people", body)
-        show.answer(gone, as_json=as_json, text=lambda: f"{show.line(remove)} is shut out")
+        show.answer(gone, as_json=as_json, text=lambda: f"Removed {show.line(remove)}.")
         return
     found = server.admin("GET", "/admin/gateway/people")
     show.answer(found, as_json=as_json, text=lambda: _people(found))
@@ -127,36 +131,39 @@ def people(
 @app.command()
 def send(  # noqa: PLR0913 - the options of the command
     platform: Platform,
-    chat: Annotated[str, typer.Argument(metavar="CHAT", help="The chat's id there, or `home`.")],
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What is said.")],
+    chat: Annotated[str, typer.Argument(metavar="CHAT", help="The chat's id on the platform, or `home`.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The text of the message.")],
     thread: Annotated[str | None, typer.Option(metavar="ID", help="A thread of the chat.")] = None,
     key: Annotated[
-        str | None, typer.Option("--idempotency-key", metavar="KEY", help="Under one key it is said once.")
+        str | None,
+        typer.Option("--idempotency-key", metavar="KEY", help="A key: the same key sends the message once."),
     ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have something said in a chat, or in the channel's home. It is kept, then delivered like an answer."""
+    """Send a message to a chat, or to the channel's home. It is stored, then delivered like an answer."""
     chat_id = None if chat == "home" else chat
     body = {"platform": platform, "chat_id": chat_id, "text": text, "thread_id": thread, "key": key}
     found = Server.find(data_dir=data_dir).admin("POST", "/admin/gateway/send", body)
-    show.answer(found, as_json=as_json, text=lambda: f"kept as {show.line(found['outbox_id'])}")
+    show.answer(found, as_json=as_json, text=lambda: f"Stored as {show.line(found['outbox_id'])}.")
 
 
 @app.command()
 def dead(
-    revive: Annotated[str | None, typer.Option(metavar="ID", help="Have this one tried again.")] = None,
+    revive: Annotated[str | None, typer.Option(metavar="ID", help="Retry this message.")] = None,
     discard: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Take this one off the list, for good; `all` takes each."),
+        typer.Option(metavar="ID", help="Discard this message for good; `all` discards each."),
     ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the dead letters: what could not be delivered, and why. An ID may be cut."""
+    """List the dead letters of chats: undelivered messages, and why they failed. An ID may be shortened."""
     server = Server.find(data_dir=data_dir)
     if revive is not None and discard is not None:
-        raise InvalidArgument("one is tried again or discarded", remedy="leave one of the options out")
+        raise InvalidArgument(
+            "--revive and --discard cannot be combined", remedy="use either --revive or --discard, not both"
+        )
     if discard is not None:
         listed = show.items(server.admin("GET", "/admin/gateway/dead").get("undelivered"))
         ids = [one["outbox_id"] for one in listed] if discard == "all" else [discard]
@@ -166,7 +173,7 @@ def dead(
         return
     if revive is not None:
         found = server.admin("POST", "/admin/gateway/dead", {"outbox_id": revive})
-        show.answer(found, as_json=as_json, text=lambda: f"{show.line(found['outbox_id'])} is tried again")
+        show.answer(found, as_json=as_json, text=lambda: f"Retrying {show.line(found['outbox_id'])}.")
         return
     found = server.admin("GET", "/admin/gateway/dead")
     rows = [
@@ -182,32 +189,31 @@ def dead(
     show.answer(
         found,
         as_json=as_json,
-        text=lambda: show.table(
-            ("ID", "CHAT", "FROM", "SINCE", "WHY"), rows, none="everything was delivered"
-        ),
+        text=lambda: show.table(("ID", "CHAT", "FROM", "SINCE", "WHY"), rows, none="No dead letters."),
     )
 
 
 @app.command()
 def routes(
     why: Annotated[
-        str | None, typer.Option(metavar="PLATFORM/CHAT", help="Say who answers in this chat, and why.")
+        str | None, typer.Option(metavar="PLATFORM/CHAT", help="Explain which agent answers in this chat.")
     ] = None,
-    sender: Annotated[str, typer.Option(metavar="ID", help="Who writes there, with --why.")] = "",
-    text: Annotated[str, typer.Option(metavar="TEXT", help="What they write, with --why.")] = "",
+    sender: Annotated[str, typer.Option(metavar="ID", help="The sender, with --why.")] = "",
+    text: Annotated[str, typer.Option(metavar="TEXT", help="The text of the message, with --why.")] = "",
     kind: Annotated[
-        Literal["dm", "group", "channel", "thread"], typer.Option("--type", help="Its kind, with --why.")
+        Literal["dm", "group", "channel", "thread"],
+        typer.Option("--type", help="The kind of chat, with --why."),
     ] = "dm",
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """List which agent answers which messages. The first rule that matches decides."""
+    """List which agent answers which messages. The first matching rule decides."""
     from postroom.gateway.routes import listed
 
     found = listed(_read(data_dir)[1].gateway.routes)
     if why is None:
         rows = [(number, one["agent"], one["answers"]) for number, one in enumerate(found, start=1)]
-        table = show.table(("RULE", "AGENT", "ANSWERS"), rows, none="no rules")
+        table = show.table(("RULE", "AGENT", "ANSWERS"), rows, none="No rules.")
         show.answer({"routes": found}, as_json=as_json, text=lambda: table)
         return
     place = {"chat_id": why.partition("/")[2], "chat_type": kind, "user_id": sender}
@@ -226,7 +232,7 @@ def _decided(data_dir: Path | None, platform: str, place: dict[str, Any], text: 
         source = SessionSource.from_dict({**place, "platform": platform})
     except ValueError as error:
         raise InvalidArgument(
-            "there is no such platform", value=platform, remedy="write it as telegram/-100200"
+            "unknown platform", value=platform, remedy="use the form telegram/-100200"
         ) from error
     decided = decide(_read(data_dir)[1].gateway.routes, MessageEvent(text=text, source=source))
     return {} if decided is None else {"agent": decided.agent or DEFAULT_AGENT, "why": decided.why}
@@ -246,9 +252,9 @@ def _read(data_dir: Path | None) -> "tuple[Settings, GatewayFile]":
 
 @config.command("check")
 def check(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Read gateway.toml and its secrets and say what would be connected. Exit code 78 when it is wrong.
+    """Check gateway.toml and its secrets, and list the channels. Exit code 78 if the file is invalid.
 
-    Whether there are the agents and people that it names is asked of the running server.
+    A running server also checks that the named agents and people exist.
     """
     settings, told = _read(data_dir)
     from postroom.app.gateway_answering import answering
@@ -271,7 +277,7 @@ def _missing(named: "Mapping[str, Named]", data_dir: Path | None) -> dict[str, s
         server = Server.find(data_dir=data_dir)
         faults = {one.whom: fault for one in named.values() if (fault := _fault_of(server, one)) is not None}
     except ServerUnavailable:
-        return {"not_checked": f"no server runs, which would say whether there is {', '.join(named)}"}
+        return {"not_checked": f"no server is running, so these names were not checked: {', '.join(named)}"}
     if faults:
         what = "; ".join(one.what for one in faults.values())
         remedies = dict.fromkeys(one.remedy for one in faults.values())
@@ -303,9 +309,9 @@ def _fault_of(server: Server, named: "Named") -> "Missing | None":
 
 def _no_file(file: Path) -> ConfigError:
     return ConfigError(
-        f"there is no {file}, so that there are no chats",
+        f"{file} does not exist, so there are no chats",
         value=str(file),
-        remedy="write it: docs/gateway.md begins with ten lines that do",
+        remedy="write the file; docs/gateway.md begins with an example of ten lines",
     )
 
 
@@ -325,15 +331,15 @@ def _status(found: Mapping[str, Any]) -> str:
         for name, one in show.fields(found["channels"]).items()
     ]
     counted = ", ".join(f"{messages[name]} {name}" for name in ("finished", "queued", "running", "rejected"))
-    wrong = "" if messages["adds_up"] else " (which does not add up)"
+    wrong = "" if messages["adds_up"] else " (the numbers do not add up)"
     return "\n".join(
         [
             f"gateway: {show.line(found['state'])}",
-            show.table(("CHANNEL", "STATE", "SINCE", "RECEIVED", "SENT", "WHY"), rows, none="no channels"),
+            show.table(("CHANNEL", "STATE", "SINCE", "RECEIVED", "SENT", "WHY"), rows, none="No channels."),
             f"messages: {messages['accepted']} accepted = {counted}{wrong}",
             f"undelivered: {show.line(found['undelivered'])}",
             *(f"{show.line(one['what'])}: {show.line(one['remedy'])}" for one in found.get("missing", ())),
-            *([f"held by quiet hours: {show.line(found['held'])}"] if found.get("held") else ()),
+            *([f"held for quiet hours: {show.line(found['held'])}"] if found.get("held") else ()),
         ]
     )
 
@@ -347,7 +353,7 @@ def _people(found: Mapping[str, Any]) -> str:
         (one["platform"], one["user_id"], "asks", one["name"] or "", f"until {one['expires_at']}")
         for one in show.items(found.get("asking"))
     ]
-    return show.table(("PLATFORM", "USER", "ROLE", "NAME", "FROM"), rows, none="nobody was let in")
+    return show.table(("PLATFORM", "USER", "ROLE", "NAME", "FROM"), rows, none="No admitted people.")
 
 
 def _name(person: Mapping[str, Any]) -> str:

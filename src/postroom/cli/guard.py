@@ -10,7 +10,7 @@ from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson
 
 app = typer.Typer(
-    help="Hold commits and pushes of what others reserved.",
+    help="Block commits and pushes of files that others reserved.",
     no_args_is_help=True,
     rich_markup_mode=None,
     epilog=examples("guard install", "guard remove"),
@@ -27,13 +27,13 @@ HERE = Path()
 
 @app.command()
 def install(repo: Repo = HERE, as_json: AsJson = False) -> None:
-    """Put the hooks pre-commit and pre-push in place. A hook that is there is kept, and called first."""
+    """Install the hooks pre-commit and pre-push. An existing hook is kept and called first."""
     _show(guard_hooks.install(repo), as_json=as_json)
 
 
 @app.command()
 def remove(repo: Repo = HERE, as_json: AsJson = False) -> None:
-    """Take the hooks away. What was there before comes back, byte for byte."""
+    """Remove the hooks. The previous hooks come back unchanged."""
     _show(guard_hooks.remove(repo), as_json=as_json)
 
 
@@ -50,10 +50,10 @@ def status(repo: Repo = HERE, as_json: AsJson = False) -> None:
 def check(
     hook: Annotated[str, typer.Argument(metavar="HOOK", help="pre-commit or pre-push.")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[WORD]...", help="What Git gave it.")
+        list[str] | None, typer.Argument(metavar="[WORD]...", help="The arguments from Git.")
     ] = None,
 ) -> None:
-    """Do what the hook does. Exit code 1 when others hold a file, with the reason on standard error."""
+    """Run the check of a hook. Exit code 1 if others hold a file; standard error gives the reason."""
     raise typer.Exit(guard_check.run_check(hook, arguments or []))
 
 
@@ -61,7 +61,7 @@ def _beside(hook: guard_hooks.Hook) -> str:
     """Say which other program takes part in a hook."""
     if hook.manager:
         return f"called by {hook.manager}" if hook.state == "installed" else f"written by {hook.manager}"
-    return "calls the hook that was there" if hook.chained and hook.state == "installed" else ""
+    return "calls the previous hook" if hook.chained and hook.state == "installed" else ""
 
 
 def _show(hooks: list[guard_hooks.Hook], *, as_json: bool) -> None:

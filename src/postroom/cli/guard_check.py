@@ -39,7 +39,7 @@ def run_check(hook: str, arguments: Sequence[str], *, sent: str | None = None) -
     `sent` is what Git tells a hook on its standard input; it is read there unless given.
     """
     if hook not in HOOKS:
-        print(f"postroom: there is no check for {hook!r}; there are: {', '.join(HOOKS)}", file=sys.stderr)
+        print(f"postroom: unknown check {hook!r}; use {' or '.join(HOOKS)}", file=sys.stderr)
         return USAGE
     environment = hook_environment()
     mode = environment.get("POSTROOM_GUARD", "").lower()
@@ -51,7 +51,7 @@ def run_check(hook: str, arguments: Sequence[str], *, sent: str | None = None) -
     except Unreachable:
         outcome, text, meaning = "error", unchecked("the server does not answer"), mode
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
-        outcome, text, meaning = "error", unchecked(f"{type(error).__name__} on the way"), mode
+        outcome, text, meaning = "error", unchecked(f"the call failed with {type(error).__name__}"), mode
     if text:
         print(text, file=sys.stderr)
     held = outcome == "deny" or (outcome in ("error", "unknown") and (meaning or mode) == "block")

@@ -122,7 +122,7 @@ def install(repository: Path) -> list[Hook]:
     found = hooks_of(repository)
     if left := [hook for hook in found if hook.manager in _LINES and hook.state != "installed"]:
         raise StateError(
-            f"{left[0].manager} writes the hooks of this repository, and replaces others",
+            f"{left[0].manager} writes the hooks of this repository and replaces other hooks",
             value=str(left[0].path),
             remedy="; ".join(_LINES[hook.manager].format(name=hook.name, path=hook.path) for hook in left),
         )
@@ -272,9 +272,9 @@ def _refuse_overwritten(found: list[Hook]) -> None:
     for hook in found:
         if hook.state == "overwritten" and os.path.lexists(hook.path):
             raise StateError(
-                f"{hook.path} was written over by another program, and {hook.kept.name} is still there",
+                f"another program overwrote {hook.path}, and {hook.kept.name} still exists",
                 value=str(hook.path),
-                remedy=f"keep one of the two: remove {hook.kept.name}, or move it to {hook.name}",
+                remedy=f"keep one of the two files: remove {hook.kept.name}, or move it to {hook.name}",
             )
 
 
@@ -286,16 +286,16 @@ def _refuse_shared(repository: Path, folder: Path) -> None:
     real = folder.resolve()
     if not any(real.is_relative_to(Path(home).resolve()) for home in homes):
         raise InvalidPath(
-            f"core.hooksPath leads to {folder}, outside of this repository",
+            f"core.hooksPath points to {folder}, outside this repository",
             value=str(folder),
-            remedy="give this repository hooks of its own: git config core.hooksPath .githooks",
+            remedy="give this repository its own hooks: git config core.hooksPath .githooks",
         )
 
 
 def _git(repository: Path, *words: str) -> str:
     git = shutil.which("git")
     if git is None:
-        raise PostroomError("git was not found", remedy="install git")
+        raise PostroomError("Git is not installed", remedy="install Git")
     try:
         done = subprocess.run(  # noqa: S603 - fixed words
             [git, "-C", str(repository), "rev-parse", *words],
@@ -304,11 +304,13 @@ def _git(repository: Path, *words: str) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise PostroomError("git did not answer", value=str(repository), remedy="try again") from error
+        raise PostroomError(
+            "Git did not answer in time", value=str(repository), remedy="try again"
+        ) from error
     if done.returncode != 0:
         raise InvalidPath(
-            f"{repository} is in no working tree of Git",
+            f"{repository} is not in a working tree of Git",
             value=str(repository),
-            remedy="name a folder of a repository with --repo",
+            remedy="use --repo with a folder of a repository",
         )
     return os.fsdecode(done.stdout).rstrip("\r\n")

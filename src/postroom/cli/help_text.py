@@ -40,7 +40,7 @@ class GroupedCommands(TyperGroup):
         try:
             return super().invoke(ctx)
         except BadParameter as error:
-            error.message = error.message.replace(_NO_NUMBER, "it is no whole number")
+            error.message = error.message.replace(_NO_NUMBER, "it must be an integer")
             error.message = error.message.replace("Input should be", "it must be")
             raise
 

@@ -19,7 +19,7 @@ def hook(
 ) -> None:
     """Answer one event of a client.
 
-    Reads the client's JSON on standard input, and answers in the client's form. Prints nothing when there
-    is nothing to say or anything is wrong, and exits with 0. `wait` exits with 2 when mail came.
+    Read the client's JSON from standard input, and answer in the client's format. If there is nothing to
+    report, or after an error, print nothing and exit with 0. `wait` exits with 2 if mail came.
     """
     quick.run(client, event)

@@ -153,7 +153,7 @@ def _parsed(found: bytes) -> tuple[int, bytes]:
     length = _length(head)
     words = head.split(b"\r\n", 1)[0].split(b" ")
     if not words[0].startswith(b"HTTP/1.") or len(words) < 2 or len(body) < length:
-        raise ValueError("that is no whole answer")
+        raise ValueError("the answer is incomplete")
     return int(words[1]), body[:length]
 
 
@@ -212,9 +212,9 @@ def read(raw: bytes) -> object:
     try:
         found, end = scan(text, len(text) - len(text.lstrip(_SPACE)))
     except StopIteration as stop:
-        raise ValueError("that is no JSON") from stop
+        raise ValueError("the answer is not JSON") from stop
     if text[end:].strip(_SPACE):
-        raise ValueError("something follows the JSON")
+        raise ValueError("the answer has text after the JSON")
     return found
 
 

@@ -33,10 +33,10 @@ Text = Annotated[
     str | None, typer.Argument(metavar="[TEXT]", help="The message in Markdown; - reads it from stdin.")
 ]
 BodyFile = Annotated[
-    str | None, typer.Option("--body-file", metavar="FILE", help="Take the text from a file, or - for stdin.")
+    str | None, typer.Option("--body-file", metavar="FILE", help="Read the text from a file, or - for stdin.")
 ]
 Files = Annotated[
-    list[Path] | None, typer.Option("--attach", metavar="FILE", help="Attach a file; may be given again.")
+    list[Path] | None, typer.Option("--attach", metavar="FILE", help="Attach a file. Repeatable.")
 ]
 
 
@@ -45,7 +45,7 @@ def _number(text: str) -> int:
     if text == "latest":
         return 0
     if not text.isdecimal() or int(text) == 0:
-        raise typer.BadParameter(f"{text!r} is no number of a message; give a number from 1, or latest")
+        raise typer.BadParameter(f"{text!r} is not a message number; give a number of at least 1, or latest")
     return int(text)
 
 
@@ -54,13 +54,13 @@ MessageId = Annotated[
     typer.Argument(
         metavar="ID",
         parser=_number,
-        help="The number of the message; latest: the newest message of the inbox.",
+        help="The message number, or latest for the newest message of the inbox.",
         autocompletion=completed("messages"),
     ),
 ]
 _PAST_THE_BODY = 2**53
 """An offset with which a message comes without its body."""
-Limit = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="At most so many.")]
+Limit = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Maximum number of messages.")]
 
 
 @app.command()
@@ -70,27 +70,25 @@ def send(  # noqa: PLR0913 - the options of the command
     text: Text = None,
     to: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME", help="A recipient; may be given again.", autocompletion=completed("agents")
-        ),
+        typer.Option(metavar="NAME", help="A recipient. Repeatable.", autocompletion=completed("agents")),
     ] = None,
     cc: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A recipient of a copy.")] = None,
     bcc: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A hidden recipient.")] = None,
     body_file: BodyFile = None,
     attach: Files = None,
-    importance: Annotated[Importance, typer.Option(help="How urgent it is.")] = "normal",
+    importance: Annotated[Importance, typer.Option(help="The importance.")] = "normal",
     ack_required: Annotated[bool, typer.Option("--ack-required", help="Ask for an acknowledgement.")] = False,
     thread: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="The thread to write on.", autocompletion=completed("threads")),
+        typer.Option(metavar="ID", help="The thread for the message.", autocompletion=completed("threads")),
     ] = None,
-    topic: Annotated[str | None, typer.Option(help="A topic to search by.")] = None,
+    topic: Annotated[str | None, typer.Option(help="A topic for searches.")] = None,
     broadcast: Annotated[bool, typer.Option("--broadcast", help="Send to every active agent.")] = False,
     project: Project = HERE,
     idempotency_key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send one message. Every recipient is valid or nothing is sent."""
+    """Send one message. If a recipient is invalid, nothing is sent."""
     _post(
         "send_message",
         {
@@ -123,16 +121,16 @@ def reply(  # noqa: PLR0913 - the options of the command
     reply_all: Annotated[
         bool,
         typer.Option(
-            "--all", help="Answer to all who got the message; from a hidden copy, to its sender alone."
+            "--all", help="Reply to all recipients; a reply to a hidden copy goes to its sender only."
         ),
     ] = False,
-    importance: Annotated[Importance, typer.Option(help="How urgent it is.")] = "normal",
+    importance: Annotated[Importance, typer.Option(help="The importance.")] = "normal",
     ack_required: Annotated[bool, typer.Option("--ack-required", help="Ask for an acknowledgement.")] = False,
     project: Project = HERE,
     idempotency_key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Answer a message on its thread."""
+    """Reply to a message on its thread."""
     message_id = message_id or _latest(project, acting)
     _post(
         "reply_message",
@@ -155,15 +153,19 @@ def reply(  # noqa: PLR0913 - the options of the command
 def inbox(  # noqa: PLR0913 - the options of the command
     acting: Acting,
     limit: Limit = 20,
-    unread: Annotated[bool, typer.Option("--unread", help="Only what is not read yet.")] = False,
+    unread: Annotated[bool, typer.Option("--unread", help="Only unread messages.")] = False,
     urgent: Annotated[bool, typer.Option("--urgent", help="Only high and urgent messages.")] = False,
-    since: Annotated[str | None, typer.Option(metavar="MOMENT", help="Only later ones (ISO 8601).")] = None,
-    after: Annotated[int | None, typer.Option(min=0, metavar="SEQ", help="Oldest first after SEQ.")] = None,
-    bodies: Annotated[bool, typer.Option("--bodies", help="With their text.")] = False,
+    since: Annotated[
+        str | None, typer.Option(metavar="MOMENT", help="Only messages after this time (ISO 8601).")
+    ] = None,
+    after: Annotated[
+        int | None, typer.Option(min=0, metavar="SEQ", help="Messages after SEQ, oldest first.")
+    ] = None,
+    bodies: Annotated[bool, typer.Option("--bodies", help="Include the text.")] = False,
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """List messages. Listing marks nothing as read."""
+    """List the messages of an inbox. None is marked as read."""
     server = Server.find()
     asked: dict[str, object] = {
         "project_key": project_key(project),
@@ -187,11 +189,11 @@ def inbox(  # noqa: PLR0913 - the options of the command
 def read(
     message_id: MessageId,
     acting: Acting,
-    peek: Annotated[bool, typer.Option("--peek", help="Do not mark it as read.")] = False,
+    peek: Annotated[bool, typer.Option("--peek", help="Do not mark the message as read.")] = False,
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Show a message. It is marked as read when it came to this agent."""
+    """Show a message. If it was sent to this agent, it is marked as read."""
     server = Server.find()
     message_id = message_id or _latest(project, acting)
     named = {"project_key": project_key(project), "agent_name": acting, "message_id": message_id}
@@ -215,13 +217,13 @@ def save(
     acting: Acting,
     names: Annotated[
         list[str] | None,
-        typer.Option("--name", metavar="NAME", help="Save only this file; may be given again."),
+        typer.Option("--name", metavar="NAME", help="Save only this file. Repeatable."),
     ] = None,
     folder: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="The folder to save to.")] = Path(),
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Save the files that came with a message. A number is added to a name that another file has."""
+    """Save the files of a message. If a file exists, the new name gets a number."""
     server = Server.find()
     message_id = message_id or _latest(project, acting)
     named = {"project_key": project_key(project), "agent_name": acting, "message_id": message_id}
@@ -233,7 +235,7 @@ def save(
             raise InvalidArgument(
                 f"message {message_id} has no file named {name!r}",
                 value=name,
-                remedy=f"its files are: {', '.join(known) or 'none'}",
+                remedy=f"the message's files: {', '.join(known) or 'none'}",
             )
     saved: list[dict[str, object]] = []
     for one in attached:
@@ -260,7 +262,7 @@ def ack(
     idempotency_key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Acknowledge a message. That also marks it as read; the first acknowledgement stands."""
+    """Acknowledge a message, which also marks it as read. Only the first acknowledgement counts."""
     message_id = message_id or _latest(project, acting)
     found = Server.find().call_tool(
         "acknowledge_message",
@@ -282,9 +284,9 @@ def ack(
 @app.command()
 def search(
     query: Annotated[str, typer.Argument(help='Words, "phrases", prefix*, AND OR NOT, subject:word.')],
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=200, help="At most so many.")] = 20,
-    order: Annotated[SearchOrder, typer.Option(help="Newest first, or best match first.")] = "newest",
-    cursor: Annotated[int, typer.Option(metavar="N", min=0, help="`next` of the page before.")] = 0,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=200, help="Maximum number of messages.")] = 20,
+    order: Annotated[SearchOrder, typer.Option(help="Sort by newest, or by best match.")] = "newest",
+    cursor: Annotated[int, typer.Option(metavar="N", min=0, help="Continue after a page: its `next`.")] = 0,
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:
@@ -313,7 +315,7 @@ def thread(
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Print a thread: its summary, then its messages, oldest first. Nothing is marked as read."""
+    """Print a thread: its summary, then its messages, oldest first. None is marked as read."""
     server = Server.find()
     named = {"project_key": project_key(project), "thread_id": thread_id}
     try:
@@ -347,7 +349,7 @@ def _latest(project: str, acting: str) -> int:
     named = {"project_key": project_key(project), "agent_name": acting, "limit": 1}
     newest = show.items(Server.find().call_tool("fetch_inbox", {**named, "include_bodies": False}))
     if not newest:
-        raise UnknownMessage(f"the inbox of {acting} is empty", remedy="name a message by its number")
+        raise UnknownMessage(f"the inbox of {acting} is empty", remedy="give the number of a message")
     return int(newest[0]["id"])
 
 
@@ -369,11 +371,11 @@ def _receipt(tool: str, answered: Mapping[str, Any]) -> str:
         )
     if skipped := answered.get("skipped"):
         why = (
-            "they do not take it"
+            "they accept no messages from this sender"
             if tool == "send_message"
-            else "a hidden copy is answered to its sender alone"
+            else "a reply to a hidden copy goes to its sender only"
         )
-        lines.append(f"left out, for {why}: {', '.join(show.line(name) for name in skipped)}")
+        lines.append(f"left out, because {why}: {', '.join(show.line(name) for name in skipped)}")
     return "\n".join(lines)
 
 
@@ -384,7 +386,7 @@ def _listed(messages: list[dict[str, Any]], *, bodies: bool) -> str:
         (one["id"], one["from"], one["subject"], one["importance"], _state(one), one["created_ts"])
         for one in messages
     ]
-    return show.table(("ID", "FROM", "SUBJECT", "IMPORTANCE", "STATE", "AT"), rows, none="no messages")
+    return show.table(("ID", "FROM", "SUBJECT", "IMPORTANCE", "STATE", "AT"), rows, none="No messages.")
 
 
 def _state(message: Mapping[str, Any]) -> str:
@@ -429,9 +431,9 @@ def _hits(found: Mapping[str, Any]) -> str:
         (one["id"], one["from"], one["subject"], one["snippet"], one["created_ts"])
         for one in show.items(found.get("hits"))
     ]
-    none = "nothing was found"
+    none = "No matches."
     if parse_query(str(found.get("query"))) is None:
-        none = "nothing was looked for: the query holds no word"
+        none = "The query contains no word, so nothing was searched."
     drawn = show.table(("ID", "FROM", "SUBJECT", "WHERE", "AT"), rows, none=none)
     if partly := found.get("partly_searched"):
         drawn += f"\nonly the beginning of these long messages was searched: {', '.join(map(str, partly))}"
@@ -447,11 +449,11 @@ def _summary(found: Mapping[str, Any]) -> str:
         f"{found['messages']} messages from {found['first_ts']} to {found['last_ts']}, by {people}",
     ]
     lines += [
-        f"open question of {show.line(one['asked_by'])} in {one['message_id']}: {show.line(one['text'])}"
+        f"open question from {show.line(one['asked_by'])} in {one['message_id']}: {show.line(one['text'])}"
         for one in show.items(found.get("open_questions"))
     ]
     lines += [
-        f"message {one['message_id']} is not acknowledged by {', '.join(map(show.line, one['waiting_for']))}"
+        f"not acknowledged by {', '.join(map(show.line, one['waiting_for']))}: message {one['message_id']}"
         for one in show.items(found.get("unacknowledged"))
     ]
     lines += [

@@ -81,9 +81,9 @@ def _run(given: list[str]) -> int:
         try:
             code = tree(*given[:1])(args=given, prog_name="postroom", standalone_mode=not as_json)
         except TyperException as error:
-            raise InvalidArgument(error.format_message(), remedy="see the command with --help") from error
+            raise InvalidArgument(error.format_message(), remedy="run the command with --help") from error
         except OSError as error:
-            raise PostroomError(f"the system refused: {error}", value=error.filename) from error
+            raise PostroomError(f"system error: {error}", value=error.filename) from error
         return code if isinstance(code, int) else DONE
     except PostroomError as error:
         show.failure(error, as_json=as_json)

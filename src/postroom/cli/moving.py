@@ -51,7 +51,7 @@ def checked(source: Place, target: Place, *, now: int) -> dict[str, object]:
         for done, table in enumerate(tables):
             progress.tell(f"counting {table.name}: tables", done, len(tables))
             rows[table.name] = origin.count(table)
-        told = "a copy that was cut off would go on" if goes_on else "the target is empty"
+        told = "would continue the interrupted copy" if goes_on else "the target is empty"
         return {"from": origin.name, "to": place.name, "rows": rows, "target": told, "done": False}
 
 
@@ -70,14 +70,14 @@ def _opened(source: Place, target: Place, *, now: int, writes: bool) -> Iterator
             is_target = True
         case _:
             raise InvalidArgument(
-                "both databases are of the same engine",
+                "both databases use the same engine",
                 remedy="`postroom backup` and `postroom restore` copy SQLite; `pg_dump` copies PostgreSQL",
             )
     try:
         from postroom.stores.postgres import moving as postgres
     except ImportError as error:
         raise MissingExtra(
-            "PostgreSQL needs the driver psycopg, which is not installed",
+            "the driver psycopg for PostgreSQL is not installed",
             value="psycopg",
             remedy="pip install 'postroom[postgres]' (in a clone: make dev)",
         ) from error

@@ -62,7 +62,7 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
         raise no_backup()
     chosen = target or folder_of(settings) / f"postroom-{stamp(now)}{SUFFIX}"
     if _is_there(chosen):
-        raise InvalidPath(f"{chosen} is there already", value=str(chosen), remedy="name another file")
+        raise InvalidPath(f"{chosen} exists already", value=str(chosen), remedy="use another file name")
     _require(settings.database)
     refuse_no_folder(chosen.parent)
     try:
@@ -134,7 +134,7 @@ def support_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -
     except PostroomError as error:
         found.append(broken("store", error))
     else:
-        found.append(CheckResult(part="store", state="ok", detail="its shape was read"))
+        found.append(CheckResult(part="store", state="ok", detail="the schema is readable"))
     found += [_backups(settings, now), told_of_disk(settings.growing)]
     return {**common_documents(settings), **told, "doctor.json": as_json(told_findings(found))}
 
@@ -164,9 +164,9 @@ def _require(database: Path) -> None:
     refuse_no_file(database)
     if not database.exists():
         raise StateError(
-            f"there is no database at {database}",
+            f"no database at {database}",
             value=str(database),
-            remedy="start a server once with `postroom up`, or name the right --data-dir",
+            remedy="start a server once with `postroom up`, or correct --data-dir",
         )
     refuse_denied(database)
 
@@ -219,10 +219,10 @@ def _messages(settings: Settings, now: int) -> CheckResult:
         with _owned(settings.database, now, "doctor"):
             damaged = damaged_messages_of_file(settings.database)
     except PostroomError as error:
-        detail = f"no message was compared with its check value: {error.message}"
+        detail = f"messages were not verified: {error.message}"
         return CheckResult(part="messages", state="unknown", detail=detail, remedy=error.remedy)
     if damaged is None:
-        detail = "the schema of this database has no check values yet"
+        detail = "the schema of this database has no checksums yet"
         return CheckResult(
             part="messages", state="unknown", detail=detail, remedy="start a server once with `postroom up`"
         )
@@ -239,9 +239,9 @@ def _backups(settings: Settings, now: int) -> CheckResult:
         return broken("backups", error)
     if newest is None:
         return CheckResult(
-            part="backups", state="unknown", detail="there is none", remedy="run `postroom backup`"
+            part="backups", state="unknown", detail="no backups", remedy="run `postroom backup`"
         )
-    detail = f"the newest, {newest.path.name}, is {span(now - newest.made_at)} old"
+    detail = f"the newest backup, {newest.path.name}, is {span(now - newest.made_at)} old"
     return CheckResult(part="backups", state="ok", detail=detail)
 
 

@@ -58,7 +58,7 @@ OneProject = Annotated[
         "--project",
         "-p",
         metavar="PATH|SLUG",
-        help="Only this project's.",
+        help="Only this project.",
         show_default="every project",
         autocompletion=completed("projects"),
     ),
@@ -78,7 +78,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")
 Key = Annotated[
     str | None,
     typer.Option(
-        "--idempotency-key", metavar="KEY", help="Repeat the call under this key and it is done once."
+        "--idempotency-key", metavar="KEY", help="A key: a repeated call with the same key is executed once."
     ),
 ]
 DataDir = Annotated[
@@ -86,7 +86,7 @@ DataDir = Annotated[
     typer.Option(
         "--data-dir",
         metavar="DIR",
-        help="The folder of database and token.",
+        help="The folder of the database and the token.",
         show_default=False,
         readable=False,  # typer would take one of another user for a mistake in the command
     ),
@@ -109,7 +109,7 @@ def project_key(text: str) -> str:
     try:
         return os.path.abspath(Path(text).expanduser())  # noqa: PTH100 - resolve() would follow links
     except (OSError, RuntimeError) as error:
-        raise InvalidPath(f"{text!r} cannot be made absolute: {error}", value=text) from error
+        raise InvalidPath(f"{text!r} cannot be made an absolute path: {error}", value=text) from error
 
 
 def seconds(text: str) -> int:
@@ -121,8 +121,8 @@ def seconds(text: str) -> int:
     found = _LENGTH.fullmatch(text)
     if found is None:
         raise InvalidArgument(
-            f"{text!r} is no length of time",
+            f"{text!r} is not a duration",
             value=text,
-            remedy="write a number and s, m, h or d, such as 90d",
+            remedy="give a number and s, m, h or d, such as 90d",
         )
     return int(found[1]) * _SECONDS[found[2]]

@@ -16,7 +16,7 @@ from postroom.cli.options import AsJson, DataDir, completed, project_key
 from postroom.contracts.errors import InvalidArgument
 
 app = typer.Typer(
-    help="List projects, move their folders, and merge two of them. For the operator.",
+    help="List projects, move their folders, or merge two projects. For the operator.",
     no_args_is_help=True,
     rich_markup_mode=None,
     epilog=examples(
@@ -35,7 +35,7 @@ _Key = Annotated[
     str,
     typer.Argument(
         metavar="PATH|SLUG",
-        help="A folder or a slug; a plain name that is a folder here is that folder.",
+        help="A folder or a slug. A folder of this name in the current folder takes precedence.",
         autocompletion=completed("projects"),
     ),
 ]
@@ -54,21 +54,21 @@ def list_projects(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     show.answer(
         found,
         as_json=as_json,
-        text=lambda: show.table(("PROJECT", "FOLDER"), rows, none="there is no project yet"),
+        text=lambda: show.table(("PROJECT", "FOLDER"), rows, none="No projects."),
     )
 
 
 @app.command()
 def move(
     project: _Key,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder where the project lies now.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The new folder of the project.")],
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a project another folder, after its own was moved. Agents, messages, ids and slug stay.
+    """Change the folder of a project after you moved it. Agents, messages, ids and the slug stay.
 
-    The former path still names the project. A folder that was only renamed needs no command: the next
-    registration or session there finds the project again.
+    The old path still names the project. A renamed folder needs no command: the next registration or session
+    there finds the project again.
     """
     asked = {"project": _key(project), "folder": os.path.abspath(folder.expanduser())}  # noqa: PTH100 - keeps links
     found = Server.find(data_dir=data_dir).admin("POST", "/admin/projects/move", asked)
@@ -104,27 +104,25 @@ def merge(  # noqa: PLR0913 - options of one command
     into: _Key,
     rename: Annotated[
         list[str] | None,
-        typer.Option(
-            "--rename", metavar="OLD=NEW", help="Rename an agent of the first project. May be repeated."
-        ),
+        typer.Option("--rename", metavar="OLD=NEW", help="Rename an agent of the first project. Repeatable."),
     ] = None,
     rename_equal: Annotated[
         bool,
         typer.Option(
             "--rename-equal",
-            help="Rename each agent of the first project whose name the second has: Ada becomes Ada-2.",
+            help="Rename each agent whose name both projects have: Ada becomes Ada-2.",
         ),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would happen, and change nothing.")
+        bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")
     ] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give the second project all that the first has. Ids, threads and names stay; the first is gone.
+    """Merge the first project into the second, then delete the first. Ids, threads and names stay.
 
-    Path and slug of the first name the second from then on, so that its agents go on without registering
-    again. It is one change: all of it is done, or nothing. There is no way back but a backup.
+    The path and slug of the first then name the second, so agents need not register again. The merge is one
+    transaction. Only a backup can undo it.
     """
     asked = {
         "source": _key(source),
@@ -148,17 +146,17 @@ def _told(found: Mapping[str, Any]) -> str:
         return "\n".join([f"{source} cannot be merged into {target}:", *reasons])
     moved = ", ".join(f"{found[name]} {name if found[name] != 1 else name[:-1]}" for name in _MOVED)
     lines = [f"{source} {'would become' if found['dry_run'] else 'is now'} {target}: {moved}"]
-    lines += [f"  {show.line(old)} is {show.line(new)} from now on" for old, new in found["renamed"].items()]
+    lines += [f"  {show.line(old)} is now {show.line(new)}" for old, new in found["renamed"].items()]
     if found["renamed"]:
         lines.append(
-            f"  sessions of {source} that act under a former name need the new one: --as, POSTROOM_AGENT"
+            f"  sessions of {source} that used a former name must use the new name: --as, POSTROOM_AGENT"
         )
     if found["tokens"]:
-        lines.append(f"  tokens that were bound to {source} reach all of {target}")
+        lines.append(f"  tokens that were bound to {source} now give access to all of {target}")
     if threads := found["threads_joined"]:
         more = f" and {len(threads) - _NAMED} more" if len(threads) > _NAMED else ""
         lines.append(
-            f"  threads that both have become one: {', '.join(map(show.line, threads[:_NAMED]))}{more}"
+            f"  threads of both projects were joined: {', '.join(map(show.line, threads[:_NAMED]))}{more}"
         )
     for one in found["conflicts"]:
         first, second = (f"{show.line(side['agent'])}: {show.line(side['pattern'])}" for side in one)

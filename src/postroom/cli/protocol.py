@@ -88,7 +88,7 @@ class UnreadableLine(Exception):
     """The line is no message; `answer` tells the client so."""
 
     def __init__(self, answer: bytes) -> None:
-        super().__init__("the line is no JSON-RPC message")
+        super().__init__("the line is not a JSON-RPC message")
         self.answer = answer
 
 
@@ -108,7 +108,9 @@ def read_line(line: bytes) -> Message:
         return Message(body=body, awaits=awaited, batch=True)
     if isinstance(found, dict):
         return _single(body, found)
-    raise UnreadableLine(failure(None, INVALID_REQUEST, "a message is an object, or an array of them"))
+    raise UnreadableLine(
+        failure(None, INVALID_REQUEST, "a message must be an object, or an array of objects")
+    )
 
 
 def _is_request(part: object) -> bool:
@@ -121,7 +123,7 @@ def _single(body: bytes, found: dict[str, object]) -> Message:
     is_answer = "result" in found or "error" in found
     if not isinstance(method, str) or not _PLAIN.fullmatch(method) or not (method or is_answer):
         raise UnreadableLine(
-            failure(named, INVALID_REQUEST, "a request names its method in plain characters")
+            failure(named, INVALID_REQUEST, "the method name of a request contains invalid characters")
         )
     parameters = found.get("params")
     given = parameters if isinstance(parameters, dict) else {}

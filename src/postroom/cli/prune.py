@@ -15,21 +15,21 @@ LONGEST: Final = timedelta(hours=6)
 _STAYS: Final = {
     "young": "too young",
     "unread": "unread or not acknowledged",
-    "at_work": "in the hands of a run",
+    "at_work": "assigned to a run",
     "held": "held",
-    "no_rule": "no rule about them",
+    "no_rule": "without a rule",
 }
 
 
 @app.command()
 def prune(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, and delete nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the messages, and delete none.")] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete the messages that no [[keep]] rule keeps any more.
+    """Delete the messages that no [[keep]] rule keeps.
 
-    The running server does so every hour by itself; in small steps, so that others go on working.
+    A running server does this every hour, in small steps, so that other work continues.
     """
     with show.progress(as_json=as_json):
         doing = "counting messages" if dry_run else "deleting messages"
@@ -40,13 +40,13 @@ def prune(
 
 def _told(found: dict[str, Any]) -> str:
     if not found["rules"]:
-        return "there is no [[keep]] rule in the configuration file: every message is kept"
+        return "The configuration file has no [[keep]] rule, so every message is kept."
     lines = [_line(one["project"], one["counts"], is_done=not found["dry_run"]) for one in found["projects"]]
-    return "\n".join(lines) or "no project has a rule"
+    return "\n".join(lines) or "No project has a rule."
 
 
 def _line(project: str, counts: dict[str, int], *, is_done: bool) -> str:
     going = counts.get("goes", 0)
     stays = [f"{counts[name]} {text}" for name, text in _STAYS.items() if counts.get(name)]
     done = "deleted" if is_done else "would be deleted"
-    return f"{show.line(project)}: {going} {done}" + (f"; stay: {', '.join(stays)}" if stays else "")
+    return f"{show.line(project)}: {going} {done}" + (f"; kept: {', '.join(stays)}" if stays else "")

@@ -13,7 +13,7 @@ from postroom.contracts.errors import InvalidArgument, StaleDecision
 from postroom.services.cut_ids import whole_id
 
 app = typer.Typer(
-    help="See and answer what agents ask.",
+    help="List and answer the questions of agents.",
     no_args_is_help=True,
     rich_markup_mode=None,
     epilog=examples("questions list", "questions answer", "questions answer 4f2a yes --why 'after lunch'"),
@@ -21,12 +21,12 @@ app = typer.Typer(
 
 
 _WORDS: Final = ("yes", "no", "skip")
-_LISTED: Final = "see `postroom questions list`"
+_LISTED: Final = "list the questions: `postroom questions list`"
 
 
 @app.command("list")
 def list_all(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List what agents ask, what waits longest first."""
+    """List the open questions of agents, oldest first."""
     found = Server.find(data_dir=data_dir).admin("GET", "/admin/questions")
     rows = [
         (one["number"], one["question"], one["thread_id"], one["waiting_since"])
@@ -35,7 +35,7 @@ def list_all(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     show.answer(
         found,
         as_json=as_json,
-        text=lambda: show.table(("NUMBER", "QUESTION", "THREAD", "SINCE"), rows, none="nobody asks anything"),
+        text=lambda: show.table(("NUMBER", "QUESTION", "THREAD", "SINCE"), rows, none="No open questions."),
     )
 
 
@@ -45,26 +45,26 @@ def answer(
         str | None,
         typer.Argument(
             metavar="[NUMBER]",
-            help="The question's number, or the beginning of it.",
+            help="The question's number, or its first digits.",
             autocompletion=completed("questions"),
         ),
     ] = None,
     word: Annotated[str | None, typer.Argument(metavar="[yes|no]", help="The answer.")] = None,
-    why: Annotated[str, typer.Option(help="What the agent is told with it.")] = "",
+    why: Annotated[str, typer.Option(help="A comment for the agent.")] = "",
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Answer a question. The first answer counts, from wherever it comes.
+    """Answer a question. The first answer counts, from every surface.
 
-    At a terminal, what is not given is asked: without a number each open question in turn.
+    At a terminal the command asks for missing values; without a number it asks each open question in turn.
     """
     if word is None and not as_json and sys.stdin.isatty():
         _ask_in_turn(Server.find(data_dir=data_dir), number, why)
         return
     if number is None or word not in ("yes", "no"):
         to_what = "" if number is None else f" to question {number}"
-        said = f"no answer{to_what} was given" if word is None else f"{word!r} is no answer"
-        raise InvalidArgument(said, value=word, remedy="say the question's number, and yes or no")
+        said = f"no answer{to_what} was given" if word is None else f"{word!r} is not an answer"
+        raise InvalidArgument(said, value=word, remedy="give the question's number, and yes or no")
     found = _give(Server.find(data_dir=data_dir), number, word, why)
     show.answer(found, as_json=as_json, text=lambda: _answered(found["number"], word))
 
@@ -76,10 +76,10 @@ def _ask_in_turn(server: Server, number: str | None, why: str) -> None:
         numbers = {one["number"]: one for one in found}
         meant = whole_id(number.lower(), numbers, what="questions", remedy=_LISTED)
         if meant is None:
-            raise InvalidArgument(f"there is no open question {number}", value=number, remedy=_LISTED)
+            raise InvalidArgument(f"no open question {number}", value=number, remedy=_LISTED)
         found = [numbers[meant]]
     if not found:
-        show.print_line("nobody asks anything")
+        show.print_line("No open questions.")
     for place, one in enumerate(found, start=1):
         number, since, thread = (show.line(one[name]) for name in ("number", "waiting_since", "thread_id"))
         head = f"{place} of {len(found)}: {number}, since {since}, on {thread}"
@@ -87,7 +87,7 @@ def _ask_in_turn(server: Server, number: str | None, why: str) -> None:
         word = _word()
         if word not in ("yes", "no"):
             continue
-        told = why or typer.prompt("What the agent is told with it", default="", show_default=False)
+        told = why or typer.prompt("Comment for the agent", default="", show_default=False)
         try:
             _give(server, one["number"], word, told)
             show.print_line(_answered(one["number"], word))
@@ -101,7 +101,7 @@ def _word() -> str:
         for word in _WORDS:
             if given in (word, word[0]):
                 return word
-        show.print_line(f"{given!r} is no answer")
+        show.print_line(f"{given!r} is not an answer.")
 
 
 def _give(server: Server, number: str, word: str, why: str) -> dict[str, object]:
@@ -109,4 +109,4 @@ def _give(server: Server, number: str, word: str, why: str) -> dict[str, object]
 
 
 def _answered(number: object, word: str) -> str:
-    return f"{show.line(number)} is answered with {word}"
+    return f"Answered {show.line(number)} with {word}."

@@ -18,28 +18,28 @@ from postroom.contracts.errors import InvalidPath
 app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="Rebuild the archive or the database from the other.",
+    help="Rebuild the archive from the database, or the database from the archive.",
     epilog=examples("rebuild archive", "rebuild database new.db"),
 )
 
 LONGEST: Final = timedelta(hours=6)
 LACKS: Final = (
-    "it lacks what had not come to the archive yet, which follows the database: messages that were accepted "
-    "in the last moments before the database was lost may be missing"
+    "the archive is written after the database, so messages of the last moments before the loss may "
+    "be missing"
 )
 
 
 @app.command()
 def archive(
     project: Annotated[
-        str | None, typer.Argument(metavar="[PATH|SLUG]", help="The project; without it, all of them.")
+        str | None, typer.Argument(metavar="[PATH|SLUG]", help="The project. Default: all projects.")
     ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write what the database holds into the Git archive.
+    """Write the records of the database to the Git archive.
 
-    The running server does it. What is there already stays; it may be run at any time.
+    The running server does it. Existing records stay, so you can run it at any time.
     """
     key = None if project is None else project_key(project)
     with show.progress(as_json=as_json):
@@ -47,23 +47,24 @@ def archive(
         asked = {"project": key}
         written = server.admin_long("writing the archive", "POST", "/admin/rebuild-archive", asked)
     lines = [f"{show.line(slug)}: {_counted(count, 'record')}" for slug, count in written.items()]
-    show.answer({"written": written}, as_json=as_json, text=lambda: "\n".join(lines) or "there is no project")
+    show.answer({"written": written}, as_json=as_json, text=lambda: "\n".join(lines) or "No projects.")
 
 
 @app.command()
 def database(
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="The new database file.")],
     source: Annotated[
-        Path | None, typer.Option("--from", metavar="DIR", help="The archive; by default the installation's.")
+        Path | None,
+        typer.Option("--from", metavar="DIR", help="The archive. Default: the archive of this installation."),
     ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a new database from the Git archive.
 
-    Put it in place with `postroom restore`; on PostgreSQL with `postroom database copy`. What had not come to
-    the archive yet is not in it: messages of the last moments before the loss. Hidden recipients, read marks,
-    contacts and tokens are not in the archive and do not come back.
+    Then put it in place with `postroom restore`, or `postroom database copy` for PostgreSQL. The archive is
+    written after the database, so messages of the last moments before the loss may be missing. Hidden
+    recipients, read marks, contacts and tokens are not in the archive and are lost.
     """
     from postroom.app.config import load_settings
 
@@ -72,9 +73,9 @@ def database(
     root = settings.storage_root if source is None else places.absolute(str(source), environment)
     chosen = places.absolute(str(target), environment)
     if chosen.exists():
-        raise InvalidPath(f"{chosen} is there already", value=str(chosen), remedy="name another file")
+        raise InvalidPath(f"{chosen} exists already", value=str(chosen), remedy="use another file name")
     if not root.is_dir():
-        raise InvalidPath(f"there is no archive at {root}", value=str(root), remedy="name it with --from")
+        raise InvalidPath(f"no archive at {root}", value=str(root), remedy="set its path with --from")
     with show.progress(as_json=as_json):
         progress.tell("reading the archive")
         try:
@@ -84,7 +85,7 @@ def database(
             raise
     document = {"path": str(chosen), "rows": rows, "notes": [LACKS]}
     held = f"{_counted(rows['messages'], 'message')} of {_counted(rows['projects'], 'project')}"
-    text = f"{show.line(chosen)} holds {held}\n{LACKS}"
+    text = f"{show.line(chosen)} contains {held}\n{LACKS}"
     show.answer(document, as_json=as_json, text=lambda: text)
 
 

@@ -34,15 +34,15 @@ COMMANDS: Final = {
 }
 """What a person runs for a tool."""
 FOR_AGENTS: Final = {
-    "ask_person": "a person does not ask a person",
-    "create_agent_identity": "a person chooses the name: `agents register` takes it",
-    "delivery_status": "the message's page and `agents show` say it to a person",
-    "force_release_file_reservation": "the agent that is in the way decides, and gives its reason",
+    "ask_person": "only agents ask people",
+    "create_agent_identity": "a person chooses the name with `agents register`",
+    "delivery_status": "a person sees the status on the message's page and with `agents show`",
+    "force_release_file_reservation": "the blocked agent decides this, and gives a reason",
     "list_contacts": "agents decide about their own contacts",
-    "recall_message": "whoever sent the message recalls it",
+    "recall_message": "the sender recalls the message",
     "respond_contact": "agents decide about their own contacts",
     "set_contact_policy": "agents decide about their own contacts",
-    "show_project": "the project's page shows it to a person",
+    "show_project": "a person sees the same on the project's page",
 }
 """Tools that no command stands for, and why."""
 _TOOL: Final = re.compile(

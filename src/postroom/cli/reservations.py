@@ -24,10 +24,11 @@ app = typer.Typer(
 )
 
 Paths = Annotated[
-    list[str], typer.Argument(metavar="PATH...", help="Relative to the project: src/**, port:8080.")
+    list[str],
+    typer.Argument(metavar="PATH...", help="Paths relative to the project, such as src/**, or port:8080."),
 ]
 SomePaths = Annotated[
-    list[str] | None, typer.Argument(metavar="[PATH]...", help="Only those of these paths.")
+    list[str] | None, typer.Argument(metavar="[PATH]...", help="Only reservations that concern these paths.")
 ]
 Ids = Annotated[
     list[int] | None,
@@ -35,20 +36,26 @@ Ids = Annotated[
         "--id", min=1, metavar="ID", help="A reservation's number.", autocompletion=completed("reservations")
     ),
 ]
-Shared = Annotated[bool, typer.Option("--shared", help="Others may hold it too, if they share.")]
-Seconds = Annotated[int | None, typer.Option("--ttl", min=1, metavar="SECONDS", help="For how long.")]
+Shared = Annotated[
+    bool, typer.Option("--shared", help="Share the paths with other agents that also share them.")
+]
+Seconds = Annotated[
+    int | None, typer.Option("--ttl", min=1, metavar="SECONDS", help="Duration of the reservation.")
+]
 
 
 @app.command("list")
 def list_all(
     acting: Annotated[
-        str | None, typer.Option("--as", metavar="NAME", help="Only those of this agent.")
+        str | None, typer.Option("--as", metavar="NAME", help="Only reservations of this agent.")
     ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="At most so many.")] = 500,
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=1, max=1000, help="Maximum number of reservations.")
+    ] = 500,
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """List the live reservations of a project."""
+    """List the active reservations of a project."""
     asked = {"project_key": project_key(project), "agent_name": acting, "limit": limit}
     found = show.fields(Server.find().call_tool("list_file_reservations", asked))
     show.answer(found, as_json=as_json, text=lambda: _listed(found, "reservations"))
@@ -60,7 +67,7 @@ def reserve(  # noqa: PLR0913 - the options of the command
     acting: Acting,
     ttl: Seconds = None,
     shared: Shared = False,
-    reason: Annotated[str | None, typer.Option(help="What for; others see it.")] = None,
+    reason: Annotated[str | None, typer.Option(help="The reason; other agents see it.")] = None,
     refuse: Annotated[
         bool, typer.Option("--refuse", help="Reserve nothing if another agent holds a path.")
     ] = False,
@@ -68,7 +75,7 @@ def reserve(  # noqa: PLR0913 - the options of the command
     idempotency_key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Reserve paths. Conflicts are listed, and do not prevent the reservation unless --refuse is given."""
+    """Reserve paths. Conflicts are reported; with --refuse, a conflict prevents the reservation."""
     asked = {
         "project_key": project_key(project),
         "agent_name": acting,
@@ -93,9 +100,9 @@ def release(  # noqa: PLR0913 - the options of the command
     idempotency_key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """End reservations of the agent. Exit code 1 if the agent holds none of those named."""
+    """Release reservations of the agent. Exit code 1 if the agent holds none of them."""
     if not (paths or ids or everything):
-        raise InvalidArgument("nothing is named to release", remedy="name paths, --id ID, or --all")
+        raise InvalidArgument("no reservation was named", remedy="give paths, --id ID, or --all")
     asked = {
         "project_key": project_key(project),
         "agent_name": acting,
@@ -119,7 +126,7 @@ def renew(  # noqa: PLR0913 - the options of the command
     idempotency_key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Renew reservations of the agent: those named, or all. Exit code 1 if none was renewed."""
+    """Renew the named reservations of the agent, or all. Exit code 1 if none was renewed."""
     asked = {
         "project_key": project_key(project),
         "agent_name": acting,
@@ -142,7 +149,7 @@ def check(
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """List reservations of others that conflict with these paths. Exit code 1 if there are any."""
+    """List reservations of other agents that conflict with these paths. Exit code 1 if there are any."""
     asked = {
         "project_key": project_key(project),
         "agent_name": acting,
@@ -168,7 +175,11 @@ def _listed(found: Mapping[str, Any], key: str) -> str:
         )
         for one in show.items(found.get(key))
     ]
-    return show.table(("ID", "AGENT", "PATH", "KIND", "UNTIL", "REASON"), rows, none=f"none {key}")
+    return show.table(
+        ("ID", "AGENT", "PATH", "KIND", "UNTIL", "REASON"),
+        rows,
+        none="No reservations." if key == "reservations" else f"Nothing {key}.",
+    )
 
 
 def _conflicts(found: Mapping[str, Any]) -> str:

@@ -84,7 +84,7 @@ def restore(wish: RestoreOptions, *, now: int) -> Restored:
     """
     for path in (wish.source, wish.database):
         if not path.name:
-            raise InvalidPath(f"{path} is no file", value=str(path), remedy="name a file")
+            raise InvalidPath(f"{path} is not a file", value=str(path), remedy="give a file")
     refuse_no_file(wish.database)
     _refuse_live(wish.source)
     with writing(wish.database):
@@ -95,9 +95,12 @@ def restore(wish: RestoreOptions, *, now: int) -> Restored:
     try:
         if wish.database.exists() and not (wish.force or wish.dry_run):
             raise StateError(
-                f"{wish.database} is there already",
+                f"{wish.database} exists already",
                 value=str(wish.database),
-                remedy="add --force to put the backup in its place (it is kept beside), or --to another path",
+                remedy=(
+                    "add --force to replace the database (the old file is kept beside it), or use --to "
+                    "with another path"
+                ),
             )
         return _restored(wish, now)
     finally:
@@ -140,9 +143,9 @@ def _refuse_live(source: Path) -> None:
         is_live = log.exists() and log.stat().st_size > 0
     if is_live:
         raise InvalidArgument(
-            f"{source} is a live database: {log.name} beside it holds changes that the file lacks",
+            f"{source} is a database in use: its changes in {log.name} are not in the file",
             value=str(source),
-            remedy="make a backup of it with `postroom backup` and restore that",
+            remedy="make a backup with `postroom backup` and restore that",
         )
 
 
@@ -175,9 +178,9 @@ def named(source: Path, settings: Settings) -> Path:
         found = next((one for one in (source, *inside) if one.exists()), None)
     if found is None:
         raise InvalidPath(
-            f"there is no backup {str(source)!r}",
+            f"no backup {str(source)!r}",
             value=str(source),
-            remedy="see `postroom backup list` for those that are there, or name a file",
+            remedy="list the backups with `postroom backup list`, or give a file",
         )
     return found
 
@@ -228,7 +231,7 @@ def checked_schema(file: Path, shown: Path) -> int:
     except StoreError as error:
         raise _unfit(shown, error.message) from error
     if faults:
-        raise _unfit(shown, f"it does not read back as it was written: {faults[0]}")
+        raise _unfit(shown, f"the database is damaged: {faults[0]}")
     return known_schema(applied, shown)
 
 
@@ -242,12 +245,12 @@ def known_schema(applied: Mapping[int, str], shown: Path) -> int:
     known = {step.version: step.checksum for step in shipped_migrations("sqlite")}
     if applied and max(applied) > max(known):
         raise SchemaTooNew(
-            f"{shown} has schema {max(applied)}, this postroom knows up to {max(known)}",
+            f"{shown} has schema {max(applied)}, but this release supports up to {max(known)}",
             value=max(applied),
-            remedy="restore it with the newer postroom that wrote it",
+            remedy="restore it with the newer release that wrote it",
         )
     if not applied or any(known.get(version) != checksum for version, checksum in applied.items()):
-        raise _unfit(shown, "it is no database of postroom")
+        raise _unfit(shown, "this is not a postroom database")
     return max(applied)
 
 
@@ -264,9 +267,9 @@ def _read_whole(file: Path) -> tuple[list[str], dict[int, str]]:
 
 def _unfit(shown: Path, reason: str) -> StoreCorrupt:
     return StoreCorrupt(
-        f"{shown} cannot be used: {reason}",
+        f"{shown} cannot be restored: {reason}",
         value=str(shown),
-        remedy="restore a backup that is whole; nothing was changed",
+        remedy="restore an intact backup; nothing was changed",
     )
 
 

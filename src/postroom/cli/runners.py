@@ -17,7 +17,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The agent.", autocompletion=completed("agents"))]
 Command = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[-- COMMAND...]", help="The program and its words; never read by a shell."),
+    typer.Argument(metavar="[-- COMMAND...]", help="The program and its arguments. No shell reads them."),
 ]
 
 
@@ -27,61 +27,71 @@ def set_runner(  # noqa: PLR0913 - the options of the command
     kind: Annotated[
         str,
         typer.Option(
-            help="How it is run: command, acp (a program that speaks the Agent Client Protocol),"
-            " model (the built-in loop) or http (a server)."
+            help=(
+                "How the agent is executed: command, acp (a program with the Agent Client Protocol), "
+                "model (the built-in loop) or http (another server)."
+            )
         ),
     ] = "command",
     recipe: Annotated[
         str | None,
-        typer.Option(
-            help="Which program it is: shell (any), claude, codex, gemini, opencode, copilot or cline."
-        ),
+        typer.Option(help="The program: shell (any), claude, codex, gemini, opencode, copilot or cline."),
     ] = None,
     prompt: Annotated[
         str | None,
         typer.Option(
-            help="command: how it is given its mail: stdin, argument ({prompt}) or file ({prompt_file})."
+            help="command: how the program gets its mail: stdin, argument ({prompt}) or file ({prompt_file})."
         ),
     ] = None,
-    cwd: Annotated[Path | None, typer.Option(help="Its working folder; by default the project's.")] = None,
+    cwd: Annotated[
+        Path | None, typer.Option(help="The working folder. Default: the project's folder.")
+    ] = None,
     env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Given to it literally.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="An environment variable with this value. Repeatable."),
     ] = None,
     pass_env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Taken from the server's environment.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="A variable that the program gets from the server's environment. Repeatable."
+        ),
     ] = None,
-    timeout: Annotated[str | None, typer.Option(help="How long it may take, such as 30m.")] = None,
-    idle_timeout: Annotated[str | None, typer.Option(help="How long it may say nothing, such as 5m.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the client's own session.")] = False,
+    timeout: Annotated[str | None, typer.Option(help="Time limit of a run, such as 30m.")] = None,
+    idle_timeout: Annotated[str | None, typer.Option(help="Time limit without output, such as 5m.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the client's own session.")] = False,
     session_per: Annotated[
         str | None,
-        typer.Option(help="With --resume: a session for each mail thread (thread) or one (agent)."),
+        typer.Option(help="With --resume: one session for each mail thread (thread), or one in all (agent)."),
     ] = None,
     runs_on: Annotated[
         str | None,
-        typer.Option(metavar="PLACE", help="Of several servers: the host, or the label, that runs it."),
+        typer.Option(
+            metavar="PLACE", help="With several servers: the host or the label that executes the agent."
+        ),
     ] = None,
     runs_at_once: Annotated[
         int | None,
         typer.Option(
             metavar="N",
-            help="Execute up to N runs at once, each of another mail thread. Default: 1.",
+            help="Execute up to N runs at once, on different mail threads. Default: 1.",
         ),
     ] = None,
-    base_url: Annotated[str | None, typer.Option(help="model: the endpoint, up to and with /v1.")] = None,
-    model: Annotated[str | None, typer.Option(help="model: its name at the endpoint.")] = None,
+    base_url: Annotated[
+        str | None, typer.Option(help="model: the endpoint's URL, up to and with /v1.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="model: the model's name at the endpoint.")] = None,
     api_key_env: Annotated[
         str | None, typer.Option(metavar="NAME", help="model: the server's variable that holds the key.")
     ] = None,
-    instructions: Annotated[
-        Path | None, typer.Option(help="model: a file with what it is told first.")
+    instructions: Annotated[Path | None, typer.Option(help="model: a file with the instructions.")] = None,
+    max_steps: Annotated[
+        int | None, typer.Option(help="model: maximum number of model calls in a run.")
     ] = None,
-    max_steps: Annotated[int | None, typer.Option(help="model: how often it may be asked in a run.")] = None,
     tool: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="model: a mail operation that it may call; repeatable."),
+        typer.Option(metavar="NAME", help="model: a mail operation that the model may call. Repeatable."),
     ] = None,
-    url: Annotated[str | None, typer.Option(help="http: where runs are posted to.")] = None,
+    url: Annotated[str | None, typer.Option(help="http: the URL that receives the runs.")] = None,
     secret_env: Annotated[
         str | None, typer.Option(metavar="NAME", help="http: the server's variable that holds the secret.")
     ] = None,
@@ -89,10 +99,11 @@ def set_runner(  # noqa: PLR0913 - the options of the command
         Path | None, typer.Option(help="http: a file of mode 0600 with the secret, on the server's machine.")
     ] = None,
     allow_plain: Annotated[
-        bool, typer.Option("--allow-plain", help="http: without TLS to another machine.")
+        bool, typer.Option("--allow-plain", help="http: allow another machine without TLS.")
     ] = False,
     callback_base: Annotated[
-        str | None, typer.Option(metavar="URL", help="http: this server's address as the other reaches it.")
+        str | None,
+        typer.Option(metavar="URL", help="http: this server's address as the other server reaches it."),
     ] = None,
     project: Project = HERE,
     data_dir: DataDir = None,
@@ -137,9 +148,9 @@ def set_runner(  # noqa: PLR0913 - the options of the command
     runner = {field: value for field, value in told.items() if value not in (None, [])}
     asked = {"project": project_key(project), "agent": name, "runner": runner}
     found = Server.find(data_dir=data_dir).admin("PUT", "/admin/runners", asked)
-    said = "another runner now" if found.get("replaced") else "a runner: mail to it starts it"
+    said = "a new runner" if found.get("replaced") else "a runner: messages start it"
     woken = _woken(found.get("waking"))
-    show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} has {said}{woken}")
+    show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} now has {said}{woken}.")
 
 
 def _woken(waking: object) -> str:
@@ -147,8 +158,8 @@ def _woken(waking: object) -> str:
     if not waking:
         return ""
     if waking == 1:
-        return "; one unread message that was there starts it now"
-    return f"; {show.line(waking)} unread messages that were there start it now"
+        return "; its 1 unread message starts it now"
+    return f"; its {show.line(waking)} unread messages start it now"
 
 
 def unset_runner(
@@ -158,8 +169,8 @@ def unset_runner(
     found = Server.find(data_dir=data_dir).admin(
         "DELETE", "/admin/runners", {"project": project_key(project), "agent": name}
     )
-    said = "no runner any more" if found.get("removed") else "no runner"
-    show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} has {said}")
+    said = "no runner now" if found.get("removed") else "no runner"
+    show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} has {said}.")
 
 
 def runners(project: Project = HERE, data_dir: DataDir = None, as_json: AsJson = False) -> None:
@@ -174,7 +185,7 @@ def _listed(found: Sequence[Any]) -> str:
     for one in found:
         runner = one["runner"]
         rows.append((one["agent"], runner.get("kind", "?"), _what(runner), one["declared_by"]))
-    return show.table(("AGENT", "KIND", "RUNS", "DECLARED BY"), rows, none="no agent is run by the server")
+    return show.table(("AGENT", "KIND", "RUNS", "DECLARED BY"), rows, none="No agents with a runner.")
 
 
 def _what(runner: Mapping[str, Any]) -> str:
@@ -194,13 +205,13 @@ def _text_of(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise InvalidArgument(f"the file {file} cannot be read as text", value=str(file)) from error
+        raise InvalidArgument(f"the file {file} is not readable text", value=str(file)) from error
 
 
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise InvalidArgument(f"--env {name!r} has no value", value=name, remedy="write NAME=VALUE")
+        raise InvalidArgument(f"--env {name!r} has no value", value=name, remedy="use the form NAME=VALUE")
     return name, value
 
 
@@ -210,5 +221,5 @@ def _seconds(text: str) -> float:
         return float(number) * unit
     except ValueError:
         raise InvalidArgument(
-            f"{text!r} is no length of time", value=text, remedy="write 90, 90s, 30m or 2h"
+            f"{text!r} is not a duration", value=text, remedy="give 90, 90s, 30m or 2h"
         ) from None

@@ -22,7 +22,7 @@ from postroom.contracts.quoting import end_of, without_escapes, without_unfinish
 app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="Runs of agents and of chats.",
+    help="Manage the runs of agents and of chats.",
     epilog=examples("runs list", "runs show 01a2179b --follow", "runs why 01a2179b", "runs replay 01a2179b"),
 )
 
@@ -30,7 +30,7 @@ Run = Annotated[
     str,
     typer.Argument(
         metavar="ID",
-        help="The run's id or its dispatch's, or the beginning of one.",
+        help="The run's id, its dispatch's id, or the first characters of either.",
         autocompletion=completed("runs"),
     ),
 ]
@@ -42,19 +42,19 @@ _OUTPUT_SHOWN: Final = 4_000
 
 @app.callback()
 def runs() -> None:
-    """Runs of agents and of chats."""
+    """Manage the runs of agents and of chats."""
 
 
 @app.command("list")
 def list_all(project: OneProject = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List the runs of agents. Those at work, queued and asking, and those that ended lately.
+    """List the runs of agents: open runs, then recently ended runs.
 
     Without --project the open and failed runs of chats are listed, too.
     """
     asked = "" if project is None else "?" + urlencode({"project": project_key(project)})
     found = Server.find(data_dir=data_dir).admin("GET", f"/admin/runs{asked}")
     rows = [
-        (one["run_id"], _agent(one), one["state"], _since(one), one["why"])
+        (one["run_id"], _agent(one), show.state_word(one["state"]), _since(one), one["why"])
         for one in show.items(found.get("runs"))
     ]
     rows += [
@@ -64,24 +64,24 @@ def list_all(project: OneProject = None, data_dir: DataDir = None, as_json: AsJs
     show.answer(
         found,
         as_json=as_json,
-        text=lambda: show.table(("ID", "AGENT", "STATE", "SINCE", "WHY"), rows, none="no agent was run yet"),
+        text=lambda: show.table(("ID", "AGENT", "STATE", "SINCE", "WHY"), rows, none="No runs."),
     )
 
 
 @app.command("show")
 def show_one(
     run: Run,
-    output: Annotated[bool, typer.Option("--output", help="Print all of its output that was kept.")] = False,
+    output: Annotated[bool, typer.Option("--output", help="Print all stored output.")] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Print its output as it comes, until it ends.")
+        bool, typer.Option("--follow", "-f", help="Print new output until the run ends.")
     ] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a run of an agent. How it stands, what began it, and the end of what it has put out.
+    """Show a run of an agent: its state, its cause, and the end of its output.
 
-    With --follow it ends when the run does: with 0 when it is done, with 1 when it failed or was cancelled.
-    With --json each line is then a JSON object: a piece of output, or at the end the run.
+    --follow ends when the run ends: with exit code 0 if it succeeded, 1 if it failed or was cancelled. With
+    --json each line is a JSON object: a piece of output, and at the end the run.
     """
     if follow:
         raise typer.Exit(_follow(run, data_dir, as_json=as_json))
@@ -94,30 +94,34 @@ def show_one(
 
 @app.command()
 def why(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Say why a run does not execute, or why it ended."""
+    """Explain why a run does not execute, or why it ended."""
     found = {name: value for name, value in _one(run, data_dir).items() if not name.startswith("output")}
     show.answer(found, as_json=as_json, text=lambda: _reason(found))
 
 
 @app.command()
 def cancel(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """End a run that is queued, at work or asks. Its question is withdrawn; whoever waits for it is told."""
+    """Cancel a run that is queued, active or waiting. Its question is withdrawn; its sender is notified."""
     found = Server.find(data_dir=data_dir).admin("POST", "/admin/runs/cancel", {"run": run})
-    show.answer(found, as_json=as_json, text=lambda: f"{show.line(found['run_id'])} is asked to end")
+    show.answer(found, as_json=as_json, text=lambda: f"Requested the end of {show.line(found['run_id'])}.")
 
 
 @app.command()
 def replay(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Try a dead letter again. It is a new run on the same messages."""
+    """Replay a dead letter: execute its messages in a new run."""
     found = Server.find(data_dir=data_dir).admin("POST", "/admin/runs/replay", {"run": run})
-    show.answer(found, as_json=as_json, text=lambda: f"it is tried again as run {show.line(found['run_id'])}")
+    show.answer(found, as_json=as_json, text=lambda: f"Replaying it as run {show.line(found['run_id'])}.")
 
 
 @app.command()
 def hasten(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Try a queued run now that would be tried again later."""
+    """Retry now a run that waits for its next attempt."""
     found = Server.find(data_dir=data_dir).admin("POST", "/admin/runs/hasten", {"run": run})
-    show.answer(found, as_json=as_json, text=lambda: f"run {show.line(found['run_id'])} is {found['state']}")
+    show.answer(
+        found,
+        as_json=as_json,
+        text=lambda: f"Run {show.line(found['run_id'])} is {show.state_word(str(found['state']))}.",
+    )
 
 
 @app.command()
@@ -126,14 +130,17 @@ def discard(
         str,
         typer.Argument(
             metavar="ID|all",
-            help="The run's id or its dispatch's, or the beginning of one; `all` for each of `runs dead`.",
+            help=(
+                "The run's id, its dispatch's id, or the first characters of either; `all` for each dead "
+                "letter."
+            ),
             autocompletion=completed("runs"),
         ),
     ],
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Discard a dead letter. Its run stays failed, and waits for nobody any more."""
+    """Discard a dead letter. Its run stays failed."""
     server = Server.find(data_dir=data_dir)
     listed = show.items(server.admin("GET", "/admin/runs/dead").get("dead")) if run == "all" else ()
     ids = [one["run_id"] for one in listed] if run == "all" else [run]
@@ -143,7 +150,7 @@ def discard(
 
 @app.command()
 def overview(project: Project = ".", data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Show what the control room of a project shows. What needs a person, who is on what, what waits."""
+    """Show a project's control room: what needs a person, runs, and waiting messages."""
     asked = urlencode({"project": project_key(project or ".")})
     found = Server.find(data_dir=data_dir).admin("GET", f"/admin/floor?{asked}")
     show.answer(found, as_json=as_json, text=lambda: _overview(found))
@@ -152,17 +159,19 @@ def overview(project: Project = ".", data_dir: DataDir = None, as_json: AsJson =
 def _overview(found: Mapping[str, Any]) -> str:
     """Return the control room as lists of lines, those that are empty left out."""
     lists = {
-        "THE SERVER": [one["text"] for one in found["health"]],
+        "SERVER": [one["text"] for one in found["health"]],
         "QUESTIONS": [f"{one['number']}  {one['agent']}: {one['text']}" for one in found["questions"]],
         "DEAD LETTERS": [f"{one['run_id']}  {one['agent']}: {one['why']}" for one in found["given_up"]],
-        "HELD BY MORE THAN ONE": _overlaps(found["conflicts"]),
-        "WHO IS ON WHAT": [f"{one['run_id']}  {_agent(one)}: {_stands(one)}" for one in found["works"]],
-        "WHO WAITS FOR WHOM": [f"{' -> '.join(one['names'])}: {one['state']}" for one in found["waits"]],
-        "MAIL THAT WAITS FOR ITS READER": [
+        "CONFLICTING RESERVATIONS": _overlaps(found["conflicts"]),
+        "RUNS": [f"{one['run_id']}  {_agent(one)}: {_stands(one)}" for one in found["works"]],
+        "WAITING FOR EACH OTHER": [
+            f"{' -> '.join(one['names'])}: {show.state_word(one['state'])}" for one in found["waits"]
+        ],
+        "WAITING MESSAGES": [
             f"#{one['message']} for {_agent(one)}: {one['why']}" for one in found["waiting"]
         ],
         "UNREAD AND UNACKNOWLEDGED": [
-            f"#{one['id']} {one['subject']}: not yet {', '.join(one['missing'])}" for one in found["owed"]
+            f"#{one['id']} {one['subject']}: missing {', '.join(one['missing'])}" for one in found["owed"]
         ],
     }
     return "\n\n".join(
@@ -196,14 +205,15 @@ def _held(one: Mapping[str, Any]) -> _Held:
 
 
 def _stands(run: Mapping[str, Any]) -> str:
-    return f"{run['state']}, {run['why']}" if run["why"] else str(run["state"])
+    word = show.state_word(run["state"])
+    return f"{word}, {run['why']}" if run["why"] else word
 
 
 @app.command()
 def dead(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List the dead letters: failed runs that wait for somebody, oldest first, and why.
+    """List the dead letters: failed runs that wait for a person, oldest first, and why they failed.
 
-    `replay` has one tried again, `discard` leaves it as it is.
+    `replay` executes a dead letter again, `discard` removes it from the list.
     """
     found = Server.find(data_dir=data_dir).admin("GET", "/admin/runs/dead")
     rows = [
@@ -272,16 +282,18 @@ def _since(one: Mapping[str, Any]) -> object:
 
 
 def _reason(found: Mapping[str, Any]) -> str:
-    said = f"{show.line(found['state'])}: {show.line(found['why'])}" if found["why"] else found["state"]
+    word = show.state_word(str(found["state"]))
+    said = f"{word}: {show.line(found['why'])}" if found["why"] else word
     return f"{said}, until {show.line(found['until'])}" if found["until"] else str(said)
 
 
 def _shown(found: Mapping[str, Any]) -> str:
     facts = {name: value for name, value in found.items() if not name.startswith("output")}
+    facts["state"] = show.state_word(str(facts["state"]))
     output = str(found["output"])
     told = show.plain(without_escapes(end_of(output, _OUTPUT_SHOWN)))
     is_cut = found["output_is_cut"] or len(output) > _OUTPUT_SHOWN
     if not told:
         return show.outline(facts)
-    cut = f" (its end; `postroom runs show {found['run_id']} --output` prints all of it)" if is_cut else ""
+    cut = f" (the end; `postroom runs show {found['run_id']} --output` prints all)" if is_cut else ""
     return f"{show.outline(facts)}\noutput{cut}:\n{told}"

@@ -14,7 +14,7 @@ from postroom.contracts.errors import InvalidArgument
 from postroom.web.wording import every
 
 app = typer.Typer(
-    help="Have messages sent again and again: every Monday at 9:00, a message to Ada.",
+    help="Send messages on a schedule, for example to Ada every Monday at 9:00.",
     no_args_is_help=True,
     rich_markup_mode=None,
     epilog=examples(
@@ -24,12 +24,12 @@ app = typer.Typer(
     ),
 )
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="What the schedule is called.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
 
 
 @app.command("list")
 def list_all(project: OneProject = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List the schedules, and when each is due."""
+    """List the schedules and their next times."""
     asked = "" if project is None else "?" + urlencode({"project": project_key(project)})
     found = Server.find(data_dir=data_dir).admin("GET", f"/admin/schedules{asked}")
     rows = [
@@ -44,58 +44,67 @@ def list_all(project: OneProject = None, data_dir: DataDir = None, as_json: AsJs
         for one in show.items(found.get("schedules"))
     ]
     head = ("NAME", "WHEN", "NEXT", "TO", "SUBJECT", "FAILED")
-    show.answer(found, as_json=as_json, text=lambda: show.table(head, rows, none="there is no schedule"))
+    show.answer(found, as_json=as_json, text=lambda: show.table(head, rows, none="No schedules."))
 
 
 @app.command()
 def add(  # noqa: PLR0913 - an option an argument
     name: Name,
     sender: Annotated[
-        str, typer.Option("--from", metavar="PERSON", help="The person who sends it: see postroom people.")
+        str,
+        typer.Option(
+            "--from", metavar="PERSON", help="The person who sends the message; see `postroom people`."
+        ),
     ],
     to: Annotated[
         list[str],
-        typer.Option(metavar="ADDRESS", help="Who gets it, such as Ada or Ada@project; repeatable."),
+        typer.Option(metavar="ADDRESS", help="A recipient, such as Ada or Ada@project. Repeatable."),
     ],
     subject: Annotated[str, typer.Option(help="The subject.")],
     body: Annotated[str, typer.Option(help="The message in Markdown.")],
     project: Project = HERE,
     cron: Annotated[
         str | None,
-        typer.Option(metavar="LINE", help="When: minute, hour, day of month, month, day of week."),
+        typer.Option(metavar="LINE", help="The times: minute, hour, day of month, month, day of week."),
     ] = None,
-    every: Annotated[str | None, typer.Option(metavar="TIME", help="How often, such as 30m or 1d.")] = None,
+    every: Annotated[
+        str | None, typer.Option(metavar="TIME", help="The interval, such as 30m or 1d.")
+    ] = None,
     zone: Annotated[
-        str, typer.Option(metavar="ZONE", help="The time zone of the line, such as Europe/Berlin.")
+        str, typer.Option(metavar="ZONE", help="The time zone of the cron line, such as Europe/Berlin.")
     ] = "UTC",
     missed: Annotated[
-        str, typer.Option(metavar="POLICY", help="What was missed while no server ran: skip, once or all.")
+        str,
+        typer.Option(
+            metavar="POLICY", help="Times missed while no server ran: skip, send once, or send all."
+        ),
     ] = "once",
     overlap: Annotated[
         str,
         typer.Option(
-            metavar="POLICY", help="While somebody has not read the last one: queue (send it) or skip."
+            metavar="POLICY", help="If the previous message is still unread: queue (send anyway) or skip."
         ),
     ] = "queue",
     jitter: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Send it up to so much later.", show_default="none")
+        str | None,
+        typer.Option(metavar="TIME", help="Add a random delay of up to TIME.", show_default="none"),
     ] = None,
     replaces: Annotated[
-        bool, typer.Option("--replace", help="Take the place of another schedule of this name.")
+        bool, typer.Option("--replace", help="Replace another schedule of this name.")
     ] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have a message sent again and again. The same command again changes nothing.
+    """Send a message on a schedule. Repeating the command changes nothing.
 
     `postroom schedules add standup --from Ana --to Ada --cron "0 9 * * MON" --zone Europe/Berlin
     --subject "Plan" --body "What is planned this week?"`
     """
     if (cron is None) == (every is None):
         raise InvalidArgument(
-            "a schedule has a line of cron or an interval, one of them",
+            "a schedule needs either a cron line or an interval",
             value=cron,
-            remedy='give --cron "0 9 * * MON", or --every 1h',
+            remedy='use either --cron "0 9 * * MON" or --every 1h',
         )
     asked = {
         "name": name,
@@ -113,43 +122,43 @@ def add(  # noqa: PLR0913 - an option an argument
         "replaces": replaces,
     }
     found = Server.find(data_dir=data_dir).admin("POST", "/admin/schedules", asked)
-    show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} is sent next at {found['next_at']}")
+    show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)}: next message at {found['next_at']}")
 
 
 @app.command("show")
 def show_one(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Show a schedule: what it sends, when, and what became of the last time."""
+    """Show a schedule: its message, its times, and the result of the last time."""
     found = Server.find(data_dir=data_dir).admin("GET", f"/admin/schedules/one?{urlencode({'name': name})}")
     show.answer(found, as_json=as_json, text=lambda: show.outline(found))
 
 
 @app.command()
 def pause(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Send nothing more until it is resumed."""
+    """Pause a schedule. It sends nothing until it is resumed."""
     found = Server.find(data_dir=data_dir).admin("POST", "/admin/schedules/pause", {"name": name})
-    show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} is paused")
+    show.answer(found, as_json=as_json, text=lambda: f"Paused {show.line(name)}.")
 
 
 @app.command()
 def resume(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Go on with the next time. What the pause left out is not sent."""
+    """Resume a schedule at its next time. Times missed during the pause are not sent."""
     found = Server.find(data_dir=data_dir).admin("POST", "/admin/schedules/resume", {"name": name})
-    show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} is sent next at {found['next_at']}")
+    show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)}: next message at {found['next_at']}")
 
 
 @app.command()
 def trigger(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Send the message now, paused or not. The times of the schedule stay where they are."""
+    """Send the message now, also if the schedule is paused. Its times stay the same."""
     found = Server.find(data_dir=data_dir).admin("POST", "/admin/schedules/trigger", {"name": name})
-    show.answer(found, as_json=as_json, text=lambda: f"message {found['message']} is sent")
+    show.answer(found, as_json=as_json, text=lambda: f"Sent message {found['message']}.")
 
 
 @app.command()
 def remove(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Remove a schedule. What it has sent stays."""
+    """Remove a schedule. Messages that were sent stay."""
     found = Server.find(data_dir=data_dir).admin("DELETE", "/admin/schedules", {"name": name})
-    said = "is sent no more" if found.get("removed") else "was not there"
-    show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} {said}")
+    said = f"Deleted {show.line(name)}." if found.get("removed") else f"No schedule named {show.line(name)}."
+    show.answer(found, as_json=as_json, text=lambda: said)
 
 
 def _rhythm(one: Mapping[str, Any]) -> str:

@@ -26,17 +26,20 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 @app.command()
 def up(  # noqa: PLR0913 - the options of the command
     host: Annotated[
-        str | None, typer.Option(help="Address to listen on; any but loopback needs tokens.")
+        str | None, typer.Option(help="Address to listen on. An address other than loopback requires tokens.")
     ] = None,
     port: Annotated[
-        int | None, typer.Option(metavar="PORT", min=0, max=65535, help="Port; 0 lets the system choose.")
+        int | None,
+        typer.Option(
+            metavar="PORT", min=0, max=65535, help="Port to listen on. With 0 the system chooses one."
+        ),
     ] = None,
     profile: Annotated[
-        Literal["full", "core"] | None, typer.Option(help="Which tools the plain MCP address lists.")
+        Literal["full", "core"] | None, typer.Option(help="The tools that the plain MCP address lists.")
     ] = None,
     identity: Annotated[
         Literal["asserted", "verified"] | None,
-        typer.Option(help="Whether an agent's word counts, or its token."),
+        typer.Option(help="Identify agents by name (trusted) or by token."),
     ] = None,
     data_dir: DataDir = None,
     database: Annotated[
@@ -46,19 +49,19 @@ def up(  # noqa: PLR0913 - the options of the command
         str | None,
         typer.Option(
             metavar="URL",
-            help="A PostgreSQL database in its place; POSTROOM_DATABASE_URL keeps its password from others.",
+            help="A PostgreSQL database instead. POSTROOM_DATABASE_URL hides its password from other users.",
         ),
     ] = None,
-    archive: Annotated[bool | None, typer.Option(help="Write messages to the Git archive too.")] = None,
+    archive: Annotated[bool | None, typer.Option(help="Write messages to the Git archive, too.")] = None,
     new_store: Annotated[
         bool,
         typer.Option(
             "--new-store",
-            help="Go on with the database that is there, or a new one; the lost one's archive is set aside.",
+            help="Accept a database that does not match the archive. The archive is set aside.",
         ),
     ] = False,
-    log_level: Annotated[LogLevel | None, typer.Option(help="Least important events to log.")] = None,
-    log_format: Annotated[Literal["console", "json"] | None, typer.Option(help="Form of the log.")] = None,
+    log_level: Annotated[LogLevel | None, typer.Option(help="Minimum level of events to log.")] = None,
+    log_format: Annotated[Literal["console", "json"] | None, typer.Option(help="Format of the log.")] = None,
 ) -> None:
     """Start the server in the foreground. Ctrl-C stops it."""
     overrides: dict[str, object] = {
@@ -97,14 +100,14 @@ def _serve(overrides: Mapping[str, object], *, new_store: bool) -> int:
 
 @app.command()
 def mcp(
-    no_start: Annotated[bool, typer.Option("--no-start", help="Start no server when none answers.")] = False,
+    no_start: Annotated[bool, typer.Option("--no-start", help="Do not start a server.")] = False,
     tools: Annotated[
         Literal["core", "full"] | None,
-        typer.Option(help="The tools of daily work, or all.", show_default="as the server is set"),
+        typer.Option(help="List the core tools, or all tools.", show_default="the server's setting"),
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Speak MCP on stdin and stdout. For clients that start a command; the shared server does the work."""
+    """Speak MCP on stdin and stdout, for clients that start a command. It forwards to the shared server."""
     from postroom.cli.stdio import serve_stdio
 
     raise typer.Exit(serve_stdio(start=not no_start, data_dir=data_dir, tools=tools))
@@ -112,7 +115,7 @@ def mcp(
 
 @app.command()
 def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Say how the running server is. Exit code 75 when none runs."""
+    """Show the status of the running server. Exit code 75 if no server runs."""
     server = Server.find(data_dir=data_dir)
     found = {"running": True, "url": server.endpoint.url, **server.admin("GET", "/admin/status")}
     show.answer(found, as_json=as_json, text=lambda: show.outline(found))
@@ -120,29 +123,25 @@ def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def doctor(
-    full: Annotated[
-        bool, typer.Option("--full", help="Compare the content of every record with the archive.")
-    ] = False,
+    full: Annotated[bool, typer.Option("--full", help="Compare every record with the archive.")] = False,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Mend what can be mended without losing anything.")
+        bool, typer.Option("--repair", help="Repair what can be repaired without loss.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="With --repair: only say what it would do.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --repair: only show the repairs.")] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Examine the installation; exit code 1 when something is wrong. Only --repair needs a server."""
+    """Check the installation. Exit code 1 if something is wrong. Only --repair needs a server."""
     if dry_run and not repair:
         raise InvalidArgument(
-            "--dry-run says what a repair would do: alone it has no meaning",
+            "--dry-run needs --repair",
             value="--dry-run",
-            remedy="add --repair; without both nothing is changed anyway",
+            remedy="add --repair to see the repairs; without both options nothing is changed",
         )
     try:
         server = Server.find(data_dir=data_dir, timeout=LONGEST_EXAMINATION)
         with show.progress(as_json=as_json):
-            doing = "comparing every record with the archive" if full else "looking at every part"
+            doing = "comparing every record with the archive" if full else "checking every part"
             if repair:
                 asked = {"full": full, "dry_run": dry_run}
                 found = server.admin_long(doing, "POST", "/admin/doctor", asked)
@@ -167,21 +166,21 @@ def open_pages(
         str,
         typer.Argument(
             metavar="PATH",
-            help="The page to come to, such as /p/shop/runs.",
+            help="The page to open, such as /p/shop/runs.",
             autocompletion=completed("pages"),
         ),
     ] = "/",
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a link to the pages. It works once, within ten minutes."""
+    """Print a link to the pages. The link works once, within 10 minutes."""
     found = Server.find(data_dir=data_dir).admin("POST", "/admin/login-code", {"path": path})
     show.answer(found, as_json=as_json, text=lambda: show.line(found["url"]))
 
 
 @app.command()
 def version(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Show the version. Also the running server's, if one answers."""
+    """Show the version, and the version of a running server."""
     found: dict[str, object] = {
         "version": __version__,
         "server": _server_version(data_dir),
@@ -215,5 +214,5 @@ def _examined(found: Mapping[str, Any]) -> str:
     if "repairs" in found:
         lines += ["", *map(_repaired, show.items(found["repairs"]))]
         if not found["repairs"]:
-            lines.append("there is nothing that can be mended without losing something")
+            lines.append("no repair without loss is possible")
     return "\n".join(lines)

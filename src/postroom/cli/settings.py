@@ -7,13 +7,13 @@ from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, DataDir
 
 app = typer.Typer(
-    help="See the settings.", rich_markup_mode=None, epilog=examples("config show", "config show --json")
+    help="Show the settings.", rich_markup_mode=None, epilog=examples("config show", "config show --json")
 )
 
 
 @app.callback(invoke_without_command=True)
 def group(ctx: typer.Context, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """See the settings."""
+    """Show the settings."""
     ctx.default_map = {"show": {"data_dir": data_dir, "as_json": as_json}}
     if ctx.invoked_subcommand is None:
         show_all(data_dir, as_json)
@@ -21,7 +21,7 @@ def group(ctx: typer.Context, data_dir: DataDir = None, as_json: AsJson = False)
 
 @app.command("show")
 def show_all(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List the settings, where each came from, and the files."""
+    """List the settings with their sources, and the configuration files."""
     from postroom.app import places
     from postroom.app.config import explain, load_settings
 
@@ -38,9 +38,9 @@ def show_all(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         ],
     }
     rows = [(one.name, one.value, one.origin) for one in lines]
-    read = [f"{show.line(path)}: {'is read' if exists else 'is not there'}" for path, exists in files]
+    read = [f"{show.line(path)}: {'is read' if exists else 'does not exist'}" for path, exists in files]
     show.answer(
         document,
         as_json=as_json,
-        text=lambda: "\n".join([show.table(("SETTING", "VALUE", "FROM"), rows, none="no settings"), *read]),
+        text=lambda: "\n".join([show.table(("SETTING", "VALUE", "FROM"), rows, none="No settings."), *read]),
     )

@@ -53,8 +53,8 @@ class Served:
         if not self.runs:
             return {
                 "state": "not tried",
-                "detail": "no server runs",
-                "remedy": "start it with `postroom up`; a client with a stdio entry starts it by itself",
+                "detail": "no server is running",
+                "remedy": "start the server with `postroom up`; a client with a stdio entry starts it itself",
             }
         from postroom.app.clients.trial import try_out
 
@@ -85,8 +85,10 @@ def served(environment: Mapping[str, str]) -> Served:
 _QUESTIONS: Final[Mapping[Extra, str]] = {
     "skill": "a skill (SKILL.md), from which a model learns when and how to use the post room",
     "rules": "a block of rules about mail and reservations in AGENTS.md",
-    "extension": "an extension that begins a turn of an idle session when mail comes, and the setting "
-    "`experimental` without which Copilot CLI loads no extension",
+    "extension": (
+        "an extension that starts a turn of an idle session when a message comes, and the setting "
+        "`experimental`, which Copilot CLI needs for extensions"
+    ),
 }
 """The parts that are written only after a yes, and what each is."""
 
@@ -135,7 +137,7 @@ class SetupGroup(TyperGroup):
 
 app = typer.Typer(
     cls=SetupGroup,
-    help="Connect clients with the server. `postroom setup claude` is short for `postroom setup add claude`.",
+    help="Connect clients to the server. `postroom setup claude` is short for `postroom setup add claude`.",
     epilog=examples("setup add claude", "setup status", "setup remove"),
     rich_markup_mode=None,
 )
@@ -144,25 +146,27 @@ Names = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[CLIENT]...",
-        help=f"{', '.join(one.name for one in CLIENTS)}; without any, all that are installed.",
+        help=f"{', '.join(one.name for one in CLIENTS)}. Default: all that are installed.",
         show_default=False,
     ),
 ]
 Known = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[CLIENT]...", help="The same; without any, all that setup wrote to.", show_default=False
+        metavar="[CLIENT]...",
+        help="The same names. Default: all clients that setup wrote to.",
+        show_default=False,
     ),
 ]
 ScopeOption = Annotated[
-    Scope, typer.Option("--scope", help="For all that this user does, or for the project in this folder.")
+    Scope, typer.Option("--scope", help="Set up all projects of this user, or the project in this folder.")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and write nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the changes, and write nothing.")]
 
 
 @app.callback()
 def group() -> None:
-    """Connect clients with the server."""
+    """Connect clients to the server."""
 
 
 @app.command()
@@ -173,17 +177,19 @@ def add(  # noqa: PLR0913 - the options of the command
     http: Annotated[
         bool | None,
         typer.Option(
-            "--http/--stdio", help="Call the address, or start `postroom mcp`.", show_default="each client's"
+            "--http/--stdio",
+            help="Use the server's HTTP address, or start `postroom mcp`.",
+            show_default="depends on the client",
         ),
     ] = None,
     tools: Annotated[
-        Tools, typer.Option("--tools", help="Give the client the tools of daily work, or all.")
+        Tools, typer.Option("--tools", help="Offer the core tools to the client, or all tools.")
     ] = "core",
     no_hooks: Annotated[bool, typer.Option("--no-hooks", help="Write no hooks.")] = False,
     no_plugin: Annotated[
-        bool, typer.Option("--no-plugin", help="Write settings also for a client that takes a plugin.")
+        bool, typer.Option("--no-plugin", help="Write settings also for clients that use a plugin.")
     ] = False,
-    no_verify: Annotated[bool, typer.Option("--no-verify", help="Make no call at the end.")] = False,
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="Skip the test call.")] = False,
     skill: Annotated[
         bool | None,
         typer.Option("--skill/--no-skill", help=f"Write {_QUESTIONS['skill']}.", show_default="ask"),
@@ -198,10 +204,10 @@ def add(  # noqa: PLR0913 - the options of the command
             "--extension/--no-extension", help=f"Write {_QUESTIONS['extension']}.", show_default="ask"
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Answer every question with yes.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to every question.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the server into clients' files, and hooks. Exit code 78 when one was refused, 1 a call failed."""
+    """Write the server and its hooks to the clients' files. Exit code 78 if one fails, 1 if a call fails."""
     target = SetupScope(environment=places.environment(), scope=scope, is_dry_run=dry_run)
     taken = chosen(clients or [], target)
     server = served(target.environment)
@@ -232,7 +238,7 @@ def add(  # noqa: PLR0913 - the options of the command
 def remove(
     clients: Known = None, dry_run: DryRun = False, scope: ScopeOption = "user", as_json: AsJson = False
 ) -> None:
-    """Take out of clients' files what setup wrote, and nothing else. Exit code 78 when one was refused."""
+    """Remove what setup wrote from the clients' files. Exit code 78 if a client fails."""
     target = SetupScope(environment=places.environment(), scope=scope)
     records = Records(target.environment)
     taken = chosen(clients, target) if clients else _recorded(target, records)
@@ -252,7 +258,7 @@ def _end(results: Sequence[Mapping[str, Any]]) -> None:
 
 @app.command()
 def status(scope: ScopeOption = "user", as_json: AsJson = False) -> None:
-    """Show the set-up and the release of each client, and what repairs it. Exit code 1 if one is wrong."""
+    """Show each client's setup and release, with remedies. Exit code 1 if one needs repair."""
     target = SetupScope(environment=places.environment(), scope=scope)
     records = Records(target.environment)
     address = served(target.environment).address
@@ -283,10 +289,12 @@ def _recorded(target: SetupScope, records: Records) -> list[Client]:
 def _require_command(environment: Mapping[str, str]) -> None:
     if command_path(environment) is None:
         raise ConfigError(
-            "the command `postroom` is not on the PATH, and clients could not start it",
+            "the command `postroom` is not on the PATH, so clients could not start it",
             value=environment.get("PATH", ""),
-            remedy="install it for your account (`uv tool install .` or `pipx install .` in the clone), "
-            "or put the folder of this command on the PATH",
+            remedy=(
+                "install it for your account (`uv tool install .` or `pipx install .` in the clone), or "
+                "add the folder of this command to the PATH"
+            ),
         )
 
 
@@ -310,7 +318,7 @@ def _set_up(
             "way": way,
             "tools": tools,
             "extras": dict(extras),
-            "why": client.why if way == client.way else "as asked",
+            "why": client.why if way == client.way else "as requested",
             "files": _files(changes, dry_run=dry_run),
             "to_do": [asdict(one) for one in (*unclear, *to_do(client, target))],
         }
@@ -410,29 +418,30 @@ def notes_of(results: Sequence[Mapping[str, Any]], target: SetupScope, *, dry_ru
     )
     if dry_run:
         if any("to_do" in result for result in results):
-            return ["nothing was written; a dry run asks no client about its login and the trust in folders"]
+            return ["nothing was written; a dry run does not check the login and trusted folders of clients"]
         return ["nothing was written"]
     if not results:
-        return ["no client was found; name one, for example `claude`"]
+        return ["no client found; name a client, for example `claude`"]
     notes = []
     if any(one["change"] != "none" for result in results for one in result["files"]):
-        notes.append("open a new session of each client: they read their files when a session begins")
+        notes.append("open a new session of each client: clients read these files at the start of a session")
     if any(result.get("way") == "http" and "error" not in result for result in results):
         file = places.token_file(places.data_dir(target.environment))
-        notes.append(f"clients over HTTP read the token: export {TOKEN_NAME}=\"$(cat '{file}')\"")
+        notes.append(f"clients that use HTTP read the token: export {TOKEN_NAME}=\"$(cat '{file}')\"")
     if unanswered:
         options = " ".join(f"--{extra}" for extra in unanswered)
-        notes.append(
-            f"not written, because it needs your yes: {', '.join(unanswered)}; add {options}, or --yes"
-        )
+        notes.append(f"not written without your consent: {', '.join(unanswered)}; add {options}, or --yes")
     asking = {one.name: one for one in CLIENTS if one.asks_trust}
     for result in results:
         client = asking.get(result["client"])
         if client is not None and result.get("way") and len(result["files"]) > 1:
-            notes.append(f"{client.title} runs no hook unasked: {HOW_TO_TRUST.format(client.programs[0])}")
+            notes.append(
+                f"{client.title} runs hooks only after you trust them: "
+                f"{HOW_TO_TRUST.format(client.programs[0])}"
+            )
     named = [name for name in (places.DATA_DIR_NAME, "POSTROOM_URL") if target.environment.get(name)]
     if named and any(result.get("way") == "stdio" for result in results):
-        notes.append(f"{' and '.join(named)} must be set where the client is started, as here")
+        notes.append(f"set {' and '.join(named)} where the client starts, as here")
     return notes
 
 
@@ -461,12 +470,12 @@ def _headline(result: Mapping[str, Any], *, dry_run: bool) -> str:
     if way := result.get("way"):
         return f"{title}: {'would be ' if dry_run else ''}set up over {way} ({show.line(result['why'])})"
     if all(one["change"] == "none" for one in result["files"]):
-        return f"{title}: nothing of setup's is left to take out"
-    return f"{title}: {'would be ' if dry_run else ''}taken out"
+        return f"{title}: nothing from setup to remove"
+    return f"{title}: {'would be ' if dry_run else ''}removed"
 
 
 def _file_lines(one: Mapping[str, Any], *, is_removal: bool) -> list[str]:
-    unchanged = "not changed, it holds nothing of setup's" if is_removal else "as it should be"
+    unchanged = "unchanged: it has no entry from setup" if is_removal else "up to date"
     told = {"none": unchanged, "changed": "changed", "made": "made", "removed": "removed"}
     lines = [f"  {show.line(one['path'])}: {told[one['change']]}"]
     if one["backup"]:
@@ -521,7 +530,7 @@ def statuses_text(found: Sequence[ClientStatus]) -> str:
         for one in found
     ]
     columns = ("CLIENT", "STATE", "RELEASE", "WAY", "TOOLS", "HOOKS")
-    lines = [show.table(columns, rows, none="no clients")]
+    lines = [show.table(columns, rows, none="No clients.")]
     for one in found:
         if one.release and one.release.warning:
             lines.append(f"{one.client}: warning: {show.line(one.release.warning)}")

@@ -47,16 +47,18 @@ there is no room."""
 _NARROW = 16
 """Characters that a column keeps: those of a moment to the minute."""
 _STYLES = {
-    "at work": "green",
+    "active": "green",
     "queued": "yellow",
     "waits": "yellow",
-    "asks": "magenta",
+    "waiting": "magenta",
     "failed": "red",
     "unread": "cyan",
     "urgent": "red",
     "high": "red",
 }
 """Words that stand alone in a cell, and how a terminal with colours shows them."""
+_STATE_WORDS = {"at work": "active", "asks": "waiting", "done": "succeeded"}
+"""The word that people read for a state of a run, where its value in JSON is another word."""
 _COLOURS = re.compile(r"(\x1b\[(?:0|3[1-6])m)")
 """What Rich writes for those styles."""
 _MOMENT = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
@@ -96,7 +98,7 @@ def failure(error: PostroomError, *, as_json: bool) -> None:
 def tell_more(page: Mapping[str, object], option: str) -> None:
     """Say on stderr how to see what comes behind a page of a list, if anything does."""
     if page.get("next") is not None:
-        print(f"there may be more: add {option} {page['next']}", file=sys.stderr)
+        print(f"more results: add {option} {page['next']}", file=sys.stderr)
 
 
 @contextmanager
@@ -267,6 +269,11 @@ def accept_any_text() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def state_word(state: str) -> str:
+    """Return the word that people read for a state of a run."""
+    return _STATE_WORDS.get(state, state)
+
+
 def print_line(text: str) -> None:
     """Print a line at once; end when nobody reads any more."""
     write(f"{text}\n")
@@ -285,7 +292,7 @@ def write(text: str) -> None:
 
 def discarded(ids: Sequence[str]) -> str:
     """Return what is said of dead letters that were taken off their list."""
-    return "\n".join(f"{line(one)} is discarded" for one in ids) or "there was nothing to discard"
+    return "\n".join(f"Discarded {line(one)}." for one in ids) or "Nothing to discard."
 
 
 def items(found: object) -> list[dict[str, Any]]:
@@ -314,6 +321,6 @@ def fields(found: object) -> dict[str, Any]:
 
 def _surprise(found: object) -> PostroomError:
     return PostroomError(
-        f"the server answered with {type(found).__name__} where another form was expected",
-        remedy="see that the server and this command have one version: `postroom version`",
+        f"the server answered with an unexpected {type(found).__name__}",
+        remedy="compare the versions of the server and of this command: `postroom version`",
     )

@@ -43,16 +43,16 @@ def ensure_server(environment: Mapping[str, str], log: Log, *, data_dir: Path | 
             begin = output.seek(0, os.SEEK_END)
             server = _spawn(environment, folder, output)
     except OSError as error:
-        log(f"the server could not be started: {error}")
+        log(f"the server did not start: {error}")
         return str(error)
     if _wait(lambda: _answers(environment, data_dir), server):
         return ""
-    log(f"the server did not come up; its log is {folder / 'server.log'}")
+    log(f"the server did not start; see its log: {folder / 'server.log'}")
     code = server.poll()
     if code is None:
-        return f"it did not answer within {START_TIMEOUT.seconds} s"
+        return f"no answer within {START_TIMEOUT.seconds} s"
     said = (folder / "server.log").read_bytes()[begin:][-_SHOWN_BYTES:].decode(errors="replace")
-    return f"it ended with exit code {code}: {'; '.join(said.splitlines()[-3:])}"
+    return f"exit code {code}: {'; '.join(said.splitlines()[-3:])}"
 
 
 def _answers(environment: Mapping[str, str], data_dir: Path | None) -> bool:

@@ -193,7 +193,7 @@ class Proxy:
                     self._pause = min(self._pause * 2, LONGEST_PAUSE)
                 if not self._start_failure:
                     raise
-                told = f"{error.message}; the server could not be started: {self._start_failure}"
+                told = f"{error.message}; the server did not start: {self._start_failure}"
                 raise ServerUnavailable(told, value=error.value) from error
             self._pause = FIRST_PAUSE
             return found
@@ -265,7 +265,7 @@ class Proxy:
         except (OSError, http.client.HTTPException) as error:
             raise unavailable(endpoint, error) from error
         if request.owed:
-            ended = ConnectionError("the server ended the stream before its answer")
+            ended = ConnectionError("the server ended the stream before it answered")
             raise unavailable(endpoint, ended) from ended
 
     def _whole(self, request: PendingRequest, endpoint: Endpoint, response: http.client.HTTPResponse) -> None:
@@ -278,7 +278,7 @@ class Proxy:
             raise refused(reply)
         if request.owed:
             raise PostroomError(
-                f"the server took the request with status {reply.status} and did not answer it"
+                f"the server accepted the request with status {reply.status} but did not answer it"
             )
 
     def _deliver(self, request: PendingRequest, document: object, raw: bytes) -> None:

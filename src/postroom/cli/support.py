@@ -25,14 +25,15 @@ LONGEST_EXAMINATION: Final = timedelta(hours=1)
 @app.command("support-bundle")
 def support_bundle(
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="The file to write; it must not be there.")
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="The new file to write. It must not exist."),
     ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Pack what helps others to help: versions, states, counts. No messages, names or secrets.
+    """Collect diagnostics for a support request: versions, states, counts. No messages, names or secrets.
 
-    With or without a running server; without one it holds less.
+    The bundle contains less if no server runs.
     """
     now = SystemClock().now()
     moment = datetime.fromtimestamp(now / 1000, tz=UTC).strftime("%Y%m%dT%H%M%SZ")
@@ -43,14 +44,16 @@ def support_bundle(
         files, is_running = _collected(data_dir, now)
     _write(target, files, now)
     found: dict[str, object] = {"path": str(target), "server": is_running, "files": sorted(files)}
-    show.answer(found, as_json=as_json, text=lambda: f"the bundle is {show.line(target)}; look into it first")
+    show.answer(
+        found, as_json=as_json, text=lambda: f"Wrote {show.line(target)}. Read it before you share it."
+    )
 
 
 def _collected(data_dir: Path | None, now: int) -> tuple[dict[str, str], bool]:
     """Return the files, and whether a server told them."""
     try:
         server = Server.find(data_dir=data_dir, timeout=LONGEST_EXAMINATION)
-        found = server.admin_long("examining the installation", "GET", "/admin/support-bundle")
+        found = server.admin_long("checking the installation", "GET", "/admin/support-bundle")
     except ServerUnavailable as error:
         if places.environment().get("POSTROOM_URL"):  # somebody else's machine: there is nothing to read here
             raise
@@ -59,7 +62,7 @@ def _collected(data_dir: Path | None, now: int) -> tuple[dict[str, str], bool]:
         return support_offline(error, data_dir=data_dir, now=now), False
     files = found.get("files")
     if not isinstance(files, Mapping):
-        raise PostroomError("the server's answer holds no files", remedy="see `postroom status`")
+        raise PostroomError("the server's answer contains no files", remedy="run `postroom status`")
     return {Path(str(name)).name: str(text) for name, text in files.items()}, True
 
 
@@ -97,7 +100,7 @@ def _packed(files: Mapping[str, str], now: int) -> bytes:
 
 def _there_already(target: Path) -> InvalidPath:
     return InvalidPath(
-        f"{target} is there already", value=str(target), remedy="name another file with --output"
+        f"{target} exists already", value=str(target), remedy="use another file name with --output"
     )
 
 
@@ -105,5 +108,5 @@ def _not_written(target: Path, error: OSError) -> InvalidPath:
     return InvalidPath(
         f"{target} cannot be written: {error.strerror}",
         value=str(target),
-        remedy="name another file with --output",
+        remedy="use another file name with --output",
     )

@@ -19,18 +19,18 @@ from postroom.cli.options import AsJson, DataDir, project_key, seconds
 from postroom.contracts.errors import InvalidPath, PostroomError
 
 app = typer.Typer(
-    help="Make, list, replace and revoke tokens for programs. For the operator alone.",
+    help="Create, list, replace and revoke tokens for programs. For the operator.",
     no_args_is_help=True,
     rich_markup_mode=None,
     epilog=examples("tokens create ci --scope mail:read", "tokens list", "tokens rotate ci"),
 )
 
-_STATES: Final = {"replaced": "replaced, good until it expires"}
+_STATES: Final = {"replaced": "replaced, valid until it expires"}
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="What the token is called.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The token's name.")]
 Out = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Write the token into a new file that you alone can read; print none."),
+    typer.Option(metavar="FILE", help="Write the token to a new private file instead of printing it."),
 ]
 
 
@@ -38,23 +38,27 @@ Out = Annotated[
 def create(  # noqa: PLR0913 - the options of the command
     name: Name,
     scope: Annotated[
-        list[str], typer.Option(help="What it may: mail:read, mail:send, reserve, run or admin; repeatable.")
+        list[str], typer.Option(help="A scope: mail:read, mail:send, reserve, run or admin. Repeatable.")
     ],
     project: Annotated[
         str | None,
         typer.Option(
-            "--project", "-p", metavar="PATH|SLUG", help="The only one it shows.", show_default="all"
+            "--project",
+            "-p",
+            metavar="PATH|SLUG",
+            help="The only project that the token gives access to.",
+            show_default="all",
         ),
     ] = None,
     expires: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="When it ends, such as 90d or 12h.", show_default="never"),
+        typer.Option(metavar="TIME", help="Lifetime of the token, such as 90d or 12h.", show_default="never"),
     ] = None,
     out: Out = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a token and print it. It is shown this once.
+    """Create a token and print it. It is shown only once.
 
     `postroom tokens create ci --scope mail:read --scope mail:send --project . --expires 90d`
     """
@@ -71,32 +75,33 @@ def create(  # noqa: PLR0913 - the options of the command
 def rotate(
     name: Name,
     overlap: Annotated[
-        str, typer.Option(metavar="TIME", help="How long the old one is good, such as 24h; 0s for no more.")
+        str,
+        typer.Option(metavar="TIME", help="How long the old token stays valid, such as 24h. 0s ends it now."),
     ] = "24h",
     out: Out = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replace a token. The former one ends after the overlap; the new one may what that may."""
+    """Replace a token by a new token with the same rights. The old token expires after the overlap."""
     asked = {"name": name, "overlap_seconds": seconds(overlap)}
     _make("/admin/tokens/rotate", asked, out, data_dir, as_json=as_json)
 
 
 @app.command()
 def revoke(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """End every token of a name at once, an old one in its overlap too. Harmless when it has ended."""
+    """Revoke every token of this name now, also one in its overlap. Without a token, nothing happens."""
     found = Server.find(data_dir=data_dir).admin("DELETE", "/admin/tokens", {"name": name})
-    said = "is revoked" if found.get("revoked") else "was no good any more"
+    said = "is revoked" if found.get("revoked") else "was not valid"
     show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} {said}")
 
 
 @app.command("list")
 def list_all(
-    ended: Annotated[bool, typer.Option("--all", help="Expired and revoked ones too.")] = False,
+    ended: Annotated[bool, typer.Option("--all", help="Include expired and revoked tokens.")] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """List tokens: what each may, until when, and when it was last used. Never the token."""
+    """List the tokens: their rights, expiry and last use. Tokens themselves are not shown."""
     found = Server.find(data_dir=data_dir).admin("GET", f"/admin/tokens{'?all=yes' if ended else ''}")
     show.answer(found, as_json=as_json, text=lambda: _listed(found))
 
@@ -116,7 +121,7 @@ def _make(
     show.answer(
         {**found, **({"token": made.token} if out is None else {"file": str(out.absolute())})},
         as_json=as_json,
-        text=lambda: made.token if out is None else f"the token is in {show.line(out)}",
+        text=lambda: made.token if out is None else f"Wrote the token to {show.line(out)}.",
     )
 
 
@@ -140,9 +145,9 @@ def _write_new(target: Path, text: str) -> None:
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         raise InvalidPath(
-            f"{target} cannot be made: {error.strerror}",
+            f"cannot create {target}: {error.strerror}",
             value=str(target),
-            remedy="name a new file in a folder that you can write to",
+            remedy="use a new file name in a folder that you can write to",
         ) from error
     with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123 - a Path cannot open a descriptor
         file.write(f"{text}\n")
@@ -162,4 +167,4 @@ def _listed(found: Mapping[str, Any]) -> str:
         for one in show.items(found.get("tokens"))
     ]
     heads = ("NAME", "SCOPES", "PROJECT", "STATE", "EXPIRES", "LAST USED", "ID")
-    return show.table(heads, rows, none="there are no tokens")
+    return show.table(heads, rows, none="No tokens.")

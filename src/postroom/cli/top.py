@@ -33,13 +33,13 @@ _LATEST: Final = 5
 
 @app.command(epilog=examples("top", "top --once", "top --json"))
 def top(
-    once: Annotated[bool, typer.Option("--once", help="Print it once and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the overview once and exit.")] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """See who works, what waits and what is asked, live. q or Ctrl-C ends it.
+    """Show runs, waiting messages and questions live. q or Ctrl-C quits.
 
-    Without a terminal, and with --json, it is printed once.
+    Without a terminal, or with --json, print the overview once.
     """
     server = Server.find(data_dir=data_dir)
     if as_json or once or not (sys.stdout.isatty() and sys.stdin.isatty()):
@@ -78,7 +78,10 @@ def _live(server: Server) -> None:
             try:
                 shown: RenderableType = drawn(look(server), lines=live.console.height)
             except ServerUnavailable as error:  # it may be started again: the screen goes on
-                shown = Text(f"{show.line(error.message)}\nq ends this; it goes on when the server is back")
+                shown = Text(
+                    f"{show.line(error.message)}\nPress q to quit. The screen updates when the server is "
+                    "back."
+                )
             live.update(shown, refresh=True)
             if pressed():
                 return
@@ -113,9 +116,9 @@ def drawn(found: Mapping[str, Any], *, lines: int | None = None) -> "Group":
     ended = [run for run in found["runs"] if run["state"] in ("done", "cancelled")][:_LATEST]
     lists = [
         ("QUESTIONS", "magenta", [_question(one, now) for one in found["questions"]]),
-        ("AT WORK", "green", [_run(one, now, one.get("last_line", "")) for one in states["at work"]]),
+        ("ACTIVE", "green", [_run(one, now, one.get("last_line", "")) for one in states["at work"]]),
         ("QUEUED", "yellow", [_run(one, now, one["why"]) for one in states["queued"]]),
-        ("MAIL THAT WAITS FOR ITS READER", "yellow", [_mail(one, now) for one in found["waiting"]]),
+        ("WAITING MESSAGES", "yellow", [_mail(one, now) for one in found["waiting"]]),
         ("FAILED", "red", [_run(one, now, one["why"]) for one in states["failed"]]),
         ("LATELY", "cyan", [_ended(one, now) for one in ended]),
     ]
@@ -128,7 +131,7 @@ def drawn(found: Mapping[str, Any], *, lines: int | None = None) -> "Group":
     for one in shown:
         parts += [Text(f"{one.gap}{one.name} ({len(one.rows)})", style=one.colour), one.drawn()]
     if len(parts) == 1:
-        parts.append(Text("\nNobody works, waits or asks."))
+        parts.append(Text("\nNo runs, no waiting messages, no questions."))
     return Group(*parts)
 
 
@@ -182,11 +185,11 @@ def _head(found: Mapping[str, Any], states: Mapping[str, Sequence[object]]) -> "
     from rich.text import Text
 
     server = found["server"]
-    counts = ", ".join(f"{len(runs)} {state}" for state, runs in states.items())
+    counts = ", ".join(f"{len(runs)} {show.state_word(state)}" for state, runs in states.items())
     unread = server["records"].get("unread", 0)
     return Text(
-        f"postroom {show.line(server['version'])}  {show.line(server['url'])}\n"
-        f"runs: {counts}; {unread} messages unread; q ends",
+        f"postroom {show.line(server['version'])}  {show.line(server['url'])}\nruns: {counts}; "
+        f"{unread} messages unread; q quits",
     )
 
 
@@ -205,7 +208,7 @@ def _run(run: Mapping[str, Any], now: int, text: str) -> Row:
 
 def _ended(run: Mapping[str, Any], now: int) -> Row:
     run_id, moment, _, whose, _ = _run(run, now, "")
-    return run_id, moment, f"  {run['state']:<9}", whose, ""
+    return run_id, moment, f"  {show.state_word(run['state']):<9}", whose, ""
 
 
 def _mail(one: Mapping[str, Any], now: int) -> Row:

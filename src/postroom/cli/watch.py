@@ -43,21 +43,26 @@ def watch(
     acting: ActingOrNone = None,
     after: Annotated[
         int | None,
-        typer.Option(min=0, metavar="SEQ", help="The last number seen.", show_default="the newest message"),
+        typer.Option(
+            min=0,
+            metavar="SEQ",
+            help="Start after this number of the inbox.",
+            show_default="the newest message",
+        ),
     ] = None,
     wake: Annotated[
-        bool, typer.Option("--wake", help="Wait for one message, tell of it on stderr, and exit with 2.")
+        bool, typer.Option("--wake", help="Wait for one message, report it on stderr, and exit with 2.")
     ] = False,
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Print a line for each message as it comes.
+    """Print a line for each new message.
 
-    It has the number in the inbox, the id, the importance and the sender. With --json each line is a JSON
-    object. Ends at Ctrl-C (130), SIGTERM (143) or when nobody reads (141).
+    The line has the number in the inbox, the id, the importance and the sender. With --json each line is a
+    JSON object. The command ends at Ctrl-C (130), SIGTERM (143) or when the output is closed (141).
 
-    With --wake it is a hook of Claude Code with asyncRewake: a session that is idle begins a turn. Where
-    somebody waits for the agent in this way already, it ends at once, with 0.
+    With --wake it is a Claude Code hook with asyncRewake: a new message starts a turn of an idle session. If
+    another such hook already waits for the agent, this one exits with 0.
     """
     signal.signal(signal.SIGTERM, terminate)
     if wake:
@@ -135,7 +140,7 @@ def wait_to_wake(who: Mapping[str, str], after: int | None) -> NoReturn:
 
 def _who(acting: str | None, project: str) -> dict[str, str]:
     if not acting:
-        raise InvalidArgument("no agent is named", remedy="name one with --as, or set POSTROOM_AGENT")
+        raise InvalidArgument("no agent is named", remedy="name an agent with --as, or set POSTROOM_AGENT")
     return {"project_key": project_key(project), "agent_name": acting}
 
 
@@ -175,7 +180,7 @@ class Patience:
         if not error.retryable:
             raise error
         if not self._is_waiting:
-            self._say(f"{error.message}; waiting for it")
+            self._say(f"{error.message}; waiting for the server")
         self._is_waiting = True
         # A chance in it, so that a crowd of watchers does not come back at one instant.
         threading.Event().wait(self._pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret

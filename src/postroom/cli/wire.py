@@ -89,11 +89,11 @@ class Exchange:
             self._connection.connect()
             held = self._connection.sock
             if held is None:
-                raise ConnectionError("the connection was closed while it was made")
+                raise ConnectionError("the connection closed while it was opening")
             held.settimeout(self._timeout.total_seconds())
             self._socket = held
             if self._broken_off:
-                raise ConnectionAbortedError("the call was broken off")
+                raise ConnectionAbortedError("the call was cancelled")
         except OSError as error:
             raise ServerUnavailable(
                 f"no server answers at {self._endpoint.url}: {error}", value=self._endpoint.url
@@ -158,10 +158,10 @@ def whole_body(endpoint: Endpoint, response: http.client.HTTPResponse) -> bytes:
         raise unavailable(endpoint, error) from error
     if len(body) > LARGEST_ANSWER:
         raise TooLarge(
-            f"the answer is over {LARGEST_ANSWER} bytes", remedy="ask for less, with a smaller limit"
+            f"the answer exceeds {LARGEST_ANSWER} bytes", remedy="request less, with a smaller limit"
         )
     if response.length:  # http.client tells of a short body only when it is read without a limit
-        short = ConnectionError(f"the answer broke off {response.length} bytes early")
+        short = ConnectionError(f"the answer is incomplete: {response.length} bytes are missing")
         raise unavailable(endpoint, short) from short
     return body
 
@@ -175,16 +175,18 @@ def unavailable(endpoint: Endpoint, error: Exception) -> PostroomError:
     """Return the typed error for a request that may have reached the server, and whose answer was lost."""
     if isinstance(error, TimeoutError):
         return ServerUnavailable(
-            f"the server at {endpoint.url} did not answer in time; the call may have been done",
+            f"the server at {endpoint.url} did not answer in time; it may have executed the call",
             value=endpoint.url,
-            remedy="look with `postroom status`; a call with an idempotency key may be repeated as it is",
+            remedy="run `postroom status`; a call with an idempotency key can be repeated unchanged",
         )
     return ServerUnavailable(
-        f"the server at {endpoint.url} took the request, and its answer was lost: {error}; "
-        "it is not known whether a change was stored",
+        f"the server at {endpoint.url} accepted the request, but its answer was lost: {error}; a "
+        "change may or may not be stored",
         value=endpoint.url,
-        remedy="repeat the call under the same idempotency_key; without a key, look first whether the change "
-        "was stored",
+        remedy=(
+            "repeat the call with the same idempotency_key; without a key, first check whether the "
+            "change was stored"
+        ),
     )
 
 

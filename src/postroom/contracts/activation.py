@@ -193,7 +193,9 @@ class RunActivationSnapshot(Record, frozen=True, kw_only=True):
             named += [call for call, _ in self.seeded_decisions]
         for name in named:
             if not name.strip():
-                raise InvalidActivation("an activation needs a thread id, and each decision a call id")
+                raise InvalidActivation(
+                    "an activation needs a thread id, and each of its decisions needs a call id"
+                )
 
 
 class RunActivation(Record, frozen=True, kw_only=True):

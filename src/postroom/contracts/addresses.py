@@ -26,19 +26,19 @@ def refuse_malformed_address(text: str) -> None:
     if not is_postgres_address(text):
         raise ValueError("write postgresql://user:password@host:port/database")
     if not text.isprintable():
-        raise ValueError("write the address without line breaks and control characters")
+        raise ValueError("write the address without line breaks or control characters")
     if not text.startswith(_SCHEMES):
         if re.fullmatch(rf"({_WORD})*\s*", text) is None:
-            raise ValueError("write host=/var/run/postgresql dbname=mail, and 'quotes' around spaces")
+            raise ValueError(
+                "write host=/var/run/postgresql dbname=mail, with 'quotes' around values that contain spaces"
+            )
         return
     place, _, path = text.partition("://")[2].partition("?")[0].partition("/")
     user, _, hosts = place.rpartition("@")
     if "@" in user + path:
-        raise ValueError("write @ as %40 and / as %2F within user and password")
+        raise ValueError("write @ as %40 and / as %2F in the user and the password")
     if not all(_HOST.fullmatch(host) or unquote(host).startswith("/") for host in hosts.split(",")):
-        raise ValueError(
-            "name the host, and its port by a number: postgresql://user:password@host:port/database"
-        )
+        raise ValueError("write the host and a numeric port: postgresql://user:password@host:port/database")
 
 
 def shown_address(text: str, schema: str) -> str:

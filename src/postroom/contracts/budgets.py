@@ -93,21 +93,23 @@ class Budget:
 
     def __post_init__(self) -> None:
         """Refuse what limits nothing; a kind may be given by its name."""
-        object.__setattr__(self, "per", chosen(BudgetScope, self.per, "per of a budget"))
+        object.__setattr__(self, "per", chosen(BudgetScope, self.per, "`per` of a budget"))
         if self.window is not None:
-            object.__setattr__(self, "window", chosen(BudgetWindow, self.window, "window of a budget"))
+            object.__setattr__(self, "window", chosen(BudgetWindow, self.window, "`window` of a budget"))
         limits = self.limits
         if not limits:
-            raise ConfigError("a budget needs a limit", value=str(self.per), remedy=f"set {_listed()}")
+            raise ConfigError(
+                "a budget needs at least one limit", value=str(self.per), remedy=f"set {_listed()}"
+            )
         for name, limit in limits.items():
-            refuse_no_number(f"{name} of a budget", limit, least=0)
+            refuse_no_number(f"`{name}` of a budget", limit, least=0)
         try:
             _zone(self.zone)
         except (KeyError, OSError, ValueError, TypeError) as error:
             raise ConfigError(
-                f"the time zone of a budget is not known: {self.zone!r}",
+                f"the time zone of a budget is unknown: {self.zone!r}",
                 value=str(self.zone),
-                remedy='name one such as "Europe/Berlin", or "UTC"',
+                remedy='write a time zone such as "Europe/Berlin" or "UTC"',
             ) from error
 
     @property

@@ -33,7 +33,7 @@ CLAUDE = ClientProgram(
     log_in="claude auth login",
     trust="claude",
     oldest="2.1.88",
-    why_oldest="an older one may not know hooks that run in the background, and would be held up by ours",
+    why_oldest="an older version may not support background hooks, so postroom's hooks would block it",
     lists_servers=True,
 )
 CODEX = ClientProgram(
@@ -43,7 +43,7 @@ CODEX = ClientProgram(
     log_in="codex login",
     trust="codex exec --skip-git-repo-check",
     oldest="0.129.0",
-    why_oldest="an older one does not say whether it trusts our hooks",
+    why_oldest="an older version does not report whether it trusts postroom's hooks",
     lists_servers=True,
 )
 GEMINI = ClientProgram(

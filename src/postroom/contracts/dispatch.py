@@ -33,7 +33,7 @@ OWNER_GONE = "the process that executed the run has ended"
 NO_ATTEMPTS_LEFT = "{}; max attempts reached"
 """Why a dispatch is a dead letter, behind the reason of its last interruption."""
 INTERRUPTED_TOO_OFTEN = (
-    "the run was interrupted {} because its server ended or lost its lease, and the limit is {}"
+    "the run was interrupted {} because its server ended or lost its lease; the limit is {}"
 )
 _INTERRUPTION_DELAY_MS = 250
 _MAX_INTERRUPTION_DELAY_MS = 5_000
@@ -154,7 +154,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         if not 0 <= self.priority <= LOWEST_PRIORITY:
             return f"must have a priority from 0 to {LOWEST_PRIORITY}"
         if not 0 <= self.attempt_count <= self.max_attempts or self.max_attempts < 1:
-            return "must have at least one attempt, and not more than max_attempts"
+            return "must have attempt_count from 0 to max_attempts, and max_attempts of at least 1"
         if self.interruption_count < 0 or (self.max_interruptions or 0) < 0:
             return "must not have a negative number of interruptions"
         if self.status is RunDispatchStatus.CLAIMED:
@@ -263,7 +263,8 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         self._require(RunDispatchStatus.CLAIMED, "record_run_result")
         if result.run_id != self.run_id:
             raise InvalidRecord(
-                f"dispatch {self.dispatch_id!r} is of run {self.run_id!r}, the result of {result.run_id!r}",
+                f"dispatch {self.dispatch_id!r} belongs to run {self.run_id!r}, but the result to "
+                f"run {result.run_id!r}",
                 value=result.run_id,
             )
         return replace(
@@ -401,7 +402,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     def _require(self, status: RunDispatchStatus, move: str) -> None:
         if self.status is not status:
             raise IllegalTransition(
-                f"dispatch {self.dispatch_id!r} must be {status} before {move}, and is {self.status}",
+                f"dispatch {self.dispatch_id!r} must be {status} before {move}, but is {self.status}",
                 value=self.dispatch_id,
             )
 

@@ -101,56 +101,56 @@ class PostroomError(Exception):
 
 
 class InputError(PostroomError):
-    """The call is wrong as it stands; repeating it cannot help."""
+    """The call is invalid. Repeating it cannot help."""
 
     code = "invalid_input"
     branch = "validation error"
 
 
 class InvalidArgument(InputError):
-    """An argument is missing, of another type, or outside its range."""
+    """An argument is missing, has the wrong type, or is out of range."""
 
     code = "invalid_argument"
 
 
 class InvalidName(InputError):
-    """An agent's name breaks the rule for names."""
+    """An agent's name breaks the rules for names."""
 
     code = "invalid_name"
 
 
 class NameTaken(InputError):
-    """The name differs only by case from one that is in use."""
+    """The name differs from another agent's name only in upper and lower case."""
 
     code = "name_taken"
 
 
 class ToolNotListed(InputError):
-    """The address that was called does not list the tool; `details` has the address that does."""
+    """This address does not list the tool. `details` holds an address that does."""
 
     code = "tool_not_listed"
 
 
 class InvalidPattern(InputError):
-    """A reservation pattern leaves the project root or cannot be read."""
+    """A reservation pattern leaves the project's root or cannot be parsed."""
 
     code = "invalid_pattern"
 
 
 class InvalidPath(InputError):
-    """A path is relative, a placeholder, or leaves the place it must stay in."""
+    """A path is relative, is a placeholder, or leaves its permitted folder."""
 
     code = "invalid_path"
 
 
 class InvalidRecipients(InputError):
-    """At least one recipient is not valid; nothing was sent to anybody."""
+    """At least one recipient is invalid. The message was sent to nobody."""
 
     code = "invalid_recipients"
 
 
 class TooLarge(InputError):
-    """A body, an attachment or a list is over its configured limit."""
+    """A body, an attachment or a list exceeds its configured limit."""
 
     code = "too_large"
 
@@ -160,8 +160,8 @@ class UnknownProject(InputError):
 
     code = "unknown_project"
     default_remedy = (
-        "call ensure_project with the project's absolute path first, which finds a renamed folder again; "
-        "for a folder that was copied elsewhere the operator runs `postroom projects move`"
+        "call ensure_project with the project's absolute path: it also finds a renamed folder; if "
+        "the folder is a copy, the operator runs `postroom projects move`"
     )
 
 
@@ -169,7 +169,7 @@ class UnknownAgent(InputError):
     """No agent of the project has this name."""
 
     code = "unknown_agent"
-    default_remedy = "call register_agent first, or list_agents to see who is there"
+    default_remedy = "call register_agent, or call list_agents to see the registered names"
 
 
 class UnknownMessage(InputError):
@@ -197,25 +197,25 @@ class UnknownToken(InputError):
     """No token has this name."""
 
     code = "unknown_token"
-    default_remedy = "see `postroom tokens list --all`"
+    default_remedy = "list the tokens: `postroom tokens list --all`"
 
 
 class UnknownRun(InputError):
     """No run has this id."""
 
     code = "unknown_run"
-    default_remedy = "see `postroom runs list`"
+    default_remedy = "list the runs: `postroom runs list`"
 
 
 class UnknownDispatch(InputError):
-    """No dispatch has this id; it may have been purged after its time."""
+    """No dispatch has this id. It may have been purged."""
 
     code = "unknown_dispatch"
-    default_remedy = "see `postroom runs list`, or `postroom runs dead`"
+    default_remedy = "list the runs: `postroom runs list`; list the dead letters: `postroom runs dead`"
 
 
 class InvalidSubmission(InputError):
-    """A submission lacks what it needs; nothing was written."""
+    """A submission lacks a required part. Nothing was written."""
 
     code = "invalid_submission"
 
@@ -230,46 +230,46 @@ class ForeignThread(InputError):
     """The run belongs to another thread."""
 
     code = "foreign_thread"
-    default_remedy = "name the thread that the run belongs to"
+    default_remedy = "give the id of the thread that the run belongs to"
 
 
 class AgentNotFound(InputError):
-    """No agent of this name can be resolved; a run that needs it cannot be tried again."""
+    """No agent has this name. A run that needs it is not retried."""
 
     code = "agent_not_found"
     branch = "runtime error"
-    default_remedy = "register the agent, or submit with another one"
+    default_remedy = "register the agent, or submit with another agent"
 
 
 class ResolveFailed(InputError):
-    """What a run is pinned to cannot be put together."""
+    """The pinned configuration of a run cannot be assembled."""
 
     code = "resolve_failed"
     branch = "runtime error"
 
 
 class InvalidActivation(InputError):
-    """The request that a run was started with cannot be executed."""
+    """The request that started a run cannot be executed."""
 
     code = "invalid_activation"
     branch = "runtime error"
 
 
 class InvalidResume(InputError):
-    """A resume names nothing that can be resumed."""
+    """A resume names no run that can be resumed."""
 
     code = "invalid_resume"
     branch = "runtime error"
 
 
 class InvalidRunner(InputError):
-    """A runner cannot be run as it is declared."""
+    """The declaration of a runner is invalid."""
 
     code = "invalid_runner"
 
 
 class RunnerNotFound(InputError):
-    """Nobody has said how this agent is run; a run that needs it cannot be tried again."""
+    """The agent has no runner. A run that needs it is not retried."""
 
     code = "runner_not_found"
     branch = "runtime error"
@@ -277,26 +277,26 @@ class RunnerNotFound(InputError):
 
 
 class InvalidStep(InputError):
-    """A step of a run has no name, or one that the run has used before."""
+    """A step of a run has no name, or repeats the name of another step."""
 
     code = "invalid_step"
 
 
 class InvalidSchedule(InputError):
-    """A schedule cannot be kept as it is said: its cron line, interval, time zone, policy or jitter."""
+    """A schedule has an invalid cron line, interval, time zone, policy or jitter."""
 
     code = "invalid_schedule"
 
 
 class UnknownSchedule(InputError):
-    """There is no schedule of this name."""
+    """No schedule has this name."""
 
     code = "unknown_schedule"
-    default_remedy = "list them: postroom schedules list, or mailbox.schedules.list()"
+    default_remedy = "list the schedules: `postroom schedules list` or mailbox.schedules.list()"
 
 
 class StateError(PostroomError):
-    """The call is well formed but does not fit the present state."""
+    """The call is valid but does not fit the current state."""
 
     code = "state_conflict"
     branch = "validation error"
@@ -306,25 +306,25 @@ class IdempotencyConflict(StateError):
     """The idempotency key was used before with another body."""
 
     code = "idempotency_conflict"
-    default_remedy = "use a new key for a new call; repeat the same body to get the first answer again"
+    default_remedy = "use a new key for a new call; repeat the same body to get the stored answer"
 
 
 class AgentRetired(StateError):
-    """The agent is retired: it neither sends nor receives."""
+    """The agent is retired: it neither sends nor receives messages."""
 
     code = "agent_retired"
     default_remedy = "call unretire_agent, or write to another agent"
 
 
 class ContactRequired(StateError):
-    """The recipient takes mail from approved contacts only."""
+    """The recipient accepts messages from approved contacts only."""
 
     code = "contact_required"
     default_remedy = "call request_contact and wait for the answer"
 
 
 class ContactBlocked(StateError):
-    """The recipient takes no mail from this sender."""
+    """The recipient accepts no messages from this sender."""
 
     code = "contact_blocked"
     default_remedy = "write to another agent of the project, or to a person"
@@ -345,34 +345,34 @@ class NotHolder(StateError):
 
 
 class CursorExpired(StateError):
-    """Events after this cursor were purged; a reader that continued would miss some."""
+    """Events after this cursor were purged. A reader that continued would miss them."""
 
     code = "cursor_expired"
-    default_remedy = "start again from `oldest` and read the inbox once in full"
+    default_remedy = "start again from `oldest` and read the whole inbox once"
 
 
 class CursorAhead(StateError):
-    """The cursor lies beyond the newest event: it belongs to another database."""
+    """The cursor is newer than the newest event: it belongs to another database."""
 
     code = "cursor_ahead"
-    default_remedy = "start again from `newest`; the database was restored or is another one"
+    default_remedy = "start again from `newest`: the database was restored or replaced"
 
 
 class IllegalTransition(StateError):
-    """A record was asked to move where its state machine has no arrow."""
+    """A record cannot change to this state."""
 
     code = "illegal_transition"
 
 
 class RunNotOpen(StateError):
-    """The run is neither prepared nor waiting, so that nothing can be delivered to it."""
+    """The run is neither prepared nor waiting, so it accepts no input."""
 
     code = "run_not_open"
     default_remedy = "submit to the thread without naming the run"
 
 
 class ActiveRunConflict(StateError):
-    """The thread's active run did not give way; nothing of the submission was written."""
+    """The thread's active run did not stop in time. Nothing was written."""
 
     code = "active_run_conflict"
     retryable = True
@@ -380,21 +380,21 @@ class ActiveRunConflict(StateError):
 
 
 class SubmissionRejected(StateError):
-    """The thread is busy and the submission asked to be rejected then."""
+    """The thread is busy and the submission used the strategy `reject`."""
 
     code = "submission_rejected"
-    default_remedy = "submit again when the run has ended, or with another strategy"
+    default_remedy = "submit again after the run has ended, or use another strategy"
 
 
 class DeliveryBlocked(StateError):
-    """A pending message that is a barrier stands before the new one."""
+    """A pending barrier message precedes the new message."""
 
     code = "delivery_blocked"
     default_remedy = "retract the barrier, or wait until a run has read it"
 
 
 class DuplicateRecord(StateError):
-    """A record with this id exists."""
+    """A record with this id exists already."""
 
     code = "duplicate_record"
 
@@ -403,151 +403,151 @@ class DedupeKeyInUse(StateError):
     """An open dispatch of the thread has this dedupe key."""
 
     code = "dedupe_key_in_use"
-    default_remedy = "the work is queued or running already; look at the dispatch that is named"
+    default_remedy = "a run with this key is already queued or active; see the dispatch named in the message"
 
 
 class VersionConflict(StateError):
-    """Somebody else wrote in between; read again and decide anew."""
+    """Another writer changed the record in between. Read it again."""
 
     code = "version_conflict"
     retryable = True
 
 
 class QueueFull(StateError):
-    """As many runs, or as many messages for the runs of a thread, wait as may."""
+    """The queue of runs, or of messages for a thread, has reached its limit."""
 
     code = "queue_full"
     retryable = True
-    default_remedy = "submit again when some have run"
+    default_remedy = "submit again after some queued runs have started"
 
 
 class AlreadyConsumed(StateError):
-    """A run has read the pending message; it can no longer be changed."""
+    """A run has read the pending message, so it can no longer change."""
 
     code = "already_consumed"
     default_remedy = "send a correction on the thread"
 
 
 class StaleDecision(StateError):
-    """The question was answered before, or is no longer asked."""
+    """The question was answered before, or is no longer open."""
 
     code = "stale_decision"
-    default_remedy = "look at the run: what it waits for has changed"
+    default_remedy = "read the run's current question: it has changed"
 
 
 class MailboxClosed(StateError):
-    """The mailbox takes nothing more."""
+    """The mailbox is closed and accepts no calls."""
 
     code = "mailbox_closed"
     retryable = True
 
 
 class MailboxForked(StateError):
-    """A forked process used a mailbox that its parent opened: the threads that serve it are in the parent."""
+    """A forked process used a mailbox that its parent opened. Its threads exist in the parent only."""
 
     code = "mailbox_forked"
     default_remedy = (
-        "open a mailbox in the child, after the fork: on PostgreSQL any number of processes can; "
-        "one SQLite file is for one process"
+        "open a mailbox in the child process after the fork; PostgreSQL accepts several processes, a "
+        "SQLite file accepts one"
     )
 
 
 class LifecycleBusy(StateError):
-    """The lifecycle is being started or stopped at this moment."""
+    """The lifecycle is being started or stopped now."""
 
     code = "lifecycle_busy"
     retryable = True
 
 
 class ThreadAlreadyRunning(StateError):
-    """The executor runs this thread already."""
+    """The executor already runs this thread."""
 
     code = "thread_already_running"
     branch = "runtime error"
 
 
 class ResultConflict(StateError):
-    """The dispatch has had another result, or another end, already; nothing was changed."""
+    """The dispatch already has another result. Nothing was changed."""
 
     code = "result_conflict"
 
 
 class StaleResult(StateError):
-    """The result comes for a dispatch that is no longer to be executed; nothing was changed."""
+    """The result belongs to a dispatch that must no longer be executed. Nothing was changed."""
 
     code = "stale_result"
 
 
 class ResultTooEarly(StateError):
-    """The result cannot be taken now: its run is about to begin anew, or its end is being written."""
+    """The result cannot be accepted yet: its run is about to start again, or its end is being written."""
 
     code = "result_too_early"
     retryable = True
-    default_remedy = "send it again in some seconds"
+    default_remedy = "send the result again in a few seconds"
 
 
 class RunUnsuccessful(StateError):
-    """The run that somebody waited for failed, or was cancelled; the text says why."""
+    """The awaited run failed or was cancelled. The text gives the reason."""
 
     code = "run_unsuccessful"
 
 
 class AccessError(PostroomError):
-    """The caller has not proved who it is."""
+    """The caller is not authenticated."""
 
     code = "access_denied"
     branch = "access error"
 
 
 class TokenRequired(AccessError):
-    """This server asks for a token and the call carried none."""
+    """This server requires a token and the call had none."""
 
     code = "token_required"
     default_remedy = "send the agent's token in the Postroom-Agent-Token header"
 
 
 class WrongToken(AccessError):
-    """The token is not one this server gave out, or it was revoked, or it has expired."""
+    """The token is unknown to this server, revoked or expired."""
 
     code = "wrong_token"
-    default_remedy = "make a new one with `postroom agents token` or `postroom tokens rotate`"
+    default_remedy = "make a new token with `postroom agents token` or `postroom tokens rotate`"
 
 
 class IdentityMismatch(AccessError):
-    """The token belongs to another agent than the one the call names."""
+    """The token belongs to another agent than the call names."""
 
     code = "identity_mismatch"
     default_remedy = "name the agent that the token belongs to"
 
 
 class WrongSignature(AccessError):
-    """What came is not signed with the secret that it should be, or was signed too long ago."""
+    """The request is not signed with the expected secret, or its signature is too old."""
 
     code = "wrong_signature"
 
 
 class NotPermitted(AccessError):
-    """The caller is known but may not do this."""
+    """The caller is authenticated but may not do this."""
 
     code = "not_permitted"
 
 
 class InsufficientScope(AccessError):
-    """The token is good, but has too few scopes for this; `details.needed` names what the call needs."""
+    """The token lacks scopes for this call. `details.needed` lists the required scopes."""
 
     code = "insufficient_scope"
-    default_remedy = "use a token that has them; the operator makes one with `postroom tokens create`"
+    default_remedy = "use a token with these scopes; the operator makes one with `postroom tokens create`"
 
 
 class StaleClaim(PostroomError):
-    """The claim was lost: its lease ended, or an interrupt came. Nothing was written."""
+    """The claim has ended: its lease expired, or an interrupt came. Nothing was written."""
 
     code = "stale_claim"
     branch = "stale claim"
 
 
 class RunFailure(PostroomError):
-    """A run failed; `retryable` says whether it is tried again."""
+    """A run failed. `retryable` says whether it is retried."""
 
     code = "run_failure"
     branch = "run failed"
@@ -559,45 +559,45 @@ class RunFailure(PostroomError):
 
 
 class ExecutorFailed(RunFailure):
-    """The executor raised something that says nothing about trying again; it is tried again."""
+    """The executor raised an error of unknown kind. The run is retried."""
 
     code = "executor_failed"
     retryable = True
 
 
 class GiveUp(RunFailure):
-    """Work raises it when no retry can help: the run fails at once, whatever attempts are left."""
+    """The run raises it if no retry can help: it fails at once, whatever attempts are left."""
 
     code = "gave_up"
     branch = "gave up"
 
 
 class RunTimedOut(RunFailure):
-    """The run was at work for as long as a run may be."""
+    """The run exceeded the maximum time for a run."""
 
     code = "run_timed_out"
 
 
 class DeadlinePassed(RunFailure):
-    """The run's deadline passed before it could be started."""
+    """The run's deadline passed before the run started."""
 
     code = "deadline_passed"
 
 
 class ExecutorMisbehaved(RunFailure):
-    """The executor returned what is no result."""
+    """The executor returned an invalid result."""
 
     code = "executor_misbehaved"
 
 
 class PhaseError(RunFailure):
-    """A phase of the agent loop failed on its own state; the run ends as it stands."""
+    """A phase of the agent loop failed because of its own state. The run ends."""
 
     code = "phase_error"
 
 
 class RunnerSecretMissing(RunFailure):
-    """A runner's key or secret cannot be had; `value` names the variable or the file that was to hold it."""
+    """A runner's key or secret is missing. `value` names its variable or file."""
 
     code = "runner_secret_missing"
     default_remedy = "set the variable for the server, and start it again"
@@ -611,79 +611,79 @@ class CommandError(RunFailure):
 
 
 class CommandNotStarted(CommandError):
-    """The program is not there, may not be executed, or has no working folder."""
+    """The program does not exist, is not executable, or has no working folder."""
 
     code = "command_not_started"
-    default_remedy = "mend the agent's runner: its command and its working folder"
+    default_remedy = "correct the command and the working folder of the agent's runner"
 
 
 class PromptTooLong(CommandError):
-    """The system takes no argument of this length, or none with such a character."""
+    """The system accepts no argument of this length or with such a character."""
 
     code = "prompt_too_long"
-    default_remedy = "give the prompt by stdin or file: the field `prompt` of the agent's runner"
+    default_remedy = "set the field `prompt` of the agent's runner to stdin or file"
 
 
 class CommandFailed(CommandError):
-    """The program ended with an exit code that says it failed, or answered that it had."""
+    """The program ended with a failure exit code, or its answer reported a failure."""
 
     code = "command_failed"
 
 
 class CommandSaidNothing(CommandError):
-    """The program ended well and put nothing out."""
+    """The program ended successfully without output."""
 
     code = "command_said_nothing"
-    default_remedy = "look at what the command prints; the recipe must be the one for the program"
+    default_remedy = "check the output of the command, and that the recipe matches the program"
 
 
 class CommandTimedOut(CommandError):
-    """The program took too long, or was silent for too long, and was ended."""
+    """The program exceeded its time limit or its limit of silence, and was ended."""
 
     code = "command_timed_out"
     default_remedy = "raise `timeout` or `idle_timeout` of the agent's runner, or ask for less"
 
 
 class CommandFlooded(CommandError):
-    """The program put out more than anybody reads, and was ended."""
+    """The program wrote more output than the limit, and was ended."""
 
     code = "command_flooded"
     default_remedy = "let the command write its output to a file"
 
 
 class CommandNotEnded(CommandError):
-    """Processes of the run could not be ended; they are named."""
+    """Processes of the run could not be ended. The message names them."""
 
     code = "command_not_ended"
-    default_remedy = "end the processes that are named by hand"
+    default_remedy = "end the named processes yourself"
 
 
 class CommandBusy(CommandError):
-    """The program asked to be tried later (exit code 75), or the system had no room to start it."""
+    """The program asked for a later attempt (exit code 75), or the system lacked resources to start it."""
 
     code = "command_busy"
     retryable = True
 
 
 class CommandKilled(CommandError):
-    """A signal that was not ours ended the program; the system does so when memory is short."""
+    """A signal from outside postroom ended the program. The system sends one if memory is short."""
 
     code = "command_killed"
     retryable = True
 
 
 class AgentProtocolBroken(CommandError):
-    """What the program put out is not the Agent Client Protocol, or not what is said next in it."""
+    """The output of the program is not the Agent Client Protocol, or is out of order."""
 
     code = "agent_protocol_broken"
-    default_remedy = "look at the command: it must start the agent in its ACP mode, and print nothing else"
+    default_remedy = "check the command: it must start the agent in its ACP mode and print nothing else"
 
 
 class AgentStopped(CommandError):
-    """The agent stopped before it was done: it refused, or reached a limit of its own; `value` says which."""
+    """The agent refused the task or reached its own limit. `value` says which."""
 
     code = "agent_stopped"
-    default_remedy = "ask for less, or raise the agent's own limit"
+    default_remedy = "give the agent a smaller task, or raise the agent's own limit"
 
 
 class RemoteError(RunFailure):
@@ -693,54 +693,54 @@ class RemoteError(RunFailure):
 
 
 class RemoteUnavailable(RemoteError):
-    """It could not be reached, was silent, or cannot work now; it is tried again."""
+    """The other server was unreachable, silent or busy. The run is retried."""
 
     code = "remote_unavailable"
     retryable = True
 
 
 class RemoteRefused(RemoteError):
-    """It does not take the run as it was sent."""
+    """The other server rejected the run."""
 
     code = "remote_refused"
-    default_remedy = "look at the runner's address and secret, and at the other server's log"
+    default_remedy = "check the runner's address and secret, and the log of the other server"
 
 
 class RemoteMisbehaved(RemoteError):
-    """Its answer is none: no JSON of the kind that was agreed on, or too large."""
+    """The answer of the other server is invalid: not the agreed JSON, or too large."""
 
     code = "remote_misbehaved"
 
 
 class RemoteFailed(RemoteError):
-    """It took the run, and says that the run failed."""
+    """The other server accepted the run and reported that it failed."""
 
     code = "remote_failed"
 
 
 class RemoteTimedOut(RemoteError):
-    """No result came in the time that the run may take."""
+    """No result came within the time limit of the run."""
 
     code = "remote_timed_out"
-    default_remedy = "give the runner a longer timeout, or look why the other server did not answer"
+    default_remedy = "raise the runner's `timeout`, or find out why the other server did not answer"
 
 
 class InferenceError(RunFailure):
-    """The model's side failed."""
+    """A call to a model failed."""
 
     code = "inference_error"
     branch = "inference error"
 
 
 class InferenceFailed(InferenceError):
-    """A model call failed and nobody knows why."""
+    """A model call failed for an unknown reason."""
 
     code = "inference_failed"
     retryable = True
 
 
 class ProviderFailed(InferenceError):
-    """The provider answered with a failure of its own."""
+    """The provider reported an error."""
 
     code = "provider_failed"
     branch = "provider failed"
@@ -748,7 +748,7 @@ class ProviderFailed(InferenceError):
 
 
 class RateLimited(InferenceError):
-    """The provider asked for fewer calls."""
+    """The provider's rate limit was exceeded."""
 
     code = "rate_limited"
     branch = "rate limited"
@@ -772,7 +772,7 @@ class InferenceTimeout(InferenceError):
 
 
 class StreamInterrupted(InferenceError):
-    """The answer's stream ended before the answer did."""
+    """The stream ended before the answer was complete."""
 
     code = "stream_interrupted"
     branch = "stream interrupted"
@@ -780,21 +780,21 @@ class StreamInterrupted(InferenceError):
 
 
 class ContextOverflow(InferenceError):
-    """The conversation is longer than the model takes."""
+    """The conversation exceeds the model's context."""
 
     code = "context_overflow"
     branch = "context overflow"
 
 
 class RequestRefused(InferenceError):
-    """The provider calls the request invalid."""
+    """The provider rejected the request as invalid."""
 
     code = "request_refused"
     branch = "request refused"
 
 
 class Unauthorized(InferenceError):
-    """The provider refuses the credentials, or the quota is used up."""
+    """The provider rejected the credentials, or the quota is used up."""
 
     code = "unauthorized"
     branch = "unauthorized"
@@ -808,28 +808,28 @@ class ModelNotFound(InferenceError):
 
 
 class NoModelEndpoint(ModelNotFound):
-    """The address answered with a web page or other data in place of a model's answer."""
+    """The address answered with a web page or other data instead of a model's answer."""
 
     code = "no_model_endpoint"
     branch = "no model endpoint"
 
 
 class ContentFiltered(InferenceError):
-    """The provider's policy withheld the answer."""
+    """The provider's content policy withheld the answer."""
 
     code = "content_filtered"
     branch = "content filtered"
 
 
 class InternalError(PostroomError):
-    """A rule of our own was broken; nothing was changed."""
+    """An internal rule was broken. Nothing was changed."""
 
     code = "internal_rule_broken"
     branch = "internal error"
 
 
 class StoreError(PostroomError):
-    """The store could not do it; what was there before is there still."""
+    """The store failed. The stored data is unchanged."""
 
     code = "store_error"
     branch = "store error"
@@ -837,17 +837,17 @@ class StoreError(PostroomError):
 
 
 class StoreUnavailable(StoreError):
-    """The store did not answer in time or is closed; the call may be repeated."""
+    """The store is closed or did not answer in time. The call may be repeated."""
 
     code = "store_unavailable"
     retryable = True
 
 
 class StoreClosed(StoreUnavailable):
-    """This process has closed the store; the call may be repeated when the store is open again."""
+    """This process has closed the store. Repeat the call after the store is open again."""
 
     code = "store_closed"
-    default_remedy = "open the store again; if it is a server's, start the server again"
+    default_remedy = "open the store again; for the store of a server, start the server again"
 
 
 class StoreFull(StoreError):
@@ -855,76 +855,78 @@ class StoreFull(StoreError):
 
     code = "store_full"
     retryable = True
-    default_remedy = "free space on the disk that holds the database, and try again"
+    default_remedy = "free space on the disk of the database, and try again"
 
 
 class StoreReadOnly(StoreError):
-    """The database file or its folder cannot be written."""
+    """The database file or its folder is not writable."""
 
     code = "store_read_only"
     default_remedy = "give the server's user write access to the database and its folder"
 
 
 class StoreCorrupt(StoreError):
-    """The database does not read back as it was written."""
+    """The database is damaged."""
 
     code = "store_corrupt"
     default_remedy = "stop the server and run `postroom restore`"
 
 
 class RecordTooNew(StoreCorrupt):
-    """A record holds a value that a newer release wrote: it is intact, and this release passes it over."""
+    """A newer release wrote a value of this record. The record is intact, and this release skips it."""
 
     code = "record_too_new"
-    default_remedy = "run the newer release, which can read the record"
+    default_remedy = "run the newer release: it can read the record"
 
 
 class CommitUnknown(StoreError):
-    """The connection broke while a commit was answered: it may or may not have been made."""
+    """The connection broke during a commit: the change may or may not be stored."""
 
     code = "commit_unknown"
     retryable = True
-    default_remedy = "look whether it was made, or repeat the call under its key"
+    default_remedy = "check whether the change was stored, or repeat the call with the same key"
 
 
 class StoreHeld(StoreError):
-    """Another process owns the database file."""
+    """Another process uses the database file."""
 
     code = "store_held"
-    default_remedy = "stop the other server, or use it: commands write through the running one"
+    default_remedy = "stop the other server, or use it: commands write through the running server"
 
 
 class SchemaTooNew(StoreError):
-    """The database was written by a newer postroom."""
+    """A newer release of postroom wrote the database."""
 
     code = "schema_too_new"
-    default_remedy = "run the newer postroom again, or restore the backup taken before its migration"
+    default_remedy = "run the newer release again, or restore the backup taken before its migration"
 
 
 class WrongStore(StoreError):
-    """The database is missing, empty, older than its archive, another one, or its log is damaged."""
+    """The database is missing, empty, older than its archive, a different one, or its log is damaged."""
 
     code = "wrong_store"
     default_remedy = (
-        "restore a backup (`postroom restore --force FILE`); or rebuild the database from the archive "
-        "(`postroom rebuild database FILE`), which lacks what had not come to the archive yet, and restore "
-        "that; or go on with what is there: `postroom up --new-store` sets the archive aside"
+        "choose one: restore a backup (`postroom restore --force FILE`); rebuild the database from "
+        "the archive (`postroom rebuild database FILE`) and restore that file, without the changes "
+        "that the archive had not stored yet; or keep this database and set the archive aside "
+        "(`postroom up --new-store`)"
     )
     on_postgres: ClassVar[str] = (
-        "restore a dump with pg_restore; or rebuild the database from the archive (`postroom rebuild "
-        "database FILE`), which lacks what had not come to the archive yet, and copy that to a schema that "
-        "is not there (`postroom database copy --from sqlite:FILE --to postgresql://...`; database_schema "
-        "names it); or go on with what is there: `postroom up --new-store` sets the archive aside"
+        "choose one: restore a dump with pg_restore; rebuild the database from the archive "
+        "(`postroom rebuild database FILE`), without the changes that the archive had not stored "
+        "yet, and copy it to a new schema (`postroom database copy --from sqlite:FILE --to "
+        "postgresql://...`; the setting database_schema names it); or keep this database and set the "
+        "archive aside (`postroom up --new-store`)"
     )
     """What leads on where the store is on PostgreSQL: `postroom restore` is for SQLite."""
 
 
 class ArchiveUnavailable(PostroomError):
-    """Git could not write the archive now; mail goes on and the backlog drains later."""
+    """Git could not write the archive. Mail continues, and the archive catches up later."""
 
     code = "archive_unavailable"
     retryable = True
-    default_remedy = "run `postroom doctor`; the backlog drains by itself when Git works again"
+    default_remedy = "run `postroom doctor`; the archive catches up by itself when Git works again"
 
 
 class ServerUnavailable(PostroomError):
@@ -932,7 +934,7 @@ class ServerUnavailable(PostroomError):
 
     code = "server_unavailable"
     retryable = True
-    default_remedy = "start it with `postroom up`"
+    default_remedy = "start the server with `postroom up`"
 
 
 class MissingExtra(PostroomError):
@@ -942,40 +944,40 @@ class MissingExtra(PostroomError):
 
 
 class ConfigError(PostroomError):
-    """A setting is missing or wrong; nothing was started."""
+    """A setting is missing or invalid. Nothing was started."""
 
     code = "config_error"
-    default_remedy = "run `postroom config show` to see every setting and where it came from"
+    default_remedy = "run `postroom config show` to see each setting and its source"
 
 
 class CredentialRefused(ConfigError):
-    """Another service refuses a token or a password; it is not asked with it again."""
+    """Another service rejected a token or a password. It is not used again."""
 
     code = "credential_refused"
-    default_remedy = "give it another one"
+    default_remedy = "set another token or password"
 
 
 class ClientFileRefused(ConfigError):
-    """A client's own file cannot be changed safely; it is as it was."""
+    """A client's configuration file cannot be changed safely. It is unchanged."""
 
     code = "client_file_refused"
-    default_remedy = "mend the file, or write the entry by hand as docs/start.md shows"
+    default_remedy = "correct the file, or write the entry by hand as docs/start.md shows"
 
 
 class ClientUnfit(ConfigError):
-    """A client is not on this machine, or too old for what setup writes; nothing of it was written."""
+    """A client is not installed, or too old for setup. Its files are unchanged."""
 
     code = "client_unfit"
-    default_remedy = "install the client, or bring it up to date"
+    default_remedy = "install the client or update it"
 
 
 def why_unreadable(error: Exception) -> str:
     """Return in words why a small file of ours in JSON does not read, for people who know no Python."""
     if isinstance(error, OSError):
-        return error.strerror or "the system does not say why"
+        return error.strerror or "the system gave no reason"
     if isinstance(error, RecursionError) or (isinstance(error, ValueError) and type(error) is not ValueError):
-        return "it is no JSON"  # of these `json` raises classes of its own
-    return "a field is missing or of another kind"
+        return "it is not valid JSON"  # of these `json` raises classes of its own
+    return "a field is missing or has the wrong type"
 
 
 def _branches(kind: type[PostroomError]) -> list[type[PostroomError]]:

@@ -91,10 +91,12 @@ class CanonicalEventDraft:
         families = {scope.family for scope in self.scopes} if len(self.scopes) > 1 else self.scopes
         if not self.scopes or len(families) != len(self.scopes) or not self.event_kind.strip():
             raise InvalidRecord(
-                "an event needs a kind, and at most one scope of a family", value=self.event_kind
+                "an event needs a kind, and at most one scope of each family", value=self.event_kind
             )
         if (self.options.writer_id is None) != (self.options.idempotency_key is None):
-            raise InvalidRecord("a writer and its idempotency key come together", value=self.event_kind)
+            raise InvalidRecord(
+                "a writer and an idempotency key must be given together", value=self.event_kind
+            )
 
     @property
     def digest(self) -> str:

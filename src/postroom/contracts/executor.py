@@ -131,7 +131,7 @@ class RunDispatchExecutor(ABC):
         return False
 
     def commits_steps(self, thread_id: str) -> bool:
-        """Say whether the steps of this thread's runs, and their answers, are committed by the executor."""
+        """Return whether the executor commits the steps and the answers of this thread's runs."""
         return self.has_commit_coordinator()
 
     def agent_of(self, thread_id: str) -> str | None:

@@ -47,7 +47,7 @@ class CallerRequest(Record, frozen=True, kw_only=True):
         return cls.of(asked[-1]) if asked else cls()
 
 
-MISPLACED_RESULT = "no tool is called for the result"
+MISPLACED_RESULT = "the result belongs to no tool call"
 """The words by which postroom itself refuses the result of a tool; its caller may see them."""
 CALLER_TOOLS = "caller_tools"
 """The reason for which a run ends that asks its caller to use tools; the detail holds the calls, as JSON."""

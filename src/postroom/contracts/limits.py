@@ -22,7 +22,7 @@ def chosen(kind: type[E], given: str, what: str) -> E:
         return kind(given)
     except ValueError as error:
         raise ConfigError(
-            f"{what} is one of {', '.join(one.value for one in kind)}", value=repr(given)[:80]
+            f"{what} must be one of {', '.join(one.value for one in kind)}", value=repr(given)[:80]
         ) from error
 
 
@@ -33,7 +33,7 @@ def refuse_no_number(what: str, given: object, *, least: int) -> None:
         ConfigError: as said.
     """
     if not isinstance(given, int) or isinstance(given, bool) or given < least:
-        raise ConfigError(f"{what} must be a whole number from {least} up", value=repr(given)[:80])
+        raise ConfigError(f"{what} must be an integer of at least {least}", value=repr(given)[:80])
 
 
 class LimitScope(StrEnum):
@@ -63,19 +63,19 @@ class Limit:
 
     def __post_init__(self) -> None:
         """Refuse what limits nothing; a kind may be given by its name."""
-        object.__setattr__(self, "per", chosen(LimitScope, self.per, "per of a limit"))
+        object.__setattr__(self, "per", chosen(LimitScope, self.per, "`per` of a limit"))
         for name in ("at_once", "starts"):
             if (number := getattr(self, name)) is not None:
-                refuse_no_number(f"{name} of a limit", number, least=1)
+                refuse_no_number(f"`{name}` of a limit", number, least=1)
         if self.period is not None and not isinstance(self.period, timedelta):
-            raise ConfigError("the period of a limit is a timedelta", value=repr(self.period)[:80])
+            raise ConfigError("`period` of a limit must be a timedelta", value=repr(self.period)[:80])
         problem = None
         if self.at_once is None and self.starts is None:
-            problem = "a limit needs at_once, or starts and period"
+            problem = "a limit needs `at_once`, or `starts` and `period`"
         elif (self.starts is None) != (self.period is None):
-            problem = "starts and period of a limit are given together"
+            problem = "`starts` and `period` of a limit must be given together"
         elif self.period is not None and self.period < timedelta(milliseconds=1):
-            problem = "the period of a limit must be at least a millisecond"
+            problem = "`period` of a limit must be at least 1 millisecond"
         if problem is not None:
             raise ConfigError(problem, value=str(self))
 

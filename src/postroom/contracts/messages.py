@@ -280,13 +280,13 @@ def refuse_broken_delta(delta: Sequence[Message]) -> tuple[str, ...]:
     ids: list[str] = []
     for message in delta:
         if not message.id:
-            raise InvalidRecord("a message to append has no id")
+            raise InvalidRecord("an appended message has no id")
         ids.append(message.id)
         if message.role is Role.TOOL and not message.tool_call_id:
-            raise InvalidRecord("a tool's message names no tool call", value=message.id)
+            raise InvalidRecord("the message of a tool has no tool call id", value=message.id)
         for call in message.tool_calls:
             if not call.id:
                 raise InvalidRecord("a tool call has no id", value=message.id)
     if len(set(ids)) != len(ids):
-        raise InvalidRecord("the messages to append hold an id twice", value=ids)
+        raise InvalidRecord("two appended messages have the same id", value=ids)
     return tuple(ids)

@@ -44,6 +44,16 @@ class OutboxDraft(Record, frozen=True, kw_only=True):
     """Of those with the same key, of one kind and target, none is claimed before an older one is done."""
 
     @property
+    def key(self) -> tuple[str, str, str | None]:
+        """The kind, the target and the dedupe key: of effects with the same key, one is stored."""
+        return self.kind, self.target, self.dedupe_key
+
+    @property
+    def line(self) -> tuple[str, str, str] | None:
+        """The kind, the target and the order key of effects that are performed one after another."""
+        return None if self.order_key is None else (self.kind, self.target, self.order_key)
+
+    @property
     def locks(self) -> set[str]:
         """What is locked before it is stored: the key that counts once."""
         return set() if self.dedupe_key is None else {f"effect:{self.kind}:{self.target}:{self.dedupe_key}"}

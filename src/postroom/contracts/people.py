@@ -31,7 +31,7 @@ class ChatAddress:
         fits = slash and platform.isidentifier() and chat_id.strip() == chat_id != ""
         if not fits or len(text) > _LONGEST or not chat_id.isprintable():
             raise InvalidArgument(
-                f"{text[:_LONGEST]!r} names no chat",
+                f"{text[:_LONGEST]!r} is not a chat",
                 value=text[:_LONGEST],
                 remedy="write PLATFORM/ID, such as telegram/123456",
             )

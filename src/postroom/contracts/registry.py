@@ -18,9 +18,9 @@ def checked_scope(scope: str) -> str:
     if not scope.strip():
         raise InvalidRecord("a registry scope must not be blank", value=scope)
     if len(scope.encode()) > MAX_SCOPE_BYTES:
-        raise InvalidRecord(f"a registry scope has at most {MAX_SCOPE_BYTES} bytes", value=scope[:80])
+        raise InvalidRecord(f"a registry scope must have at most {MAX_SCOPE_BYTES} bytes", value=scope[:80])
     if any(ord(character) < 32 or ord(character) == 127 for character in scope):
-        raise InvalidRecord("a registry scope must not hold control characters", value=scope)
+        raise InvalidRecord("a registry scope must not contain control characters", value=scope)
     return scope
 
 

@@ -76,23 +76,23 @@ class ModelRunner:
         """
         parts = _address(self.base_url, "base_url")
         if parts.query:
-            raise refused("base_url", None, "it has a query", "write it up to and with /v1")
+            raise refused("base_url", None, "the URL has a query", "end the URL with /v1")
         if not isinstance(self.model, str) or not self.model.strip() or not can_be_given(self.model):
-            raise refused("model", None, "it is no name of a model")
+            raise refused("model", None, "a model name must be text that is not empty")
         if self.api_key_env is not None:
             refuse_variable(self.api_key_env, "api_key_env")
         if not isinstance(self.instructions, str) or not can_be_given(self.instructions):
-            raise refused("instructions", None, "they are no text")
+            raise refused("instructions", None, "the instructions must be text")
         if len(self.instructions) > LONGEST_INSTRUCTIONS:
-            raise refused("instructions", None, f"they are longer than {LONGEST_INSTRUCTIONS} characters")
+            raise refused("instructions", None, f"the instructions exceed {LONGEST_INSTRUCTIONS} characters")
         refuse_number(self.max_steps, "max_steps", most=MOST_STEPS)
         refuse_number(self.runs_at_once, "runs_at_once", most=MAX_RUNS_AT_ONCE)
         refuse_time(self.timeout, "timeout")
         object.__setattr__(self, "tools", words(self.tools, "tools"))
         if wrong := [one for one in self.tools if not _TOOL.fullmatch(one)]:
-            raise refused("tools", wrong, "such an operation cannot be")
+            raise refused("tools", wrong, "these are not names of operations")
         if len(set(self.tools)) < len(self.tools):
-            raise refused("tools", list(self.tools), "an operation is named twice")
+            raise refused("tools", list(self.tools), "an operation is listed twice")
 
     def to_dict(self) -> dict[str, Json]:
         """Return it as plain JSON data; durations in seconds. No secret is in it."""
@@ -115,7 +115,7 @@ class ModelRunner:
         Raises:
             InvalidRunner: a field is unknown, missing or breaks its rule.
         """
-        needed = {"base_url": "the address of the endpoint", "model": "the name of the model"}
+        needed = {"base_url": "the URL of the endpoint", "model": "the name of the model"}
         given = told_fields(plain, cls, times=("timeout",), needed=needed)
         given.pop(KIND, None)
         return cls(**given)
@@ -154,19 +154,19 @@ class HttpRunner:
         if self.callback_base is not None:
             parts = _address(self.callback_base, "callback_base")
             if parts.query:
-                raise refused("callback_base", None, "it has a query")
+                raise refused("callback_base", None, "the URL has a query")
             self._refuse_plain(parts, "callback_base")
 
     def _refuse_plain(self, parts: SplitResult, name: str) -> None:
         if parts.scheme == "http" and parts.hostname not in LOOPBACK and not self.allow_plain:
-            remedy = "use https, or set allow_plain when nobody else is on the way"
-            raise refused(name, None, "plain http goes to this machine alone", remedy)
+            remedy = "use https, or set allow_plain if the network is trusted"
+            raise refused(name, None, "plain http is allowed to this machine only", remedy)
 
     def _refuse_secret(self) -> None:
         if (self.secret_env is None) == (self.secret_file is None):
             is_named = self.secret_env is not None
-            what = "both it and secret_file are there" if is_named else "no secret is named"
-            remedy = "name the variable that holds the secret in secret_env, or a private file in secret_file"
+            what = "secret_env and secret_file are both set" if is_named else "no secret is set"
+            remedy = "set secret_env to the variable that holds the secret, or secret_file to a private file"
             raise refused("secret_env", None, what, remedy)
         if self.secret_env is not None:
             refuse_variable(self.secret_env, "secret_env")
@@ -175,7 +175,7 @@ class HttpRunner:
             or not can_be_given(self.secret_file)
             or not PurePath(self.secret_file).is_absolute()
         ):
-            raise refused("secret_file", None, "it is no absolute path")
+            raise refused("secret_file", None, "secret_file must be an absolute path")
 
     def callback(self, address: str) -> str | None:
         """Return where the other server reaches us, who listen at `address`; None when it cannot."""
@@ -205,7 +205,7 @@ class HttpRunner:
         Raises:
             InvalidRunner: a field is unknown, missing or breaks its rule.
         """
-        needed = {"url": "the address of the other server"}
+        needed = {"url": "the URL of the other server"}
         given = told_fields(plain, cls, times=("timeout",), needed=needed)
         given.pop(KIND, None)
         return cls(**given)
@@ -213,14 +213,14 @@ class HttpRunner:
 
 def _address(value: object, name: str) -> SplitResult:
     """Return the parts of an http address; a refusal does not show it, for it may hold a password."""
-    remedy = "write an address that begins with https:// or http://, with no name and password in it"
+    remedy = "write a URL that begins with https:// or http://, without user name and password"
     if not isinstance(value, str) or not value.isascii() or not value.isprintable() or " " in value:
-        raise refused(name, None, "it is no address", remedy)
+        raise refused(name, None, "this is not a valid URL", remedy)
     try:
         parts = urlsplit(value)
         fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         fits = False
     if not fits or parts.fragment or parts.username is not None or parts.password is not None:
-        raise refused(name, None, "it is no address", remedy)
+        raise refused(name, None, "this is not a valid URL", remedy)
     return parts

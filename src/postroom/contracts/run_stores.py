@@ -146,6 +146,8 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
     joins: str | None = None
     events: tuple[CanonicalEventDraft, ...] = ()
     outbox: tuple[OutboxDraft, ...] = ()
+    are_new: bool = False
+    """Whether the ids of `messages` were made for this commit, so that no stored message can have one."""
     summary: SummaryDraft | None = None
     """Stored in place of those with its number and later ones; from then on it stands for what it covers."""
     spends: tuple[Spending, ...] = ()
@@ -191,10 +193,10 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
             return
         delivery = self.delivery
         if self.claim is not None and delivery is not None:
-            raise InvalidRecord("a commit that begins or ends an execution delivers no other")
+            raise InvalidRecord("a commit that starts or ends an execution cannot deliver another one")
         begins_its = delivery is not None and delivery.claim is not None
         if self.claim is None and (self.ends is not None or not begins_its):
-            raise InvalidRecord("a commit that begins or ends an execution names its claim")
+            raise InvalidRecord("a commit that starts or ends an execution must name its claim")
 
 
 class Committed(Record, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ class RunnerKind(StrEnum):
 
 def refused(name: str, value: object, what: str, remedy: str | None = None) -> InvalidRunner:
     """Return the refusal of a field."""
-    return InvalidRunner(f"the runner's {name} is refused: {what}", value=value, remedy=remedy)
+    return InvalidRunner(f"the runner's {name} is invalid: {what}", value=value, remedy=remedy)
 
 
 def told_fields(
@@ -45,10 +45,10 @@ def told_fields(
         InvalidRunner: a field is unknown or missing, or a time is none.
     """
     if not isinstance(plain, Mapping):
-        raise refused("runner", type(plain).__name__, "it is no table of fields")
+        raise refused("runner", type(plain).__name__, "a runner must be a table of fields")
     known = {one.name for one in fields(kind)} | {KIND}
     if unknown := sorted(str(name) for name in plain if name not in known):
-        raise refused(unknown[0], unknown, "there is no such field", f"fields: {', '.join(sorted(known))}")
+        raise refused(unknown[0], unknown, "unknown field", f"fields: {', '.join(sorted(known))}")
     for name, called in needed.items():
         if name not in plain:
             raise refused(name, None, f"{called} is missing")
@@ -63,16 +63,18 @@ def one_of(kind: type[T], value: object, name: str) -> T:
     """Return the word of an enumeration."""
     known = {one.value: one for one in kind}
     if not isinstance(value, str) or value not in known:
-        raise refused(name, value, f"{value!r} is not known", f"one of: {', '.join(known)}")
+        raise refused(name, value, f"{value!r} is unknown", f"use one of: {', '.join(known)}")
     return known[value]
 
 
 def words(value: object, name: str) -> tuple[str, ...]:
     """Return a list of texts, each of which a program can be given."""
     if not isinstance(value, tuple | list) or not all(isinstance(one, str) for one in value):
-        raise refused(name, value, "it is no list of texts")
+        raise refused(name, value, "this must be a list of texts")
     if not all(can_be_given(one) for one in value):
-        raise refused(name, value, "a text holds what no program can be given: a zero byte, half a character")
+        raise refused(
+            name, value, "a text contains a zero byte or half a character, which no program accepts"
+        )
     return tuple(value)
 
 
@@ -87,32 +89,34 @@ def can_be_given(text: str) -> bool:
 def refuse_variable(name: object, of: str) -> None:
     """Refuse what is no name of a variable of the environment."""
     if not isinstance(name, str) or not name or "=" in name or not can_be_given(name):
-        raise refused(of, name if isinstance(name, str) else None, "an environment has no such name")
+        raise refused(
+            of, name if isinstance(name, str) else None, "this is not a valid name of an environment variable"
+        )
 
 
 def refuse_time(length: object, name: str) -> None:
     """Refuse what is no time that a run may take."""
     if not isinstance(length, timedelta) or not timedelta(0) < length <= LONGEST_TIMEOUT:
-        raise refused(name, length, "it is no time above 0 and of at most 7 days")
+        raise refused(name, length, "the time must be above 0 and at most 7 days")
 
 
 def refuse_number(value: object, name: str, *, most: int) -> None:
     """Refuse what is no whole number from 1 to `most`."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise refused(name, value, f"it is no number from 1 to {most}")
+        raise refused(name, value, f"this must be an integer from 1 to {most}")
 
 
 def refuse_switch(value: object, name: str) -> None:
     """Refuse what is neither true nor false."""
     if not isinstance(value, bool):
-        raise refused(name, value, "it is neither true nor false")
+        raise refused(name, value, "this must be true or false")
 
 
 def duration(value: object, name: str) -> timedelta:
     """Return a number of seconds as a time."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise refused(name, value, "it is no number of seconds")
+        raise refused(name, value, "this must be a number of seconds")
     try:
         return timedelta(seconds=value)
     except (OverflowError, ValueError):
-        raise refused(name, value, "it is no number of seconds") from None
+        raise refused(name, value, "this must be a number of seconds") from None

@@ -120,7 +120,7 @@ class Runner:
         """
         object.__setattr__(self, "kind", one_of(RunnerKind, self.kind, "kind"))
         if self.kind not in PROGRAMS:
-            raise refused("kind", self.kind.value, "such a runner is no program")
+            raise refused("kind", self.kind.value, "a runner of this kind has no command")
         object.__setattr__(self, "recipe", one_of(Recipe, self.recipe, "recipe"))
         object.__setattr__(self, "prompt", one_of(PromptWay, self.prompt, "prompt"))
         object.__setattr__(self, "session_per", one_of(SessionPer, self.session_per, "session_per"))
@@ -140,37 +140,37 @@ class Runner:
 
     def _refuse_command(self) -> None:
         if self.argv and not self.argv[0].strip():
-            raise refused("argv", self.argv[0], "its first word is the program, and that is empty")
+            raise refused("argv", self.argv[0], "the first word must be the program, and is empty")
         if self.recipe is Recipe.SHELL and not self.argv:
             known = ", ".join(one.value for one in Recipe if one is not Recipe.SHELL)
-            remedy = f"name the program and its words, or a recipe that has a command: {known}"
+            remedy = f"give the program and its arguments, or a recipe with a command: {known}"
             raise refused(
-                "argv", (), "no command is named, and the recipe 'shell' has none of its own", remedy
+                "argv", (), "no command is given, and the recipe 'shell' has no default command", remedy
             )
         if self.kind is RunnerKind.ACP:
             if self.recipe is Recipe.CLINE and not self.argv:
-                remedy = "name the command in argv, or leave --kind acp out"
-                raise refused("recipe", "cline", "this recipe has no command that speaks ACP", remedy)
+                remedy = "give the command in argv, or leave out --kind acp"
+                raise refused("recipe", "cline", "this recipe has no command that supports ACP", remedy)
             self._refuse_prompt()
             return
         if any(PROMPT in word and word != PROMPT for word in self.argv):
-            remedy = "make {prompt} an argument of its own: within a longer one it could be read as code"
-            raise refused("argv", self.argv, "{prompt} stands within a longer argument", remedy)
+            remedy = "pass {prompt} as a separate argument: part of a longer argument could be read as code"
+            raise refused("argv", self.argv, "{prompt} is part of a longer argument", remedy)
         if PROMPT in self.argv and self.prompt is not PromptWay.ARGUMENT:
-            raise refused("argv", self.argv, "it holds {prompt}, and the prompt is not given by argument")
+            raise refused("argv", self.argv, "{prompt} requires the prompt 'argument'")
         is_named = any(PROMPT_FILE in word for word in self.argv)
         if is_named != (self.prompt is PromptWay.FILE):
-            raise refused("argv", self.argv, "{prompt_file} and the prompt 'file' need one another")
+            raise refused("argv", self.argv, "{prompt_file} and the prompt 'file' require each other")
         if self.resume and self.recipe in WITHOUT_SESSIONS:
-            raise refused("resume", True, f"the recipe {self.recipe.value!r} knows no sessions")
+            raise refused("resume", True, f"the recipe {self.recipe.value!r} does not support sessions")
 
     def _refuse_prompt(self) -> None:
         """Refuse another way to be told than the protocol."""
-        what, remedy = "an agent that speaks ACP is told its prompt by the protocol", "leave it out"
+        what, remedy = "an ACP agent gets its prompt through the protocol", "leave this field out"
         if self.prompt is not PromptWay.STDIN:
             raise refused("prompt", self.prompt.value, what, remedy)
         if any(PROMPT in word or PROMPT_FILE in word for word in self.argv):
-            raise refused("argv", self.argv, what, "take {prompt} and {prompt_file} out of the command")
+            raise refused("argv", self.argv, what, "remove {prompt} and {prompt_file} from the command")
 
     def _refuse_places(self) -> None:
         if (
@@ -178,9 +178,9 @@ class Runner:
             or not can_be_given(self.cwd)
             or not PurePath(self.cwd).is_absolute()
         ):
-            raise refused("cwd", self.cwd, "the working folder is no absolute path")
+            raise refused("cwd", self.cwd, "the working folder must be an absolute path")
         if self.runs_on != "" and not is_place(self.runs_on):
-            raise refused("runs_on", self.runs_on, "it is no name of a host, and no label")
+            raise refused("runs_on", self.runs_on, "this is neither a host name nor a label")
         for name in self.pass_env:
             _refuse_name(name, "pass_env")
 
@@ -192,9 +192,9 @@ class Runner:
         refuse_switch(self.resume, "resume")
         refuse_number(self.runs_at_once, "runs_at_once", most=MAX_RUNS_AT_ONCE)
         if self.runs_at_once > 1 and self.resume and self.session_per is SessionPer.AGENT:
-            remedy = "leave session_per out: each mail thread has a session of its own then"
+            remedy = "leave out session_per: then each mail thread has its own session"
             raise refused(
-                "runs_at_once", self.runs_at_once, "one session cannot have two runs at once", remedy
+                "runs_at_once", self.runs_at_once, "one session cannot execute two runs at once", remedy
             )
 
     def to_dict(self) -> dict[str, Json]:
@@ -241,7 +241,7 @@ def runner_of(plain: Mapping[str, Json], *, home: str | None = None) -> AnyRunne
         InvalidRunner: its kind is not known; a field is unknown, missing or breaks its rule.
     """
     if not isinstance(plain, Mapping):
-        raise refused("runner", type(plain).__name__, "it is no table of fields")
+        raise refused("runner", type(plain).__name__, "a runner must be a table of fields")
     match one_of(RunnerKind, plain.get(KIND, RunnerKind.COMMAND.value), KIND):
         case RunnerKind.MODEL:
             return ModelRunner.from_dict(plain)
@@ -269,10 +269,10 @@ class Runners(Protocol):
 def _environment(value: object) -> dict[str, str]:
     """Return a copy; a refusal names the variable and never its value, which may be a secret."""
     if not isinstance(value, Mapping):
-        raise refused("env", type(value).__name__, "it is no table of texts")
+        raise refused("env", type(value).__name__, "the environment must be a table of texts")
     for name, content in value.items():
         if not isinstance(name, str) or not isinstance(content, str) or not can_be_given(content):
-            raise refused("env", str(name), "a name or its content is no text that can be given")
+            raise refused("env", str(name), "a name or value is not text that a program accepts")
         _refuse_name(name, "env")
     return dict(value)
 
@@ -280,4 +280,4 @@ def _environment(value: object) -> dict[str, str]:
 def _refuse_name(name: str, of: str) -> None:
     refuse_variable(name, of)
     if name in RESERVED_ENV:
-        raise refused(of, name, f"{name} is set by the server", "give it another name")
+        raise refused(of, name, f"the server sets {name} itself", "use another name")

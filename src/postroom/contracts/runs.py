@@ -250,7 +250,8 @@ class RunRecord(Record, frozen=True, kw_only=True):
         broken = (self.waiting is not None) is not waits or (self.finished_at is not None) is not is_done
         if broken:
             raise InvalidRecord(
-                f"a run that is {self.status} cannot have this waiting state and finish", value=self.run_id
+                f"a run that is {self.status} cannot have this combination of waiting state and finish",
+                value=self.run_id,
             )
 
     @property

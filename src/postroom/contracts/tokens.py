@@ -10,7 +10,7 @@ Scope = Literal["mail:read", "mail:send", "reserve", "run", "admin"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 ADMIN: Final[frozenset[Scope]] = frozenset({"admin"})
 
-UNBOUND: Final = "use a token that is bound to no project, or the server's own"
+UNBOUND: Final = "use a token that is not bound to a project, or the server's own token"
 TOKEN_PREFIX: Final = "prt_"  # noqa: S105 - what every token of this kind begins with
 RUN_PREFIX: Final = "prr_"
 """What the token of a run begins with."""
@@ -88,11 +88,11 @@ class Grant:
             )
         if self.project_id is not None and not is_of_one_project:
             raise NotPermitted(
-                f"{what} is not about one project, and the token `{self.name}` is bound to one",
+                f"{what} concerns more than one project, and the token `{self.name}` is bound to one project",
                 remedy=UNBOUND,
             )
         if self.project_id is not None and slug is not None and slug != self.project_slug:
             raise NotPermitted(
                 f"the token `{self.name}` is bound to the project {self.project_slug}",
-                remedy=f"ask for what is in it, such as mail://project/{self.project_slug}",
+                remedy=f"read resources of this project, such as mail://project/{self.project_slug}",
             )

@@ -69,7 +69,7 @@ class Reached:
     def ticket(self, dispatch: RunDispatch, *, now: int) -> RunWaitingTicket:
         """Return the question whether it may use as much again; each dispatch asks one of its own."""
         spent, name = self.spent, f"{BUDGET_TOOL}/{self.spent.scope}/{self.limit}#{dispatch.dispatch_id}"
-        until = "" if spent.until is None else f" Otherwise it goes on at {iso(spent.until)}."
+        until = "" if spent.until is None else f" Otherwise its runs continue at {iso(spent.until)}."
         return RunWaitingTicket(
             ticket_id=name,
             tool_call_id=name,
@@ -83,7 +83,7 @@ class Reached:
                 "grant": dict(self.budget.limits),
                 "until": spent.until,
             },
-            reason=f"{self.text} May it use as much again?{until}",
+            reason=f"{self.text} Grant the same amount again?{until}",
             updated_at=now,
         )
 
@@ -118,12 +118,12 @@ class Budgets:
         for one in reached:
             spent = one.spent
             if spent.is_refused:
-                why = "a person has said no to more"
+                why = "a person refused more"
             elif asks(tx.runs, spent) and spent.asked_by != run.run_id:
-                why = f"run {spent.asked_by} asks whether it may use as much again"
+                why = f"run {spent.asked_by} asks a person for the same amount again"
             else:
                 continue
-            return Held(scope=spent.scope, text=f"{one.text} It is held back: {why}", until=spent.until)
+            return Held(scope=spent.scope, text=f"{one.text} The run waits: {why}", until=spent.until)
         now = tx.now()
         return tuple(one.ticket(dispatch, now=now) for one in reached)
 
@@ -144,8 +144,8 @@ class Budgets:
                 continue
             most -= starting[account.scope]
             if (count := _executing(tx, budget.per, ids[budget.per], most)) >= most:
-                why = f"{count + starting[account.scope]} runs of {account.scope} execute"
-                text = f"{why}, and what is left of their budget pays for no more"
+                why = f"{count + starting[account.scope]} active runs of {account.scope}"
+                text = f"{why} use up the rest of their budget"
                 return Held(scope=account.scope, text=text)
             scopes.append(account.scope)
         starting.update(set(scopes))
@@ -330,7 +330,7 @@ def window_ended(scope: str, *, now: int) -> ToolCallResume:
         decision_id=f"{MAILBOX}/{scope}/window-ended",
         action=ResumeDecisionAction.RESUME,
         result={"approved": True},
-        reason="the next window has begun",
+        reason="the next window has started",
         updated_at=now,
         by=MAILBOX,
     )

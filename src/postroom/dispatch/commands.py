@@ -52,9 +52,10 @@ class Commands:
 
     async def _look(self) -> None:
         at_work = self._at_work()
-        self._taken = {one for one in self._taken if one[0] in at_work}
         if not at_work:
+            self._taken.clear()
             return
+        self._taken = {one for one in self._taken if one[0] in at_work}
         found = await self._core.store.read(lambda tx: tx.runs.dispatches.commands(tuple(at_work)))
         for dispatch_id, command in found:
             if not (command.cancels and at_work[dispatch_id]):

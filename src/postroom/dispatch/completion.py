@@ -533,12 +533,13 @@ class Completion:
             return self._end_in(tx, job, accept)
 
         ending = await core.retried(lambda: core.observed("ack", self._written_end(dispatch.thread_id, end)))
-        staged.written(len(job.drafts))
+        if job.drafts:
+            staged.written(len(job.drafts))
         job.next, job.leaves_waiting, job.comes_again = ending.next, ending.leaves_waiting, ending.comes_again
         job.has_looked = not ending.comes_again and (asks is not None or not ending.leaves_queued)
         job.lease.is_cancelled &= not ending.comes_again
         if ending.run is None or ending.run.status is RunStatus.DONE:
-            core.metrics.run_ended(OutcomeKind.COMPLETED.value)
+            core.metrics.runs.add(OutcomeKind.COMPLETED.value)
         if ending.run is not None and core.effects is not None:
             core.effects.stored(ending.run)
         if ending.unasked:
@@ -555,7 +556,7 @@ class Completion:
         the thread's next message.
         """
         core, dispatch, asks, result = self._core, job.dispatch, job.asks, job.result
-        run, asked = tx.runs.owned_run(dispatch, job.answer_id, None if asks is None else job.ended_at)
+        run, asked = tx.runs.owned_run(dispatch, None if asks is None else job.ended_at)
         is_over = run is not None and run.status is RunStatus.DONE
         is_cancelled = not is_over and any(one.cancels for one in asked)
         is_refused = not is_over and any(one.is_refused for one in asked)
@@ -581,6 +582,7 @@ class Completion:
         step = ThreadCommit(
             thread_id=run.thread_id,
             messages=() if answer is None else (answer,),
+            are_new=True,
             run=ended,
             claim=dispatch.claim_proof,
             events=job.drafts,
@@ -813,7 +815,7 @@ class Completion:
         if ended is not None:
             operation, usual = _RECONCILIATIONS[dispatch.status]
             self._core.metrics.happened(operation)
-            self._core.metrics.run_ended(outcome or usual)
+            self._core.metrics.runs.add(outcome or usual)
             if self._core.effects is not None:
                 self._core.effects.stored(ended)
         return dispatch
@@ -901,7 +903,7 @@ class Completion:
         """Count a run that waited and was cancelled, and have others ask what it asked for all."""
         if self._core.effects is not None:
             self._core.effects.stored(run)
-        self._core.metrics.run_ended("cancelled")
+        self._core.metrics.runs.add("cancelled")
         await self._release_abandoned()
         await self._events.waiting_cancelled(run)
 

@@ -19,7 +19,7 @@ RECLAIM_PAGE = 100
 REPAIR_QUEUE_LIMIT = 1_024
 _OUTAGE = timedelta(minutes=12)
 _KINDS = {
-    int: "a whole number",
+    int: "an integer",
     timedelta: "a timedelta",
     bool: "True or False",
     NoneType: "None",
@@ -140,7 +140,7 @@ class MailboxConfig:
             given = getattr(self, name)
             if not isinstance(given, tuple) or not all(isinstance(one, kind) for one in given):
                 raise ConfigError(
-                    f"{name} is a tuple of {kind.__name__}",
+                    f"{name} must be a tuple of {kind.__name__}",
                     value=repr(given)[:80],
                     remedy=f"write ({kind.__name__}(...),)",
                 )
@@ -159,11 +159,14 @@ class MailboxConfig:
             number = value.total_seconds() if isinstance(value, timedelta) else value
             if number is None or number > 0 or (number == 0 and name in _NOT_NEGATIVE):
                 continue
-            rule = "must not be negative" if name in _NOT_NEGATIVE else "must be more than 0"
-            raise ConfigError(f"{name} {rule}", value=str(value), remedy=f"leave {name} out for its default")
+            rule = "must not be negative" if name in _NOT_NEGATIVE else "must be above 0"
+            raise ConfigError(
+                f"{name} {rule}", value=str(value), remedy=f"leave out {name} to use its default"
+            )
         for name in same_limits(self.budgets):
             raise ConfigError(
-                f"two budgets limit {name} of the same runs for the same time", remedy="leave one of them out"
+                f"two budgets limit {name} of the same runs in the same window",
+                remedy="remove one of the two",
             )
 
     def _refuse_other_types(self) -> None:
@@ -174,7 +177,7 @@ class MailboxConfig:
                 raise ConfigError(
                     f"{name} must be {allowed}, not {type(value).__name__}",
                     value=repr(value)[:80],
-                    remedy=f"leave {name} out for its default",
+                    remedy=f"leave out {name} to use its default",
                 )
 
 

@@ -195,7 +195,8 @@ class ServerEvents:
         thread_id, run_id, first_seq, last_seq = task.thread_id, task.run_id, task.first_seq, task.last_seq
         if len(messages) != last_seq - first_seq + 1:
             raise InternalError(
-                f"{len(messages)} messages cannot be {first_seq} to {last_seq} of thread {thread_id!r}"
+                f"{len(messages)} messages cannot have the numbers {first_seq} to {last_seq} of "
+                f"thread {thread_id!r}"
             )
         if not messages:
             return ()

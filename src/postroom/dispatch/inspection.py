@@ -24,7 +24,7 @@ from postroom.stores.transaction import Transaction
 _REPLAYS: Final = uuid.UUID("5b0f0cf6-6f0e-5f5e-9d0b-2f6a1c7f1d26")
 
 
-_NONE_HERE: Final = "no run executes in this process; another one takes it up"
+_NONE_HERE: Final = "this process executes no runs; another process executes it"
 
 
 def replayed_as(dispatch_id: str) -> str:
@@ -108,7 +108,7 @@ class Inspection:
         row = await self._dead_letter(dispatch_id)
         run = await self._core.threads.load_run(row.run_id)
         if run is None or run.activation is None:
-            raise UnknownRun(f"run {row.run_id!r} of the dead letter is gone", value=row.run_id)
+            raise UnknownRun(f"the run {row.run_id!r} of the dead letter no longer exists", value=row.run_id)
         kept = run.activation
         again = RunActivation(
             thread_id=run.thread_id,
@@ -145,7 +145,9 @@ class Inspection:
         """
         if await self._core.dispatches.hasten(dispatch_id) is None:
             raise IllegalTransition(
-                f"dispatch {dispatch_id} waits for no instant", value=dispatch_id, remedy="look why it waits"
+                f"dispatch {dispatch_id} does not wait for a time",
+                value=dispatch_id,
+                remedy="check what it waits for: why_not()",
             )
 
     async def discard(self, dispatch_id: str) -> RunDispatch:
@@ -163,10 +165,10 @@ class Inspection:
         if row.lease_until is not None and row.lease_until < self._core.now():
             return Reason(
                 why=WhyNot.LEASE_ENDED,
-                text=f"its lease with {row.claimed_by} has ended; the next sweep takes it back",
+                text=f"the lease of {row.claimed_by} has expired; the next sweep releases it",
                 by_dispatch_id=row.dispatch_id,
             )
-        return Reason(why=WhyNot.RUNNING, text=f"it is executing at {row.claimed_by}", until=row.lease_until)
+        return Reason(why=WhyNot.RUNNING, text=f"{row.claimed_by} executes it", until=row.lease_until)
 
     async def _of_ended(self, row: RunDispatch) -> Reason:
         run = await self._core.threads.load_run(row.run_id)
@@ -176,7 +178,7 @@ class Inspection:
             what = run.waiting.reason.replace("_", " ") if ticket is None else ticket.question
             return Reason(why=WhyNot.WAITING, text=f"its run waits: {what}", until=until)
         if row.status is RunDispatchStatus.SUPERSEDED:
-            return Reason(why=WhyNot.SUPERSEDED, text=row.last_error or "newer work has replaced it")
+            return Reason(why=WhyNot.SUPERSEDED, text=row.last_error or "a newer run has replaced it")
         why = "" if row.last_error is None else f": {row.last_error}"
         return Reason(why=WhyNot.ENDED, text=f"it ended as {row.status.label}{why}")
 
@@ -186,13 +188,13 @@ class Inspection:
             return Reason(why=WhyNot.SUPERSEDED, text="an interrupt has replaced it")
         if row.available_at > now:
             is_again = row.attempt_count or row.interruption_count
-            why = "it is tried again" if is_again else "it is due"
+            why = "its next attempt is due" if is_again else "it is due"
             return Reason(why=WhyNot.NOT_DUE, text=f"{why} later", until=row.available_at)
         claimed = await dispatches.claimed_dispatch(row.thread_id)
         if claimed is not None:
             return Reason(
                 why=WhyNot.THREAD_BUSY,
-                text=f"run {claimed.run_id} is executing on its thread",
+                text=f"run {claimed.run_id} is active on its thread",
                 until=claimed.lease_until,
                 by_dispatch_id=claimed.dispatch_id,
             )
@@ -205,7 +207,7 @@ class Inspection:
         if first.dispatch_id != row.dispatch_id:
             return Reason(
                 why=WhyNot.BEHIND_OTHERS,
-                text="others of its thread are before it",
+                text="earlier runs of its thread come first",
                 by_dispatch_id=first.dispatch_id,
             )
         held = await self._core.store.read(partial(self._elsewhere, thread_id=row.thread_id))
@@ -234,14 +236,17 @@ class Inspection:
     def _of_capacity(self, row: RunDispatch) -> Reason:
         dispatcher = self._dispatcher
         if not dispatcher.accepting:
-            return Reason(why=WhyNot.DRAINING, text="this mailbox takes nothing more; another one may")
+            return Reason(
+                why=WhyNot.DRAINING,
+                text="this mailbox is closed for new runs; another mailbox may execute it",
+            )
         if not dispatcher.slots.free:
             used = dispatcher.slots.used
-            text = f"{used} runs execute here, as many as may" if used else _NONE_HERE
+            text = f"all slots are taken: {used} runs execute here" if used else _NONE_HERE
             return Reason(why=WhyNot.NO_FREE_SLOT, text=text)
         if not dispatcher.slots.has_room(row.tenant):
-            return Reason(why=WhyNot.TENANT_AT_LIMIT, text=f"tenant {row.tenant!r} is at its limit")
-        return Reason(why=WhyNot.ABOUT_TO_START, text="nothing holds it back; a mailbox takes it up shortly")
+            return Reason(why=WhyNot.TENANT_AT_LIMIT, text=f"tenant {row.tenant!r} has reached its limit")
+        return Reason(why=WhyNot.ABOUT_TO_START, text="nothing prevents it; a mailbox starts it soon")
 
     async def _row(self, dispatch_id: str) -> RunDispatch:
         row = await self._core.dispatches.load_dispatch(dispatch_id)
@@ -262,18 +267,18 @@ def _told_of_place(tx: Transaction, place: str) -> str:
     """Say which servers a run waits for, and whether one is up."""
     leases, now = tx.leases.listed(), tx.now()
     if there := [one.holder for one in servers(leases, now, place)]:
-        return f"its place is {place}: it is for {' or '.join(there)}"
+        return f"its place is {place}, so only {' or '.join(there)} can execute it"
     up = ", ".join(one.holder for one in servers(leases, now)) or "none"
-    return f"its place is {place}, and no server that is this place is up; up: {up}"
+    return f"its place is {place}, but no running server has this place; running: {up}"
 
 
 def _behind(run: RunRecord, ticket: RunWaitingTicket) -> Reason:
     since = iso(ticket.updated_at)
     what = f"has an open question since {since}: {ticket.question}"
     if run.waiting is not None and run.waiting.reason is WaitingReason.EXTERNAL_EVENT:
-        what = "sleeps, and goes on by itself"
+        what = "sleeps until its time"
     if ticket not in run.open_tickets:
-        what = "was answered, and goes on first"
+        what = "has an answer and resumes first"
     return Reason(
         why=WhyNot.BEHIND_QUESTION, text=f"run {run.run_id} of its thread {what}", until=ticket.expires_at
     )

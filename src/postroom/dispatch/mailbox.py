@@ -568,7 +568,7 @@ class Mailbox:
 
     def _refuse_closed(self) -> None:
         if self._core.tasks.closed or not self._dispatcher.accepting:
-            raise MailboxClosed("the mailbox takes nothing more: it is draining or closed")
+            raise MailboxClosed("the mailbox accepts no new runs: it is draining or closed")
 
 
 def _refuse_other_place(executor: RunDispatchExecutor, stores: RunStores) -> None:

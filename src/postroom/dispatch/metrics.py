@@ -102,39 +102,43 @@ class MailboxMetrics:
     """The numbers of one mailbox, shown in the registry that is given."""
 
     def __init__(self, registry: "CollectorRegistry | None" = None) -> None:
-        self.active_runs = _Number("postroom_active_runs", "Runs that execute here.", is_gauge=True)
+        self.active_runs = _Number("postroom_active_runs", "Active runs in this process.", is_gauge=True)
         self.waiting_threads = _Number(
-            "postroom_mailbox_waiting_threads", "Threads that wait here for a free slot.", is_gauge=True
+            "postroom_mailbox_waiting_threads",
+            "Threads that wait for a free slot in this process.",
+            is_gauge=True,
         )
         self._depth = _Number(
             "postroom_mailbox_dispatch_depth",
-            f"Dispatches by status; {MOST_COUNTED} acked, cancelled or superseded ones may be more.",
+            f"Dispatches by status. Acked, cancelled and superseded are counted up to {MOST_COUNTED}.",
             "status",
             is_gauge=True,
         )
         self._operations = _Number("postroom_mailbox_operations", "Store operations.", "operation", "result")
         self._operation_seconds = _Seconds(
             "postroom_mailbox_operation_duration",
-            "Time a store operation took.",
+            "Duration of store operations.",
             "operation",
             "result",
             bounds=_FAST,
         )
         waited = "postroom_mailbox_dispatch_{}_to_start"
-        self._enqueue_to_start = _Seconds(waited.format("enqueue"), "From enqueued to started.")
-        self._eligible_to_start = _Seconds(waited.format("eligible"), "From due to started.")
-        self._claim_to_start = _Seconds(waited.format("claim"), "From claimed to started.")
+        self._enqueue_to_start = _Seconds(waited.format("enqueue"), "Time from enqueued to started.")
+        self._eligible_to_start = _Seconds(waited.format("eligible"), "Time from due to started.")
+        self._claim_to_start = _Seconds(waited.format("claim"), "Time from claimed to started.")
         self._complete = _Seconds(
             "postroom_mailbox_dispatch_enqueue_to_complete",
-            "From enqueued to the end of an execution.",
+            "Time from enqueued to the end of an execution.",
             "outcome",
         )
-        self._runtime = _Seconds("postroom_mailbox_dispatch_runtime", "From started to ended.", "outcome")
-        self._runs = _Number("postroom_runs", "Runs by how they ended.", "outcome")
-        self._run_seconds = _Seconds("postroom_run_duration", "How long executions took.", "outcome")
-        self._leases_lost = _Number("postroom_mailbox_leases_lost", "Leases lost while a run was at work.")
+        self._runtime = _Seconds(
+            "postroom_mailbox_dispatch_runtime", "Time from started to ended.", "outcome"
+        )
+        self.runs = _Number("postroom_runs", "Ended runs by outcome.", "outcome")
+        self._run_seconds = _Seconds("postroom_run_duration", "Duration of executions.", "outcome")
+        self._leases_lost = _Number("postroom_mailbox_leases_lost", "Leases lost during an execution.")
         self._abandoned = _Number(
-            "postroom_mailbox_runs_abandoned", "Executions that did not stop when told to."
+            "postroom_mailbox_runs_abandoned", "Executions that did not stop when asked."
         )
         self.show_depths({})
         if registry is not None:
@@ -160,7 +164,7 @@ class MailboxMetrics:
                     f"{name} has other labels", value=[*labels], remedy=f"its labels: {needs}"
                 )
             return recorded.get(tuple(labels[label] for label in kept.labels), 0.0)
-        raise InvalidArgument(f"no number of a mailbox is called {name!r}", value=name)
+        raise InvalidArgument(f"a mailbox has no metric {name!r}", value=name)
 
     def _kept(self) -> list[_Number | _Seconds]:
         return [kept for kept in vars(self).values() if isinstance(kept, _Number | _Seconds)]
@@ -200,10 +204,6 @@ class MailboxMetrics:
         self._run_seconds.observe(took, outcome)
         self._runtime.observe(took, outcome)
         self._complete.observe(max(now - dispatch.created_at, 0) / 1000, outcome)
-
-    def run_ended(self, outcome: str) -> None:
-        """Record the end of a run, once."""
-        self._runs.add(outcome)
 
     def lease_lost(self) -> None:
         """Record a lease lost while the run was at work."""

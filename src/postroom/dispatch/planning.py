@@ -84,12 +84,12 @@ def validate_run_inputs(
                 raise InvalidSubmission("a message id must not be blank", value=message.text()[:80])
         for block in message.content:
             if storable(block.text) != block.text:
-                raise InvalidSubmission("a message holds half of a character", value=message.id)
+                raise InvalidSubmission("a message contains half of a character", value=message.id)
         if message.role is Role.USER and not message.content:
             raise InvalidSubmission("a message must not be empty", value=message.id)
         message_id = message.id or new_id()
         if message_id in accepted:
-            raise InvalidSubmission("a message id comes twice", value=message_id)
+            raise InvalidSubmission("two messages have the same id", value=message_id)
         accepted[message_id] = message if message.id else replace(message, id=message_id)
     return thread_id.strip() or new_id(), tuple(accepted.values())
 
@@ -102,8 +102,8 @@ def refuse_odd_id(name: str, value: str) -> None:
     """
     if len(value) > _LONGEST_ID or "\x00" in value or storable(value) != value:
         raise InvalidSubmission(
-            f"the {name} has at most {_LONGEST_ID} characters, none of them NUL or half of one; "
-            f"this one has {len(value)}: {storable(value)[:_SHOWN_OF_ID]!r}",
+            f"the {name} must have at most {_LONGEST_ID} characters, without zero bytes and halves "
+            f"of characters; this {name} has {len(value)}: {storable(value)[:_SHOWN_OF_ID]!r}",
             value=storable(value[:80]),
         )
 
@@ -132,13 +132,14 @@ def refuse_bad_delivery(request: RunActivation) -> None:
     _refuse_odd_numbers(options)
     for call, resume in request.decisions:
         if not call.strip() or not resume.decision_id.strip():
-            raise InvalidSubmission("a decision needs the id of its tool call and one of its own")
+            raise InvalidSubmission("a decision needs an id and the id of its tool call")
 
 
 def _refuse_odd_numbers(options: DeliveryOptions) -> None:
     if not 0 <= options.priority <= LOWEST_PRIORITY:
         raise InvalidSubmission(
-            f"the priority is from 0 to {LOWEST_PRIORITY}, not {options.priority}", value=options.priority
+            f"the priority must be from 0 to {LOWEST_PRIORITY}, not {options.priority}",
+            value=options.priority,
         )
     delays = {
         "delay": options.delay_ms,
@@ -158,9 +159,9 @@ def _refuse_odd_numbers(options: DeliveryOptions) -> None:
             raise InvalidSubmission(f"the {name} is too large: {number}", value=number)
     if options.deadline_at is not None and options.deadline_at <= 0:
         raise InvalidSubmission(
-            "the deadline is an instant in milliseconds since 1970",
+            "the deadline must be a time in milliseconds since 1970",
             value=options.deadline_at,
-            remedy="leave deadline_at out for none",
+            remedy="leave out deadline_at for no deadline",
         )
     if options.max_attempts is not None and options.max_attempts < 1:
         raise InvalidSubmission(
@@ -188,12 +189,12 @@ def refuse_missed_deadline(options: DeliveryOptions, now: int) -> None:
         raise InvalidSubmission(
             f"the deadline {iso(deadline_at)} has passed: the time is {iso(now)}",
             value=deadline_at,
-            remedy="give a later deadline, or none",
+            remedy="give a later deadline, or no deadline",
             details=details,
         )
     raise InvalidSubmission(
-        f"with the delay of {delay_ms / 1000:g} s the run begins at {iso(now + delay_ms)} at the earliest, "
-        f"after the deadline {iso(deadline_at)}",
+        f"with the delay of {delay_ms / 1000:g} s the run starts at {iso(now + delay_ms)} at the "
+        f"earliest, after the deadline {iso(deadline_at)}",
         value=delay_ms,
         remedy="give a shorter delay or a later deadline",
         details=details,
@@ -284,7 +285,9 @@ def selected_messages(
     boundary = boundary_of(request)
     may_read = pending_zone and boundary is not None and bool(facts.pending)
     if not asks_itself and not may_read:
-        raise AlreadyConsumed(f"nothing waits on thread {request.thread_id!r}", value=request.thread_id)
+        raise AlreadyConsumed(
+            f"no run and no message waits on thread {request.thread_id!r}", value=request.thread_id
+        )
     if boundary is None or not may_read:
         return request.messages, ()
     mode = DeliveryMode(boundary=boundary)
@@ -300,7 +303,9 @@ def selected_messages(
     )
     taken = select_pending((*facts.pending, *fresh), boundary, run_id)
     if not asks_itself and not taken:
-        raise AlreadyConsumed(f"nothing waits on thread {request.thread_id!r}", value=request.thread_id)
+        raise AlreadyConsumed(
+            f"no run and no message waits on thread {request.thread_id!r}", value=request.thread_id
+        )
     missing = {entry.pending_id for entry in fresh} - {entry.pending_id for entry in taken}
     if missing:
         before = (entry for entry in facts.pending if entry not in taken or entry.mode.barrier)
@@ -330,7 +335,7 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     Raises:
         StaleDecision: one of the questions that it answers has another answer already, or its time is over.
     """
-    request = _of_its_run(request, existing)
+    request = request if existing is None else _of_its_run(request, existing)
     messages, consumes = selected_messages(request, facts, run_id, pending_zone=config.pending_zone, now=now)
     last_seq = facts.message_count + len(messages)
     covered = SeqRange(from_seq=1, to_seq=last_seq) if last_seq else None
@@ -358,7 +363,7 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     run_input = RunMessageInput(
         thread_id=run.thread_id, range=covered, trigger_message_ids=tuple(dict.fromkeys(all_triggers))
     )
-    answers = tuple(_answers(run, request, now))
+    answers = tuple(_answers(run, request, now)) if request.decisions else ()
     written = replace(
         run,
         answered=(*run.answered, *answers),
@@ -441,11 +446,11 @@ def _continuing(activation: RunActivation, run_id: str, mode: RunMode) -> RunAct
     return activation.traced(run_mode=mode) if mode is RunMode.INTERNAL_WAKE else activation
 
 
-def _of_its_run(request: RunActivation, run: RunRecord | None) -> RunActivation:
+def _of_its_run(request: RunActivation, run: RunRecord) -> RunActivation:
     """Return a request that lets a run go on as counted, and tried, where that run was."""
-    before = None if run is None or run.activation is None else run.activation.delivery
-    if run is None or before is None:
+    if run.activation is None:
         return request
+    before = run.activation.delivery
     delay_ms = request.delivery.delay_ms
     if run.status is RunStatus.WAITING and request.delivery == DeliveryOptions(delay_ms=delay_ms):
         delivery = replace(before, delay_ms=delay_ms, deadline_at=None, dedupe_key=None)
@@ -487,7 +492,7 @@ def fresh_decisions(
 def _refuse_late(ticket: RunWaitingTicket, now: int) -> None:
     if ticket.goes_on(now):
         raise StaleDecision(
-            f"the time to answer question {ticket.ticket_id!r} is over: its run goes on without",
+            f"question {ticket.ticket_id!r} timed out, and its run continued without an answer",
             value=ticket.tool_call_id,
             details={"expires_at": ticket.expires_at},
         )

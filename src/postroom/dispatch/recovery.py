@@ -281,6 +281,8 @@ class Rounds:
         self._recovery = recovery
         self._is_held_up = False
         """Whether what was due could not be started: to ask again at once would not help."""
+        self._due_at: int | None = None
+        """When the next delayed run is due, in milliseconds since the epoch, as the last poll found it."""
         self._clock = ClockWatch()
 
     async def poll(self) -> int:
@@ -288,7 +290,7 @@ class Rounds:
 
         What processes hold that are known to have ended is due as well.
         """
-        slots = self._dispatcher.slots
+        slots, self._due_at = self._dispatcher.slots, None
         await self._follow_clock()
         if self._core.budgets and self._dispatcher.accepting:
             await self._end_windows()
@@ -297,17 +299,17 @@ class Rounds:
         await self._recovery.take_over_from_gone()
         # Those that stand in the line are due as well, and must not hide the others.
         limit = min(slots.free + len(slots), _MOST_DUE)
-        due = await self._core.store.read(lambda tx: self._due(tx, limit))
+        due, self._due_at = await self._core.store.read(lambda tx: self._due(tx, limit))
         while self._core.budgets:
             held, crowded = await self._hold_back(due)
             self._core.budgets.holds_back = bool(crowded)
             if not held:
                 due = [one for one in due if one.thread_id not in crowded]
                 break
-            due = await self._core.store.read(lambda tx: self._due(tx, limit))
+            due, self._due_at = await self._core.store.read(lambda tx: self._due(tx, limit))
         for one in due:
             self._dispatcher.workers.get_or_create(one.thread_id).expect(one.tenant)
-        started = await self._dispatcher.try_all([one.thread_id for one in due])
+        started = await self._dispatcher.try_all([one.thread_id for one in due]) if due else 0
         if len(slots) and slots.free:  # threads wait in the line that have nothing due any more
             await self._dispatcher.next_in_line()
         is_bounded = bool(self._core.config.limits) or self._core.budgets.holds_back
@@ -364,8 +366,11 @@ class Rounds:
             except StateError as error:  # a person, or another worker, was faster
                 _LOG.info("budget.answered_before", run_id=run.run_id, reason=error.describe())
 
-    def _due(self, tx: Transaction, limit: int) -> list[DueThread]:
-        """Look which threads are due and may begin, in the order in which they are to have slots."""
+    def _due(self, tx: Transaction, limit: int) -> tuple[list[DueThread], int | None]:
+        """Return the threads that are due and may begin, in the order in which they are to have slots.
+
+        If there are none, return also when the next delayed run is due.
+        """
         slots, queue, room = self._dispatcher.slots, tx.runs.dispatches, None
         full_keys: Sequence[str] = ()
         if limits := self._core.config.limits:
@@ -386,7 +391,8 @@ class Rounds:
         for place, one in enumerate(found):
             shares.append((slots.used_by(one.tenant) + used[one.tenant], place, one))
             used[one.tenant] += 1
-        return [one for *_, one in sorted(shares) if room is None or room.take(one.tenant, one.limit_key)]
+        due = [one for *_, one in sorted(shares) if room is None or room.take(one.tenant, one.limit_key)]
+        return due, None if due else queue.later_due_at(places)
 
     async def until_due(self) -> None:
         """Return when something may be started: a slot is free again, a hint came, or an instant did."""
@@ -396,16 +402,15 @@ class Rounds:
             return
         core = self._core
         pause = milliseconds(core.config.poll_interval)
-        due_at = await core.dispatches.next_due_at(core.places())
         if self._is_held_up:
             failures = self._dispatcher.failed_claims
             if failures:
                 pause = max(pause, min(claim_error_pause_ms(failures), _CLAIMED_AGAIN_WITHIN_MS))
-        elif due_at is not None:
-            pause = min(max(due_at - core.now(), 1), pause)
+        elif self._due_at is not None:
+            pause = min(max(self._due_at - core.now(), 1), pause)
         if core.budgets and (turns_at := await core.store.read(_next_turn)) is not None:
             pause = min(max(turns_at - core.now(), 1), pause)
-        if self._dispatcher.closed_scopes():
+        if self._dispatcher.held and self._dispatcher.closed_scopes():
             pause = min(max(min(self._dispatcher.held.values()) - core.now(), 1), pause)
         await core.stores.wakeups.wait(pause)
 

@@ -49,7 +49,7 @@ class Pinning:
         plan = await self._executor.resolve(request, pinned=pinned or run_id)
         if not plan.replayable:
             raise ResolveFailed(
-                f"what run {run_id!r} would be pinned to cannot be put together again",
+                f"the pinned configuration of run {run_id!r} cannot be assembled again",
                 value=plan.resolution_id,
             )
         return plan.resolution_id

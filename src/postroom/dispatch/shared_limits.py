@@ -63,13 +63,15 @@ def held_back(tx: Transaction, limits: tuple[Limit, ...], dispatch: RunDispatch)
         if scope is None:
             continue
         if limit.at_once is not None and room.used[scope] >= limit.at_once:
-            return Held(scope=scope, text=f"{room.used[scope]} runs of {scope} execute, as many as may")
+            return Held(scope=scope, text=f"{room.used[scope]} active runs of {scope} reach the limit")
         if limit.starts is not None and limit.period is not None:
             _, before = tx.runs.dispatches.starts(scope, limit.starts)
             until = None if before is None else before + milliseconds(limit.period)
             if until is not None and until > now:
                 return Held(
-                    scope=scope, text=f"{limit.starts} of {scope} began within {limit.period}", until=until
+                    scope=scope,
+                    text=f"{limit.starts} runs of {scope} started within {limit.period}",
+                    until=until,
                 )
     return None
 

@@ -59,7 +59,7 @@ PIECE: Final = 16 * 1024
 """Characters of one event."""
 KEPT: Final = 256 * 1024
 """Characters of one execution that are kept."""
-MORE_NOTE: Final = "\n[more was put out than is kept]\n"
+MORE_NOTE: Final = "\n[further output was not stored]\n"
 SHOWN: Final = 64 * 1024
 """Characters of a run that are shown: the last ones."""
 ALL_KEPT: Final = 64 * KEPT
@@ -164,7 +164,7 @@ class OutputKept(ExecutorAround):
             return await self._within.run(activation, gathered)
         finally:
             await tasks.close()
-            if (error := await self._write(gathered)) is not None:
+            if gathered.has_some.is_set() and (error := await self._write(gathered)) is not None:
                 self._tell_once("output.lost", gathered.run_id, error)
 
     async def _keep_on(self, gathered: "_Gathered") -> None:

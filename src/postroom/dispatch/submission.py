@@ -87,7 +87,7 @@ from postroom.dispatch.shared_limits import note_start
 from postroom.dispatch.sinks import EventStream
 from postroom.dispatch.worker import Dispatcher
 from postroom.log import get_logger
-from postroom.stores.runs.commits import likely_looks
+from postroom.stores.runs.tables import likely_looks
 from postroom.stores.runs.together import Together
 from postroom.stores.transaction import Joined, Transaction
 
@@ -829,7 +829,8 @@ class Submissions:
         core, request = self._core, submission.request
         parent = request.trace.parent_thread_id or request.thread_id
         locks = sorted({thread_lock(request.thread_id), thread_lock(parent)})
-        if (submission.is_now and core.counts_all) or answers_budget([call for call, _ in request.decisions]):
+        calls = [call for call, _ in request.decisions] if request.decisions else ()
+        if (submission.is_now and core.counts_all) or (calls and answers_budget(calls)):
             locks.append(LIMITS)
         if first is not None:
             locks += first.locks
@@ -925,7 +926,6 @@ class Submissions:
             if asked.run_id is not None and request.messages:
                 request = _unrepeated(tx, request, facts)
         plan = self._plan(tx, request, facts, submission, mode)
-        settle(tx, plan.run, plan.answers)
         if not is_queued or plan.joins is not None:
             done, claimed = self._committed(tx, plan, plan.commit), None
             if plan.joins is not None and plan.answers:
@@ -981,6 +981,8 @@ class Submissions:
 
     def _committed(self, tx: Transaction, plan: Plan, commit: ThreadCommit) -> Committed:
         """Write what was decided, with the events that tell of it where they are of the same place."""
+        if plan.answers:
+            settle(tx, plan.run, plan.answers)
         if self._events.in_commits:
             run, first_seq = plan.run, plan.first_seq
             drafts = self._events.of_commit(
@@ -1036,7 +1038,7 @@ class Submissions:
         run_id = existing.run_id if existing else submission.run_id
         return plan_submission(
             request,
-            self._with_pending(tx, request, facts, run_id, resumed),
+            self._with_pending(tx, request, facts, run_id, resumed) if facts.waits else facts,
             run_id=run_id,
             dispatch_id=joins.dispatch_id if joins else submission.dispatch_id,
             resolution_id=resolution_id,
@@ -1060,11 +1062,11 @@ class Submissions:
             DuplicateRecord: One of its messages waits on the thread already.
         """
         messages, boundary = tx.runs.messages, boundary_of(request)
-        message_ids = [message.id for message in request.messages if message.id and facts.waits]
+        message_ids = [message.id for message in request.messages if message.id]
         if message_ids:
             for twice in messages.among_waiting(request.thread_id, message_ids):
                 raise DuplicateRecord(f"message {twice!r} waits on the thread already", value=twice)
-        if not facts.waits or boundary is None or not self._core.config.pending_zone:
+        if boundary is None or not self._core.config.pending_zone:
             return facts
         pending = messages.leading(request.thread_id, boundary, run_id, resumed=resumed)
         return replace(facts, pending=pending)

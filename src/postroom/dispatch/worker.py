@@ -690,9 +690,11 @@ class LeaseKeeper:
 
     def _tell(self) -> None:
         """Say for how long all that executes here surely goes on nowhere else."""
+        if (claims_hold := self._core.config.claims_hold) is None:
+            return
         at_work = [job.stops_at for job in self.jobs.values() if job.lease.end is None]
-        if self._core.config.claims_hold is not None and at_work:
-            self._core.config.claims_hold(max(min(at_work) - self._core.now(), 0))
+        if at_work:
+            claims_hold(max(min(at_work) - self._core.now(), 0))
 
     def _not_renewed(self, jobs: list[Job], now: int, reason: str) -> None:
         _LOG.warning("leases.not_renewed", count=len(jobs), reason=reason)
@@ -816,13 +818,13 @@ class Execution:
             StaleClaim: the dispatch is not ours any more; nothing was written.
         """
         core, dispatch, end = self._core, job.dispatch, job.lease.end
-        cancelled = AgentRunResult(run_id=dispatch.run_id, termination=TerminationReason.cancelled())
-        if job.lease.is_cancelled and isinstance(job.ended, BaseException):
-            job.ended = cancelled  # it failed as it was told to end
+        if job.lease.is_cancelled and isinstance(job.ended, BaseException):  # it failed as it was told to end
+            job.ended, end = None, LeaseEnd.CANCELLED
         if job.ended is not None:
             await self._finish(job, job.ended)
         elif end is LeaseEnd.CANCELLED:
-            await self._finish(job, cancelled)
+            cancelled = TerminationReason.cancelled()
+            await self._finish(job, AgentRunResult(run_id=dispatch.run_id, termination=cancelled))
         elif end is LeaseEnd.TIMED_OUT:
             most = core.config.max_run_ms
             await self._finish(

@@ -313,7 +313,7 @@ def _not_asked(run: RunRecord, question_id: str, asked: Sequence[RunWaitingTicke
     return StaleDecision(
         f"run {run.run_id} does not ask question {question_id!r} now; it asks {now}",
         value=question_id,
-        remedy="read the open question, then answer it by its id" if asked else "nothing has to be answered",
+        remedy="read the open question, then answer it by its id" if asked else "no answer is needed",
         details={"open": [one.tool_call_id for one in asked]},
     )
 
@@ -360,9 +360,9 @@ def _cursor(after: int | str | None) -> int:
     if isinstance(after, int) and not isinstance(after, bool) and 0 <= after <= _MAX_CURSOR:
         return after
     raise InvalidArgument(
-        f"`after` must be the cursor of an event: a whole number up to {_MAX_CURSOR}, or None for all events",
+        f"`after` must be the cursor of an event: an integer up to {_MAX_CURSOR}, or None for all events",
         value=repr(after)[:80],
-        remedy="pass `event.cursor` of the last event that you have",
+        remedy="pass the `cursor` of the last event that you received",
     )
 
 
@@ -386,7 +386,8 @@ def _decoded(text: str, type: Any) -> Any:
     try:
         return text if type is str else msgspec.json.decode(text, type=type)
     except msgspec.DecodeError as error:
-        raise InvalidArgument(f"the answer is no {getattr(type, '__name__', type)}: {error}") from error
+        name = getattr(type, "__name__", type)
+        raise InvalidArgument(f"the answer is not of type {name}: {error}") from error
 
 
 def _told(event: CanonicalEvent, cursor: int) -> RunEvent | None:

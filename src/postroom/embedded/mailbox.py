@@ -179,7 +179,7 @@ class Mailbox:
             when_busy = BusyPolicy(when_busy)
         except ValueError as error:
             raise InvalidArgument(
-                f"when_busy is one of {', '.join(BusyPolicy)}, not {when_busy!r:.80}",
+                f"when_busy must be one of {', '.join(BusyPolicy)}, not {when_busy!r:.80}",
                 value=repr(when_busy)[:80],
             ) from error
         id, joins = request.run_id, when_busy in (BusyPolicy.COLLECT, BusyPolicy.STEER)
@@ -328,7 +328,7 @@ def _refuse_no_work(work: object) -> None:
         refuse_no_parameter(work)
         return
     raise ConfigError(
-        "what does the work is a coroutine function, an executor, or None",
+        "`work` must be a coroutine function, an executor, or None",
         value=repr(work)[:80],
         remedy="write `async def`, or use postroom.sync for plain functions",
     )
@@ -348,7 +348,7 @@ def _refuse_other_config(config: object, *, is_worker: bool) -> None:
         given = getattr(config, name)
         if given is None or given >= least or not (is_worker or name in _BOUNDS_OF_A_THREAD):
             continue
-        remedy = f"leave {name} out for its default"
+        remedy = f"leave out {name} to use its default"
         if name == "max_concurrent_runs":
             remedy = "pass None as `work` in a process that executes no runs"
         raise ConfigError(f"{name} must be at least {least}, not {given}", value=str(given), remedy=remedy)
@@ -412,7 +412,7 @@ def opened_stores(url: str, schema: str, clock: Clock | None = None) -> Stores:
         raise ConfigError(
             f"schema must be text, not {type(schema).__name__}: {schema!r:.80}",
             value=repr(schema)[:80],
-            remedy="leave schema out for 'postroom'",
+            remedy="leave out schema to use 'postroom'",
         )
     if url == MEMORY:
         return SqliteStore.in_memory(clock)
@@ -426,7 +426,7 @@ def opened_stores(url: str, schema: str, clock: Clock | None = None) -> Stores:
         try:
             refuse_malformed_address(url)
         except ValueError as error:
-            raise ConfigError("the address of PostgreSQL cannot be read", remedy=str(error)) from error
+            raise ConfigError("the PostgreSQL URL is malformed", remedy=str(error)) from error
         import postroom.stores.postgres.live  # noqa: F401 - it reads files, which this thread may
         from postroom.stores.postgres.store import PostgresStore
 
@@ -450,9 +450,9 @@ def _no_address(url: object) -> ConfigError:
         _, at, host = storable(url).rpartition("@")
         shown = f"…@{host}" if at else repr(host)
     return ConfigError(
-        f"this is not the address of a database: {shown:.80}",
+        f"{shown:.80} is not a valid database URL",
         value=shown[:80],
-        remedy="give sqlite:///runs.db, sqlite:////var/lib/runs.db, postgresql://… or memory",
+        remedy="use sqlite:///runs.db, sqlite:////var/lib/runs.db, postgresql://… or memory",
     )
 
 
@@ -464,7 +464,7 @@ def _refuse_no_folder(folder: Path) -> None:
         raise ConfigError(
             f"the folder {folder} of the database does not exist",
             value=str(folder),
-            remedy="make the folder, or correct the address",
+            remedy="create the folder, or correct the URL",
         ) from error
     except OSError:
         return  # the store names what else is wrong with it
@@ -484,7 +484,7 @@ def live_channels(stores: Stores, opened: AsyncExitStack) -> LiveChannels:
 def _request_of(item: Item) -> RunActivation:
     if not isinstance(item, Item):
         raise InvalidArgument(
-            f"it must be an Item, not {type(item).__name__}",
+            f"this must be an Item, not {type(item).__name__}",
             value=repr(item)[:80],
             remedy="Item(thread, content)",
         )

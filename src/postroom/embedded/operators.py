@@ -179,5 +179,5 @@ def _no_dead_letter(run_id: str) -> IllegalTransition:
     return IllegalTransition(
         f"run {run_id!r} is not a dead letter",
         value=run_id,
-        remedy="list `mailbox.dead_letters`; a run that was replayed or discarded is not there any more",
+        remedy="list `mailbox.dead_letters`; a run that was replayed or discarded is no longer listed",
     )

@@ -125,7 +125,7 @@ def refuse_no_parameter(work: object) -> None:
         return
     except TypeError as error:
         raise ConfigError(
-            f"the function that does the work must take one argument, the run: {error}",
+            f"the function `work` must take one argument, the run: {error}",
             value=repr(work)[:80],
             remedy="write `async def work(run)`, or `def work(run)` for postroom.sync",
         ) from error
@@ -210,7 +210,7 @@ class Run:
         Raises:
             InvalidArgument: it is no such value; the run fails with it.
         """
-        return typed(self.data, type, "what was enqueued")
+        return typed(self.data, type, "the enqueued content")
 
     async def history(self) -> tuple[Message, ...]:
         """Return the conversation up to what this run answers: earlier questions, each before its answer."""
@@ -277,7 +277,7 @@ class Run:
             raise InvalidArgument("the question must not be blank", value=question)
         if timeout is not None and (not isinstance(timeout, timedelta) or timeout <= timedelta(0)):
             raise InvalidArgument(
-                "the timeout of a question is a timedelta of more than 0", value=repr(timeout)[:80]
+                "the timeout of a question must be a timedelta above 0", value=repr(timeout)[:80]
             )
         if name is None:  # not its place: what is asked side by side comes in any order
             words = "-".join(re.findall(r"\w+", question.lower()))[:_SHOWN_OF_QUESTION]
@@ -387,7 +387,7 @@ class Run:
             ("cost_micros", cost_micros),
         ):
             if not isinstance(used, int) or isinstance(used, bool) or not 0 <= used <= _MOST_USED:
-                raise InvalidArgument(f"{name} must be a whole number from 0 up", value=repr(used)[:80])
+                raise InvalidArgument(f"{name} must be an integer of at least 0", value=repr(used)[:80])
         usage = Usage(input_tokens=input_tokens, output_tokens=output_tokens, cost_micros=cost_micros)
         if (uses := _STEP_USES.get()) is not None:
             uses.append(usage)
@@ -413,7 +413,7 @@ class Run:
             raise InvalidStep("a step needs a name", value=name)
         if name in self._memory.used:
             raise InvalidStep(
-                f"step {name!r} comes twice in one run", value=name, remedy="give each step a name of its own"
+                f"step {name!r} occurs twice in one run", value=name, remedy="give each step a different name"
             )
         self._memory.used.add(name)
 
@@ -441,7 +441,7 @@ class Run:
                 tried = attempts - left
                 await self.log(f"step {name} failed, attempt {tried} of {attempts}: {error}")
                 await self._timer.sleep(milliseconds(delay) << (tried - 1))
-        raise AssertionError("a step has at least one attempt")
+        raise AssertionError("a step needs at least one attempt")
 
     async def _keep_spending(self) -> None:
         """Count what an execution that failed has used outside its steps, once even if a reply is lost."""
@@ -496,13 +496,11 @@ class FunctionExecutor(RunDispatchExecutor):
         """
         control = activation.control
         if not isinstance(control, RunControl) or activation.run_id is None:
-            raise InvalidActivation(
-                "a run of a function is handed over by a mailbox", value=activation.run_id
-            )
+            raise InvalidActivation("only a mailbox can start a run of a function", value=activation.run_id)
         run_id = activation.run_id
         activation, memory = await retried(partial(self._remembered, activation, control), self._timer)
         if memory.is_streamed:
-            await sink.emit(StreamReset(reason="the run begins again"))
+            await sink.emit(StreamReset(reason="the run starts again"))
         run = Run(activation, control, sink, memory, clock=self._stores.clock, timer=self._timer)
         try:
             try:
@@ -522,9 +520,9 @@ class FunctionExecutor(RunDispatchExecutor):
             raise
         if memory.is_suspended:
             raise ExecutorMisbehaved(
-                "the work went on behind a question or a sleep",
+                "the work continued after a question or a sleep",
                 value=run_id,
-                remedy="let what `ask` and `sleep` raise pass: catch no BaseException around them",
+                remedy="do not catch the exceptions of `ask` and `sleep`: catch no BaseException around them",
             )
         return AgentRunResult(
             run_id=run_id,
@@ -628,9 +626,9 @@ def _refuse_other_options(
             remedy="pass the function, then its arguments: run.step(name, function, argument)",
         )
     if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
-        raise InvalidArgument("attempts must be a whole number from 1 up", value=repr(attempts)[:80])
+        raise InvalidArgument("attempts must be an integer of at least 1", value=repr(attempts)[:80])
     if not isinstance(delay, timedelta) or delay < timedelta(0):
-        raise InvalidArgument("delay must be a timedelta from 0 up", value=repr(delay)[:80])
+        raise InvalidArgument("delay must be a timedelta of at least 0", value=repr(delay)[:80])
     if returns is not None:
         refuse_other_type("returns", returns)
 
@@ -645,7 +643,7 @@ def _in_range(instant: int, given: timedelta) -> int:
         raise InvalidArgument(
             f"a run cannot wait for {given}: that is after the year 9999",
             value=repr(given)[:80],
-            remedy="give a shorter time; a question without a timeout waits for ever",
+            remedy="give a shorter time; a question without a timeout waits without limit",
         )
     return instant
 
@@ -654,5 +652,5 @@ def _instant(until: timedelta | datetime, now: int) -> int:
     if isinstance(until, timedelta):
         return _in_range(now + max(milliseconds(until), 0), until)
     if not isinstance(until, datetime):
-        raise InvalidArgument("a run sleeps for a timedelta, or until a datetime", value=repr(until)[:80])
-    return instant_of(until, "the instant to sleep until")
+        raise InvalidArgument("sleep needs a timedelta or a datetime", value=repr(until)[:80])
+    return instant_of(until, "the time of sleep")

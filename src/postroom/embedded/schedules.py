@@ -121,7 +121,7 @@ class RunSchedules:
         ).request()
         submission = _Submission(
             thread=thread,
-            content=msgspec.json.decode(msgspec.json.encode(plain(content, "what is enqueued"))),
+            content=msgspec.json.decode(msgspec.json.encode(plain(content, "the enqueued content"))),
             agent=agent,
             tenant=tenant,
             limit_key=limit_key,

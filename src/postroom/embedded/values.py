@@ -43,7 +43,7 @@ def _refuse_same_keys(value: object) -> None:
         if any(type(key) is not str for key in value):
             names = msgspec.to_builtins(dict.fromkeys(value), str_keys=True)
             if len(names) < len(value):
-                raise ValueError("two keys of a dictionary are the same as text")
+                raise ValueError("two keys of a dictionary are the same text")
         parts = value.values()
     elif isinstance(value, list | tuple | set | frozenset):
         parts = value
@@ -58,9 +58,9 @@ def _refuse_same_keys(value: object) -> None:
 def _refuse_unwritable(value: Json) -> None:
     """Refuse numbers that JSON has not, which would be read again as nothing, and half of a character."""
     if isinstance(value, float) and not isfinite(value):
-        raise ValueError(f"{value} is no number that JSON has")
+        raise ValueError(f"{value} is not a JSON number")
     if isinstance(value, str) and storable(value) != value:
-        raise ValueError("a text holds half of a character")
+        raise ValueError("a text contains half of a character")
     for one in (
         (*value, *value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
     ):
@@ -76,7 +76,7 @@ def typed(value: Json, type: type[T], what: str) -> T:
     try:
         return msgspec.convert(value, type)
     except (msgspec.ValidationError, TypeError) as error:
-        raise InvalidArgument(f"{what} is no {getattr(type, '__name__', type)}: {error}") from error
+        raise InvalidArgument(f"{what} is not of type {getattr(type, '__name__', type)}: {error}") from error
 
 
 def refuse_other_type(what: str, type: object) -> None:
@@ -89,7 +89,7 @@ def refuse_other_type(what: str, type: object) -> None:
         msgspec.json.Decoder(type)
     except (TypeError, NameError) as error:
         raise InvalidArgument(
-            f"{what} must be a type whose values JSON can hold: {error}",
+            f"the values of {what} must be valid JSON: {error}",
             value=repr(type)[:80],
             remedy="pass a class, for example str, int, a dataclass or a msgspec struct",
         ) from error
@@ -103,7 +103,7 @@ def instant_of(moment: datetime, what: str) -> int:
     """
     if moment.tzinfo is None:
         raise InvalidArgument(
-            f"{what} has no time zone", value=moment.isoformat(), remedy="give it one: datetime.now(UTC)"
+            f"{what} has no time zone", value=moment.isoformat(), remedy="use a time zone: datetime.now(UTC)"
         )
     return int(moment.timestamp() * 1000)
 
@@ -117,7 +117,7 @@ def refuse_other_text(what: str, text: object) -> None:
     if not isinstance(text, str):
         raise InvalidArgument(f"{what} must be text, not {type(text).__name__}", value=repr(text)[:80])
     if storable(text) != text:
-        raise InvalidArgument(f"{what} holds half of a character", value=storable(text)[:80])
+        raise InvalidArgument(f"{what} contains half of a character", value=storable(text)[:80])
 
 
 def refuse_other_id(what: str, id: object) -> None:
@@ -128,7 +128,7 @@ def refuse_other_id(what: str, id: object) -> None:
     """
     refuse_other_text(what, id)
     if isinstance(id, str) and "\0" in id:
-        raise InvalidArgument(f"{what} must not contain NUL: {id[:80]!r}", value=id[:80])
+        raise InvalidArgument(f"{what} must not contain a zero byte: {id[:80]!r}", value=id[:80])
 
 
 def message_of(content: object, *, id: str) -> Message:
@@ -141,7 +141,7 @@ def message_of(content: object, *, id: str) -> Message:
         return content if content.id else replace(content, id=id)
     if isinstance(content, str):
         return Message(role=Role.USER, content=(ContentBlock(text=content),), id=id)
-    data = plain(content, "what is enqueued")
+    data = plain(content, "the enqueued content")
     return Message(role=Role.USER, content=(ContentBlock(type=DATA, data={"value": data}),), id=id)
 
 
@@ -165,8 +165,10 @@ def as_text(value: Any) -> str:
     Raises:
         InvalidArgument: it cannot be stored.
     """
+    if type(value) is str and storable(value) == value:
+        return value
     if isinstance(value, str):
-        return cast("str", plain(value, "what the run returned"))
+        return cast("str", plain(value, "the result of the run"))
     if value is None:
         return ""
-    return msgspec.json.encode(plain(value, "what the run returned")).decode()
+    return msgspec.json.encode(plain(value, "the result of the run")).decode()

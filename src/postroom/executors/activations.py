@@ -27,7 +27,7 @@ def prompt_of(activation: RunActivation) -> str:
     texts = [text for message in activation.messages for text in _told(message) if text.strip()]
     if not texts:
         raise InvalidActivation(
-            f"run {activation.run_id!r} was asked nothing that it can be told", value=activation.run_id
+            f"run {activation.run_id!r} has no text for its agent", value=activation.run_id
         )
     return storable("\n\n".join(texts))
 
@@ -38,14 +38,14 @@ def _told(message: Message) -> tuple[str, ...]:
     for name in ("tools", "tool_choice", "response_format"):
         if asked.tools if name == "tools" else name in more:
             raise InvalidArgument(
-                f"`{name}` is for agents that are models; this one is a program",
+                f"`{name}` requires an agent that is a model, but this agent is a program",
                 value=name,
-                remedy=f"leave {name} out",
+                remedy=f"remove {name}",
             )
     context = (f"{one.role}: {one.text()}" for one in asked.context if one.text())
     earlier = "\n\n".join(context)
     return (
         asked.instructions,
-        f"Said before in this conversation:\n\n{earlier}" if earlier else "",
+        f"Earlier in this conversation:\n\n{earlier}" if earlier else "",
         message.text(),
     )

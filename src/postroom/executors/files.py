@@ -100,17 +100,17 @@ class _Copies:
         lines = ["Files that came with this message:"]
         for file in found:
             lines.extend(await self._line(file))
-        lines.append(f"Files that you write into {self.outbox} are sent with your answer.")
+        lines.append(f"Files that you write to {self.outbox} are sent with your answer.")
         told = self._told[message.id or ""] = _saying(message, lines)
         return told
 
     async def _line(self, file: ChatFile) -> list[str]:
         if file.sha256 is None:
-            return [f"- {file.described}: not here, {one_line(file.missing or '')}"]
+            return [f"- {file.described}: missing, {one_line(file.missing or '')}"]
         path = self.inbox / f"{len(self.received) + 1}-{file.name}"
         await _copied(file, self._files, path)
         self.received.append((file, path))
-        said = [] if file.transcript is None else [f"  What is said in it: {_all_of(file.transcript)}"]
+        said = [] if file.transcript is None else [f"  Transcript: {_all_of(file.transcript)}"]
         return [f"- {one_line(str(path))} ({one_line(file.media_type)}, {file.size:,} bytes)", *said]
 
 
@@ -145,10 +145,10 @@ async def without_files(activation: RunActivation) -> RunActivation:
         for file in await control.files.of(message):
             known = file
             if file.missing is None and file.transcript is None:
-                known = await control.files.not_taken(file, "agents on another server are given no files")
+                known = await control.files.not_taken(file, "agents on another server get no files")
             why = one_line(known.missing or "")
-            said = why if known.transcript is None else f"it says: {_all_of(known.transcript)}"
-            lines.append(f"[The file {known.described} is not here: {said}]")
+            said = why if known.transcript is None else f"its transcript: {_all_of(known.transcript)}"
+            lines.append(f"[The file {known.described} is missing: {said}]")
         messages.append(_saying(message, lines) if lines else message)
     return replace(activation, messages=tuple(messages))
 

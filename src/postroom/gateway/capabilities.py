@@ -113,7 +113,7 @@ class ChannelCapabilities:
         refuse_small_limit(self.limit)
         if self.min_edit_interval_ms < 0:
             raise InvalidArgument(
-                f"the interval between edits is {self.min_edit_interval_ms} ms: give 0 or more",
+                f"the interval between edits is {self.min_edit_interval_ms} ms, but must be 0 or more",
                 value=self.min_edit_interval_ms,
             )
 
@@ -126,6 +126,6 @@ def refuse_small_limit(limit: int) -> None:
     """
     if limit < SMALLEST_LIMIT:
         raise InvalidArgument(
-            f"a message of at most {limit} is too short to be cut into: give {SMALLEST_LIMIT} or more",
+            f"the limit of {limit} for a message is too small; use {SMALLEST_LIMIT} or more",
             value=limit,
         )

@@ -56,7 +56,7 @@ class ChatSettings:
         if not name:
             return "\n".join([await self._line(one, session, source) for one in SETTINGS])
         if name not in SETTINGS:
-            return f"There is no setting {name[:40]!r}; there are {', '.join(SETTINGS)}."
+            return f"There is no setting {name[:40]!r}. Settings: {', '.join(SETTINGS)}."
         if not value:
             return await self._line(name, session, source)
         if not self.may_choose(name, source):
@@ -64,7 +64,7 @@ class ChatSettings:
         try:
             chosen = None if value.casefold() == _DEFAULT else await self._chosen(name, value, source)
         except ConfigError as error:
-            return f"Not taken: {error.message}; {error.remedy}."
+            return f"Rejected: {error.message}; {error.remedy}."
         if name == "quiet":
             await self._sessions.choose_quiet(source, chosen)
         else:
@@ -95,7 +95,7 @@ class ChatSettings:
             case "voice":
                 return self._voice_of(value.casefold(), source)
             case "model" if source.agent in self._config.programs:
-                raise _no_choice(value, "the agent that answers here is no model of the gateway")
+                raise _no_choice(value, "the agent of this chat is not a model of the gateway")
             case _ if len(value) > _LONGEST or not value.strip():
                 raise _no_choice(value, f"write at most {_LONGEST} characters")
             case _:
@@ -106,9 +106,9 @@ class ChatSettings:
         if value not in (VOICE_ON, VOICE_OFF):
             raise _no_choice(value, f"choose {VOICE_ON} or {VOICE_OFF}")
         if not self._config.speaks:
-            raise _no_choice(value, "the operator has set no speech endpoint (speech_url in [agent])")
+            raise _no_choice(value, "the operator has not set a speech endpoint (speech_url in [agent])")
         if source.platform in ANSWER_ONLY:
-            raise _no_choice(value, "this channel takes no files")
+            raise _no_choice(value, "this channel accepts no files")
         return value
 
     async def _line(self, name: str, session: ChatSession, source: SessionSource) -> str:
@@ -167,4 +167,4 @@ def _reset_in_words(policy: SessionResetPolicy) -> str:
 
 
 def _no_choice(value: str, remedy: str) -> ConfigError:
-    return ConfigError(f"{value[:40]!r} is no choice here", value=value[:40], remedy=remedy)
+    return ConfigError(f"{value[:40]!r} is not a valid choice", value=value[:40], remedy=remedy)

@@ -76,68 +76,67 @@ class Command:
 
 
 COMMANDS = (
-    Command(name="start", help="say hello, and how to begin", role=PersonRole.VIEWER),
+    Command(name="start", help="show a greeting and how to begin", role=PersonRole.VIEWER),
     Command(name="help", help="list the commands", role=PersonRole.VIEWER),
-    Command(name="status", help="what is at work here, and what waits", role=PersonRole.VIEWER),
-    Command(name="stop", usage="[all]", help="end the run at work; with `all` drop what waits as well"),
-    Command(name="agent", usage="[name]", help="who answers here, or have another agent answer"),
-    Command(
-        name="model", usage="[name|default]", help="which model answers here, or have another model answer"
-    ),
-    Command(name="queue", usage="<text>", aliases=("q",), help="have this answered in a run of its own"),
-    Command(name="steer", usage="<text>", help="have the agent read this at its next step"),
+    Command(name="status", help="show the active run and waiting messages", role=PersonRole.VIEWER),
+    Command(name="stop", usage="[all]", help="stop the active run; with `all`, drop waiting messages too"),
+    Command(name="agent", usage="[name]", help="show the agent of this chat, or choose another"),
+    Command(name="model", usage="[name|default]", help="show the model of this chat, or choose another"),
+    Command(name="queue", usage="<text>", aliases=("q",), help="queue this text for a separate run"),
+    Command(name="steer", usage="<text>", help="give this text to the agent at its next step"),
     Command(
         name="busy",
         usage="[queue|collect|steer|interrupt|reject|default]",
-        help="what happens here to messages while the agent is at work",
+        help="choose what happens to messages while the agent is busy",
     ),
     Command(
         name="set",
         usage="[busy|reset|quiet|voice|model|instructions] [value|default]",
-        help="what holds in this chat: what a busy agent does, new conversations, quiet hours, the model",
+        help="show or change the settings of this chat: busy mode, new conversations, quiet hours, model",
     ),
     Command(
         name="voice",
         usage="[on|off|default]",
-        help=f"send each answer of up to {MOST_SPOKEN:,} characters as speech too, or as text only",
+        help=f"send answers of up to {MOST_SPOKEN:,} characters also as speech, or only as text",
     ),
     Command(
-        name="new", aliases=("reset",), help="begin a new conversation; what waits is dropped, and listed"
+        name="new",
+        aliases=("reset",),
+        help="start a new conversation; waiting messages are dropped and listed",
     ),
-    Command(name="retry", help="have the last message answered again"),
-    Command(name="undo", usage="[n]", help="have the last exchanges forgotten"),
-    Command(name="compact", help="have earlier messages summed up, so that the agent reads less"),
+    Command(name="retry", help="answer the last message again"),
+    Command(name="undo", usage="[n]", help="remove the last exchanges from the conversation"),
+    Command(name="compact", help="summarize earlier messages, so that the agent reads less"),
     Command(name="title", usage="[name]", help="show or set the conversation's title"),
-    Command(
-        name="resume", usage="[title or number]", help="list earlier conversations, or take one up again"
-    ),
+    Command(name="resume", usage="[title or number]", help="list earlier conversations, or resume one"),
     Command(
         name="search",
         usage="<words>",
-        help="find what was said here, in earlier conversations too; it looks at 2,000 messages at a time",
+        help="search this conversation and earlier ones, 2,000 messages at a time",
     ),
-    Command(name="usage", help="what this conversation has used up"),
+    Command(name="usage", help="show the tokens, cost and time of this conversation"),
     Command(name="approve", usage="<number>", help="answer a question with yes", role=PersonRole.OPERATOR),
     Command(name="deny", usage="<number> [why]", help="answer a question with no", role=PersonRole.OPERATOR),
-    Command(name="remind", usage="<span> <text>", help="be reminded after this time, for instance 10m"),
+    Command(name="remind", usage="<span> <text>", help="get a reminder after this time, for example 10m"),
     Command(
         name="every",
         usage="[span text | days at time [zone] text | stop number]",
-        help="have the agent do this each 1d, or on mon,wed at 18:30; alone it lists what is kept",
+        help=(
+            "schedule a task for the agent, every 1d or on mon,wed at 18:30; without arguments, list the "
+            "schedules"
+        ),
     ),
     Command(
         name="link",
         usage="[code | apart | together]",
-        help="have your direct chats on several channels be one conversation",
+        help="share one conversation between your direct chats on several channels",
     ),
-    Command(name="unlink", help="link this chat with no other any more"),
-    Command(name="here", help="have what agents write to you come to this chat"),
-    Command(name="reply", usage="<number> <text>", help="answer a message that came to this chat"),
+    Command(name="unlink", help="unlink this chat from the others"),
+    Command(name="here", help="receive messages of agents to you in this chat"),
+    Command(name="reply", usage="<number> <text>", help="reply to a message in this chat"),
+    Command(name="background", usage="<text>", aliases=("bg",), help="run this text in the background"),
     Command(
-        name="background", usage="<text>", aliases=("bg",), help="have this done beside the conversation"
-    ),
-    Command(
-        name="sethome", aliases=("set-home",), help="send here what answers nobody", role=PersonRole.OWNER
+        name="sethome", aliases=("set-home",), help="use this chat as the home channel", role=PersonRole.OWNER
     ),
 )
 _BY_NAME = {name: command for command in COMMANDS for name in (command.name, *command.aliases)}
@@ -299,12 +298,12 @@ class Commands:
         active = state.active
         lines = [
             f"Conversation: {session.title or 'untitled'}",
-            f"At work: {'yes' if active is not None else 'no'}",
+            f"Active: {'yes' if active is not None else 'no'}",
             f"Waiting: {state.waiting}",
             f"While busy: {self._handover.busy_mode(session, call.source).value}",
         ]
         if active is not None and active.status is RunDispatchStatus.QUEUED:
-            lines[1] = "At work: no, it is queued"
+            lines[1] = "Active: no, the run is queued"
         here = await self._sessions_here(call)
         asked = [question for one in here for question in await self._questions.open(one.thread_id)]
         if active is None:
@@ -314,10 +313,10 @@ class Commands:
                 if one.thread_id != session.thread_id
             ]
             if any(one is not None for one in others):
-                lines[1] = "At work: yes, another agent of this chat"
+                lines[1] = "Active: yes, another agent of this chat"
             elif asked:
-                lines[1] = "At work: no, a question waits for an answer"
-        lines += [f"Asks ({one.number}): {one.text}" for one in asked]
+                lines[1] = "Active: no, a question waits for an answer"
+        lines += [f"Question ({one.number}): {one.text}" for one in asked]
         return "\n".join(lines)
 
     async def _usage(self, call: CommandCall) -> str:
@@ -329,10 +328,10 @@ class Commands:
         last = max(runs, key=lambda run: run.created_at).usage
         which = f"The newest {MAX_PAGE} runs" if len(runs) == MAX_PAGE else _counted(len(runs), "run")
         return (
-            f"{which}: {wording.used_up(used.input_tokens, used.output_tokens, used.cost_micros)},"
-            f" {used.wall_ms / 1_000:.1f} s\n"
-            f"The last of them: {wording.used_up(last.input_tokens, last.output_tokens, last.cost_micros)},"
-            f" {last.wall_ms / 1_000:.1f} s"
+            f"{which}: {wording.used_up(used.input_tokens, used.output_tokens, used.cost_micros)}, "
+            f"{used.wall_ms / 1000:.1f} s\nThe last run: "
+            f"{wording.used_up(last.input_tokens, last.output_tokens, last.cost_micros)}, "
+            f"{last.wall_ms / 1000:.1f} s"
         )
 
     # The run at work, and what waits.
@@ -353,7 +352,7 @@ class Commands:
             said = [wording.STOPPED]
         said += _listed("Dropped", [message.text() for message in dropped])
         if waiting:
-            said.append(f"{waiting} waiting, and answered next; /stop all drops them.")
+            said.append(f"{waiting} waiting, to be answered next; /stop all drops them.")
         return "\n".join(said) or None
 
     async def _queue(self, call: CommandCall) -> str | None:
@@ -364,7 +363,7 @@ class Commands:
 
     async def _handed_over(self, call: CommandCall, mode: BusyPolicy) -> str | None:
         if not call.words and not call.event.media:
-            return f"Say what: /{mode.value} <text>"
+            return f"Add a text: /{mode.value} <text>"
         session, _ = await self._sessions.of(call.key, call.source)
         call.event.text = call.words
         admission = await self._handover.hand_over(call.event, session, mode=mode)
@@ -375,14 +374,14 @@ class Commands:
 
     async def _background(self, call: CommandCall) -> str | None:
         if not call.words and not call.event.media:
-            return "Say what: /background <text>"
+            return "Add a text: /background <text>"
         source = call.source
         unique = f"beside-{call.event.inbound_id}"
         beside = thread_name(source.platform.value, source.account, unique, source.agent)
         session = ChatSession(session_key=call.key, thread_id=beside, source=source.to_dict())
         call.event.text = call.words
         await self._handover.hand_over(call.event, session, mode=BusyPolicy.QUEUE)
-        return "Begun beside the conversation; its answer comes here."
+        return "Started in the background. The answer will appear here."
 
     # Threads, which people know as conversations.
 
@@ -391,9 +390,9 @@ class Commands:
         dropped = await self._handover.dropped(session.thread_id)
         stopped = await self._handover.stop(session.thread_id)
         await self._sessions.begin_anew(call.key, call.source)
-        said = ["A new conversation."]
+        said = ["Started a new conversation."]
         if stopped:
-            said.append("What was at work is stopped.")
+            said.append("The active run was stopped.")
         said += _listed("Dropped", [message.text() for message in dropped])
         return "\n".join(said)
 
@@ -407,36 +406,36 @@ class Commands:
     async def _title(self, call: CommandCall) -> str:
         session, _ = await self._sessions.of(call.key, call.source)
         if not call.words:
-            return f"Title: {session.title or 'none yet; /title <name> gives it one'}"
+            return f"Title: {session.title or 'none; set it with /title <name>'}"
         title = " ".join(call.words.split())[:100]
         try:
             await self._sessions.changed(call.key, lambda one: replace(one, title=title))
         except DuplicateRecord:
-            return f"Another conversation here is called {title!r}."
+            return f"Another conversation here has the title {title!r}."
         return f"Title: {title}"
 
     async def _resume(self, call: CommandCall) -> str:
         session, _ = await self._sessions.of(call.key, call.source)
         known = [one for one in await self._sessions.threads(call.key) if one.thread_id != session.thread_id]
         if not known:
-            return "There is no earlier conversation here."
+            return "There are no earlier conversations here."
         if not call.words:
             titles = [f"{place}. {one.title or 'untitled'}" for place, one in enumerate(known, start=1)]
-            return "\n".join([*titles[:_MOST_LISTED], "/resume <title or number> takes one up again."])
+            return "\n".join([*titles[:_MOST_LISTED], "Resume one with /resume <title or number>."])
         wanted = call.words.strip()
         chosen = next((one for one in known if one.title == wanted), None)
         if chosen is None and wanted.isdigit() and 0 < int(wanted) <= len(known):
             chosen = known[int(wanted) - 1]
         if chosen is None:
-            return f"No conversation here is called {wanted!r}; /resume lists them."
+            return f"No conversation here has the title {wanted!r}; /resume lists them."
         await self._sessions.bind(call.key, chosen.thread_id, title=chosen.title)
-        return f"Taken up again: {chosen.title or 'untitled'}"
+        return f"Resumed: {chosen.title or 'untitled'}"
 
     async def _search(self, call: CommandCall) -> str:
         from_here = re.match(r"@(\d{1,6}):(\d{1,15})\s+", call.words, re.ASCII)
         asked = call.words[from_here.end() :] if from_here else call.words
         if not (words := asked.casefold().split()):
-            return "Say what to look for: /search <words>"
+            return "Add search words: /search <words>"
         first, before = (int(from_here[1]), int(from_here[2])) if from_here else (0, None)
         found, looked_at = list[str](), 0
         conversations = (await self._sessions.threads(call.key))[first:]
@@ -455,11 +454,12 @@ class Commands:
                     return "\n".join(found[:_MOST_LISTED])
                 if looked_at >= _MOST_SEARCHED:
                     rest = (
-                        f"I looked at {looked_at} messages. For older ones: /search @{place}:{before} {asked}"
+                        f"Searched {looked_at} messages. For older messages: /search "
+                        f"@{place}:{before} {asked}"
                     )
                     return "\n".join([*found, rest])
             before = None
-        return "\n".join(found) or "Nothing was found."
+        return "\n".join(found) or "No matches."
 
     async def _undo(self, call: CommandCall) -> str:
         number = int(call.words) if call.words.isdigit() and int(call.words) > 0 else 1
@@ -472,11 +472,7 @@ class Commands:
             return "There is nothing to undo."
         if not await self._hide(session, gone):
             return wording.too_much_forgotten(MOST_HIDDEN)
-        return (
-            f"Forgotten: {len(gone)} of the last exchanges."
-            if len(gone) > 1
-            else "The last exchange is forgotten."
-        )
+        return f"Removed the last {len(gone)} exchanges." if len(gone) > 1 else "Removed the last exchange."
 
     async def _retry(self, call: CommandCall) -> str | None:
         session, state = await self._with_state(call)
@@ -484,7 +480,7 @@ class Commands:
             return wording.AT_WORK
         shown = await self._shown_runs(session)
         if not shown:
-            return "There is nothing to answer again."
+            return "There is no message to answer again."
         last = shown[-1]
         asked = await self._asked_by(last)
         if not await self._hide(session, [last]):
@@ -500,7 +496,7 @@ class Commands:
         key = f"home:{call.source.platform.value}:{call.source.account}"
         await self._sessions.of(key, call.source)
         await self._sessions.changed(key, lambda one: replace(one, source=call.source.to_dict()))
-        return "What answers nobody is sent here from now on."
+        return "This chat is now the home channel."
 
     # What an agent asks.
 
@@ -522,9 +518,9 @@ class Commands:
         number, _, text = call.words.partition(" ")
         message = int(number) if number.isascii() and number.isdigit() and len(number) <= _ID_DIGITS else 0
         if not message or not text.strip():
-            return "Say which and what: /reply <number> <text>"
+            return "Add a number and a text: /reply <number> <text>"
         if self._mail is None:
-            return "No messages come to this chat."
+            return "This chat receives no messages."
         source = call.source
         address = source.address
         said = (
@@ -538,7 +534,7 @@ class Commands:
         except StoreError:
             raise
         except PostroomError as error:
-            return f"It was not sent: {error.message}."
+            return f"Not sent: {error.message}."
         return f"Sent to {whom}."
 
     async def _here(self, call: CommandCall) -> str:
@@ -563,10 +559,10 @@ class Commands:
         if not words:
             told = await asyncio.to_thread(lambda: [in_words(one, shows_next=True) for one in kept])
             lines = [f"{number}. {one}" for number, one in enumerate(told, start=1)]
-            return "\n".join(lines) or "Nothing is kept for later."
+            return "\n".join(lines) or "No schedules or reminders."
         number = int(words[1]) if len(words) == 2 and words[1].isascii() and words[1].isdecimal() else 0
         if self._reminders is None or not 0 < number <= len(kept):
-            return "There is nothing of this number; /every lists what is kept."
+            return "There is no schedule with this number; /every lists them."
         await self._reminders.kept.remove(CHAT, kept[number - 1].name)
         return f"Removed: {in_words(kept[number - 1])}"
 
@@ -586,7 +582,7 @@ class Commands:
         except InvalidSchedule as error:
             return f"{error.message}: {error.remedy}." if error.remedy else error.message
         coming = "" if once else f"; next {await asyncio.to_thread(next_time, kept)}"
-        return f"Kept: {when.words}{coming}."
+        return f"Saved: {when.words}{coming}."
 
     # Who answers.
 
@@ -597,7 +593,7 @@ class Commands:
         if not wanted:
             answers = call.source.agent or DEFAULT_AGENT
             others = [shown for agent, shown in named.items() if agent != answers]
-            more = f" Choose another with /agent: {', '.join(others)}." if others else ""
+            more = f" Choose another agent with /agent: {', '.join(others)}." if others else ""
             return f"{named.get(answers, short_name(answers))} answers in this chat.{more}"
         if wanted == DEFAULT_AGENT:
             await self._sessions.choose_agent(call.source, None)
@@ -605,10 +601,10 @@ class Commands:
         found = [agent for agent in named if wanted in (agent.casefold(), short_name(agent).casefold())]
         if len(found) != 1:
             which = "Several agents are" if found else "No agent is"
-            return f"{which} called {call.words!r} here. Choose one of these: {', '.join(named.values())}."
+            return f"{which} named {call.words!r} here. Choose one of these: {', '.join(named.values())}."
         agent = None if found[0] == DEFAULT_AGENT else found[0]
         await self._sessions.choose_agent(call.source, agent)
-        return f"{named[found[0]]} answers in this chat from now on. /agent {DEFAULT_AGENT} undoes this."
+        return f"{named[found[0]]} now answers in this chat. /agent {DEFAULT_AGENT} undoes this."
 
     async def _model(self, call: CommandCall) -> Answer:
         """Show the model that answers, or choose one for this chat.
@@ -620,7 +616,7 @@ class Commands:
         if wanted and wanted.casefold() != DEFAULT_AGENT:
             found = [name for name in names if wanted.casefold() == name.casefold()]
             if not found:
-                offered = f"The operator offers these: {', '.join(names)}." if names else wording.NO_MODELS
+                offered = f"Offered models: {', '.join(names)}." if names else wording.NO_MODELS
                 return f"The model {wanted[:100]!r} is not offered here. {offered}"
             wanted = found[0]
         if wanted:

@@ -251,7 +251,7 @@ class Delivery:
         if self._clock.now() - _owed_since(row) > milliseconds(self._config.max_age):
             return await self._given_up(row, reply, closes, "it is too old to be sent")
         if address is None:
-            return await self._given_up(row, reply, closes, "nobody knows where it goes")
+            return await self._given_up(row, reply, closes, "its target is unknown")
         if reply.keeps_quiet and (left := await self._quiet_ms(address.source)):
             return NotPerformed(error=wording.QUIET, untried=True, not_before_ms=min(left, _LOOKED_AGAIN_MS))
         # Looked up before the text is sent: a failing store must not have the text sent again.
@@ -365,7 +365,7 @@ class Delivery:
             return result
         outgoing.marks_file = False
         if not result.success:
-            text = wording.file_not_sent(file.name, result.error or "the chat does not take it")
+            text = wording.file_not_sent(file.name, result.error or "the chat rejected it")
             return await adapter.send(source.chat_id, text, None, metadata)
         return result
 
@@ -529,7 +529,7 @@ class Delivery:
         """Have a row put into the dead-letter queue, and its inbound messages say why they have no answer."""
         self._outgoing.pop(row.outbox_id, None)
         if reply is not None and reply.mail_key is not None and self._mail is not None:
-            await self._mail.lost(reply.mail_key, f"the chat did not take it: {why}")
+            await self._mail.lost(reply.mail_key, f"the chat rejected it: {why}")
         self._metrics.gave_up()
         self._presenter.seen.clear(closes.inbound_ids)
         return NotPerformed(error=why, final=True, also=closes.change(f"it could not be delivered: {why}"))

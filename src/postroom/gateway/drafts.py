@@ -146,7 +146,7 @@ class Draft:
     def _end_step(self, verb: str) -> _Look:
         look, self._under_way = self._under_way, None
         if look is None:
-            raise IllegalTransition(f"no step of the draft is under way that could be {verb}", value=verb)
+            raise IllegalTransition(f"the draft has no active step that could be {verb}", value=verb)
         return look
 
     def _text(self) -> str:

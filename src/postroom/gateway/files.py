@@ -117,7 +117,7 @@ class ChatFiles:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        return None if code == 0 else "the scanner refused it"
+        return None if code == 0 else "the scanner rejected it"
 
 
 class FilesOfRun(RunFiles):
@@ -165,7 +165,7 @@ class FilesOfRun(RunFiles):
     async def leave_text(self, name: str, text: str) -> ChatFile:
         content = storable(text).encode()
         if not plain_name(name):
-            raise InvalidArgument("the file has no name that can be kept; give one such as notes.txt")
+            raise InvalidArgument("the name of the file cannot be used; use a name such as notes.txt")
         if not content:
             raise InvalidArgument("the file is empty")
         media_type = media_type_of(content[:SNIFFED_BYTES], name)
@@ -176,7 +176,7 @@ class FilesOfRun(RunFiles):
             kept = safe_name(name, media_type, 0)
             position = next((file.position for file in left if file.name == kept), len(left))
             if position >= MOST_LEFT:
-                raise TooLarge(f"this run has sent {MOST_LEFT} files, which are the most", value=MOST_LEFT)
+                raise TooLarge(f"this run has already sent {MOST_LEFT} files, the maximum", value=MOST_LEFT)
             file = await self._left(name, piece_of(content), position)
         if file.missing is not None:
             raise InvalidArgument(f"{file.name} cannot be sent: {file.missing}")
@@ -222,10 +222,10 @@ class FilesOfRun(RunFiles):
         except PostroomError as error:
             if error.retryable and self._attempt < self._tries():
                 raise
-            why = f"it could not be fetched: {error.message}"
+            why = f"it could not be downloaded: {error.message}"
         except Exception as error:  # an adapter broke its promise: the message goes on without its file
             _LOG.exception("file.adapter_broke", message_id=message_id)
-            why = f"it could not be fetched: {type(error).__name__}"
+            why = f"it could not be downloaded: {type(error).__name__}"
         known = replace(file, missing=why)
         await self._keep(known, wording.file_missing(file.name, why))
         return known
@@ -278,7 +278,7 @@ class FilesOfRun(RunFiles):
         said, why = await self._written_down(found.path, known)
         notice = None
         if why is not None:
-            known = replace(known, missing=f"what is said in it could not be written down: {why}")
+            known = replace(known, missing=f"it could not be transcribed: {why}")
             notice = wording.not_transcribed(known.name, why)
         known = replace(known, transcript=said)
         await self._store.put_bytes(found)
@@ -299,7 +299,7 @@ class FilesOfRun(RunFiles):
             _LOG.warning("file.not_transcribed", reason="it took too long")
             return None, "it took too long"
         if not said.strip():
-            return None, "no words were heard in it"
+            return None, "it contains no spoken words"
         return storable(said.replace("\0", ""))[:MOST_TRANSCRIPT], None
 
     async def _keep(self, file: ChatFile, notice: str | None) -> None:
@@ -343,7 +343,7 @@ async def attached(one: MailAttachment, thread_id: str, position: int, store: Fi
         async for piece in store.content(one.sha256):  # one piece
             head = head or piece[:SNIFFED_BYTES]
     except UnknownMessage:
-        return replace(file, missing="its message was taken back")
+        return replace(file, missing="its message was deleted")
     return replace(file, media_type=media_type_of(head, one.name))
 
 

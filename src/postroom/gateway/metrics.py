@@ -32,29 +32,29 @@ class GatewayMetrics:
         self.registry = registry
         self._messages = Counter(
             "postroom_chat_messages_total",
-            "Messages from chats by what became of them",
+            "Messages from chats, by result",
             ["outcome"],
             registry=registry,
         )
         self._counted: dict[str, Counter] = {}
         """The counters of messages, by what became of them: to look one up costs more than to count."""
         self._open = Gauge(
-            "postroom_chat_messages_open", "Messages that have no answer yet", ["status"], registry=registry
+            "postroom_chat_messages_open", "Messages without an answer so far", ["status"], registry=registry
         )
         self._deliveries = Counter(
             "postroom_chat_delivery_failures_total",
-            "Tries to say something that failed",
+            "Failed attempts to send",
             ["kind"],
             registry=registry,
         )
         self._delivery_time = Histogram(
             "postroom_chat_delivery_seconds",
-            "From the end of a run to the delivery of its answer",
+            "Time from the end of a run to the delivery of its answer",
             buckets=(0.01, 0.05, 0.1, 0.5, 1, 5, 30, 120, 600, 3600),
             registry=registry,
         )
         self._given_up = Counter(
-            "postroom_chat_replies_given_up_total", "Answers that could not be delivered", registry=registry
+            "postroom_chat_replies_given_up_total", "Undelivered answers", registry=registry
         )
         self._channel_up = Gauge(
             "postroom_chat_channel_up", "Whether a channel receives", ["platform"], registry=registry

@@ -17,7 +17,7 @@ from postroom.stores.runs.ports import ThreadStore
 
 _LONGEST_ID = 512
 _LONGEST_NAME = 200
-ANSWERED_ALREADY = "That was answered already."
+ANSWERED_ALREADY = "This question was already answered."
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +60,13 @@ class Questions:
         if not matching:
             return Decided(_not_open(number, [question for _, question in asked], approved=approved))
         if len(matching) > 1:
-            return Decided(f"Several open questions have the number {number}: answer them on their pages.")
+            return Decided(f"Several open questions have the number {number}: answer them on the pages.")
         thread_id, chosen = matching[0]
         who = source.user_name or source.user_id or ""
         decision = decision_of(chosen, approved=approved, why=why, by=who, at="chat", now=self._clock.now())
         if not await answer_run(self._run_queue, thread_id, chosen, decision):
             return Decided(ANSWERED_ALREADY)
-        note = f"{'Approved' if approved else 'Denied'} by {who or 'somebody'}."
+        note = f"{'Approved' if approved else 'Denied'} by {who or 'an unknown person'}."
         return Decided(note, chosen, thread_id)
 
 
@@ -110,7 +110,9 @@ async def answer_run(
 def _not_open(number: str | None, asked: Sequence[Question], *, approved: bool) -> str:
     """Return why a decision answers no question, and which questions are open now."""
     if number is None:
-        told = "Not answered: write the question's number first." if asked else "No question is open here."
+        told = (
+            "Not answered: write the question's number first." if asked else "There is no open question here."
+        )
     else:
         told = f"Question {number} is not open; it may have been answered already."
     command = "/approve" if approved else "/deny"

@@ -56,7 +56,7 @@ class QuietHours:
 
 def _unreadable(text: str) -> ConfigError:
     return ConfigError(
-        f"{text[:80]!r} are no quiet hours",
+        f"{text[:80]!r} is not a valid period of quiet hours",
         value=text[:80],
-        remedy="write 22:00-07:00, with a zone behind it where it is not the server's: Europe/Berlin",
+        remedy="write 22:00-07:00, followed by a time zone if it differs from the server's: Europe/Berlin",
     )

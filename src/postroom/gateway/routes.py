@@ -43,7 +43,7 @@ def decide(routes: Sequence[Route], event: MessageEvent, chosen: str | None = No
     open_to = reachable(routes, source)
     replied = next((agent for agent in open_to if agent and _is_by(event.reply_to_text, agent)), None)
     if replied is not None:
-        return Decision(replied, "it replies to this agent")
+        return Decision(replied, "the message replies to this agent")
     if chosen is not None and chosen in open_to:
         return Decision(chosen, "chosen with /agent")
     why = f"rule {routes.index(last) + 1}: {last}" if last in routes else "no rule before [agent] matches"
@@ -61,9 +61,9 @@ def check_routes(routes: Sequence[Route]) -> None:
             if earlier.includes(rule):
                 first = f"rule {before + 1} ({earlier}) matches first"
                 raise ConfigError(
-                    f"rule {number + 1} ({rule}) is never reached: {first}",
+                    f"rule {number + 1} ({rule}) can never match: {first}",
                     value=str(rule),
-                    remedy=f"write rule {number + 1} before rule {before + 1}, or remove one of them",
+                    remedy=f"move rule {number + 1} before rule {before + 1}, or remove one of them",
                 )
 
 

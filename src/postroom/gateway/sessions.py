@@ -224,7 +224,7 @@ class Sessions:
                 return self._kept(await self._store.put(after))
             except VersionConflict:
                 continue
-        raise VersionConflict(f"session {key!r} was changed by others {_TRIES} times in a row", value=key)
+        raise VersionConflict(f"other writers changed session {key!r} {_TRIES} times in a row", value=key)
 
     async def follow(self, platform: Platform, account: str, chat_id: str, new_id: str) -> int:
         """Have a group's sessions go on under its new id; return how many did.

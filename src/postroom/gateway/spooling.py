@@ -81,5 +81,5 @@ def head_of(path: Path) -> bytes:
 
 def too_large(size: int, most: int) -> TooLarge:
     """Return that a file has more bytes than may be."""
-    why = f"it has {size:,} bytes, {most:,} are the most" if most else "files of its kind are not taken"
+    why = f"it has {size:,} bytes; the limit is {most:,}" if most else "files of this kind are not accepted"
     return TooLarge(why, value=size)

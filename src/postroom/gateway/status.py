@@ -100,7 +100,7 @@ class ScopedLocks:
             raise ConfigError(
                 f"another process receives with the same {scope} token",
                 value=name,
-                remedy="stop it, or give this one a bot of its own",
+                remedy="stop that process, or use another bot for this one",
             ) from error
         self._held[scope, identity] = lock
 

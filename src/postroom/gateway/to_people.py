@@ -43,7 +43,7 @@ class ToPeople:
         if latest.media:
             words = f"{words}\n\n{wording.left_behind(len(latest.media))}"
         if self._mail is None:
-            return wording.not_passed_on(short_name(person), "there is no mail here")
+            return wording.not_passed_on(short_name(person), "this server has no mail here")
         said = ChatWords(
             person=person,
             chat=source.address,

@@ -120,7 +120,7 @@ class Voices:
             return NotPerformed(error=f"it cannot be read: {type(error).__name__}", final=True)
         source, rules = SessionSource.from_dict(reply.source or {}), self._config.delivery
         if row.attempt_count > rules.max_attempts:
-            return self._give_up(row, reply, f"it was tried {rules.max_attempts} times")
+            return self._give_up(row, reply, f"{rules.max_attempts} attempts failed")
         if self._clock.now() - row.created_at > milliseconds(rules.max_age):
             return self._give_up(row, reply, "it is too old to be sent")
         adapter = self._delivery.adapter_of(row, source)
@@ -131,7 +131,7 @@ class Voices:
         try:
             file = await self._speaking.complete(self._spoken(row, reply, adapter), name="speak")
         except MailboxClosed:
-            return NotPerformed(error="the server stops", untried=True)
+            return NotPerformed(error="the server is stopping", untried=True)
         except StoreError:
             raise
         except PostroomError as error:
@@ -153,7 +153,7 @@ class Voices:
         async with asyncio.timeout(_SPEAK_SECONDS), spooled(sound, most=most) as found:
             media_type = media_type_of(await asyncio.to_thread(head_of, found.path), None, is_sound=True)
             if not media_type.startswith("audio/"):
-                raise ProviderFailed(f"the speech endpoint sent {media_type}, which is no sound")
+                raise ProviderFailed(f"the speech endpoint sent {media_type}, which is not audio")
             file = ChatFile(
                 thread_id=reply.thread_id,
                 message_id=message_id,

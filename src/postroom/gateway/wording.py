@@ -26,88 +26,91 @@ from postroom.contracts.runs import RunRecord, TerminationKind, TerminationReaso
 NO_ANSWER = "(The agent ended without an answer.)"
 ANSWER_NOT_STORED = "The answer to this message is not stored any more. Send the message again."
 STOPPED = "Stopped."
-NO_LONGER_ASKED = "Stopped. This is no longer asked."
+NO_LONGER_ASKED = "Stopped. This question is no longer open."
 CUT_OFF = "(The answer is cut off: it reached the model's limit of tokens.)"
 _OVER_A_LIMIT = {
-    "wall_timeout": "Stopped: it took longer than a run may take.",
-    "max_rounds": "Stopped: it took more steps than a run may take.",
-    "token_budget": "Stopped: it used more tokens than a run may use.",
+    "wall_timeout": "Stopped: the run reached its time limit.",
+    "max_rounds": "Stopped: the run reached its limit of steps.",
+    "token_budget": "Stopped: the run reached its limit of tokens.",
 }
-POSSIBLE_DUPLICATE = "(You may have had this before: the last try was cut off.)"
-STARTING_UP = "The agent is still starting up; it is stopped before it begins."
+POSSIBLE_DUPLICATE = "(You may have received this before: the last attempt was interrupted.)"
+STARTING_UP = "The agent was still starting up, so the run was stopped before it began."
 STOPPING = "Stopping."
 BUSY = (
-    "Not taken: the agent is at work. Send it again later. I take no message until then, and repeat this only"
-    " every half a minute."
+    "Rejected: the agent is busy. Send the message again later. This notice appears at most every 30 seconds."
 )
-AT_WORK = "Not done: the agent is at work. Send this command again after its answer, or send /stop first."
-NOTHING_TO_STOP = "Nothing is at work here."
-EDITED_TOO_LATE = "I had read this before you changed it. Send what is different as a new message."
-EDITED_UNREAD = "I do not read this, for it was taken back or refused before. Send it as a new message."
+AT_WORK = "Not done: the agent is busy. Send this command again after its answer, or send /stop first."
+NOTHING_TO_STOP = "There is no active run here."
+EDITED_TOO_LATE = "The agent had already read this message. Send the correction as a new message."
+EDITED_UNREAD = (
+    "This edit is ignored, because the original message was withdrawn or rejected. Send it as a new message."
+)
 
 
 def edited_into(command: str) -> str:
     """Say that a message was changed into a command, and is neither done nor read."""
-    return f"I took back what you changed into {command}, and did nothing: send the command as a new message."
+    return (
+        f"The message that you changed to {command} was withdrawn, and the command was not executed: "
+        "send it as a new message."
+    )
 
 
-DRAINING = "I am being restarted. Your message is kept and is answered when I am back."
-NOT_ALLOWED = "You may not do that here."
-A_PERSON_ANSWERS = "A person answers here, and no agent: write what you want to say."
+DRAINING = "The server is restarting. Your message is stored and will be answered after the restart."
+NOT_ALLOWED = "You are not allowed to do that here."
+A_PERSON_ANSWERS = "A person answers here, not an agent: write your message."
 WHEN_AND_WHAT = (
-    "Say when and what, with a span from 1m (for /remind 1s) to 366d, or for /every with days and a time:"
-    " /remind 10m Lock the door. /every mon,wed at 18:30 Europe/Berlin Say what is new."
+    "Add a time and a text. The time is from 1m (1s for /remind) to 366d; /every also accepts days "
+    "with a time. Examples: /remind 10m Lock the door. /every mon,wed at 18:30 Europe/Berlin List "
+    "the news."
 )
-ANSWERS_ONLY = "Not kept: nothing can be said here but the answer to a request."
-ONLY_LOOKS = "Not taken: you may look here, with /help and /status, and not write."
-READ_AT_NEXT_STEP = "The agent reads this at its next step."
-LINKED_WHERE = "Only direct chats can be linked, and outside of their threads."
-NOT_LINKED = "This chat is linked with no other; /link gives a code for that."
-UNLINKED = "This chat is linked with no other any more; it has a conversation of its own again."
-TOGETHER = "This chat has one conversation with your other chats again."
-APART = "This chat has a conversation of its own now; /link together undoes that."
+ANSWERS_ONLY = "Not saved: this channel can only answer requests."
+ONLY_LOOKS = "You have read-only access here: you can use /help and /status, but not send messages."
+READ_AT_NEXT_STEP = "The agent will read this at its next step."
+LINKED_WHERE = "Only direct chats can be linked, and not their threads."
+NOT_LINKED = "This chat is not linked; /link gives a code for linking."
+UNLINKED = "This chat is no longer linked and has its own conversation again."
+TOGETHER = "This chat shares one conversation with your other chats again."
+APART = "This chat now has its own conversation; /link together undoes that."
 NOT_LINKED_BECAUSE = {
-    LinkOutcome.UNKNOWN: "This code is not good: /link in your other chat gives a new one.",
-    LinkOutcome.LOCKED: "Not looked at: too many wrong codes were entered here; try again later.",
-    LinkOutcome.OWN: "This code was given here: send it in your other chat.",
-    LinkOutcome.TOGETHER: "These two chats are linked already.",
-    LinkOutcome.OTHER: "Both chats are linked with others already; /unlink one of them first.",
+    LinkOutcome.UNKNOWN: "This code is not valid: send /link in your other chat for a new code.",
+    LinkOutcome.LOCKED: "Not checked: there were too many wrong codes here; try again later.",
+    LinkOutcome.OWN: "This code was made here: send it in your other chat.",
+    LinkOutcome.TOGETHER: "These two chats are already linked.",
+    LinkOutcome.OTHER: "Both chats are already linked with other chats; send /unlink in one of them first.",
 }
 QUIET = "held: the chat has quiet hours"
-NOBODY_REACHED = (
-    "No agent can write to you here: whoever runs the server names you with `postroom people add`."
-)
-READ_TOGETHER = "This is read together with what else you sent."
+NOBODY_REACHED = "No agent can write to you here: the operator adds you with `postroom people add`."
+READ_TOGETHER = "This is read together with your other messages."
 
 
-GREETING = "Hello! Write what you want, and the answer comes here. /help lists the commands."
-NOTHING_TO_READ = "There is nothing in this that I can read: write what you want to say."
+GREETING = "Hello! Write your message, and the answer appears here. /help lists the commands."
+NOTHING_TO_READ = "I cannot read this message: please write it as text."
 
 
 def not_read(parts: Sequence[str]) -> str:
     """Say which parts of a message no agent is given."""
-    return f"I cannot read {', '.join(parts)}. The agent has the rest of your message."
+    return f"I cannot read {', '.join(parts)}. The agent gets the rest of your message."
 
 
 def nothing_to_read(parts: Sequence[str]) -> str:
     """Say that a message is refused, because no part of it can be read."""
-    return f"I cannot read {', '.join(parts)}: say it in words." if parts else NOTHING_TO_READ
+    return f"I cannot read {', '.join(parts)}: please write it as text." if parts else NOTHING_TO_READ
 
 
 _MODEL_TROUBLE = {
-    RateLimited: "the model's provider asks for fewer requests",
-    Overloaded: "the model's provider is overloaded",
-    InferenceTimeout: "the model took too long",
-    StreamInterrupted: "the connection to the model broke off",
-    ProviderFailed: "the model's provider failed",
+    RateLimited: "the model provider's rate limit was reached",
+    Overloaded: "the model provider is overloaded",
+    InferenceTimeout: "the model did not answer in time",
+    StreamInterrupted: "the connection to the model broke",
+    ProviderFailed: "the model provider failed",
     InferenceFailed: "the model failed",
-    Unauthorized: "the model's provider refuses the server's key or quota",
-    ModelNotFound: "the model's provider has no such model",
+    Unauthorized: "the model provider rejected the server's key, or the quota is used up",
+    ModelNotFound: "the model provider has no such model",
     NoModelEndpoint: "the model's address answered with a web page or other data: check base_url",
     # LangChain recognises the failure by the first half of these words, LiteLLM by the second half.
     ContextOverflow: "this exceeds the context window: it is longer than the model's context length",
-    RequestRefused: "the model refused this",
-    ContentFiltered: "the model's provider withheld the answer",
+    RequestRefused: "the model rejected this message",
+    ContentFiltered: "the model provider withheld the answer",
 }
 """A plain reason for each failure of a model. A provider's words may name the operator's account: members do
 not see them. They are kept with the run, for operators."""
@@ -132,17 +135,20 @@ def failure_for_caller(run: RunRecord, most: int = 1_000) -> str:
     plain, said = _BY_CODE.get(reason.detail or ""), reason.value or end_of(run)
     if plain is None or MISPLACED_RESULT in said:
         return said[:most]
-    return f"{plain}; an operator finds the provider's own words at run {run.run_id}"
+    return f"{plain}; an operator can read the provider's message in run {run.run_id}"
 
 
 def tried_again(error: str) -> str:
     """Say that there is no answer yet, and that one is still to come."""
-    return f"I could not answer yet: {_plain(error)}. I go on trying for some minutes."
+    return f"No answer yet: {_plain(error)}. Retrying for a few minutes."
 
 
 def too_old(minutes: int) -> str:
     """Say that a message was left unanswered over a break."""
-    return f"This waited over {minutes} minutes while I was away and is not answered any more. Send it again."
+    return (
+        f"This message waited over {minutes} minutes while the server was away, and will not be "
+        "answered. Send it again."
+    )
 
 
 def queued(ahead: int) -> str:
@@ -156,7 +162,7 @@ def _messages(number: int) -> str:
 
 def queue_full(most: int) -> str:
     """Say that a message is refused because too many wait."""
-    return f"Not taken: {most} messages wait here already. Send it again later."
+    return f"Rejected: {most} messages are already waiting here. Send it again later."
 
 
 def end_of(run: RunRecord) -> str:
@@ -170,7 +176,7 @@ def end_of(run: RunRecord) -> str:
         case TerminationKind.CANCELLED | TerminationKind.STOPPED:
             return _mark(reason)
         case TerminationKind.BLOCKED:
-            return f"The agent was not allowed to go on: {_short(reason.value)}"
+            return f"The agent was not allowed to continue: {_short(reason.value)}"
         case TerminationKind.ERROR:
             return _failed(reason)
         case _:
@@ -194,20 +200,20 @@ def _failed(reason: TerminationReason) -> str:
     why = _plain(reason.value)
     match reason.detail:
         case ContextOverflow.code:
-            return "This is longer than the model takes and is set aside: send it in smaller parts."
+            return "This message exceeds the model's context and was skipped: send it in smaller parts."
         case RequestRefused.code | ContentFiltered.code:
-            return "The model refused this and it is set aside: say it differently, or go on."
+            return "The model rejected this message, and it was skipped: rephrase it, or continue."
         case Unauthorized.code | ModelNotFound.code | NoModelEndpoint.code:
             return f"The agent could not answer: {why}. Tell the operator, then send /retry once it is fixed."
         case AgentNotFound.code | RunnerNotFound.code:
             plain = why.removeprefix(f"{RunnerNotFound.branch}: ")
-            return f"Nobody answers: {plain}; tell who runs this server, and send /retry when it is mended."
+            return f"No agent answers: {plain}; tell the operator, and send /retry once it is fixed."
         case _:
             return f"The agent could not answer: {why}"
 
 
 def _short(text: str | None, most: int = 300) -> str:
-    line = " ".join((text or "no reason is known").split())
+    line = " ".join((text or "the reason is unknown").split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
@@ -223,37 +229,38 @@ def link_code(code: str, minutes: int, linked: Sequence[str]) -> str:
     """Say how a chat is linked with another, and with which it is."""
     already = f"Linked with {', '.join(linked)}. " if linked else ""
     return (
-        f"{already}Send /link {code} in your other chat within {minutes} minutes, and nobody else: whoever"
-        " sends it shares this conversation. A code that was given here before counts no more."
+        f"{already}Send /link {code} in your other chat within {minutes} minutes. Keep it secret: "
+        "anyone who sends it shares this conversation. Earlier codes of this chat are no longer "
+        "valid."
     )
 
 
 def linked(other: str) -> str:
     """Say that a chat is linked, in the chat in which the code was entered."""
     return (
-        f"Linked with {other}, whose conversation goes on here; /link apart gives this chat its own again,"
-        " /unlink ends it."
+        f"Linked with {other}, whose conversation continues here; /link apart separates them again, "
+        "/unlink ends the link."
     )
 
 
 def linked_by(other: str) -> str:
     """Say that a chat is linked, in the chat in which the code was given."""
-    return f"Linked with {other}, which shares this conversation now. If that is not you, send /unlink."
+    return f"Linked with {other}, which now shares this conversation. If that is not you, send /unlink."
 
 
 def reached_here(person: str) -> str:
     """Say that messages of agents come to this chat."""
-    return f"Messages to {person} come here from now on."
+    return f"Messages to {person} now arrive here."
 
 
 def passed_on(person: str) -> str:
     """Say that a person has a message."""
-    return f"{person} has your message, and answers here."
+    return f"{person} has received your message, and answers here."
 
 
 def not_passed_on(person: str, why: str) -> str:
     """Say that a person does not have a message."""
-    return f"Not passed on to {person}: {_short(why)}."
+    return f"Not sent to {person}: {_short(why)}."
 
 
 def passed_on_from(who: str, platform: str) -> str:
@@ -263,22 +270,22 @@ def passed_on_from(who: str, platform: str) -> str:
 
 def left_behind(files: int) -> str:
     """Tell a person that files are left behind in the chat."""
-    return f"({files} {'file is' if files == 1 else 'files are'} in the chat, and not passed on.)"
+    return f"({files} {'file is' if files == 1 else 'files are'} in the chat, and not included.)"
 
 
 def files_not_passed_on(person: str) -> str:
     """Say that a person does not have the files that came with a message."""
-    return f"{person} has your message without its files."
+    return f"{person} has received your message without its files."
 
 
 def unknown_command(name: str) -> str:
     """Say that there is no such command."""
-    return f"There is no command /{name}. /help lists those there are."
+    return f"There is no command /{name}. /help lists the commands."
 
 
 def agent_gone(agent: str) -> str:
     """Say that the agent that was chosen does not answer any more."""
-    return f"{agent}, which you chose, no longer answers in this chat. /agent lists the agents that do."
+    return f"{agent}, your chosen agent, no longer answers in this chat. /agent lists the available agents."
 
 
 def reminder(text: str) -> str:
@@ -288,32 +295,35 @@ def reminder(text: str) -> str:
 
 def too_many_schedules(most: int) -> str:
     """Say that nothing more is kept for later."""
-    return f"Not taken: {most} are kept here already; /every stop <number> removes one."
+    return f"Rejected: {most} are already saved here; /every stop <number> removes one."
 
 
 def too_much_forgotten(most: int) -> str:
     """Say that no more of a conversation can be forgotten."""
-    return f"Not done: {most} exchanges of this conversation are forgotten already. /new begins a new one."
+    return (
+        f"Not done: {most} exchanges of this conversation were already removed. /new starts a new "
+        "conversation."
+    )
 
 
 def no_time_of_day(told: str) -> str:
     """Say that a word names no time of day."""
-    return f"{_short(told, 40)} is no time of day: write 9:00, 18:30 or 6pm."
+    return f"{_short(told, 40)} is not a time of day: write 9:00, 18:30 or 6pm."
 
 
 def no_day(told: str) -> str:
     """Say that a word names no days."""
     return (
-        f"{_short(told, 40)} names no day: write day, weekday, weekend, or days such as mon,wed or mon-fri."
+        f"{_short(told, 40)} is not a day: write day, weekday, weekend, or days such as mon,wed or mon-fri."
     )
 
 
-BEGAN_ANEW = "A new conversation begins; /resume takes up an earlier one."
+BEGAN_ANEW = "Started a new conversation; /resume resumes an earlier one."
 
 
 def file_missing(name: str, why: str) -> str:
     """Say that the agent has a message without its file."""
-    return f"I could not take {name}: {_short(why)}. The agent has your message without it."
+    return f"I could not receive {name}: {_short(why)}. The agent gets your message without it."
 
 
 def file_not_read(name: str, why: str) -> str:
@@ -323,7 +333,7 @@ def file_not_read(name: str, why: str) -> str:
 
 def not_transcribed(name: str, why: str) -> str:
     """Say that nobody knows what is said in a file."""
-    return f"What is said in {name} could not be written down: {_short(why)}."
+    return f"{name} could not be transcribed: {_short(why)}."
 
 
 def file_not_sent(name: str, why: str) -> str:
@@ -331,9 +341,9 @@ def file_not_sent(name: str, why: str) -> str:
     return f"The agent's file {name} could not be sent: {_short(why)}."
 
 
-NOT_SPOKEN = "I could not send the last answer as speech; its text is complete."
+NOT_SPOKEN = "The last answer could not be sent as speech; its text is complete."
 OPERATORS_CHOOSE = "Only operators choose the model of this chat."
-NO_MODELS = "No models are offered here; the operator lists them in [agent.models]."
+NO_MODELS = "No models are offered here; the operator lists models in [agent.models]."
 
 
 def used_up(read: int, written: int, cost_micros: int) -> str:

@@ -27,7 +27,7 @@ class Who(StrEnum):
     """Whom an address answers."""
 
     ANYONE = "anyone"
-    PROVED_THERE = "whoever proves it there"
+    PROVED_THERE = "callers that the path authenticates itself"
     """A channel, or a result by its signature: each authenticates its callers itself."""
     PEOPLE = "people"
     """Who has logged in; the server's token counts as well."""
@@ -142,7 +142,7 @@ async def read_body(request: Request, kind: type[D]) -> D:
     try:
         return msgspec.json.decode(await request.body() or b"{}", type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidArgument(f"the body does not fit: {error}"[:300], remedy=remedy) from error
+        raise InvalidArgument(f"the body is invalid: {error}"[:300], remedy=remedy) from error
 
 
 AnyTable = Table[Any]

@@ -148,8 +148,9 @@ class Chats:
         if self.gateway is None:
             raise ConfigError(
                 "this server has no gateway: it found no gateway.toml when it started",
-                remedy="write the file (`postroom gateway config check` looks at it) "
-                "and start the server again",
+                remedy=(
+                    "write the file (`postroom gateway config check` checks it) and start the server again"
+                ),
             )
         return self.gateway
 

@@ -88,6 +88,6 @@ def internal_error() -> Problem:
     return Problem(
         status=500,
         code="internal_error",
-        detail="the server failed on this request; what was stored before is there still",
-        remedy="tell the operator the request_id: the server's log has the cause under it",
+        detail="the server failed on this request; the stored data is unchanged",
+        remedy="tell the operator the request_id: the server's log has the cause",
     )

@@ -171,7 +171,7 @@ class Guard:
             head = Head.read(exchange.scope)
         except Malformed as error:
             return replace(
-                _refusal(400, "malformed_request", str(error), "send a well formed HTTP request"),
+                _refusal(400, "malformed_request", str(error), "send a well-formed HTTP request"),
                 headers={"Connection": "close"},  # what comes behind it may be meant otherwise, too
             )
         refusal = self._foreign(head)
@@ -210,7 +210,7 @@ class Guard:
             return _refusal(
                 421,
                 "unknown_host",
-                "this server is not known under the name in the Host header",
+                "this server does not have the name in the Host header",
                 "use 127.0.0.1 or localhost, or add the name to POSTROOM_ALLOWED_HOSTS",
             )
         if head.origin is not None and not is_own_origin(head.origin, head.host, self._trusted):
@@ -243,7 +243,7 @@ class Guard:
             return _Admitted(caller="agent")
         grant = await self._grant(path, token)
         if grant is None:
-            raise WrongToken("the bearer token is not one that opens this path", remedy=_HOW_TO_PROVE)
+            raise WrongToken("the bearer token does not open this path", remedy=_HOW_TO_PROVE)
         return _Admitted(caller="token", grant=grant)
 
     async def _grant(self, path: str, token: str) -> Grant | None:
@@ -270,7 +270,7 @@ class Guard:
             # A form goes along, so that what was typed is shown and not lost: nothing is done with it there.
             status = 307 if head.method == "POST" else 303
             return RedirectResponse(login_address(head.target), status_code=status)
-        return problem_of(TokenRequired("this server asks for a bearer token", remedy=_HOW_TO_PROVE))
+        return problem_of(TokenRequired("this server requires a bearer token", remedy=_HOW_TO_PROVE))
 
 
 class _Exchange:
@@ -387,7 +387,7 @@ def _refusal(status: int, code: str, detail: str, remedy: str) -> Problem:
 def _too_large(limit: int) -> Problem:
     return problem_of(
         TooLarge(
-            f"the request is larger than {limit} bytes",
+            f"the request exceeds {limit} bytes",
             value=limit,
             remedy="send less at once; the limits are settings of the server",
         )

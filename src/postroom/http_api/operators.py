@@ -197,9 +197,9 @@ async def _login_address(server: Server, request: Request) -> Response:
     then = (await read_body(request, _Landing)).path
     if then != own_address(then) or not _is_shown(request, then):
         raise InvalidArgument(
-            "the path is none of this server's pages",
+            "the path is not a page of this server",
             value=then[:200],
-            remedy="give one such as /p/shop/runs",
+            remedy="use a path such as /p/shop/runs",
         )
     leads_on = "" if then == "/" else f"&next={quote(then, safe='/')}"
     base = f"{request.url.scheme}://{request.headers['host']}"  # the name by which the caller reaches us
@@ -297,7 +297,7 @@ def _absolute(text: str | None) -> Path | None:
     path = Path(text)
     if not path.is_absolute() or "\0" in text or len(text) > _LONGEST_PATH:
         raise InvalidPath(
-            "the target is no absolute path",
+            "the target is not an absolute path",
             value=text[:200],
             remedy="send an absolute path on the server's machine",
         )
@@ -402,7 +402,7 @@ _one_run = RUNS.at(
 @_one_run("GET", _OneRun)
 async def _show_run(runs: WorkService, asked: _OneRun) -> object:
     if not asked.run:
-        raise InvalidArgument("no run is named", remedy="give its id as `run`")
+        raise InvalidArgument("no run is given", remedy="give the run's id as `run`")
     work = await runs.named(asked.run)
     output = await runs.output(work.run_id, whole=asked.output == "whole")
     return {**told(work), "output": output.text, "output_is_cut": output.is_cut}

@@ -50,7 +50,7 @@ _OURS: Final = _HOP | {"date", "server"}
 _CLIENT: Final = "X-Forwarded-For"
 _SCHEME: Final = "X-Forwarded-Proto"
 _CONNECT_SECONDS: Final = 2
-_TRY: Final = "try again in some seconds; each server must listen at an address that the others reach"
+_TRY: Final = "try again in a few seconds; each server must listen at an address that the others reach"
 
 Doing = Callable[[], Awaitable[Lease | None]]
 
@@ -108,7 +108,7 @@ class OtherServers:
         """
         found = [one for one in await self._leases.servers(name) if one.holder != self._this]
         if not found:
-            raise ServerUnavailable(f"no server has the {name} at the moment", value=name, remedy=_TRY)
+            raise ServerUnavailable(f"no server has the {name} now", value=name, remedy=_TRY)
         return found[0]
 
     async def of_run(self, token: str) -> Lease | None:
@@ -127,7 +127,7 @@ class OtherServers:
             ClientDisconnect: whoever asks went away.
         """
         if PASSED_ON in request.headers:
-            raise ServerUnavailable("what does this is changing servers", value=server.holder, remedy=_TRY)
+            raise ServerUnavailable("this task is moving to another server", value=server.holder, remedy=_TRY)
         return self._told(*await self._answered(request, server))
 
     async def first(self, request: Request, *, unless: int) -> Response | None:
@@ -165,7 +165,9 @@ class OtherServers:
         except BaseException as error:
             await client.aclose()
             if _is_silence(error):
-                told = f"the server {server.holder} does this, and does not answer ({type(error).__name__})"
+                told = (
+                    f"the server {server.holder} is responsible, but does not answer ({type(error).__name__})"
+                )
                 raise ServerUnavailable(told, value=server.holder, remedy=_TRY) from error
             raise
 
@@ -211,7 +213,7 @@ class OtherServers:
         is_here = host == self._host
         if at.is_loopback and not is_here:
             raise ServerUnavailable(
-                f"the server on {host} does this, and listens on loopback alone", value=host, remedy=_TRY
+                f"the server on {host} is responsible, but listens on loopback only", value=host, remedy=_TRY
             )
         if at.is_unspecified:
             return f"http://{'localhost' if is_here else host}:{told.port}"

@@ -168,7 +168,7 @@ def check(who: Who | None, scope: Scope) -> None:
     if who in (Who.ANYONE, Who.PROVED_THERE):
         return
     if who is None:
-        raise NotPermitted("nobody may call this address: the table of permissions does not name it")
+        raise NotPermitted("the table of permissions does not list this path, so no caller may use it")
     caller, grant = scope.get("state", {}).get("caller"), scope.get(GRANT_SCOPE)
     if caller in _LET_IN[who]:
         return
@@ -176,13 +176,13 @@ def check(who: Who | None, scope: Scope) -> None:
         if who is Who.ADMINS or grant.run_id is None:
             grant.check(ADMIN, scope["path"])
         return
-    raise NotPermitted(f"this is for {who}", remedy=_REMEDIES.get(who, "use the server's own token"))
+    raise NotPermitted(f"this path is for {who}", remedy=_REMEDIES.get(who, "use the server's own token"))
 
 
 _REMEDIES: Final = {
     Who.PEOPLE: "log in at /login",
     Who.LOOKERS: "send `Authorization: Bearer <token>`",
-    Who.CALLERS: "send `Authorization: Bearer <token>`; a session of the pages may look and not change",
+    Who.CALLERS: "send `Authorization: Bearer <token>`; a page session can read but not change",
 }
 
 
@@ -196,7 +196,7 @@ def close(routes: Sequence[BaseRoute], permissions: Sequence[Permission], below:
             who = {method: one.who for one in permissions if one.path == path for method in one.methods}
             route.app = _Checked(route.app, who)
         else:
-            raise TypeError(f"nothing says who may call a {type(route).__name__}")
+            raise TypeError(f"no permission is declared for a {type(route).__name__}")
 
 
 class _Checked:

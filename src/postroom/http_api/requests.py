@@ -61,25 +61,25 @@ class Head:
         headers, path, sent = scope["headers"], scope["path"], scope.get("raw_path") or b""
         query = scope.get("query_string", b"")
         if max(len(path), len(sent)) > LONGEST_PATH:
-            raise Malformed(f"the path is longer than {LONGEST_PATH} bytes")
+            raise Malformed(f"the path exceeds {LONGEST_PATH} bytes")
         if len(query) > LONGEST_QUERY:
-            raise Malformed(f"the query is longer than {LONGEST_QUERY} bytes")
+            raise Malformed(f"the query exceeds {LONGEST_QUERY} bytes")
         if not query.isascii():
-            raise Malformed("the query holds bytes that must be percent-encoded")
+            raise Malformed("the query contains bytes that must be percent-encoded")
         if _BROKEN_ESCAPE.search(sent):
-            raise Malformed("the path holds a percent sign without two digits behind it")
+            raise Malformed("the path contains a percent sign without two hexadecimal digits")
         try:
             unquote_to_bytes(sent).decode("utf-8")
         except UnicodeDecodeError as error:
             raise Malformed("the path is not UTF-8") from error
         if not path.startswith("/") or _BAD_IN_PATH.search(path):
-            raise Malformed("the path holds control characters, backslashes or dot segments")
+            raise Malformed("the path contains control characters, backslashes or dot segments")
         _single(headers, b"idempotency-key")  # whoever reads it below may take the first or the last
         host, origin = read_authority(_single(headers, b"host") or ""), _single(headers, b"origin")
         length = _single(headers, b"content-length")
         length = "0" if length is None else length
         if not (length.isascii() and length.isdigit() and len(length) <= 18):
-            raise Malformed("the header content-length is no length")
+            raise Malformed("the header content-length is not a valid length")
         target = (sent or quote(path).encode()) + (b"?" + query if query else b"")
         return cls(
             method=scope["method"],
@@ -150,5 +150,5 @@ def _all(headers: Headers, name: bytes) -> list[str]:
 def _single(headers: Headers, name: bytes) -> str | None:
     found = _all(headers, name)
     if len(found) > 1:
-        raise Malformed(f"the header {name.decode()} came {len(found)} times")
+        raise Malformed(f"the header {name.decode()} occurs {len(found)} times")
     return found[0].strip() if found else None

@@ -195,12 +195,13 @@ async def _failure(request: Request, _: Exception) -> Response:
     return internal_error().response(_id_of(request))
 
 
-_NO_PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Not found</title>
-<p>There is nothing at this address. <a href="{pages}">To the pages</a></html>
-"""
+_NO_PAGE: Final = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><title>Not found</title>\n<p>There is no page '
+    'at this address. <a href="{pages}">Open the pages</a></html>\n'
+)
 """For a browser; programs are answered in JSON."""
 _HTTP_CODES: Final[dict[int, tuple[str, str]]] = {
-    404: ("not_found", "there is nothing at this address"),
-    405: ("method_not_allowed", "use a method that the Allow header names"),
-    415: ("unsupported_media_type", "send JSON, and say so: `Content-Type: application/json`"),
+    404: ("not_found", "this path does not exist"),
+    405: ("method_not_allowed", "use a method from the Allow header"),
+    415: ("unsupported_media_type", "send JSON with the header `Content-Type: application/json`"),
 }

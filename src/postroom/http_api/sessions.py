@@ -90,14 +90,14 @@ class LoginService:
         return await self._decide(
             request,
             lambda: self.codes.use(code),
-            "this link was used before or is too old; ask for another",
+            "this link was used before or has expired; request a new link",
             then=own_address(request.query_params.get("next", "")),
         )
 
     async def _log_in(self, request: Request) -> Response:
         form = await _form_of(request)
         if form is None:
-            return _page("send the form of this page", status=415)
+            return _page("use the form on this page", status=415)
         if FORM_TOKEN in form:
             return _nothing_sent(form, then=_page_before(request))
         token = form.get("token", [""])[0].strip()
@@ -132,15 +132,17 @@ class LoginService:
         cookies = "; ".join(request.headers.getlist("cookie"))
         form = await _form_of(request)
         if form is None:
-            return _page("send the form of a page", status=415)
+            return _page("use a form of these pages", status=415)
         if not self._sessions.takes_form(cookies, form.get(FORM_TOKEN, [""])[0]):
-            return _page("this form was not made for your session: load the page again", status=403)
+            return _page("this form belongs to another session: load the page again", status=403)
         answer: Response = RedirectResponse("/login", status_code=303)
         try:
             await self._sessions.end(cookies)
         except StoreError as error:
             _LOG.warning("logout.not_stored", code=error.code, reason=error.message)
-            notice = f"this browser has forgotten your session, which could not be ended: {error.message}"
+            notice = (
+                f"this browser has deleted your session, but the server could not end it: {error.message}"
+            )
             answer = _page(notice, status=status_of(error))
         self._set(answer, "", timedelta(0), secure=request.url.scheme == "https")
         return answer
@@ -183,7 +185,7 @@ def _page_before(request: Request) -> str:
 def _nothing_sent(form: Mapping[str, Sequence[str]], *, then: str) -> HTMLResponse:
     """Return the log-in page with what somebody had typed: their session had ended, and it would be lost."""
     shown = "".join(f'<pre tabindex="0">{html.escape(text)}</pre>' for text in typed_in(form))
-    notice = "you are logged out, and nothing was sent"
+    notice = "you were logged out, so nothing was sent"
     page = _page(notice + ("; copy what you typed:" if shown else ""), status=401, then=then, below=shown)
     page.headers.update(CHALLENGE)
     return page

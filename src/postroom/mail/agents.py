@@ -124,9 +124,9 @@ def _project_of(context: WriteContext, human_key: str, git_identity: str = "") -
         return known
     if is_run:
         raise NotPermitted(
-            "a run makes no projects",
+            "a run cannot create projects",
             value=path,
-            remedy="work in a project that there is; another is made by `postroom` outside of a run",
+            remedy="use an existing project, or create one outside of a run with `postroom`",
         )
     made = context.projects.insert_project(
         slug=free_slug(context.projects, home),
@@ -171,7 +171,7 @@ def _registered(context: WriteContext, project: Project, asked: RegisterAgent | 
         return _made(context, project, asked, name=name)
     if known.name != name:
         raise NameTaken(
-            f"{known.name!r} is registered and differs from {name!r} by case alone",
+            f"agent {known.name!r} exists and differs from {name!r} only in upper and lower case",
             value=name,
             remedy=f"use {known.name!r}, or a name such as '{name}-2'",
         )
@@ -206,10 +206,12 @@ def _refuse_look_alike(context: WriteContext, project: Project, name: str) -> No
     active = context.tx.active_agents(project.id, limit=MOST_COMPARED)
     if other := look_alike(name, (agent.name for agent in active)):
         raise NameTaken(
-            f"{name!r} looks like {other!r}, which is registered",
+            f"{name!r} looks like the existing agent {other!r}",
             value=name,
-            remedy=f"use {other!r} if that is you, or a name that differs by more than signs, "
-            f"such as '{other}-2'",
+            remedy=(
+                f"use {other!r} if you are that agent, or a name that differs by letters or digits, such "
+                f"as '{other}-2'"
+            ),
         )
 
 
@@ -248,7 +250,7 @@ def _free_name(context: WriteContext, project: Project) -> str:
         if context.tx.agent(project.id, name) is None:
             return name
     raise StateError(
-        f"no free name was found in project {project.slug}",
+        f"project {project.slug} has no unused generated name",
         value=project.slug,
         remedy="choose a name yourself",
     )

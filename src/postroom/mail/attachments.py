@@ -35,9 +35,9 @@ def load_attachments(asked: Sequence[AttachmentIn], *, root: str, rules: Rules) 
     """
     if len(asked) > rules.max_attachments:
         raise TooLarge(
-            f"{len(asked)} attachments, the limit is {rules.max_attachments}",
+            f"{len(asked)} attachments exceed the limit of {rules.max_attachments}",
             value=len(asked),
-            remedy="send them with several messages",
+            remedy="send the files with several messages",
         )
     loaded = []
     total = 0
@@ -46,9 +46,9 @@ def load_attachments(asked: Sequence[AttachmentIn], *, root: str, rules: Rules) 
         total += len(content)
         if total > rules.max_attachments_bytes:
             raise TooLarge(
-                f"the attachments have over {rules.max_attachments_bytes} bytes together",
+                f"the attachments together exceed {rules.max_attachments_bytes} bytes",
                 value=total,
-                remedy="send them with several messages",
+                remedy="send the files with several messages",
             )
         loaded.append(_loaded(name, content, rules))
     return loaded
@@ -60,7 +60,7 @@ def _content(one: AttachmentIn, root: str, rules: Rules) -> tuple[str, bytes]:
     if one.content_base64 is not None and one.path is None and one.name:
         return one.name, _decoded(one.name, one.content_base64, rules)
     raise InvalidArgument(
-        "an attachment is a `path`, or a `name` with `content_base64`",
+        "an attachment needs either `path`, or `name` with `content_base64`",
         value=one.path or one.name,
         remedy="give exactly one of the two forms",
     )
@@ -89,7 +89,7 @@ def _read_inside(root: Path, asked: str, rules: Rules) -> bytes:
     except (OSError, ValueError, RuntimeError) as error:
         raise _unreadable(asked, "is not a file that the server can read") from error
     if not path.is_relative_to(real_root):
-        raise _unreadable(asked, "lies outside of the project's folder")
+        raise _unreadable(asked, "is outside of the project's folder")
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
@@ -97,7 +97,7 @@ def _read_inside(root: Path, asked: str, rules: Rules) -> bytes:
     facts = os.fstat(handle)
     if not stat.S_ISREG(facts.st_mode):
         os.close(handle)  # a folder, which no file object takes, or something that may never answer
-        raise _unreadable(asked, "is not a plain file")
+        raise _unreadable(asked, "is not a regular file")
     with os.fdopen(handle, "rb") as file:
         if facts.st_size > rules.max_attachment_bytes:
             raise _too_large(asked, facts.st_size, rules)
@@ -111,13 +111,13 @@ def _unreadable(asked: str, why: str) -> InputError:
     return InvalidPath(
         f"attachment {asked[:200]!r} {why}",
         value=asked[:200],
-        remedy="name a plain file inside the project's folder, or send its content as content_base64",
+        remedy="give a regular file inside the project's folder, or send its content as content_base64",
     )
 
 
 def _too_large(name: str, size: int, rules: Rules) -> TooLarge:
     return TooLarge(
-        f"attachment {name[:200]!r} has {size} bytes, the limit is {rules.max_attachment_bytes}",
+        f"attachment {name[:200]!r} has {size} bytes; the limit is {rules.max_attachment_bytes}",
         value=size,
         remedy="send a smaller file, or the path where others find it",
     )

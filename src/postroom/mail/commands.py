@@ -40,10 +40,10 @@ ThreadId = Annotated[str, Meta(pattern=_THREAD_ID, description="letters, digits,
 Topic = Annotated[str, Meta(pattern=_TOPIC)]
 Seconds = Annotated[int, Meta(ge=1, le=31_536_000)]
 Cursor = Annotated[int, Meta(ge=0, le=2**53)]
-Offset = Annotated[int, Meta(ge=0, le=2**53, description="`next_offset` of the part before")]
+Offset = Annotated[int, Meta(ge=0, le=2**53, description="`next_offset` of the previous part")]
 Key = Annotated[str, Meta(min_length=1, max_length=200)]
 Kinds = Annotated[list[EventKind], Meta(max_length=len(EVENT_KINDS))]
-When = Annotated[str, Meta(max_length=64, description="ISO 8601 moment")]
+When = Annotated[str, Meta(max_length=64, description="ISO 8601 time")]
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,7 +57,7 @@ class Change(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class EnsureProject(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Make the project of a folder, or return the one that is there.
+    """Create the project of a folder, or return the existing project.
 
     start_session does this too.
     """
@@ -67,24 +67,24 @@ class EnsureProject(Change, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class RegisterAgent(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Register an agent, or update the one of that name; without a name one is generated.
+    """Register an agent, or update the agent of that name. Default: a generated name.
 
-    To begin your own work use start_session, which does this and more.
+    To start your own work use start_session, which does this and more.
     """
 
     project_key: ProjectKey
     program: Word
     model: Word
-    name: Annotated[str, Meta(max_length=4096, description="kept exactly; omit to have one made")] | None = (
-        None
-    )
+    name: (
+        Annotated[str, Meta(max_length=4096, description="kept exactly; default: a generated name")] | None
+    ) = None
     task_description: ShortText = ""
 
 
 class CreateAgentIdentity(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Make a new agent with a generated name, always.
+    """Create a new agent with a generated name.
 
-    To begin your own work use start_session.
+    To start your own work use start_session.
     """
 
     project_key: ProjectKey
@@ -94,9 +94,9 @@ class CreateAgentIdentity(Change, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class StartSession(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Call this first: it registers you, reserves what you will edit, and lists your unread messages.
+    """Call this first: it registers you, reserves the files you will edit, and lists your unread messages.
 
-    Give the same name each time; without one a new agent is made. Then read the messages with
+    Use the same name each time; without a name a new agent is created. Then read the messages with
     fetch_inbox.
     """
 
@@ -111,18 +111,18 @@ class StartSession(Change, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class ShowProject(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Show a project: its agents, newest threads and live reservations.
+    """Show a project: its agents, newest threads and active reservations.
 
-    Use it to see what goes on before you plan.
+    Use it to see the current work before you plan.
     """
 
     project_key: ProjectKey
 
 
 class Whois(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Say who an agent is, what it is doing and what it has reserved.
+    """Show an agent's identity, task and reservations.
 
-    Use it before you write to somebody you do not know.
+    Use it before you write to an agent you do not know.
     """
 
     project_key: ProjectKey
@@ -130,9 +130,9 @@ class Whois(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class ListAgents(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """List who works on the project, and on what.
+    """List the project's agents and their tasks.
 
-    Use it to find whom to write to.
+    Use it to find recipients.
     """
 
     project_key: ProjectKey
@@ -144,7 +144,7 @@ class ListAgents(Command, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class RetireAgent(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Retire an agent: it neither sends nor receives, and its reservations end.
 
-    Use it for one that does not come back; unretire_agent undoes it.
+    Use it for an agent that will not return; unretire_agent undoes it.
     """
 
     project_key: ProjectKey
@@ -152,16 +152,16 @@ class RetireAgent(Change, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class UnretireAgent(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Bring a retired agent back."""
+    """Make a retired agent active again."""
 
     project_key: ProjectKey
     agent_name: AgentName
 
 
 class RotateAgentToken(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Replace the agent's token; the new one is written to a file on the server, never answered.
+    """Replace the agent's token; the new token is written to a file on the server, never returned.
 
-    Use it when somebody else may know the old one.
+    Use it if someone else may know the old token.
     """
 
     project_key: ProjectKey
@@ -177,9 +177,9 @@ class AttachmentIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class SendMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Write to agents or people; every recipient is valid or nothing is sent.
+    """Send a message to agents or people; if a recipient is invalid, nothing is sent.
 
-    Use it to ask, tell or hand over; to answer a message use reply_message. list_agents has the names.
+    Use it to ask, tell or hand over; to answer a message use reply_message. list_agents lists the names.
     Answers come to your inbox.
     """
 
@@ -202,9 +202,9 @@ class SendMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class ReplyMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Answer a message on its thread: to its sender, or with reply_all to everybody in it.
+    """Reply to a message on its thread: to its sender, or with reply_all to all its recipients.
 
-    If you are in its bcc, only the sender gets it, and `skipped` has the others.
+    If you are in its bcc, only the sender gets the reply, and `skipped` lists the others.
     Then call acknowledge_message for the message that you answered.
     """
 
@@ -221,8 +221,8 @@ class ReplyMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True
 class FetchInbox(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Read your messages, newest first; with `after`, oldest first; with `message_id`, that message.
 
-    Look when you begin, between steps and before you end (unread_only). Reading marks nothing: answer
-    with reply_message, then call acknowledge_message. If `truncated`, read on with message_id and offset.
+    Use it when you begin, between steps and before you end (unread_only). It marks nothing as read: answer
+    with reply_message, then call acknowledge_message. If `truncated`, continue with message_id and offset.
     Read files as MCP `resource`.
     """
 
@@ -242,7 +242,7 @@ class FetchInbox(Command, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class FetchInboxEvents(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Follow an inbox by a cursor that survives restarts; every message comes once, in order.
+    """Follow an inbox with a cursor that survives restarts; each message comes once, in order.
 
     For programs that watch; to read your messages use fetch_inbox.
     """
@@ -254,7 +254,7 @@ class FetchInboxEvents(Command, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class FetchEvents(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Follow what happens in a project by a cursor that survives restarts: each entry once, in order.
+    """Follow the events of a project with a cursor that survives restarts: each entry once, in order.
 
     For programs that watch or report.
     """
@@ -262,17 +262,17 @@ class FetchEvents(Command, frozen=True, kw_only=True, forbid_unknown_fields=True
     project_key: ProjectKey
     after: Cursor = 0
     limit: Limit = 100
-    kinds: Annotated[Kinds, Meta(description="all, unless some are named")] = []
+    kinds: Annotated[Kinds, Meta(description="default: all")] = []
 
 
 class FollowEvents(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Wait for what happens in a project; asked at an address of its own, and no tool."""
+    """Wait for events of a project. This has its own HTTP path and is not a tool."""
 
     project_key: ProjectKey
     after: Annotated[int, Meta(ge=0, le=2**53, description="omit to begin at the newest entry")] | None = None
-    wait: Annotated[int, Meta(ge=0, le=60, description="seconds, while there is nothing")] = 0
+    wait: Annotated[int, Meta(ge=0, le=60, description="seconds to wait for an event")] = 0
     limit: Limit = 100
-    kinds: Annotated[Kinds, Meta(description="all, unless some are named")] = []
+    kinds: Annotated[Kinds, Meta(description="default: all")] = []
 
 
 class GetMessage(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -288,7 +288,7 @@ class GetMessage(Command, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class GetAttachment(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Read a file that came with a message: text as `text`, other files as `content_base64`.
+    """Read a message's file: text as `text`, other files as `content_base64`.
 
     If `truncated`, call again with `next_offset` as offset.
     """
@@ -301,9 +301,9 @@ class GetAttachment(Command, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class DeliveryStatus(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Say for each recipient whether a message is stored, announced, read or acknowledged, and since when.
+    """Show for each recipient whether a message is stored, announced, read or acknowledged, and since when.
 
-    Use it when no answer comes, and do not send the message again.
+    Use it if no answer comes; do not send the message again.
     """
 
     project_key: ProjectKey
@@ -312,9 +312,9 @@ class DeliveryStatus(Command, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class MarkMessageRead(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Mark a message as read; the first mark stands.
+    """Mark a message as read; only the first mark counts.
 
-    Where `ack_required` is true, use acknowledge_message.
+    If `ack_required` is true, use acknowledge_message.
     """
 
     project_key: ProjectKey
@@ -323,9 +323,9 @@ class MarkMessageRead(Change, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class AcknowledgeMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Acknowledge messages, which marks them as read; the first acknowledgement stands.
+    """Acknowledge messages, which also marks them as read; only the first acknowledgement counts.
 
-    Do it once you have acted on a message or answered it: until then it counts as unread.
+    Do it after you have acted on a message or answered it: until then it counts as unread.
     Give message_id, or several ids at once.
     """
 
@@ -336,9 +336,9 @@ class AcknowledgeMessage(Change, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class RecallMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Take back a message of yours that nobody has read; its text is erased.
+    """Recall your own message that nobody has read; its text is deleted.
 
-    Once somebody has read it, correct it with reply_message.
+    If someone has read it, correct it with reply_message.
     """
 
     project_key: ProjectKey
@@ -349,7 +349,7 @@ class RecallMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class SearchMessages(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Search messages: words, "phrases", prefix*, AND OR NOT, field:word (subject, body, sender, topic).
 
-    Use it before you ask what may have been settled.
+    Use it before you ask: the answer may exist.
     """
 
     project_key: ProjectKey
@@ -360,9 +360,9 @@ class SearchMessages(Command, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class FetchThread(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Read the messages of a thread, oldest first, those of other projects that came here included.
+    """Read the messages of a thread, oldest first, including messages from other projects.
 
-    Give `next` as `after` for more. Reading marks nothing.
+    Give `next` as `after` for more. Nothing is marked as read.
     """
 
     project_key: ProjectKey
@@ -372,7 +372,7 @@ class FetchThread(Command, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class SummarizeThread(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Say who takes part in a thread, what is asked, what is not acknowledged and what is reserved.
+    """Show a thread's participants, open questions, missing acknowledgements and reservations.
 
     Use it before you answer in a long thread.
     """
@@ -384,7 +384,7 @@ class SummarizeThread(Command, frozen=True, kw_only=True, forbid_unknown_fields=
 class AskPerson(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Ask a person a yes or no question, in a run that the server has started.
 
-    Use it before what only a person may decide. Then end your turn: the run goes on with the answer.
+    Use it before a step that only a person may decide. Then end your turn: the run resumes with the answer.
     """
 
     project_key: ProjectKey
@@ -396,26 +396,24 @@ class AskPerson(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
             Meta(
                 min_length=1,
                 max_length=512,
-                description="POSTROOM_RUN of your program; without it, the run whose token calls",
+                description="POSTROOM_RUN of your program; default: the run whose token calls",
             ),
         ]
         | None
     ) = None
     timeout_seconds: (
-        Annotated[
-            int, Meta(ge=1, le=31_536_000, description="with on_timeout; else it waits as long as it takes")
-        ]
+        Annotated[int, Meta(ge=1, le=31_536_000, description="requires on_timeout; default: no timeout")]
         | None
     ) = None
     on_timeout: Annotated[
-        Literal["wait", "cancel", "no"], Meta(description="cancel the run, or take silence for no")
+        Literal["wait", "cancel", "no"], Meta(description="cancel the run, or answer no")
     ] = "wait"
 
 
 class RequestContact(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ask an agent to take your mail.
+    """Ask an agent to accept your messages.
 
-    Use it when sending was refused with contact_required.
+    Use it if sending failed with contact_required.
     """
 
     project_key: ProjectKey
@@ -425,7 +423,7 @@ class RequestContact(Change, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class RespondContact(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Grant or refuse what another agent asked with request_contact."""
+    """Accept or reject another agent's request_contact."""
 
     project_key: ProjectKey
     agent_name: AgentName
@@ -435,9 +433,9 @@ class RespondContact(Change, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ListContacts(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """List what an agent has asked of others, and others of it.
+    """List an agent's contact requests, sent and received.
 
-    Answer what is pending with respond_contact.
+    Answer pending requests with respond_contact.
     """
 
     project_key: ProjectKey
@@ -445,7 +443,7 @@ class ListContacts(Command, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class SetContactPolicy(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Say whose mail the agent takes: open, same_owner, approval (contacts only) or closed (nobody's)."""
+    """Set whose messages an agent accepts: open, same_owner, approval (contacts only) or closed (none)."""
 
     project_key: ProjectKey
     agent_name: AgentName
@@ -453,9 +451,9 @@ class SetContactPolicy(Change, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ReservePaths(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Reserve files or globs before you edit them; once more for the same path renews it.
+    """Reserve files or globs before you edit them; repeat it for the same path to renew it.
 
-    It is granted even where others hold the same: if `held` is false, do not edit, but write to the
+    It is granted even if others hold the same: if `held` is false, do not edit, but write to the
     holder in `conflicts` or work elsewhere. `enforced_by` says what refuses edits of others.
     """
 
@@ -478,7 +476,7 @@ class ReservePaths(Change, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class CheckReservations(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Say who would conflict with these paths, and reserve nothing.
+    """List reservations that conflict with these paths, and reserve nothing.
 
     Use it to plan; before you edit, use file_reservation_paths.
     """
@@ -490,9 +488,9 @@ class CheckReservations(Command, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ReleaseReservations(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """End your reservations: those of the paths or ids given, or all of them.
+    """Release your reservations: those of the given paths or ids, or all.
 
-    Do it as soon as you have finished editing, so that others can go on.
+    Do it as soon as you have finished editing, so that others can continue.
     """
 
     project_key: ProjectKey
@@ -502,9 +500,9 @@ class ReleaseReservations(Change, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class RenewReservations(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Let your reservations run from now for `ttl_seconds`: those given, or all of them.
+    """Renew your reservations for `ttl_seconds` from now: those of the given paths or ids, or all.
 
-    Use it when your work takes longer than they last.
+    Use it if your work takes longer than they last.
     """
 
     project_key: ProjectKey
@@ -515,9 +513,9 @@ class RenewReservations(Change, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class ForceReleaseReservation(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """End another agent's reservation; the reason is kept and the holder is told by message.
+    """End another agent's reservation; the holder gets the reason as a message.
 
-    Write to the holder first; use it only when no answer comes or the holder agrees.
+    Write to the holder first; use it only if no answer comes or the holder agrees.
     """
 
     project_key: ProjectKey
@@ -527,20 +525,20 @@ class ForceReleaseReservation(Change, frozen=True, kw_only=True, forbid_unknown_
 
 
 class ListReservations(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """List the live reservations of a project.
+    """List the active reservations of a project.
 
     Use it to see who works where.
     """
 
     project_key: ProjectKey
-    agent_name: Annotated[str, Meta(max_length=200, description="only those of this agent")] | None = None
+    agent_name: Annotated[str, Meta(max_length=200, description="only of this agent")] | None = None
     limit: Limit = 500
 
 
 class HealthCheck(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Say whether the server works, by a read of the database.
+    """Check that the server works, with a read of the database.
 
-    Use it when other tools fail.
+    Use it if other tools fail.
     """
 
 
@@ -635,7 +633,7 @@ def _remedy(kind: type[Command], reason: str, where: str) -> str:
     field = next((one for one in msgspec.structs.fields(kind) if one.name == named), None)
     choices = [] if field is None else [one for one in _kinds_in(field.type) if get_origin(one) is Literal]
     if choices:
-        return f"{named} is one of: {', '.join(dict.fromkeys(map(str, get_args(choices[0]))))}"
+        return f"{named} must be one of: {', '.join(dict.fromkeys(map(str, get_args(choices[0]))))}"
     if named == "message_id" and "message_ids" in kind.__struct_fields__:
         return "give one id as message_id, or several as message_ids: [12, 13]"
     at_fault: type[msgspec.Struct] = AttachmentIn if named == "attachments" else kind
@@ -660,9 +658,9 @@ def _refuse_lost_selection(command: Command, given: Mapping[str, Any]) -> None:
         is_null_text = isinstance(value, str) and _plain_text(value) is None and name != "agent_name"
         if is_null_text or getattr(command, name) in (defaults[name], None):
             raise InvalidArgument(
-                f"{name} is given and selects nothing",
+                f"{name} is empty and selects nothing",
                 value=_presentable(value),
-                remedy=f"give each of the {name} that you mean"
+                remedy=f"list the {name} you mean"
                 + ("" if name in _required(type(command)) else f"; omit {name} for all"),
             )
 
@@ -690,7 +688,9 @@ def _named_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str
         known = name if name in fields else _CAMEL.sub("_", name.strip()).replace("-", "_").lower()
         known = known if known in fields or known in _OTHER_WORDS else name
         if known in named and named[known] != value:
-            raise InvalidArgument(f"{known} is given twice, with two values", remedy=f"give {known} once")
+            raise InvalidArgument(
+                f"{known} is given twice, with two values", remedy=f"give {known} only once"
+            )
         named[known] = value
     return _with_known_names(named, kind)
 
@@ -790,13 +790,16 @@ def _one_name(name: object) -> object:
         if address.casefold() == known.casefold() or "." in address.partition("@")[2]:  # no slug has a dot
             return known
         raise InvalidArgument(
-            f"{name[:_LONGEST_SHOWN]!r} may mean two agents",
+            f"{name[:_LONGEST_SHOWN]!r} is ambiguous: it may mean two agents",
             value=name[:_LONGEST_SHOWN],
-            remedy=f"give {known[:64]!r} for an agent of this project, or {address[:64]!r} for another's",
+            remedy=(
+                f"use {known[:64]!r} for the agent of this project, or {address[:64]!r} for the agent of "
+                "another project"
+            ),
         )
     if " " in name.strip():
         raise InvalidArgument(
-            f"{name[:_LONGEST_SHOWN]!r} is not a name: names hold no spaces",
+            f"{name[:_LONGEST_SHOWN]!r} is not a name: names contain no spaces",
             value=name[:_LONGEST_SHOWN],
             remedy='give a list with one name each, such as ["Ben", "Cyd"]',
         )
@@ -852,7 +855,9 @@ def _with_known_names(given: dict[str, Any], kind: type[msgspec.Struct]) -> dict
     for name, value in given.items():
         known = name if name in fields else next(iter(fields & _OTHER_WORDS.get(name, frozenset())), name)
         if known in named and named[known] != value:
-            raise InvalidArgument(f"{known} is given twice, with two values", remedy=f"give {known} once")
+            raise InvalidArgument(
+                f"{known} is given twice, with two values", remedy=f"give {known} only once"
+            )
         named[known] = value
     return named
 
@@ -981,7 +986,7 @@ def _forms_of_text(text: str, kind: Any, name: str) -> Iterator[object]:
             parts = ", ".join(str(int(part)) for part in number[1].split(","))
             one = number[1].replace(",", "")
             raise InvalidArgument(
-                f"{name} {text[:_LONGEST_SHOWN]!r} may be one id or several",
+                f"{name} {text[:_LONGEST_SHOWN]!r} may be one id or several ids",
                 value=text[:_LONGEST_SHOWN],
                 remedy=f"write [{parts}] for several ids, or {one} for one",
             )
@@ -1033,7 +1038,7 @@ def _plain_json(literal: object, depth: int = 0) -> object:
         return {str(key): _plain_json(item, depth + 1) for key, item in literal.items()}
     if literal is None or isinstance(literal, str | int | float):
         return literal
-    raise ValueError("no JSON")
+    raise ValueError("not JSON")
 
 
 def _plain_paths(value: object) -> object:
@@ -1076,13 +1081,13 @@ def _refuse_broken_text(value: object, where: str, depth: int = 0) -> None:
         if is_broken:
             shown = value[:_LONGEST_SHOWN].encode("ascii", "backslashreplace").decode()
             raise InvalidArgument(
-                f"{where} holds {_BROKEN_TEXT} or NUL", value=shown, remedy="send valid UTF-8 text"
+                f"{where} contains {_BROKEN_TEXT} or a zero byte", value=shown, remedy="send valid UTF-8 text"
             )
     elif depth == _DEEPEST and isinstance(value, dict | list):
         raise InvalidArgument(
-            f"the arguments nest deeper than {_DEEPEST} levels",
+            f"the arguments are nested deeper than {_DEEPEST} levels",
             value=_DEEPEST,
-            remedy="send plain arguments; lists hold texts and numbers",
+            remedy="send plain arguments, with lists of texts and numbers only",
         )
     elif isinstance(value, dict):
         for key, inner in value.items():

@@ -30,7 +30,7 @@ def request_contact(context: WriteContext, asked: RequestContact) -> ContactView
         raise _with_itself(asked.to)
     link = context.tx.contact(asker.id, other.id)
     if other.contact_policy == "closed" or (link is not None and link.status == "blocked"):
-        raise ContactBlocked(f"{other.name} takes no mail from {asker.name}", value=other.name)
+        raise ContactBlocked(f"{other.name} accepts no messages from {asker.name}", value=other.name)
     if link is None:
         link = context.tx.put_contact(
             asker.id, other.id, status="pending", reason=asked.reason, now=context.now
@@ -71,4 +71,6 @@ def _addresses(home: Project, *agents: tuple[Project, Agent]) -> dict[int, str]:
 
 
 def _with_itself(name: str) -> StateError:
-    return StateError("an agent needs no contact with itself", value=name, remedy="name another agent")
+    return StateError(
+        "an agent needs no contact with itself", value=name, remedy="use the name of another agent"
+    )

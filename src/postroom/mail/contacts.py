@@ -84,10 +84,10 @@ def refusals(
         )
         if (kind := refusal(facts)) is not None:
             name = address_of(one.agent.name, one.project.slug, home.slug)
-            what = f"{name} does not take this message"
+            what = f"{name} does not accept this message"
             if facts.retired:
                 is_person = one.project.slug == PEOPLE_SLUG
-                what = f"nobody is known as {name} any more" if is_person else f"{name} is retired"
+                what = f"{name} no longer exists" if is_person else f"{name} is retired"
             found[one.agent.id] = kind(what, value=name)
     return found
 

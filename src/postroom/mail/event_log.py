@@ -87,9 +87,11 @@ def _check_cursor(after: int, bounds: LogBounds) -> None:
     details = {"oldest": bounds.oldest, "newest": bounds.newest}
     if after < bounds.oldest:
         raise CursorExpired(
-            f"entries up to {bounds.oldest} are not kept any more",
+            f"entries up to {bounds.oldest} were purged",
             value=after,
-            remedy=f"go on after {bounds.oldest}, and look at the project anew for what happened before",
+            remedy=(
+                f"continue after {bounds.oldest}, and read the project's current state for earlier changes"
+            ),
             details=details,
         )
     if after > bounds.newest:

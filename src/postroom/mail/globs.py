@@ -155,13 +155,13 @@ def spelled(raw: str) -> list[str]:
     found = list(islice(_alternatives(text), MAX_ALTERNATIVES + 1))
     if len(found) > MAX_ALTERNATIVES:
         raise InvalidPattern(
-            f"the pattern {raw[:200]!r} stands for more than {MAX_ALTERNATIVES} patterns",
+            f"the pattern {raw[:200]!r} expands to more than {MAX_ALTERNATIVES} patterns",
             value=raw,
             remedy="use a wildcard, such as src/**",
         )
     if text.startswith("!") or (len(found) > 1 and _EXCLUDES.search(text)):
         raise InvalidPattern(
-            f"the pattern {raw[:200]!r} has '!' before a name, and a pattern excludes nothing",
+            f"the pattern {raw[:200]!r} begins a name with '!', but patterns cannot exclude files",
             value=raw,
             remedy="reserve the files that you edit; write './!name' for a file with this name",
         )
@@ -180,23 +180,28 @@ def _refuse_lines_and_lists(raw: str, text: str) -> None:
     if not is_resource and len(text) <= MAX_LENGTH and (lines := _LINES.fullmatch(text)):
         path = lines["path"][:200].strip(_AROUND)
         raise InvalidPattern(
-            f"the pattern {raw[:200]!r} ends with line numbers, and a reservation holds whole files",
+            f"the pattern {raw[:200]!r} ends with line numbers, but a reservation covers whole files",
             value=raw,
-            remedy=f"reserve {path!r}; in the name of a file write ? instead of : or #",
+            remedy=f"reserve {path!r}; if the name of the file has this form, write ? instead of : or #",
         )
     paths = [part.strip(_AROUND) for part in re.split(r",(?:\s|\Z)", text)]
     if len(paths) > 1:
         raise InvalidPattern(
-            f"the pattern {raw[:200]!r} has a comma before a blank, and a pattern is one path",
+            f"the pattern {raw[:200]!r} has a comma before a space, but a pattern is one path",
             value=raw,
-            remedy=f"send a list: [{_listed(paths)}]; in the name of a file write ? instead of the blank",
+            remedy=(
+                f"send a list: [{_listed(paths)}]; if the name of the file has this form, write ? "
+                "instead of the space"
+            ),
         )
     paths = [part.strip(_AROUND) for part in _BETWEEN_PATHS.split(text)]
     if len(paths) > 1 and all(map(_ENDS_AS_PATH.search, paths)):
         raise InvalidPattern(
-            f"the pattern {raw[:200]!r} looks like {len(paths)} paths, and a pattern is one path",
+            f"the pattern {raw[:200]!r} looks like {len(paths)} paths, but a pattern is one path",
             value=raw,
-            remedy=f"send a list: [{_listed(paths)}]; in a name write ? instead of each separator",
+            remedy=(
+                f"send a list: [{_listed(paths)}]; if a name has this form, write ? instead of each separator"
+            ),
         )
 
 
@@ -223,9 +228,9 @@ def _refuse_written_lists(raw: str, text: str) -> None:
     if is_list and not set(inner) & set("[](){}"):
         paths = [part.strip(_AROUND) for part in re.split("[,;]", inner)]
         raise InvalidPattern(
-            f"the pattern {raw[:200]!r} looks like a list, and a pattern is one path",
+            f"the pattern {raw[:200]!r} looks like a list, but a pattern is one path",
             value=raw,
-            remedy=f"send a list: [{_listed(paths)}]; write ./ before the pattern to keep it as it is",
+            remedy=f"send a list: [{_listed(paths)}]; write ./ before the pattern to use it unchanged",
         )
 
 
@@ -402,20 +407,27 @@ def _follow(pieces: Sequence[Sequence[_Unit]], row: Sequence[_Unit], agree: _Agr
 # Reading
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+-]+:")
-_EXAMPLES = "name a path, a pattern or a resource: src/app.py, src/**, port:8080"
+_EXAMPLES = "give a path, a pattern or a resource: src/app.py, src/**, port:8080"
 _RELATIVE = "write it relative to the project root, with forward slashes: src/app.py or src/**"
-_NOT_HOME = f"{_RELATIVE}; a file of that name is ./~name"
-_NO_ESCAPES = f"{_RELATIVE}; to take the meaning from a wildcard write [*]"
-_NO_SLASH = "write a resource as service:name, no slash after the colon; a path of that name as ./service:"
+_NOT_HOME = f"{_RELATIVE}; for a file of that name write ./~name"
+_NO_ESCAPES = f"{_RELATIVE}; for a literal wildcard character write [*]"
+_NO_SLASH = (
+    "write a resource as service:name, without a slash after the colon; for a path of that name write "
+    "./service:"
+)
 _REFUSED_TEXTS = (
     (re.compile(r"\A\s*\Z"), "is blank", _EXAMPLES),
     (re.compile(r"[\ud800-\udfff]"), "is not valid Unicode", "send it as UTF-8"),
-    (re.compile(r"[\x00-\x1f\x7f-\x9f]"), "holds a control character", "remove it, a line end for example"),
-    (re.compile(r"\\"), "holds a backslash", _NO_ESCAPES),
+    (
+        re.compile(r"[\x00-\x1f\x7f-\x9f]"),
+        "contains a control character",
+        "remove the control character, for example a line break",
+    ),
+    (re.compile(r"\\"), "contains a backslash", _NO_ESCAPES),
     (re.compile(r"\A/"), "is an absolute path", _RELATIVE),
     (re.compile(r"\A~"), "begins in a home folder", _NOT_HOME),
     (re.compile(r"\A(?:\./+)*[A-Za-z]:"), "begins with a drive letter", _RELATIVE),
-    (re.compile(r"(?:\A|/)\.\.(?:/|\Z)"), "climbs with `..`", f"{_RELATIVE}; leave `..` out"),
+    (re.compile(r"(?:\A|/)\.\.(?:/|\Z)"), "contains `..`", f"{_RELATIVE}, without `..`"),
     (re.compile(rf"\A{_SCHEME.pattern}(?:/|\Z)"), "is neither a path nor a resource", _NO_SLASH),
 )
 # A text in its one spelling, as stored ones are, with nothing to refuse but its wildcards; read in one pass.
@@ -479,13 +491,15 @@ def _check_wildcards(raw: str, path: str, case_sensitive: bool) -> None:
         raise _invalid(raw, f"has more than {MAX_WILDCARDS} wildcards", "use fewer: one ** covers any depth")
     for part in wild:
         if part == "[":
-            raise _invalid(raw, "has a [ without its ] in the same name", "write [[] for a plain [")
+            raise _invalid(raw, "has a [ without its ] in the same name", "write [[] for a literal [")
         if "[:" in part:
-            raise _invalid(raw, "names a class of characters", "write the characters out: [a-z] or [0-9]")
+            raise _invalid(
+                raw, "names a class of characters", "write the characters themselves: [a-z] or [0-9]"
+            )
         if part[0] == "[" and runs_backwards(part):
             raise _invalid(raw, "has a range that runs backwards", "write the lower character first: [a-z]")
     if "[." in path and any(read_name(name, case_sensitive) in (".", "..") for name in path.split("/")):
-        raise _invalid(raw, "spells `.` or `..` with sets", "leave them out")
+        raise _invalid(raw, "spells `.` or `..` with sets", "remove these sets")
 
 
 def _written_names(raw: str) -> list[str]:

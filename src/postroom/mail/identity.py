@@ -50,26 +50,29 @@ def unknown_agent(tx: RecordReads, project: Project, name: str) -> UnknownAgent:
     """Return the error for a name that no agent of the project has."""
     if name.startswith(PERSONS):
         return UnknownAgent(
-            f"{shown(name)} is a person, and only an agent of {project.slug} can act here",
+            f"{shown(name)} is a person, but only an agent of {project.slug} can act here",
             value=name,
-            remedy="read a person's messages on the pages (`postroom open`), or in the person's chat; "
-            "the operator names people with `postroom people add NAME`",
+            remedy=(
+                "read a person's messages on the pages (`postroom open`) or in the person's chat; the "
+                "operator adds people with `postroom people add NAME`"
+            ),
             details={"nearest": [], "project": project.slug},
         )
     if name.casefold() in _EVERYBODY:
         return UnknownAgent(
             f"project {project.slug} has no agent {shown(name)}",
             value=name,
-            remedy="to write to every active agent of the project, set broadcast to true and leave out "
-            "this name",
+            remedy=(
+                "to write to every active agent of the project, set broadcast to true and remove this name"
+            ),
             details={"nearest": [], "project": project.slug},
         )
     close = nearest(name, (agent.name for agent in tx.agents(project.id, include_retired=False, limit=1_000)))
-    hint = f"; the nearest are {', '.join(close)}" if close else ""
+    hint = f"; similar names: {', '.join(close)}" if close else ""
     if not name.strip():
-        hint = "; leave out the empty name"
+        hint = "; remove the empty name"
     if "," in name:
-        hint = "; no name holds a comma: give each recipient by itself"
+        hint = "; names contain no commas: give each recipient separately"
     return UnknownAgent(
         f"project {project.slug} has no agent {shown(name)}{hint}",
         value=name,
@@ -96,9 +99,9 @@ def find_person(tx: RecordReads, projects: ProjectReads, address: str) -> tuple[
         return project, found
     close = [f"{HUMAN}{one}" for one in nearest(address.partition(":")[2], (one.name for one in everybody))]
     raise UnknownAgent(
-        f"nobody is known as {shown(address)}" + (f"; the nearest are {', '.join(close)}" if close else ""),
+        f"there is no person {shown(address)}" + (f"; similar names: {', '.join(close)}" if close else ""),
         value=address,
-        remedy="the operator names people with `postroom people add NAME [--chat PLATFORM/ID]`",
+        remedy="the operator adds people with `postroom people add NAME [--chat PLATFORM/ID]`",
         details={"nearest": close},
     )
 
@@ -115,7 +118,7 @@ def find_address(context: ReadContext, home: Project, address: str) -> tuple[Pro
     if not at:
         return home, find_agent(context.tx, home, address)
     if not key:
-        raise UnknownProject(f"{shown(address)} names no project after '@'", value=address)
+        raise UnknownProject(f"{shown(address)} has no project after '@'", value=address)
     project = find_project(context.projects, key)
     return project, find_agent(context.tx, project, name)
 
@@ -131,16 +134,16 @@ def check_token(context: ReadContext, agent: Agent) -> None:
     """
     if context.caller.agent_id is not None:
         if context.caller.agent_id != agent.id:
-            raise IdentityMismatch(f"this run is not one of {shown(agent.name)}", value=agent.name)
+            raise IdentityMismatch(f"this run does not belong to {shown(agent.name)}", value=agent.name)
         return
     token = context.caller.agent_token
     if token is None:
         if context.rules.verified and not context.caller.postroom:
-            raise TokenRequired(f"this server asks for the token of {agent.name}", value=agent.name)
+            raise TokenRequired(f"this server requires the token of {agent.name}", value=agent.name)
         return
     owner = context.tx.agent_by_token(token_hash(token))
     if owner is None:
-        raise WrongToken("the agent token is not one that this server knows")
+        raise WrongToken("this server does not know the agent token")
     if owner.id != agent.id:
         raise IdentityMismatch(f"the token does not belong to {shown(agent.name)}", value=agent.name)
 
@@ -149,16 +152,18 @@ def refuse_unknown_token(context: ReadContext) -> None:
     """Raise `WrongToken` when the call carries a token that is not known, whatever it asks."""
     token = context.caller.agent_token
     if token is not None and context.tx.agent_by_token(token_hash(token)) is None:
-        raise WrongToken("the agent token is not one that this server knows")
+        raise WrongToken("this server does not know the agent token")
 
 
 def refuse_making(context: ReadContext) -> None:
     """Raise `TokenRequired` or `NotPermitted` unless the caller may make agents here."""
     if context.caller.agent_id is not None:
-        raise NotPermitted("a run acts as its own agent and makes no other", value=context.caller.agent_id)
+        raise NotPermitted(
+            "a run acts as its own agent and cannot create others", value=context.caller.agent_id
+        )
     if context.rules.verified and not context.caller.operator:
         raise TokenRequired(
-            "this server lets only its operator make agents",
+            "on this server only the operator creates agents",
             remedy="run `postroom agents register` and `postroom agents token` on the server",
         )
 
@@ -167,9 +172,9 @@ def refuse_to_speak_for(context: ReadContext, project: Project) -> None:
     """Raise `NotPermitted` when somebody other than postroom itself would act for a person, or make one."""
     if project.human_key == PEOPLE_KEY and not context.caller.postroom:
         raise NotPermitted(
-            "no agent acts for a person, and none makes one",
+            "agents cannot act for a person or create people",
             value=project.slug,
-            remedy="the operator names people with `postroom people add`",
+            remedy="the operator adds people with `postroom people add`",
         )
 
 

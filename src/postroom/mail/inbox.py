@@ -187,9 +187,9 @@ def fetch_inbox(context: ReadContext, asked: FetchInbox) -> list[InboxView]:
         return [inbox_view(received, views[0])]
     if asked.after is not None and asked.before is not None:
         raise InvalidArgument(
-            "fetch_inbox takes either after or before",
+            "fetch_inbox accepts either after or before",
             value=asked.before,
-            remedy="give after to read on to newer messages, or before to read on to older ones",
+            remedy="use after for newer messages, or before for older messages",
         )
     entries = context.tx.inbox(
         reader.id,
@@ -210,9 +210,9 @@ def _moment(text: str | None) -> int | None:
         return from_iso(text)
     except (ValueError, OverflowError) as error:
         raise InvalidArgument(
-            f"{text!r} is no moment",
+            f"{text!r} is not a valid time",
             value=text,
-            remedy="use a date, or a date and a time, of ISO 8601: 2026-11-21 or 2026-11-21T09:30:00Z",
+            remedy="use a date, or a date and time, in ISO 8601: 2026-11-21 or 2026-11-21T09:30:00Z",
         ) from error
 
 
@@ -229,7 +229,7 @@ def fetch_inbox_events(context: ReadContext, asked: FetchInboxEvents) -> InboxEv
         raise CursorExpired(
             f"entries up to {reader.inbox_floor} were purged",
             value=asked.after,
-            remedy=f"go on after {reader.inbox_floor}; what is unread from before, fetch_inbox has",
+            remedy=f"continue after {reader.inbox_floor}; fetch_inbox returns older unread messages",
             details=bounds,
         )
     if asked.after > reader.inbox_seq:
@@ -276,9 +276,9 @@ def attached_file(context: ReadContext, asked: GetAttachment) -> tuple[Attachmen
         if asked.sha256 in (attachment.sha256, attachment.preview_sha256):
             content = context.tx.blob(asked.sha256)
             if content is None or not is_content_of(asked.sha256, content):
-                state = "are not in the store" if content is None else "changed on the disk"
+                state = "is missing from the store" if content is None else "changed on the disk"
                 raise StoreCorrupt(
-                    f"the bytes of {attachment.name!r} {state}",
+                    f"the content of {attachment.name!r} {state}",
                     value=asked.sha256,
                     remedy="run `postroom doctor` on the server",
                 )
@@ -313,9 +313,9 @@ def acknowledge_message(context: WriteContext, asked: AcknowledgeMessage) -> Ack
     ids = asked.message_ids or ([] if asked.message_id is None else [asked.message_id])
     if not ids or (asked.message_ids and asked.message_id is not None):
         raise InvalidArgument(
-            "acknowledge_message takes either message_id or message_ids",
+            "acknowledge_message accepts either message_id or message_ids",
             value=asked.message_id,
-            remedy="give message_id for one message, or message_ids with at least one id for several",
+            remedy="give message_id for one message, or message_ids for several",
         )
     done: list[Acknowledgement] = []
     for message_id in ids:

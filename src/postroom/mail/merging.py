@@ -67,9 +67,9 @@ def plan_of(
     source, target = find_project(tx, source_key), find_project(tx, target_key)
     if source.id == target.id:
         raise InvalidArgument(
-            f"{shown(source_key)} and {shown(target_key)} are one project already",
+            f"{shown(source_key)} and {shown(target_key)} are the same project",
             value=source_key,
-            remedy="name another project",
+            remedy="give two different projects",
         )
     asked, refusals = dict(renames or {}), list(_refusals(tx, source, target))
     equal = [one for one in tx.shared_agents(source.id, target.id) if _named(asked, one) is None]
@@ -119,9 +119,9 @@ def _equal_names(tx: MailReads, source: Project, target: Project, names: Sequenc
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     example = f"{names[0]}={_free_name(tx, source, target, names[0], set())}"
     return (
-        f"both have an agent {', '.join(map(shown, names[:_NAMED]))}{more}, and a name is one agent's:"
-        f" rename those of {source.slug} with `--rename {example}`, one option for each,"
-        " or all of them with `--rename-equal`"
+        f"both have an agent {', '.join(map(shown, names[:_NAMED]))}{more}, but a name can belong to "
+        f"one agent only: rename the agents of {source.slug} with `--rename {example}`, one option "
+        "for each, or all of them with `--rename-equal`"
     )
 
 
@@ -137,7 +137,7 @@ def _no_rename(tx: MailReads, homes: Sequence[Project], agent: Agent | None, old
     holders = [(home, tx.agent(home.id, new)) for home in homes]
     holder = next((home for home, one in holders if one is not None and one.id != agent.id), None)
     return (
-        f"{shown(old)} cannot be named {shown(new)}: {holder.slug} has an agent of that name"
+        f"{shown(old)} cannot be renamed to {shown(new)}: {holder.slug} has an agent of that name"
         if holder
         else ""
     )
@@ -170,7 +170,7 @@ def merge(
         raise StateError(
             f"{plan.source.slug} cannot be merged into {plan.target.slug}: {'; '.join(plan.refusals)}",
             value=plan.source.slug,
-            remedy="see what `postroom projects merge --dry-run` says; nothing was changed",
+            remedy="see the result of `postroom projects merge --dry-run`; nothing was changed",
             details={"refusals": list(plan.refusals)},
         )
     records = tx.archived_records(plan.source.id)
@@ -182,13 +182,13 @@ def merge(
 
 def _refusals(tx: MailReads, source: Project, target: Project) -> Iterator[str]:
     if PEOPLE_KEY in (source.human_key, target.human_key):
-        yield "people are in a project of their own, which stays as it is"
+        yield "the project of people cannot be merged"
     if source.owner != target.owner:
         yield f"their owners are {shown(source.owner)} and {shown(target.owner)}"
     if tx.has_threads_of_runs(agent_thread(source.slug, "")):
         yield (
-            f"agents of {source.slug} had runs, and those are kept under its name:"
-            f" merge {target.slug} into {source.slug}, if that one had none"
+            f"runs of agents of {source.slug} are stored under its name: merge {target.slug} into "
+            f"{source.slug} instead, if {target.slug} has no runs"
         )
 
 
@@ -205,4 +205,4 @@ def _to_archive(tx: MailWrites, plan: MergePlan, records: Mapping[int, Sequence[
 
 def _put(tx: MailWrites, project_id: int, payload: dict[str, Json]) -> None:
     draft = OutboxDraft(kind=ARCHIVE, target=str(project_id), payload=payload, max_attempts=NO_END)
-    tx.outbox.put(draft, now=tx.now())
+    tx.outbox.enqueue((draft,))

@@ -86,11 +86,11 @@ class NamedTokens:
         # Also where there is no such id, so that the time tells nothing.
         same = hmac.compare_digest(token_hash(token) if form else "", _NOBODYS if kept is None else kept.hash)
         if kept is None or not same:
-            raise WrongToken("the token is not one that this server knows")
+            raise WrongToken("this server does not know the token")
         now = self._clock.now()
         if not kept.lives(now):
             how = "was revoked" if kept.revoked_at is not None else f"expired at {iso(kept.expires_at or 0)}"
-            raise WrongToken(f"the token `{kept.name}` {how}", remedy="ask the operator for a new one")
+            raise WrongToken(f"the token `{kept.name}` {how}", remedy="ask the operator for a new token")
         self._used[kept.id] = now
         self._recognised[kept.id] = None
         self._recognised.move_to_end(kept.id)
@@ -293,13 +293,13 @@ def _found(tx: MailReads, token_id: str) -> tuple[KeptToken | None, str | None]:
 def _check_new(name: str, token_id: str, hashed: str) -> None:
     if not _NAME.fullmatch(name):
         raise InvalidName(
-            f"{shown(name)} is no name for a token",
+            f"{shown(name)} is not a valid name for a token",
             value=name[:200],
             remedy="use 1 to 64 letters, digits, `.`, `_` or `-`, beginning with a letter or digit",
         )
     if not TOKEN_ID.fullmatch(token_id) or not _HASH.fullmatch(hashed):
         raise InvalidArgument(
-            "this is no id and hash of a token", remedy="let `postroom tokens` make the token"
+            "this is not the id and hash of a token", remedy="let `postroom tokens` create the token"
         )
 
 
@@ -308,14 +308,14 @@ def _scopes(given: Sequence[str], *, bound: bool) -> frozenset[Scope]:
     wrong = next((one for one in given if one not in known), None)
     if wrong is not None or not given:
         raise InvalidArgument(
-            "a token has at least one scope" if wrong is None else f"{shown(wrong)} is no scope",
+            "a token needs at least one scope" if wrong is None else f"{shown(wrong)} is not a scope",
             value=None if wrong is None else wrong[:200],
-            remedy=f"the scopes are {', '.join(SCOPES)}",
+            remedy=f"use scopes of {', '.join(SCOPES)}",
         )
     chosen = frozenset(known[one] for one in given)
     if bound and "admin" in chosen:
         raise InvalidArgument(
-            "`admin` is for the whole server, and no scope of a token that is bound to a project",
+            "the scope `admin` concerns the whole server, so a token of one project cannot have it",
             value="admin",
             remedy="leave out the project or the scope",
         )
@@ -327,9 +327,9 @@ def _check_length(
 ) -> None:
     if given is not None and not least <= given <= longest:
         raise InvalidArgument(
-            f"{given} is no {what} that a token may have",
+            f"{given} is not a valid {what} for a token",
             value=given.total_seconds(),
-            remedy=f"choose one from {least} to {longest}",
+            remedy=f"use a value from {least} to {longest}",
         )
 
 
@@ -353,7 +353,7 @@ def _same_before(tx: MailReads, wanted: KeptToken) -> KeptToken | None:
 
 
 def _used_before(token_id: str) -> IdempotencyConflict:
-    return IdempotencyConflict("the id was used for another token", value=token_id, remedy="make a new token")
+    return IdempotencyConflict("the id belongs to another token", value=token_id, remedy="create a new token")
 
 
 def _free_name(tx: MailWrites, name: str, now: int) -> None:
@@ -367,9 +367,9 @@ def _free_name(tx: MailWrites, name: str, now: int) -> None:
         return
     if current.lives(now):
         raise NameTaken(
-            f"a token of the name {shown(name)} is good",
+            f"a valid token of the name {shown(name)} exists",
             value=name,
-            remedy="choose another name, or see `postroom tokens rotate` and `postroom tokens revoke`",
+            remedy="use another name, or see `postroom tokens rotate` and `postroom tokens revoke`",
         )
     tx.put_token(replace(current, replaced_at=now))
 
@@ -387,7 +387,7 @@ def _living(tx: MailReads, name: str, now: int) -> list[KeptToken]:
 
 
 def _unknown(name: str) -> UnknownToken:
-    return UnknownToken(f"no token that is good has the name {shown(name)}", value=name[:200])
+    return UnknownToken(f"there is no valid token of the name {shown(name)}", value=name[:200])
 
 
 def _earlier(one: int | None, other: int) -> int:

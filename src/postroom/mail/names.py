@@ -87,7 +87,7 @@ def check_name(name: str, *, of: str = "an agent") -> str:
     mended = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:64]
     hint = f"for example {mended!r}" if mended and not _is_reserved(mended) else "for example 'builder-1'"
     raise InvalidName(
-        f"{shown(name)} is no name for {of}",
+        f"{shown(name)} is not a valid name for {of}",
         value=name,
         remedy="use 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit; " + hint,
     )
@@ -103,8 +103,8 @@ def check_new_name(name: str) -> str:
     if _is_reserved(name):
         is_speaker = _look(name) in _LOOKS
         raise InvalidName(
-            f"the name {name!r} is reserved: a model could take it for "
-            + ("the speaker of its prompt" if is_speaker else "other recipients"),
+            f"the name {name!r} is reserved: a model could confuse it with "
+            + ("a role of its prompt" if is_speaker else "other recipients"),
             value=name,
             remedy="use another name, for example 'builder-1'",
         )

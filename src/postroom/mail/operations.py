@@ -49,7 +49,7 @@ class Operation:
 
     def __post_init__(self) -> None:
         if not self.needs or not self.needs <= set(SCOPES):
-            raise ValueError(f"operation {self.name} declares no scope that there is: {sorted(self.needs)}")
+            raise ValueError(f"operation {self.name} declares an unknown scope: {sorted(self.needs)}")
 
     def check(self, grant: Grant | None, *, slug: str | None = None) -> None:
         """Raise unless a named token of this grant may do it; without a grant nothing is held back.

@@ -19,7 +19,7 @@ def to_archive(context: WriteContext, kind: ArchiveKind, record_id: int, project
     """Let the archive write a record as it stands when its turn comes."""
     payload: dict[str, Json] = {"record": f"{kind}:{record_id}"}
     draft = OutboxDraft(kind=ARCHIVE, target=str(project_id), payload=payload, max_attempts=NO_END)
-    context.tx.outbox.put(draft, now=context.now)
+    context.tx.outbox.enqueue((draft,))
 
 
 DELETION: Final = "deletion"
@@ -49,7 +49,7 @@ def deleted_of(payload: Mapping[str, Any]) -> list[int]:
 
 
 def deletion_to_archive(
-    tx: MailWrites, messages: Sequence[Message], attached: Mapping[int, Sequence[Attachment]], *, now: int
+    tx: MailWrites, messages: Sequence[Message], attached: Mapping[int, Sequence[Attachment]]
 ) -> None:
     """Let the archive take out the files of messages of one project that were deleted."""
     hashes = {
@@ -62,7 +62,7 @@ def deletion_to_archive(
         "contents": sorted(filter(None, hashes)),
     }
     target = str(messages[0].project_id)
-    tx.outbox.put(OutboxDraft(kind=ARCHIVE, target=target, payload=payload, max_attempts=NO_END), now=now)
+    tx.outbox.enqueue((OutboxDraft(kind=ARCHIVE, target=target, payload=payload, max_attempts=NO_END),))
 
 
 def wake_key(message_id: int, agent_id: int) -> str:

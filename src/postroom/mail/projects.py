@@ -56,7 +56,7 @@ def checked_path(human_key: str) -> str:
     if len(human_key) > MAX_PATH:
         raise _invalid(human_key, f"is longer than {MAX_PATH} characters")
     if _CONTROL.search(human_key):
-        raise _invalid(human_key, "holds control characters")
+        raise _invalid(human_key, "contains control characters")
     if _PLACEHOLDER.search(human_key):
         raise _invalid(human_key, "is a placeholder")
     if not (human_key.startswith(("/", "\\\\")) or _DRIVE.match(human_key)):
@@ -69,7 +69,7 @@ def _tidied(path: str) -> str:
     separator = "\\" if windows else "/"
     parts = re.split(r"[\\/]+" if windows else "/+", path)
     if ".." in re.split(r"[\\/]", path):  # by either separator: a server elsewhere may read it the other way
-        raise _invalid(path, "has '..' in it")
+        raise _invalid(path, "contains '..'")
     lead = "\\\\" if path.startswith("\\\\") else ("" if windows else "/")
     named = separator.join(part for part in parts if part not in ("", "."))
     if windows and not named:
@@ -131,7 +131,7 @@ def find_project(projects: ProjectReads, key: str) -> Project:
     names = [name for project in known for name in (project.slug, project.human_key)]
     close = nearest(key, names)
     raise UnknownProject(
-        f"no project is named {shown(key)}" + (f"; the nearest are {', '.join(close)}" if close else ""),
+        f"no project is named {shown(key)}" + (f"; similar names: {', '.join(close)}" if close else ""),
         value=key,
         details={"nearest": close},
     )
@@ -233,14 +233,14 @@ class OneProject(ProjectWrites):
 
     @override
     def counts(self, *, unread: bool = True) -> dict[str, int]:
-        raise NotPermitted("a token that is bound to a project counts nothing", remedy=UNBOUND)
+        raise NotPermitted("a token that is bound to a project cannot count records", remedy=UNBOUND)
 
     @override
     def insert_project(
         self, *, slug: str, human_key: str, spelling: str, git_identity: str, owner: str, now: int
     ) -> Project:
-        raise NotPermitted("a token that is bound to a project makes no other", remedy=UNBOUND)
+        raise NotPermitted("a token that is bound to a project cannot create another", remedy=UNBOUND)
 
     @override
     def add_project_alias(self, project_id: int, human_key: str) -> None:
-        raise NotPermitted("a token that is bound to a project names no folders", remedy=UNBOUND)
+        raise NotPermitted("a token that is bound to a project cannot name folders", remedy=UNBOUND)

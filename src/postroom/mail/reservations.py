@@ -235,7 +235,7 @@ def _checked_ttl(context: WriteContext, seconds: int | None) -> int:
     longest = context.rules.max_reservation_ttl
     if timedelta(seconds=seconds) > longest:
         raise InvalidArgument(
-            f"{seconds} s is longer than a reservation may last",
+            f"{seconds} s is longer than the maximum duration of a reservation",
             value=seconds,
             remedy=f"use at most {int(longest.total_seconds())} s and renew while you work",
         )
@@ -313,7 +313,7 @@ def force_release_file_reservation(context: WriteContext, asked: ForceReleaseRes
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     if not asked.reason.strip():
         raise InvalidArgument(
-            "a reason is required", value=asked.reason, remedy="say why the holder must give way"
+            "a reason is required", value=asked.reason, remedy="say why the holder must release the path"
         )
     return reservation_view(
         end_reservation(context, project, asked.reservation_id, home=project, by=agent, reason=asked.reason)
@@ -366,7 +366,9 @@ def live_reservation(context: WriteContext, project: Project, reservation_id: in
         )
     if known.released_at is not None or known.expires_at <= context.now:
         raise StateError(
-            f"reservation {known.id} has ended", value=known.id, remedy="reserve the path; nobody holds it"
+            f"reservation {known.id} has ended",
+            value=known.id,
+            remedy="reserve the path now; no agent holds it",
         )
     return known
 

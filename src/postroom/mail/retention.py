@@ -82,7 +82,7 @@ def delete_some(tx: MailWrites, *, project_id: int, ids: Sequence[int], rules: P
     gone = tx.delete_messages(project_id, going, now=now)
     if gone:
         tx.drop_traces([message_trace(number) for number in gone])
-        deletion_to_archive(tx, [messages[number] for number in gone], attached, now=now)
+        deletion_to_archive(tx, [messages[number] for number in gone], attached)
     return len(gone)
 
 
@@ -125,8 +125,9 @@ def _project_of(projects: ProjectReads, rule: KeepRule) -> int | None:
     found = projects.project(rule.project)
     if found is None and rule.holds:
         raise UnknownProject(
-            f"[[keep]] holds {rule.project!r}, which is no project: nothing is deleted until it names one",
+            f"[[keep]] names {rule.project!r}, which is not a project: nothing is deleted until this "
+            "is corrected",
             value=rule.project,
-            remedy="write the project's path or slug as `postroom projects list` and the pages show it",
+            remedy="use the project's path or slug from `postroom projects list`",
         )
     return None if found is None else found.id

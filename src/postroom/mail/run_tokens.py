@@ -36,7 +36,8 @@ class RunTokens:
         grant = self._grants.get(token_hash(token))
         if grant is None:
             raise WrongToken(
-                "the run of this token has ended", remedy="a run's token is good for that run alone"
+                "the run of this token has ended",
+                remedy="use the token of a current run: a run's token ends with the run",
             )
         return grant
 

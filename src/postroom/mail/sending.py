@@ -153,17 +153,17 @@ def _thread_of(context: WriteContext, asked: SendMessage) -> str | None:
             named.add(one.strip().removeprefix(THREAD))
     if len(named) > 1:
         raise InvalidArgument(
-            f"a message goes on one thread, and this names {', '.join(sorted(named))}",
+            f"a message belongs to one thread, but this names {', '.join(sorted(named))}",
             value=sorted(named),
-            remedy="send a message for each thread",
+            remedy="send a separate message for each thread",
         )
     thread_id = next(iter(named), None)
     kept = _GENERATED_THREAD.fullmatch(thread_id or "")
     if kept and len(kept[1]) <= _ID_DIGITS and context.tx.message(int(kept[1])) is None:
         raise UnknownThread(
-            f"thread {thread_id!r} begins with message {kept[1]}, which is not written yet",
+            f"thread {thread_id!r} would begin with message {kept[1]}, which does not exist yet",
             value=thread_id,
-            remedy="choose another name, or leave thread_id out to begin a thread",
+            remedy="use another id, or leave out thread_id to start a thread",
         )
     return thread_id
 
@@ -177,7 +177,7 @@ def _everybody_else(
         raise TooLarge(
             f"project {project.slug} has more than {MAX_BROADCAST} active agents",
             value=MAX_BROADCAST,
-            remedy="name the recipients, or retire agents that are gone",
+            remedy="list the recipients, or retire agents that no longer work",
         )
     named = {one.agent.id for one in addressees} | {sender.id}
     others = [Addressee(project=project, agent=one, kind="to") for one in everyone if one.id not in named]
@@ -273,7 +273,7 @@ def _participants(
         raise UnknownThread(
             f"project {home.slug} has no thread {shown(thread_id)}",
             value=address,
-            remedy="`search_messages` finds threads; leave `thread:` out to begin one",
+            remedy="`search_messages` finds threads; leave out `thread:` to start a thread",
         )
     readers = context.tx.recipients([message.id for message in messages])
     entries = [
@@ -293,9 +293,10 @@ def _participants(
     active = [one for one in others if one.agent.retired_at is None]
     if not active:
         raise InvalidRecipients(
-            f"{sender.name} shares no message of thread {shown(thread_id)} with another active agent",
+            f"no other active agent sent or received a message with {sender.name} on thread "
+            f"{shown(thread_id)}",
             value=address,
-            remedy="name the recipients; `fetch_thread` shows who wrote and received its messages",
+            remedy="list the recipients; `fetch_thread` shows the senders and recipients of its messages",
         )
     return active
 
@@ -331,7 +332,7 @@ def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], sk
         raise _invalid(problems)
     if not new.addressees:
         raise InvalidRecipients(
-            "the message has no recipient", value=[], remedy="name at least one agent in `to`, `cc` or `bcc`"
+            "the message has no recipient", value=[], remedy="give at least one agent in `to`, `cc` or `bcc`"
         )
     message, woken = store_message(context, new, reach)
     sent = _sent(context, new, message, reach)  # before a run starts with the message
@@ -468,20 +469,20 @@ def _check_size(context: WriteContext, new: NewMessage) -> None:
     rules = context.rules
     if len(new.subject) > rules.max_subject_chars:
         raise TooLarge(
-            f"the subject has {len(new.subject)} characters, the limit is {rules.max_subject_chars}",
+            f"the subject has {len(new.subject)} characters; the limit is {rules.max_subject_chars}",
             value=len(new.subject),
-            remedy="put the text into the body",
+            remedy="move the text to the body",
         )
     if _CONTROL.search(new.subject):
         raise InvalidArgument(
-            "the subject holds line breaks or control characters",
+            "the subject contains line breaks or control characters",
             value=new.subject,
             remedy="use one line of text",
         )
     size = len(new.body_md.encode())
     if size > rules.max_body_bytes:
         raise TooLarge(
-            f"the body has {size} bytes, the limit is {rules.max_body_bytes}",
+            f"the body has {size} bytes; the limit is {rules.max_body_bytes}",
             value=size,
             remedy="attach the text as a file, or send several messages on one thread",
         )
@@ -492,7 +493,7 @@ def _check_size(context: WriteContext, new: NewMessage) -> None:
 def _check_number(recipients: int, limit: int) -> None:
     if recipients > limit:
         raise TooLarge(
-            f"{recipients} recipients, the limit is {limit}",
+            f"{recipients} recipients exceed the limit of {limit}",
             value=recipients,
             remedy="use broadcast, or send several messages",
         )
@@ -549,9 +550,9 @@ def _invalid(problems: Sequence[PostroomError]) -> PostroomError:
         return problems[0]
     names = ", ".join(str(error.value) for error in problems)
     return InvalidRecipients(
-        f"nothing was sent, for these recipients are not valid: {names}",
+        f"nothing was sent, because these recipients are invalid: {names}",
         value=[error.value for error in problems],
-        remedy="mend or leave out each of them; `details.recipients` says why",
+        remedy="correct or remove each of them; `details.recipients` gives the reasons",
         details={"recipients": [as_reason(error) for error in problems]},
     )
 
@@ -567,7 +568,7 @@ def recall_message(context: WriteContext, asked: RecallMessage) -> Recalled:
     message, recipients = visible_message(context, project, sender, asked.message_id)
     if message.sender_id != sender.id:
         raise NotPermitted(
-            f"message {message.id} was written by {message.sender_name}",
+            f"the sender of message {message.id} is {message.sender_name}",
             value=message.id,
             remedy="only its sender can recall a message",
         )

@@ -168,7 +168,7 @@ class Mail:
         """Give the agent a new token in a file of the server; a model that asks never sees it."""
         if self._keep_token is None:
             raise NotPermitted(
-                "this server keeps no token files", remedy="run `postroom agents token` on the server"
+                "this server stores no token files", remedy="run `postroom agents token` on the server"
             )
 
         def look(tx: MailReads) -> tuple[str, str, bool]:
@@ -178,7 +178,9 @@ class Mail:
         async with self._rotating:  # the file and the database must end with the same one of two tokens
             slug, name, has_token = await self.store.read(look)
             if has_token and caller.agent_token is None and not caller.operator:
-                raise TokenRequired(f"{name} has a token; only it or the operator may replace it", value=name)
+                raise TokenRequired(
+                    f"{name} has a token; only {name} or the operator may replace it", value=name
+                )
             token, path = await asyncio.to_thread(self._keep_token, slug, name)
             await self.issue_token(slug, name, token_hash(token))
             if caller.agent_token is not None:

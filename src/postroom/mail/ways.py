@@ -23,7 +23,7 @@ class WayView(TypedDict):
 def ways(context: ReadContext, project: Project, agent: Agent) -> list[WayView]:
     """Return the ways to an agent in the order in which they are tried, up to the first that is taken."""
     if agent.retired_at is not None:
-        return [WayView(way=INBOX, taken=False, why="it is retired, and receives nothing")]
+        return [WayView(way=INBOX, taken=False, why="it is retired and receives no messages")]
     found = list[WayView]()
     for way, taken, why in _tried(context, project, agent):
         found.append(WayView(way=way, taken=taken, why=why))
@@ -39,7 +39,7 @@ def _tried(context: ReadContext, project: Project, agent: Agent) -> Iterator[tup
         yield (
             CHAT,
             has_chat,
-            "a chat is registered" if has_chat else "no chat is registered: `postroom people add`",
+            "it has a chat" if has_chat else "it has no chat: `postroom people add`",
         )
     else:
         kept = context.tx.runner(agent.id)
@@ -48,15 +48,15 @@ def _tried(context: ReadContext, project: Project, agent: Agent) -> Iterator[tup
         yield RUNNER, runner is not None, _by_runner(runner)
         has_session = reach is not None and reach.has_session
         yield HOOK, has_session, _by_hook(has_session=has_session)
-    yield INBOX, True, "nothing tells it of mail: it has to look"
+    yield INBOX, True, "nothing announces messages: it must fetch its inbox"
 
 
 def _at_work(runner: str | None) -> str:
     if runner is None:
         return "it has no runner"
     if reads_at_work(runner):
-        return "only a message on the thread that a run is at work on is told to that run"
-    return "its runner is told everything at its start"
+        return "only a message on the thread of an active run is passed to that run"
+    return "its runner passes messages only at the start of a run"
 
 
 def _by_runner(runner: str | None) -> str:
@@ -65,16 +65,16 @@ def _by_runner(runner: str | None) -> str:
     try:
         known = read_runner(runner)
     except InvalidRunner as error:
-        return f"a run is begun, and will fail: {error.describe()}"
+        return f"a run starts, and will fail: {error.describe()}"
     recipe = f", {known.recipe.value}" if isinstance(known, Runner) else ""
-    return f"a run is begun, or queued behind the one at work: {known.kind.value}{recipe}"
+    return f"a run starts, or is queued behind the active run: {known.kind.value}{recipe}"
 
 
 def _by_hook(*, has_session: bool) -> str:
     if has_session:
-        told = "a client with hooks has acted as it, and is told at its next step"
+        told = "a client with hooks has acted as it, and announces messages at the next step"
         return (
-            f"{told}; an idle Claude Code or Codex begins a turn, and Copilot CLI with our extension; "
-            "an idle other client waits for its person"
+            f"{told}; an idle Claude Code or Codex starts a turn, and so does Copilot CLI with "
+            "postroom's extension; other idle clients wait for their user"
         )
     return "no client with hooks has acted as it: `postroom setup`"

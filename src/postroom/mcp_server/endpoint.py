@@ -102,7 +102,7 @@ class Endpoint:
 def _unsupported(request: Request) -> Response | None:
     """Return the refusal of headers that the transport would refuse without a remedy."""
     if not request.headers.get("content-type", "").lower().startswith("application/json"):
-        return _refusal(400, INVALID_REQUEST, "send JSON, and say so: `Content-Type: application/json`")
+        return _refusal(400, INVALID_REQUEST, "send JSON with the header `Content-Type: application/json`")
     return None
 
 
@@ -113,7 +113,7 @@ def _of_no_revision(request: Request, message: Mapping[str, Any]) -> Response | 
     if revision is None or revision in SUPPORTED_PROTOCOL_VERSIONS or named:
         return None
     known = list(SUPPORTED_PROTOCOL_VERSIONS)
-    text = f"no protocol version {revision[:40]!r} is known here; use one of {', '.join(known)}"
+    text = f"unknown protocol version {revision[:40]!r}; use one of {', '.join(known)}"
     told = {"code": UNSUPPORTED_PROTOCOL_VERSION, "message": text, "data": {"supported": known}}
     return _answer(400, told, named=message.get("id"))
 
@@ -158,25 +158,25 @@ def _decoded(body: bytes) -> object:
     except UnicodeDecodeError:
         return _refusal(400, PARSE_ERROR, "the body is not UTF-8")
     except (msgspec.DecodeError, RecursionError) as error:
-        reason = "it nests too deep" if isinstance(error, RecursionError) else str(error)
-        return _refusal(400, PARSE_ERROR, f"the body is not JSON that can be read: {reason}")
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        return _refusal(400, PARSE_ERROR, f"the body is not valid JSON: {reason}")
 
 
 def _message(found: object) -> dict[str, Any] | Response:
     """Return the message that a document is, or the refusal of a document that is none."""
     if isinstance(found, list):
         return _refusal(
-            400, INVALID_REQUEST, "send one message a request; only revision 2025-03-26 has batches"
+            400, INVALID_REQUEST, "send one message per request; only revision 2025-03-26 supports batches"
         )
     if not isinstance(found, dict) or found.get("jsonrpc") != "2.0":
         return _refusal(400, INVALID_REQUEST, 'send one JSON-RPC message: an object with "jsonrpc": "2.0"')
     named = found.get("id")
     if "id" in found and (isinstance(named, bool) or not isinstance(named, str | int)):
-        return _refusal(400, INVALID_REQUEST, "the id of a message is text or a whole number")
+        return _refusal(400, INVALID_REQUEST, "the id of a message must be text or an integer")
     if _is_call(found) or _is_answer(found):
         return found
     return _refusal(
-        400, INVALID_REQUEST, "a message has a method, and params that are an object", named=named
+        400, INVALID_REQUEST, "a message needs a method, and its params must be an object", named=named
     )
 
 

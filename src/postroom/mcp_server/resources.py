@@ -43,7 +43,7 @@ RESOURCES: tuple[MailResource, ...] = (
     MailResource(
         name="attachment",
         template="mail://attachment/{project}/{agent}/{message}/{sha256}",
-        description="A file that came with a message of an agent.",
+        description="A file of a message of an agent.",
         operation="get_attachment",
         arguments=lambda part: {
             "project_key": part["project"],
@@ -55,7 +55,7 @@ RESOURCES: tuple[MailResource, ...] = (
     MailResource(
         name="thread",
         template="mail://thread/{project}/{thread}",
-        description="A thread at a glance.",
+        description="The summary of a thread.",
         operation="summarize_thread",
         arguments=lambda part: {"project_key": part["project"], "thread_id": part["thread"]},
     ),
@@ -69,14 +69,14 @@ RESOURCES: tuple[MailResource, ...] = (
     MailResource(
         name="reservations",
         template="mail://reservations/{project}",
-        description="The live reservations of a project.",
+        description="The active reservations of a project.",
         operation="list_file_reservations",
         arguments=lambda part: {"project_key": part["project"], "limit": 1000},
     ),
     MailResource(
         name="project",
         template="mail://project/{project}",
-        description="A project: its agents, newest threads and live reservations.",
+        description="A project: its agents, newest threads and active reservations.",
         operation="show_project",
         arguments=lambda part: {"project_key": part["project"]},
     ),
@@ -105,7 +105,7 @@ async def suggested(
     kind = next((one for one in RESOURCES if one.template == template), None)
     if kind is None or f"{{{argument}}}" not in kind.template:
         raise InvalidArgument(
-            f"no resource has the template {template[:200]!r} with a part {argument[:64]!r}",
+            f"no resource template {template[:200]!r} has a part {argument[:64]!r}",
             value=template[:200],
             remedy="the templates are: " + ", ".join(kind.template for kind in RESOURCES),
         )
@@ -136,7 +136,7 @@ async def read(mail: Mail, uri: str, caller: Caller) -> Any:
         command = read_command(operation.command, kind.arguments(parts))
         return await mail.perform(operation, command, caller=caller)
     raise InvalidArgument(
-        f"no resource has the address {uri[:200]!r}",
+        f"no resource has the URI {uri[:200]!r}",
         value=uri[:200],
-        remedy="the addresses are: " + ", ".join(kind.template for kind in RESOURCES),
+        remedy="the URIs are: " + ", ".join(kind.template for kind in RESOURCES),
     )

@@ -133,7 +133,7 @@ class BackgroundTasks:
             InvalidArgument: the name means something else.
         """
         if name in RESERVED_NAMES:
-            raise InvalidArgument(f"a task cannot be called {name!r}", value=name)
+            raise InvalidArgument(f"{name!r} is not a valid task name", value=name)
         if owner is None and self._host is not None:
             owner = self._host.owner_on(thread_id)
         task = BackgroundTask(
@@ -268,7 +268,7 @@ def _event(task: BackgroundTask, ended: "asyncio.Task[Json]") -> BackgroundEvent
     try:
         json.dumps(result, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as problem:
-        facts = {"error": f"the task's result is no JSON: {problem}"}
+        facts = {"error": f"the task's result is not JSON: {problem}"}
         return BackgroundEvent(kind="failed", task_id=task.task_id, facts=facts)
     return BackgroundEvent(kind="completed", task_id=task.task_id, facts={"result": result})
 
@@ -302,10 +302,12 @@ class CancelTaskTool:
     descriptor = ToolDescriptor(
         id="cancel_task",
         name="cancel_task",
-        description="Cancel a background task that still runs.",
+        description="Cancel a running background task.",
         parameters={
             "type": "object",
-            "properties": {"task_id": {"type": "string", "description": "as it was told when it began"}},
+            "properties": {
+                "task_id": {"type": "string", "description": "the task's id, from the answer that started it"}
+            },
             "required": ["task_id"],
             "additionalProperties": False,
         },
@@ -320,5 +322,7 @@ class CancelTaskTool:
         own = {task.task_id for task in self._tasks.running(thread_id=context.identity.thread_id)}
         if task_id not in own or not self._tasks.cancel(task_id):
             running = ", ".join(sorted(own)) or "none"
-            return ToolResult.error("cancel_task", f"no task {task_id!r} runs; running: {running}")
+            return ToolResult.error(
+                "cancel_task", f"there is no running task {task_id!r}; running: {running}"
+            )
         return ToolResult.success("cancel_task", {"task_id": task_id, "status": "cancelling"})

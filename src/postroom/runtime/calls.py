@@ -117,7 +117,7 @@ class ToolCalls:
             return self._without_tool(call)
         arguments = {} if call.arguments is None else call.arguments
         if problem := problem_of(arguments, {"type": "object", **tool.descriptor.parameters}):
-            return ToolResult.error(call.name, f"{problem}; nothing was done", invalid_arguments=True)
+            return ToolResult.error(call.name, f"{problem}; the tool was not called", invalid_arguments=True)
         context = ToolContext(
             identity=self.identity,
             call_id=call.id,
@@ -134,7 +134,7 @@ class ToolCalls:
             mode = ToolCallResumeMode.USE_DECISION_AS_TOOL_RESULT
             return ToolResult.suspended(call.name, question, resume_mode=mode)
         names = ", ".join(one.name for one in self.descriptors()) or "none"
-        return ToolResult.error(call.name, f"there is no tool {call.name!r}; there are: {names}")
+        return ToolResult.error(call.name, f"there is no tool {call.name!r}; tools: {names}")
 
     async def _contained(self, tool: Tool, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
         """Run a tool as a task of its own, so that its failure, even its cancellation, is only its answer."""
@@ -172,12 +172,12 @@ class ToolCalls:
 def rejected(call: ToolCall, decision: ToolCallResume) -> ToolResult:
     """Return the answer to a call that was not allowed."""
     reason = f": {decision.reason}" if decision.reason else ""
-    return ToolResult.error(call.name, f"the call was not allowed{reason}", rejected=True)
+    return ToolResult.error(call.name, f"the call was rejected{reason}", rejected=True)
 
 
 def given_up(call: ToolCall) -> ToolResult:
     """Return the answer to a call that was cut off; it may have done a part of its work."""
-    return ToolResult.error(call.name, "cut off before it ended; it may have been done", cut_off=True)
+    return ToolResult.error(call.name, "interrupted before it ended; it may have been executed", cut_off=True)
 
 
 def serializable(result: ToolResult) -> ToolResult:
@@ -186,7 +186,7 @@ def serializable(result: ToolResult) -> ToolResult:
     try:
         json.dumps((result.data, result.message, result.metadata, asked), ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        return ToolResult.error(result.tool_name, f"the tool's answer is no JSON: {error}")
+        return ToolResult.error(result.tool_name, f"the tool's answer is not JSON: {error}")
     return result
 
 

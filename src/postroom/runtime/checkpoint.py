@@ -246,7 +246,7 @@ class RunLog:
         """
         record = await self._control.threads.load_run(self.run_id)
         if record is not None and record.thread_id != self._fresh.thread_id:
-            raise ForeignThread(f"run {self.run_id!r} is of another thread", value=record.thread_id)
+            raise ForeignThread(f"run {self.run_id!r} belongs to another thread", value=record.thread_id)
         return record or self._fresh
 
     async def load(self, given: Sequence[Message], *, restart: bool) -> None:

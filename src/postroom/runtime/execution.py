@@ -81,7 +81,7 @@ from postroom.runtime.step_context import StepContext
 
 _MOST_COMPACTIONS = 6
 """How often one step sums up a conversation that its model calls too long; half of it stays each time."""
-NOTHING_TO_COMPACT = "There is nothing to compact yet."
+NOTHING_TO_COMPACT = "There is no earlier conversation to compact yet."
 
 
 class Execution:
@@ -274,7 +274,7 @@ class Execution:
     def _request(self) -> InferenceRequest:
         spec, asked = self._with.agent.spec, CallerRequest.newest(self._log.messages)
         if (call_id := foreign_result(self._log.messages)) is not None:
-            raise RequestRefused(f"{MISPLACED_RESULT} {call_id[:100]!r}: send it right behind its call")
+            raise RequestRefused(f"{MISPLACED_RESULT} {call_id[:100]!r}: send it directly after its call")
         own = merged(spec.overrides, self._with.activation.options.overrides)
         return InferenceRequest(
             model=spec.model,
@@ -321,7 +321,7 @@ class Execution:
         result = await ask(self._with.agent.model, request, sink, self._with.clock)
         for file in sent:
             if file.message_id == sent[0].message_id:
-                await files.not_taken(file, f"the model refuses it: {refusal.message}")
+                await files.not_taken(file, f"the model rejects it: {refusal.message}")
         return result
 
     def _most_words(self) -> int:

@@ -59,7 +59,7 @@ async def _shown(message: Message, files: RunFiles, room: _Room) -> Message:
     seen: dict[str, ChatFile] = {}
     for file in found:
         before = file if file.sha256 is None else seen.setdefault(file.sha256, file)
-        same = f"[The file {file.name} is the same as {before.name}, once more]"
+        same = f"[The file {file.name} is the same as {before.name}]"
         blocks.append(await _block(file, files, room) if before is file else ContentBlock(text=same))
     words = [block.text for block in blocks if block.type == "text"]
     space = "\n\n" if message.text().strip() and words else ""
@@ -71,9 +71,9 @@ async def _shown(message: Message, files: RunFiles, room: _Room) -> Message:
 async def _block(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:
     """Return a file as the model reads it, or what it is told of one that it does not."""
     if file.transcript is not None:
-        return ContentBlock(text=f"What is said in {quoted(file.name)}:\n{in_code_fence(file.transcript)}")
+        return ContentBlock(text=f"Transcript of {quoted(file.name)}:\n{in_code_fence(file.transcript)}")
     if file.missing is not None:
-        what = "is not here" if file.sha256 is None else "cannot be shown to you"
+        what = "is missing" if file.sha256 is None else "cannot be shown to you"
         return ContentBlock(text=f"[The file {file.described} {what}: {one_line(file.missing)}]")
     if is_readable_text(file.media_type):
         return await _words(file, files, room)
@@ -82,7 +82,7 @@ async def _block(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:
     if kind is None:
         why = _why_not(file)
     elif file.size > MOST_BYTES:
-        why = f"it has {file.size:,} bytes, {MOST_BYTES:,} are the most for a model"
+        why = f"it has {file.size:,} bytes; the limit for a model is {MOST_BYTES:,}"
     if kind is None or why is not None:
         await files.not_taken(file, why or "")
         return ContentBlock(text=f"[The file {file.described} cannot be shown to you: {why}]")
@@ -100,14 +100,14 @@ async def _block(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:
 
 def _why_not(file: ChatFile) -> str:
     if file.media_type.startswith("audio/"):
-        return "nobody writes down what is said; set a transcription endpoint"
-    return f"the model takes no {one_line(file.media_type)}"
+        return "there is no transcription; set a transcription endpoint"
+    return f"the model does not accept {one_line(file.media_type)}"
 
 
 async def _words(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:
     """Return a text file between fences that are not in it."""
     if file.size > room.most_words:
-        why = f"it has {file.size:,} bytes, {room.most_words:,} of text are the most for a model"
+        why = f"it has {file.size:,} bytes; the limit for text is {room.most_words:,}"
         await files.not_taken(file, why)
         return ContentBlock(text=f"[The file {file.described} cannot be shown to you: {why}]")
     if file.size > room.words:
@@ -128,14 +128,14 @@ class SendFileTool:
         id=SEND_FILE,
         name=SEND_FILE,
         description=(
-            "Send a file of text to the chat. It arrives behind your answer. One that you send under the "
-            f"same name again takes its place; you can send {MOST_LEFT} files."
+            "Send a text file to the chat. It arrives after your answer. A file of the same name "
+            f"replaces the earlier file; you can send {MOST_LEFT} files."
         ),
         parameters={
             "type": "object",
             "properties": {
                 "name": {"type": "string", "description": "The file's name, such as table.csv."},
-                "text": {"type": "string", "description": "All that stands in the file."},
+                "text": {"type": "string", "description": "The whole content of the file."},
             },
             "required": ["name", "text"],
             "additionalProperties": False,
@@ -150,6 +150,6 @@ class SendFileTool:
             TooLarge: it is too large, or one too many.
         """
         if context.files is None:
-            return ToolResult.error(SEND_FILE, "no files can be sent here: say it in your answer")
+            return ToolResult.error(SEND_FILE, "this chat accepts no files: write the content in your answer")
         file = await context.files.leave_text(str(arguments["name"]), str(arguments["text"]))
-        return ToolResult.success(SEND_FILE, f"The file {file.described} is sent behind your answer.")
+        return ToolResult.success(SEND_FILE, f"The file {file.described} will be sent after your answer.")

@@ -87,7 +87,7 @@ async def _ask_once(
     finally:
         if (close := getattr(stream, "aclose", None)) is not None:
             await close()
-    raise StreamInterrupted("the model's answer ended before it was whole", value=model.name)
+    raise StreamInterrupted("the model's answer ended too early", value=model.name)
 
 
 async def _show(piece: InferencePiece, sink: EventSink) -> None:

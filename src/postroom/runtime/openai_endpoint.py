@@ -121,7 +121,7 @@ def failure_in_stream(said: object) -> InferenceError:
     if kind in (None, RequestRefused, ProviderFailed) and _TOO_LONG.search(_text(error)):
         kind = ContextOverflow
     details = _counted(error) if kind is ContextOverflow else None
-    text = f"the model's endpoint broke off: {_text(error)}"
+    text = f"the model's endpoint closed the connection: {_text(error)}"
     return (kind or ProviderFailed)(text, value=code, details=details)
 
 
@@ -148,7 +148,7 @@ try:
     from openai.types.chat import ChatCompletionChunk
 except ImportError as error:
     raise MissingExtra(
-        f"the OpenAI-compatible model needs {error.name}, which is not installed",
+        f"the OpenAI-compatible model requires {error.name}, which is not installed",
         value=error.name,
         remedy='pip install "postroom[openai]" (in a clone: make dev)',
     ) from error
@@ -223,10 +223,10 @@ class Endpoint:
                 else:
                     yield aiter(stream), lambda: isinstance(events, _Events) and events.is_done
         except openai.APITimeoutError as error:
-            raise InferenceTimeout("the model's endpoint was silent for too long") from error
+            raise InferenceTimeout("the model's endpoint did not answer in time") from error
         except openai.APIConnectionError as error:
             if begun:
-                raise StreamInterrupted("the connection broke before the answer was whole") from error
+                raise StreamInterrupted("the connection broke before the answer was complete") from error
             cause = self._hidden(error.__cause__ or error)
             raise ProviderFailed(f"the model's endpoint cannot be reached: {cause}") from error
         except openai.APIStatusError as error:
@@ -238,7 +238,7 @@ class Endpoint:
         except InferenceError as error:
             raise self._told(error) from None
         except (ValueError, RecursionError) as error:
-            raise ProviderFailed("the model's endpoint sent what is no JSON") from error
+            raise ProviderFailed("the model's endpoint sent invalid JSON") from error
 
     async def transcribe(self, sound: bytes, *, name: str, media_type: str, model: str, now: int) -> str:
         """Return what is said in a sound file; what may pass is tried twice more, as the SDK does it.
@@ -252,7 +252,7 @@ class Endpoint:
             )
         text = getattr(told, "text", None)
         if not isinstance(text, str):
-            raise ProviderFailed("the transcription endpoint sent what is no answer")
+            raise ProviderFailed("the transcription endpoint sent no valid answer")
         return text
 
     async def speak(
@@ -278,7 +278,7 @@ class Endpoint:
         try:
             yield
         except (openai.APITimeoutError, httpx2.TimeoutException) as error:
-            raise InferenceTimeout(f"{endpoint} was silent for too long") from error
+            raise InferenceTimeout(f"{endpoint} did not answer in time") from error
         except openai.APIConnectionError as error:
             cause = self._hidden(error.__cause__ or error)
             raise ProviderFailed(f"{endpoint} cannot be reached: {cause}") from error
@@ -288,9 +288,9 @@ class Endpoint:
                 failure_of(error.status_code, headers, error.body, now=now, endpoint=endpoint)
             ) from None
         except httpx2.RequestError as error:
-            raise ProviderFailed(f"{endpoint} broke off: {self._hidden(error)}") from error
+            raise ProviderFailed(f"{endpoint} closed the connection: {self._hidden(error)}") from error
         except (openai.APIError, ValueError, RecursionError) as error:
-            raise ProviderFailed(f"{endpoint} sent what is no answer") from error
+            raise ProviderFailed(f"{endpoint} sent no valid answer") from error
 
     def _told(self, failure: InferenceError) -> InferenceError:
         """Return the failure without the key, which some endpoints repeat in what they say."""
@@ -333,9 +333,9 @@ def _address(base_url: str) -> httpx2.URL:
     try:
         url = httpx2.URL(base_url.rstrip("/"))
     except httpx2.InvalidURL as error:
-        raise ConfigError(f"{base_url!r} is no address of an endpoint", value=base_url) from error
+        raise ConfigError(f"{base_url!r} is not a valid endpoint URL", value=base_url) from error
     if url.scheme not in ("http", "https") or not url.host:
-        raise ConfigError(f"{base_url!r} is no address of an endpoint", value=base_url)
+        raise ConfigError(f"{base_url!r} is not a valid endpoint URL", value=base_url)
     return url
 
 

@@ -322,7 +322,7 @@ class Assembly:
         try:
             return list(self._pieces(chunk))
         except (AttributeError, TypeError, ValueError) as error:
-            raise ProviderFailed("the model's endpoint sent what is no chunk of an answer") from error
+            raise ProviderFailed("the model's endpoint sent an invalid chunk") from error
 
     def _pieces(self, chunk: "ChatCompletionChunk") -> Iterator[InferencePiece]:
         if usage := chunk.usage:
@@ -392,7 +392,7 @@ class Assembly:
             ContentFiltered: the provider withheld it.
         """
         if self._finish is None:
-            raise StreamInterrupted("the answer's stream ended before the answer did")
+            raise StreamInterrupted("the stream ended before the answer did")
         if self._finish == "content_filter":
             raise ContentFiltered("the provider withheld the answer")
         if self._thoughts.is_text:

@@ -140,7 +140,7 @@ class AgentRuntime(RunDispatchExecutor):
         self, activation: RunActivation, record: RunRecord, identity: RunIdentity, sink: EventSink
     ) -> AgentRunResult:
         if activation.attempt == 1:
-            raise InvalidResume(f"run {record.run_id!r} is done and cannot go on", value=record.run_id)
+            raise InvalidResume(f"run {record.run_id!r} has ended and cannot continue", value=record.run_id)
         ended = record.termination or TerminationReason.natural_end()
         said = record.final_output or ""
         result = {"response": said, "status": record.status, "status_reason": ended.value}

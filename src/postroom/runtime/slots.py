@@ -152,7 +152,7 @@ class ActiveRuns:
         """
         thread_id = active.identity.thread_id
         if thread_id in self._by_thread:
-            raise ThreadAlreadyRunning(f"thread {thread_id!r} runs already", value=thread_id)
+            raise ThreadAlreadyRunning(f"thread {thread_id!r} is already running", value=thread_id)
         self._by_thread[thread_id] = active
 
     def leave(self, active: ActiveRun) -> None:

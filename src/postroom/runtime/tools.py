@@ -158,7 +158,7 @@ def _problem_of_choice(value: Json, schema: dict[str, Any], where: str) -> str |
         return f"{where} must be one of {allowed!r}"
     choices = schema.get("anyOf")
     if isinstance(choices, list) and all(problem_of(value, one, where=where) for one in choices):
-        return f"{where} fits none of the forms that are allowed"
+        return f"{where} matches none of the allowed forms"
     return None
 
 

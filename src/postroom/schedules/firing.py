@@ -119,7 +119,7 @@ def new_schedule(  # noqa: PLR0913 - what can be chosen, by name
         ("jitter", jitter, timedelta),
     ):
         if not isinstance(given, wanted) or (isinstance(given, str) and storable(given) != given):
-            raise InvalidSchedule(f"{what} of a schedule cannot be {given!r:.80}", value=repr(given)[:80])
+            raise InvalidSchedule(f"{what} of a schedule is invalid: {given!r:.80}", value=repr(given)[:80])
     return Schedule(
         schedule_id="",
         kind=kind,
@@ -168,9 +168,9 @@ class Schedules:
                 return known
             if known is not None and not replaces:
                 raise DuplicateRecord(
-                    f"there is another schedule named {made.name!r}",
+                    f"a schedule named {made.name!r} exists already",
                     value=made.name,
-                    remedy="choose another name, remove that one, or replace it",
+                    remedy="use another name, remove that schedule, or replace it",
                 )
             new = replace(made, created_at=tx.now(), starts_at=tx.now())
             if known is None:
@@ -467,7 +467,8 @@ def _still_due(tx: Transaction, due: Schedule) -> Schedule:
 def _refuse_name(name: str) -> None:
     if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
         raise InvalidSchedule(
-            f"a schedule has a name of 1 to {LONGEST_NAME} printable characters", value=name[:LONGEST_NAME]
+            f"the name of a schedule must have 1 to {LONGEST_NAME} printable characters",
+            value=name[:LONGEST_NAME],
         )
 
 
@@ -481,5 +482,5 @@ def _chosen(policy: type[C], given: str, argument: str) -> C:
         return policy(given)
     except ValueError as error:
         raise InvalidSchedule(
-            f"{argument} is none of {', '.join(policy)}: {str(given)[:40]!r}", value=str(given)[:40]
+            f"{argument} must be one of {', '.join(policy)}, not {str(given)[:40]!r}", value=str(given)[:40]
         ) from error

@@ -80,7 +80,7 @@ def next_tick(schedule: Schedule, after: int) -> int:
         if tick > after:  # local times go back where clocks are set back
             return tick
     raise InvalidSchedule(
-        f"{schedule.cron!r} never fires", value=schedule.cron, remedy="name a day that there is"
+        f"{schedule.cron!r} never fires", value=schedule.cron, remedy="use a day that exists"
     )
 
 
@@ -124,7 +124,7 @@ def refuse_unfit(schedule: Schedule) -> None:
     _zone(schedule.zone)
     if (schedule.cron is None) == (schedule.every_ms is None):
         raise InvalidSchedule(
-            "a schedule has a cron line or an interval, one of them",
+            "a schedule needs either a cron line or an interval",
             value=schedule.cron,
             remedy='give cron="0 9 * * MON", or every=timedelta(hours=1)',
         )
@@ -132,7 +132,7 @@ def refuse_unfit(schedule: Schedule) -> None:
         least, most = milliseconds(SHORTEST), milliseconds(_LONGEST)
         if not least <= schedule.every_ms <= most:
             raise InvalidSchedule(
-                f"an interval is from {SHORTEST.total_seconds():g} s to {_LONGEST.days} days",
+                f"an interval must be from {SHORTEST.total_seconds():g} s to {_LONGEST.days} days",
                 value=f"{schedule.every_ms / 1000:g} s",
             )
     first = next_tick(schedule, schedule.created_at)
@@ -141,7 +141,7 @@ def refuse_unfit(schedule: Schedule) -> None:
     closest = schedule.every_ms or _closest(schedule, first)
     if not 0 <= schedule.jitter_ms < closest:
         raise InvalidSchedule(
-            f"the jitter is at least 0 s and less than the {closest / 1000:g} s between two ticks",
+            f"the jitter must be at least 0 s and less than the {closest / 1000:g} s between two times",
             value=f"{schedule.jitter_ms / 1000:g} s",
         )
 
@@ -177,9 +177,9 @@ def _cron(schedule: Schedule, start: int, *, reverse: bool = False) -> Iterator[
     line, zone = schedule.cron or "", _zone(schedule.zone)
     if len(line.split()) != 5 or len(line) > _LONGEST_LINE:
         raise InvalidSchedule(
-            "a cron line has five fields: minute, hour, day of month, month, day of week",
+            "a cron line needs five fields: minute, hour, day of month, month, day of week",
             value=line[:_LONGEST_LINE],
-            remedy='write it like "0 9 * * MON"',
+            remedy='for example "0 9 * * MON"',
         )
     ticks = _by_offset if _is_elapsed(schedule) else _by_wall
     return (moment * 1000 for moment in ticks(line, zone, start // 1000, reverse))
@@ -224,9 +224,9 @@ def _local_ticks(line: str, start: int, reverse: bool) -> Iterator[datetime]:
         return CronSim(line, _EPOCH + timedelta(seconds=start), reverse=reverse)
     except (CronSimError, ValueError, AssertionError) as error:
         raise InvalidSchedule(
-            f"{line!r} is no cron line that ever fires: {error}",
+            f"{line!r} is not a valid cron line: {error}",
             value=line,
-            remedy='write it like "0 9 * * MON"',
+            remedy='for example "0 9 * * MON"',
         ) from error
 
 
@@ -250,7 +250,7 @@ def _zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
         raise InvalidSchedule(
-            f"{name[:80]!r} is no time zone",
+            f"unknown time zone {name[:80]!r}",
             value=name[:80],
             remedy="give a name such as Europe/Berlin, America/New_York or UTC",
         ) from error

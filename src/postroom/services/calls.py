@@ -239,16 +239,19 @@ class Calls:
             return operation
         if name in OPERATIONS:
             raise ToolNotListed(
-                f"{name} is not listed at this address; {self._full_address} lists it",
+                f"this address does not list {name}; {self._full_address} lists it",
                 value=name,
-                remedy=f"connect to {self._full_address}: `postroom setup CLIENT --tools full` writes that",
+                remedy=(
+                    f"connect to {self._full_address}: `postroom setup CLIENT --tools full` writes that "
+                    "address"
+                ),
                 details={"address": self._full_address},
             )
         close = nearest(name, self._operations)
         raise InvalidArgument(
-            f"no tool is named {shown(name)}" + (f"; the nearest are {', '.join(close)}" if close else ""),
+            f"there is no tool {shown(name)}" + (f"; similar names: {', '.join(close)}" if close else ""),
             value=name[:200],
-            remedy="call tools/list, and take a name from there",
+            remedy="call tools/list, and use a name from its answer",
         )
 
     async def _announce(self, operation: Operation, command: Command, answer: Any) -> None:

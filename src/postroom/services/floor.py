@@ -112,7 +112,7 @@ def work_of(run: RunRecord, row: RunDispatch | None, waits: "_Why | None" = None
     state, why, until = state_of(run, row), "", None
     is_dead = row is not None and row.status is RunDispatchStatus.DEAD_LETTER
     if state == "queued" and row is None:
-        why = "" if waits else "its place in the queue is being written"
+        why = "" if waits else "it is being queued"
     elif state == "queued" and row is not None and waits is not None:
         why, until = waits.of_queued(row)
     elif state == "asks":
@@ -271,7 +271,7 @@ class _Why:
             return _why_later(row), row.available_at
         name = whose(row.thread_id)[1]
         if row.thread_id in self._at_work:
-            return f"{name} is at work, and reads this after that", None
+            return f"{name} is active, and reads this message afterwards", None
         if (asks := self._asking.get(row.thread_id)) is not None:
             return why_held(name, asks), None
         return "it is about to start, or waits for a free slot", None
@@ -303,9 +303,9 @@ def waiting_messages(tx: Transaction, slug: str, most_threads: int | None = None
         project, name = whose(thread_id)
         claimed = tx.runs.dispatches.claimed(thread_id)
         latest = tx.runs.threads.latest_runs(thread_id, 1)
-        why, behind = "its next run takes it", None
+        why, behind = "its next run takes the message", None
         if claimed is not None:
-            why, behind = "it is at work, and reads this after that", claimed.run_id
+            why, behind = "it is active, and reads this message afterwards", claimed.run_id
         elif latest and latest[0].status is RunStatus.WAITING:
             why, behind = why_held(name, latest[0]), latest[0].run_id
         found += [

@@ -59,16 +59,19 @@ class HookCall(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     guard: Literal["", "warn", "block", "off"] = ""
     paths: Annotated[tuple[_Path, ...], Meta(max_length=MOST_PATHS)] = ()
     stop_active: Annotated[bool, Meta(description="the turn was held before")] = False
-    acts_as: Annotated[str, Meta(max_length=400, description="agent that a tool of ours acted as")] = ""
+    acts_as: Annotated[
+        str, Meta(max_length=400, description="agent that the client's last tool call acted as")
+    ] = ""
     acts_in: Annotated[str, Meta(max_length=4096, description="and its project")] = ""
     waiting_since: Annotated[
-        int, Meta(ge=0, le=2**63 - 1, description="the machine's clock when one began to wait for mail")
+        int,
+        Meta(ge=0, le=2**63 - 1, description="when a hook began to wait for mail, by the machine's clock"),
     ] = 0
     reserved: Annotated[
-        tuple[_Id, ...], Meta(max_length=MOST_PATHS, description="ids of what it has reserved")
+        tuple[_Id, ...], Meta(max_length=MOST_PATHS, description="ids of its reservations")
     ] = ()
     fetched: Annotated[
-        tuple[_Id, ...], Meta(max_length=MOST_PATHS, description="ids of the messages that it has fetched")
+        tuple[_Id, ...], Meta(max_length=MOST_PATHS, description="ids of the messages that it fetched")
     ] = ()
 
 
@@ -140,9 +143,9 @@ class Hooks:
         kind = event if waits else EVENTS.get(client, {}).get(event)
         if kind is None:
             raise InvalidArgument(
-                f"no event {event[:60]!r} of a client {client[:60]!r} is known",
+                f"unknown event {event[:60]!r} of client {client[:60]!r}",
                 value=event[:60],
-                remedy=f"the clients are {', '.join(EVENTS)}; see `postroom hook --help`",
+                remedy=f"use one of the clients {', '.join(EVENTS)}; see `postroom hook --help`",
             )
         call = read_command(HookCall, dict(body))
         session, since = f"{client}/{call.session_id}", call.waiting_since
@@ -476,7 +479,9 @@ def _check(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisi
             judged.append((project, known.agent, paths))
     if actor is None and not judged:
         where = (
-            "no project is here" if locate(context.projects, event.here) is None else "no agent is known here"
+            "there is no project here"
+            if locate(context.projects, event.here) is None
+            else "there is no agent here"
         )
         return _Decision(answer=_answer("unknown", unchecked(where)))
     held = [one for project, agent, paths in judged for one in held_by_others(context, project, agent, paths)]

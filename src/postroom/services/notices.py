@@ -43,9 +43,9 @@ def held_line(name: str, count: int) -> str:
     """Say why a turn is not over yet; it names only tools of the `core` profile."""
     shown = f"{count}{'+' if count >= COUNTED else ''}"
     return (
-        f"postroom: {shown} unread {_messages(count)} addressed to {quoted(name)}. Read with the tool "
-        "fetch_inbox (unread_only=true), answer what needs an answer, and acknowledge with "
-        "acknowledge_message. This is said once."
+        f"postroom: {shown} unread {_messages(count)} addressed to {quoted(name)}. Read with the "
+        "tool fetch_inbox (unread_only=true), answer as needed, and acknowledge with "
+        "acknowledge_message. This reminder appears once."
     )
 
 

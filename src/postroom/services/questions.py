@@ -26,7 +26,7 @@ from postroom.stores.transaction import Transaction
 _LOG = get_logger(__name__)
 POLL_MS = 5_000
 NOBODY = "nobody"
-SILENCE = "nobody has answered in time"
+SILENCE = "no answer came in time"
 PAGES: Final = "page"
 COMMAND_LINE: Final = "operator"
 _PLACES: Final = {
@@ -82,13 +82,13 @@ class QuestionService:
         numbers = [one.number for _, one in asked]
         answered = [self._given(run, ticket) for run in runs for ticket in run.answered]
         given = {one.number: one for one in answered}
-        remedy = "see `postroom questions list`"
+        remedy = "list the questions: `postroom questions list`"
         meant = whole_id(number, [*numbers, *given], what="questions", remedy=remedy)
         if meant not in numbers:
             raise _stale(meant or number, given.get(meant or ""), [question for _, question in asked])
         if numbers.count(meant) > 1:  # a number has 24 bits, so that runs may share it
             raise InvalidArgument(
-                f"{numbers.count(meant)} open questions have the number {meant}; none was answered",
+                f"{numbers.count(meant)} open questions have the number {meant}, so none was answered",
                 value=meant,
                 remedy="answer each question on its page",
             )
@@ -161,7 +161,7 @@ class QuestionService:
                 if await mailbox.take_back_decision(run.thread_id, run_id, decision_id):
                     return
         raise StaleDecision(
-            f"the answer to question {number} cannot be taken back: the agent has it",
+            f"the answer to question {number} cannot be taken back: the agent has already received it",
             value=number,
             remedy="write to the agent, or cancel its run",
         )
@@ -220,13 +220,14 @@ def _stale(number: str, before: GivenAnswer | None, now: Sequence[Question]) -> 
         word = {True: "yes", False: "no"}.get(before.approved, "something else")  # type: ignore[arg-type]
         who = " ".join(part for part in (before.by or "somebody", before.where) if part)
         text = (
-            f"question {before.number} was answered already: {who} said {word} at {iso(before.answered_at)}"
+            f"question {before.number} was answered already: {who} answered {word} at "
+            f"{iso(before.answered_at)}"
         )
     newest = ", ".join(f"{one.number} ({one.text[:_SHOWN]})" for one in now[-_NAMED:])
     return StaleDecision(
         f"{text}; open now: {newest}" if newest else f"{text}; no question is open",
         value=number,
-        remedy="see `postroom questions list`",
+        remedy="list the questions: `postroom questions list`",
         details={"open": [one.number for one in now[-_NAMED:]]},
     )
 

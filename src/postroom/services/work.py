@@ -149,7 +149,7 @@ class WorkService:
         try:
             reason = await self._runs.mailbox.why_not(work.dispatch_id)
         except UnknownDispatch:
-            return replace(work, why="it has ended at this moment", can_hasten=False)
+            return replace(work, why="it has just ended", can_hasten=False)
         can_hasten = work.can_hasten and reason.until is not None
         return replace(
             work, why=reason.text, until=reason.until, gate=reason.why.value, can_hasten=can_hasten
@@ -190,7 +190,7 @@ class WorkService:
             runs = {one.run_id: one.run_id for one in begun_so}
             dispatches = tx.runs.dispatches.begun_with(named, _TWO)
             known = dispatches if named in dispatches else runs or dispatches
-            meant = whole_id(named, known, what="runs", remedy="see `postroom runs list`")
+            meant = whole_id(named, known, what="runs", remedy="list the runs: `postroom runs list`")
             run = None if meant is None else tx.runs.threads.load_run(known[meant])
         if run is None:
             raise UnknownRun(f"there is no run {named!r}", value=named)
@@ -261,7 +261,7 @@ class WorkService:
             raise IllegalTransition(
                 f"run {work.run_id} is {(await self.named(work.run_id)).state} and cannot be cancelled",
                 value=run_id,
-                remedy=f"`postroom runs show {work.run_id}` says how it ended",
+                remedy=f"run `postroom runs show {work.run_id}` to see how it ended",
             )
 
     async def replay(self, run_id: str) -> Work:
@@ -277,9 +277,9 @@ class WorkService:
         work, dispatch_id = await self._given_up(run_id)
         if not work.can_replay:
             raise IllegalTransition(
-                f"the caller of run {work.run_id} has the failure as its answer, and waits no more",
+                f"the caller of run {work.run_id} has already received the error",
                 value=run_id,
-                remedy="have the caller ask again; `postroom runs discard` takes this one off the list",
+                remedy="let the caller ask again; discard this dead letter with `postroom runs discard`",
             )
         try:
             result = await self._runs.mailbox.replay_dead_letter(dispatch_id)
@@ -318,7 +318,7 @@ class WorkService:
         work = await self.named(run_id)
         if not work.can_hasten or work.dispatch_id is None:
             raise IllegalTransition(
-                f"run {work.run_id} is {work.state}, and is not to be tried again later", value=run_id
+                f"run {work.run_id} is {work.state}, and does not wait for another attempt", value=run_id
             )
         await self._runs.mailbox.hasten(work.dispatch_id)
         return await self.named(work.run_id)
@@ -382,9 +382,9 @@ def _is_in(tx: Transaction, run: RunRecord, state: str) -> bool:
 
 def _gone(run_id: str) -> IllegalTransition:
     return IllegalTransition(
-        f"run {run_id} is no dead letter",
+        f"run {run_id} is not a dead letter",
         value=run_id,
-        remedy="see `postroom runs dead`; a run that was tried again or discarded is not there any more",
+        remedy="see `postroom runs dead`; a dead letter that was replayed or discarded is no longer listed",
     )
 
 

@@ -89,7 +89,7 @@ def encode(value: object) -> str:
     try:
         return _ENCODER.encode(value).decode()
     except UnicodeEncodeError as error:
-        raise InvalidRecord(f"text with half a character cannot be stored: {error}") from error
+        raise InvalidRecord(f"text with half of a character cannot be stored: {error}") from error
 
 
 def decode(kind: type[T], text: str | bytes, *, where: str) -> T:
@@ -103,9 +103,9 @@ def decode(kind: type[T], text: str | bytes, *, where: str) -> T:
         value: T = _DECODERS[kind].decode(text)
     except msgspec.ValidationError as error:
         kind_of_failure = RecordTooNew if str(error).startswith(_NEW_VALUE) else StoreCorrupt
-        raise kind_of_failure(f"{where} does not read back: {error}", value=where) from error
+        raise kind_of_failure(f"{where} cannot be read: {error}", value=where) from error
     except (msgspec.DecodeError, InvalidRecord, InvalidActivation) as error:
-        raise StoreCorrupt(f"{where} does not read back: {error}", value=where) from error
+        raise StoreCorrupt(f"{where} cannot be read: {error}", value=where) from error
     return value
 
 
@@ -127,7 +127,7 @@ def decode_json(text: str | bytes, *, where: str) -> Json:
     try:
         return _JSON.decode(text)
     except msgspec.DecodeError as error:
-        raise StoreCorrupt(f"{where} does not read back: {error}", value=where) from error
+        raise StoreCorrupt(f"{where} cannot be read: {error}", value=where) from error
 
 
 def kept(text: str | None) -> str | None:
@@ -148,7 +148,7 @@ def unreadable(kind: str, row_id: str, reason: Exception) -> StoreCorrupt:
     """Return the failure of a row that does not read back; the facts name it for whoever sets it aside."""
     is_newer = isinstance(reason, RecordTooNew | KeyError)  # a KeyError: a status that this release lacks
     return (RecordTooNew if is_newer else StoreCorrupt)(
-        f"{kind} {row_id!r} does not read back: {reason}",
+        f"{kind} {row_id!r} cannot be read: {reason}",
         value=row_id,
         details={"kind": kind, "id": row_id, "reason": str(reason)},
     )

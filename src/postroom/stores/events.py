@@ -184,7 +184,7 @@ class EventTables(Tables):
         if begin > newest:
             raise CursorAhead(f"the newest event of {scope!r} is {newest}, before {after}", value=after)
         if begin + 1 < oldest:
-            raise CursorExpired(f"the oldest event of {scope!r} is {oldest}, behind {after}", value=after)
+            raise CursorExpired(f"the oldest event of {scope!r} is {oldest}, after {after}", value=after)
         cursor = newest if len(found) < limit else (found[-1][-1] if found else begin)
         return EventPage(events=tuple(map(_event, found)), cursor=cursor)
 
@@ -223,7 +223,7 @@ def appending(
         if one.digest is not None and key in firsts:
             digest, first = firsts[key]
             if digest != one.digest:
-                raise IdempotencyConflict("the key was used for another event", value=key[1])
+                raise IdempotencyConflict("the key belongs to another event", value=key[1])
             events.append(first)
             continue
         for scope, expected in options.expected_prior.items():

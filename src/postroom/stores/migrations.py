@@ -75,20 +75,20 @@ def missing_migrations(
     """
     if UNFINISHED in applied:
         raise WrongStore(
-            "a copy into this database is not finished",
-            remedy="run the same `postroom database copy` again: it goes on where it was",
+            "a copy to this database is incomplete",
+            remedy="run the same `postroom database copy` again: it continues the copy",
         )
     newest, there = newest_of(known), max(applied, default=0)
     if there > newest and (needed is None or needed > newest):
         raise SchemaTooNew(
-            f"the database has schema {there}, this postroom knows up to {newest}", value=there
+            f"the database has schema {there}, but this release supports up to {newest}", value=there
         )
     for step in known:
         if step.version in applied and applied[step.version] != step.checksum:
             raise StoreCorrupt(
-                f"schema step {step.version} was applied with other contents than the one shipped",
+                f"schema step {step.version} differs from the step that was applied",
                 value=step.version,
-                remedy="install the postroom release that made this database, or restore a backup",
+                remedy="install the release that made this database, or restore a backup",
             )
     return [step for step in known if step.version not in applied]
 
@@ -102,7 +102,7 @@ def refuse_old(applied: Mapping[int, str], engine: str) -> None:
     """
     if missing := missing_migrations(applied, shipped_migrations(engine)):
         raise StateError(
-            f"the database is of an older release: it lacks schema step {missing[0].version}",
+            f"the database is from an older release: it lacks schema step {missing[0].version}",
             value=missing[0].version,
-            remedy="start `postroom up` of this release on it once, then stop it",
+            remedy="start `postroom up` of this release once with this database, then stop it",
         )

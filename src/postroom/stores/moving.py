@@ -137,30 +137,30 @@ def is_continued(source: Side, target: Side, tables: Sequence[Table]) -> bool:
     """
     if not (store_id := source.store_id()):
         raise StateError(
-            f"{source.name} has no id yet",
-            remedy="start `postroom up` of this release on it once, then stop it",
+            f"{source.name} has no store id yet",
+            remedy="start `postroom up` of this release once with this database, then stop it",
         )
     unfinished = target.copied_from()
     if unfinished == store_id:
         return True
     if unfinished is not None:
         raise StateError(
-            f"{target.name} holds the unfinished copy of another store",
+            f"{target.name} contains an incomplete copy of another store",
             value=unfinished,
-            remedy="copy that one to its end, or name an empty database",
+            remedy="complete that copy, or use an empty database",
         )
     filled = [one.name for one in tables if one.name not in _ALWAYS_THERE and target.count(one)]
     if filled and target.store_id() == store_id:
         raise StateError(
-            f"{target.name} holds this store already, and no copy is unfinished there",
+            f"{target.name} already contains this store, and that copy is complete",
             value=store_id,
-            remedy="if that is the copy, nothing is left to do; else name an empty database or schema",
+            remedy="if this is your copy, nothing more is needed; otherwise use an empty database or schema",
         )
     if filled:
         raise StateError(
-            f"{target.name} is not empty: there are rows in {', '.join(filled[:3])}",
+            f"{target.name} is not empty: {', '.join(filled[:3])} have rows",
             value=filled,
-            remedy="name an empty database, or another schema",
+            remedy="use an empty database or another schema",
         )
     return False
 
@@ -186,9 +186,9 @@ def _compared(source: Side, target: Side, table: Table) -> Iterator[int]:
         if ours != theirs:
             at = next(one or other for one, other in zip_longest(ours, theirs) if one != other)
             raise StoreCorrupt(
-                f"a row of {table.name} is not the same in {source.name} and {target.name}",
+                f"a row of {table.name} differs between {source.name} and {target.name}",
                 value=[str(part)[:80] for part in table.key_of(at)],
-                remedy="the source was changed since the copy began: drop the target and copy again",
+                remedy="the source changed during the copy: drop the target and copy again",
             )
         same += len(ours)
         yield same

@@ -1,7 +1,6 @@
 """The outbox over an open transaction."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from postroom.contracts.errors import IdempotencyConflict, StoreCorrupt
@@ -22,35 +21,12 @@ _WINDOW: Final = 64
 """Effects of a target that are looked at first, before the first of each order."""
 _FIRST_ORDERS: Final = 8
 """Orders of a target of which a poll looks at the first effect."""
-_WAITS: Final = {
-    "status": OutboxStatus.PENDING.value,
-    "attempt_count": 0,
-    "claim_token": None,
-    "lease_until": None,
-}
-"""What an effect begins with that nobody has claimed."""
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenEffect:
-    """A draft with its id, and its payload as text: what the caller does to it afterwards changes nothing."""
-
-    outbox_id: str
-    draft: OutboxDraft
-    payload: str
-    lease_ms: int | None
-    """How long this process claims it for as it is stored; None: it waits for whoever comes."""
-
-    @property
-    def key(self) -> tuple[str, str, str | None]:
-        """What is stored once: a dedupe key of a kind and a target."""
-        return self.draft.kind, self.draft.target, self.draft.dedupe_key
-
-    @property
-    def line(self) -> tuple[str, str, str] | None:
-        """Of what one is performed after another: an order key of a kind and a target."""
-        draft = self.draft
-        return None if draft.order_key is None else (draft.kind, draft.target, draft.order_key)
+WrittenEffect = tuple[str, OutboxDraft, str, int | None]
+"""An effect's id, its draft, its payload as text, and the ms of its claim by this process; None: it waits."""
+NewEffects = Sequence[tuple[OutboxMessage, str]]
+"""Effects that were not stored before, each with its payload as text."""
 
 
 class OutboxTables(Tables):
@@ -76,36 +52,64 @@ class OutboxTables(Tables):
             IdempotencyConflict: the key was used with another payload.
         """
         written = self.written(drafts)
-        stored = self.decided(written, self._asked(effect_looks(written)), self._now())
-        self.write(stored)
-        return stored.effects
-
-    def put(self, draft: OutboxDraft, *, now: int) -> None:
-        """Store an effect that has no dedupe key."""
-        values = _columns(draft, f"out_{self._new_id()}", now)
-        self._sql.run("outbox.enqueue", {**values, **_WAITS, "payload": encode(draft.payload)})
-        self._tell(OUTBOX)
+        effects, new = self.decided(written, self._asked(effect_looks(written)), self._now())
+        self.write(new)
+        return effects
 
     def written(self, drafts: Sequence[OutboxDraft]) -> list[WrittenEffect]:
         """Write drafts down, and with each whether this process performs it at once."""
         ask = None if self._performer is None else self._performer.lease_ms
         return [
-            WrittenEffect(
-                outbox_id=f"out_{self._new_id()}",
-                draft=draft,
-                payload=encode(draft.payload),
-                lease_ms=None if ask is None else ask(draft.kind, draft.target),
+            (
+                f"out_{self._new_id()}",
+                draft,
+                encode(draft.payload),
+                None if ask is None else ask(draft.kind, draft.target),
             )
             for draft in drafts
         ]
 
-    def decided(self, written: Sequence[WrittenEffect], found: Found, now: int) -> "Stored":
-        """Decide what is stored of effects; see `storing`."""
-        return storing(written, found, now, self._new_id)
+    def decided(
+        self, written: Sequence[WrittenEffect], found: Found, now: int
+    ) -> tuple[tuple[OutboxMessage, ...], NewEffects]:
+        """Return effects as they are stored, and those of them that are new, with their payloads as text.
 
-    def write(self, stored: "Stored") -> None:
-        """Write what was decided to be new."""
-        for effect, payload in stored.new:
+        A key under which `effect_looks` found an effect gives that effect back. An effect that this process
+        performs at once is stored as claimed, unless another effect of its order is open.
+
+        Raises:
+            IdempotencyConflict: the key was used with another payload.
+        """
+        firsts: dict[tuple[str, str, str | None], OutboxMessage] = {}
+        taken_lines: set[tuple[Any, ...]] = set()
+        for what, seen in found.items():
+            if seen and what[0] == "outbox.first_of_key":
+                firsts[what[1], what[2], what[3]] = _effect(seen[0])
+            elif seen and what[0] == "outbox.next_in_line":
+                taken_lines.add(what[1:])
+        effects: list[OutboxMessage] = []
+        new: list[tuple[OutboxMessage, str]] = []
+        for outbox_id, draft, text, lease_ms in written:
+            payload = decode_json(text, where="payload")
+            effect = firsts.get(draft.key) if firsts else None
+            if effect is None:
+                values = _columns(draft, outbox_id, now)
+                effect = OutboxMessage(**values, payload=payload, status=OutboxStatus.PENDING)
+                if lease_ms is not None and draft.available_at <= now and draft.line not in taken_lines:
+                    effect = _claimed(effect, self._new_id(), now + lease_ms)
+                new.append((effect, text))
+                if draft.line is not None:
+                    taken_lines.add(draft.line)
+                if draft.dedupe_key is not None:
+                    firsts[draft.key] = effect
+            elif effect.payload != payload:
+                raise IdempotencyConflict("the key belongs to another payload", value=draft.dedupe_key)
+            effects.append(effect)
+        return tuple(effects), tuple(new)
+
+    def write(self, new: NewEffects) -> None:
+        """Write new effects, each with its payload as text."""
+        for effect, payload in new:
             values = {
                 **_columns(effect, effect.outbox_id, effect.created_at),
                 "payload": payload,
@@ -115,9 +119,9 @@ class OutboxTables(Tables):
                 "lease_until": effect.lease_until,
             }
             self._sql.run("outbox.enqueue", values)
-        claimed = [effect for effect, _ in stored.new if effect.status is OutboxStatus.CLAIMED]
+        claimed = [effect for effect, _ in new if effect.status is OutboxStatus.CLAIMED]
         self.claimed += claimed
-        if len(claimed) < len(stored.new):
+        if len(claimed) < len(new):
             self._tell(OUTBOX)
 
     def open(self, kind: str, *, limit: int) -> tuple[OutboxMessage, ...]:
@@ -279,57 +283,13 @@ def _claims(outbox_ids: Sequence[str], tokens: Sequence[str]) -> list[str]:
 def effect_looks(written: Sequence[WrittenEffect]) -> list[Look]:
     """Return what is asked before effects are stored: what stands under their keys, and before them."""
     looks: list[Look] = []
-    for one in written:
-        if one.draft.dedupe_key is not None:
-            values = dict(zip(("kind", "target", "dedupe_key"), one.key, strict=True))
+    for _, draft, _, lease_ms in written:
+        if draft.dedupe_key is not None:
+            values = dict(zip(("kind", "target", "dedupe_key"), draft.key, strict=True))
             looks.append(("outbox.first_of_key", values))
-        if one.lease_ms is not None and one.line is not None:
-            looks.append(("outbox.next_in_line", dict(zip(_LINE, one.line, strict=True))))
+        if lease_ms is not None and draft.line is not None:
+            looks.append(("outbox.next_in_line", dict(zip(_LINE, draft.line, strict=True))))
     return looks
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """What storing effects gives back, and those that are new, with their payload as text."""
-
-    effects: tuple[OutboxMessage, ...]
-    new: tuple[tuple[OutboxMessage, str], ...]
-
-
-def storing(written: Sequence[WrittenEffect], found: Found, now: int, new_id: Callable[[], str]) -> Stored:
-    """Decide what is stored of effects; a key under which `effect_looks` found one gives that one back.
-
-    What this process performs at once is stored as claimed, unless another stands before it in its line.
-
-    Raises:
-        IdempotencyConflict: the key was used with another payload.
-    """
-    firsts: dict[tuple[str, str, str | None], OutboxMessage] = {}
-    taken_lines: set[tuple[Any, ...]] = set()
-    for what, seen in found.items():
-        if seen and what[0] == "outbox.first_of_key":
-            firsts[what[1], what[2], what[3]] = _effect(seen[0])
-        elif seen and what[0] == "outbox.next_in_line":
-            taken_lines.add(what[1:])
-    effects: list[OutboxMessage] = []
-    new: list[tuple[OutboxMessage, str]] = []
-    for one in written:
-        draft, payload = one.draft, decode_json(one.payload, where="payload")
-        effect = firsts.get(one.key) if firsts else None
-        if effect is None:
-            values = _columns(draft, one.outbox_id, now)
-            effect = OutboxMessage(**values, payload=payload, status=OutboxStatus.PENDING)
-            if one.lease_ms is not None and draft.available_at <= now and one.line not in taken_lines:
-                effect = _claimed(effect, new_id(), now + one.lease_ms)
-            new.append((effect, one.payload))
-            if one.line is not None:
-                taken_lines.add(one.line)
-            if draft.dedupe_key is not None:
-                firsts[one.key] = effect
-        elif effect.payload != payload:
-            raise IdempotencyConflict("the key was used with another payload", value=draft.dedupe_key)
-        effects.append(effect)
-    return Stored(tuple(effects), tuple(new))
 
 
 def _columns(draft: OutboxDraft | OutboxMessage, outbox_id: str, now: int) -> dict[str, Any]:

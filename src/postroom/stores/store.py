@@ -191,12 +191,12 @@ class SqlStore:
             raise
         self._room.found(wanted)
         if row is None or row[0] != now:
-            raise StoreCorrupt("the probe row did not read back as it was written", value=now)
+            raise StoreCorrupt("the probe row differs from what was written", value=now)
         store_id = None if found is None else found[0]
         if self._store_id not in (None, store_id):
             raise WrongStore(
-                f"the database was store {self._store_id} and is {store_id or 'none'} now",
-                remedy="stop the server and put back the database that was there; a start says what leads on",
+                f"the database was store {self._store_id} and is now {store_id or 'none'}",
+                remedy="stop the server and restore the previous database; the next start shows what to do",
             )
         self._store_id = store_id
 

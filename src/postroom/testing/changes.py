@@ -188,9 +188,7 @@ def _run_twice(change: Callable[[SqlTransaction], T], sql: SqlTransaction) -> T:
 
 def _refuse_other(first: object, again: object) -> None:
     if _shown(first) != _shown(again):
-        raise ChangeBreaksRules(
-            f"a change that was run again gave another result:\n{_shown(first)}\n{_shown(again)}"
-        )
+        raise ChangeBreaksRules(f"a repeated change gave another result:\n{_shown(first)}\n{_shown(again)}")
 
 
 def _shown(result: object) -> str:
@@ -207,7 +205,7 @@ def _watched(run: Callable[[SqlTransaction], T], sql: SqlTransaction) -> T:
     finally:
         transaction.has_ended = True
     if transaction.broken:
-        raise ChangeBreaksRules(f"a change may not call {', '.join(sorted(transaction.broken))}")
+        raise ChangeBreaksRules(f"a change must not call {', '.join(sorted(transaction.broken))}")
     if time.thread_time() - began > LONGEST_SECONDS:
         raise ChangeBreaksRules(f"a change took more than {LONGEST_SECONDS} seconds")
     return done
@@ -243,7 +241,7 @@ class _WatchedTransaction(SqlTransaction):
     @contextmanager
     def _within(self) -> Iterator[SqlTransaction]:
         if self.has_ended:
-            raise ChangeBreaksRules("a statement was run in a transaction that has ended")
+            raise ChangeBreaksRules("a statement ran in a transaction that had ended")
         self._is_within = True
         try:
             yield self.sql

@@ -45,7 +45,7 @@ async def check(
     if at_once is not None:
         claimed = (await stores.dispatches.count_by_status())[RunDispatchStatus.CLAIMED]
         if claimed > at_once:
-            found.append(f"{claimed} runs are claimed at once, and {at_once} may be")
+            found.append(f"{claimed} runs are claimed at once, but the limit is {at_once}")
     missing = dict(accepted or {})
     after = ""
     while True:
@@ -59,7 +59,7 @@ async def check(
             break
         after = runs[-1].run_id
     found += [
-        f"run {run} of thread {thread} was accepted and is not there" for run, thread in missing.items()
+        f"run {run} of thread {thread} was accepted but does not exist" for run, thread in missing.items()
     ]
     histories = [History(executions=await recorded(stores)), *([history] if history else [])]
     return found + [finding for each in histories for finding in each.findings(at_once=at_once)]
@@ -93,10 +93,12 @@ def _of_rows(tx: Transaction, rows: Iterable[RunDispatch]) -> list[str]:
         if row.dispatch_epoch != epoch and tx.runs.dispatches.load(row.dispatch_id) == row:
             found.append(
                 f"run {row.run_id} of thread {row.thread_id} is {row.status.label} in epoch "
-                f"{row.dispatch_epoch}, and the thread is in epoch {epoch}"
+                f"{row.dispatch_epoch}, but the thread is in epoch {epoch}"
             )
         if tx.runs.threads.load_run(row.run_id) is None:
-            found.append(f"run {row.run_id} of thread {row.thread_id} is {row.status.label} and is not there")
+            found.append(
+                f"run {row.run_id} of thread {row.thread_id} is {row.status.label} but does not exist"
+            )
     return found
 
 
@@ -108,7 +110,7 @@ def _of_runs(tx: Transaction, query: RunQuery, *, is_told: bool) -> tuple[tuple[
         asked = run.input.trigger_message_ids if run.input is not None else ()
         there = {one.message_id for one in tx.runs.messages.named(run.thread_id, asked)} if asked else set()
         found += [
-            f"message {id} of run {run.run_id} of thread {run.thread_id} was accepted and is not there"
+            f"message {id} of run {run.run_id} of thread {run.thread_id} was accepted but does not exist"
             for id in asked
             if id not in there
         ]
@@ -116,8 +118,8 @@ def _of_runs(tx: Transaction, query: RunQuery, *, is_told: bool) -> tuple[tuple[
             found += _of_end(tx, run, is_told=is_told)
         elif _needs_dispatch(run) and not _is_queued(tx, run):
             found.append(
-                f"run {run.run_id} of thread {run.thread_id} is {run.status.value}, and nothing will execute "
-                "it: it is neither queued nor claimed"
+                f"run {run.run_id} of thread {run.thread_id} is {run.status.value}, but neither "
+                "queued nor claimed, so it will not be executed"
             )
     return runs, found
 
@@ -127,14 +129,14 @@ def _of_end(tx: Transaction, run: RunRecord, *, is_told: bool) -> Iterable[str]:
     told = tx.events.of_scope(scope, after=0, limit=2, kinds=(ENDED,))
     of_run = f"run {run.run_id} of thread {run.thread_id}"
     if is_told and not told:
-        yield f"{of_run} has ended, and its log does not say so"
+        yield f"{of_run} has ended, but its log has no such event"
     if len(told) > 1:
         yield f"{of_run} has ended twice: events {told[0][0]} and {told[1][0]} of its log"
     if told:
         end = told[0][0]
         for place, event in tx.events.of_scope(scope, after=end, limit=1, kinds=_FENCED):
             kind = event.event_kind
-            yield f"{of_run} ended with event {end} of its log, and event {place} ({kind}) is behind it"
+            yield f"{of_run} ended with event {end} of its log, but event {place} ({kind}) follows"
 
 
 def _needs_dispatch(run: RunRecord) -> bool:

@@ -67,7 +67,7 @@ class RefusingStore(_PlannedStore):
         """
         if self._fails_now():
             self.failed += 1
-            raise StoreUnavailable("the store refused on purpose; nothing was written")
+            raise StoreUnavailable("the store failed on purpose; nothing was written")
         return await self._store.write(change, key=key)
 
 
@@ -84,5 +84,5 @@ class LosingStore(_PlannedStore):
         answer = await self._store.write(change, key=key)
         if loses:
             self.failed += 1
-            raise StoreUnavailable("the answer was lost on purpose; the change was made")
+            raise StoreUnavailable("the answer was lost on purpose; the change was stored")
         return answer

@@ -103,10 +103,10 @@ class History:
         if self.accepted is None:
             return
         for run_id in sorted(set(self.accepted) - self.ended):
-            yield f"run {run_id} of thread {self.accepted[run_id]} was accepted and has not come to its end"
+            yield f"run {run_id} of thread {self.accepted[run_id]} was accepted but has not ended"
         strangers = {one.run_id: one.thread_id for one in self.executions if one.run_id not in self.accepted}
         for run_id, thread_id in sorted(strangers.items()):
-            yield f"run {run_id} of thread {thread_id} was executed and was never accepted"
+            yield f"run {run_id} of thread {thread_id} was executed but never accepted"
 
 
 def _by_thread(executions: Iterable[Execution]) -> dict[str, list[Execution]]:
@@ -131,13 +131,13 @@ def _going_back(in_order: Iterable[Execution]) -> Iterable[str]:
         for before, one in itertools.pairwise([of_thread[0], *of_thread]):
             if one.epoch < before.epoch:
                 yield (
-                    f"run {one.run_id} of thread {thread_id} began in epoch {one.epoch}, after run "
+                    f"run {one.run_id} of thread {thread_id} started in epoch {one.epoch}, after run "
                     f"{before.run_id} in epoch {before.epoch}"
                 )
             if 1 < one.attempt < attempts.get(one.run_id, 0):  # one that has waited counts from 1 again
                 yield (
-                    f"run {one.run_id} of thread {thread_id} began attempt {one.attempt} after attempt "
-                    f"{attempts[one.run_id]}"
+                    f"run {one.run_id} of thread {thread_id} started attempt {one.attempt} after "
+                    f"attempt {attempts[one.run_id]}"
                 )
             attempts[one.run_id] = one.attempt
 
@@ -156,7 +156,7 @@ def _too_many(executions: Iterable[Execution], at_once: int) -> Iterable[str]:
         at = max(one.began for one in busiest)
         named = ", ".join(f"{one.run_id} of thread {one.thread_id}" for one in busiest[:_NAMED])
         more = f" and {len(busiest) - _NAMED} more" if len(busiest) > _NAMED else ""
-        yield f"{len(busiest)} runs were executed at once, and {at_once} may be: at {at} {named}{more}"
+        yield f"{len(busiest)} runs were executed at once, but the limit is {at_once}: at {at} {named}{more}"
 
 
 def _busiest(executions: Iterable[Execution]) -> list[Execution]:

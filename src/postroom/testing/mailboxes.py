@@ -47,7 +47,7 @@ class ManualMailbox(Mailbox):
         except TimeoutError:
             rows = await self.stores.dispatches.list_by_status(RunDispatchStatus.CLAIMED)
             named = ", ".join(f"run {row.run_id} of thread {row.thread_id}" for row in rows)
-            raise TimeoutError(f"still at work after {timeout:g} s: {named or 'the queue itself'}") from None
+            raise TimeoutError(f"still active after {timeout:g} s: {named or 'the queue itself'}") from None
 
     async def crash(self) -> None:
         """Have the process die and begin again: what was at work is cut off, and writes nothing more.

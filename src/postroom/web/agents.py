@@ -3,7 +3,7 @@
 Whether an agent can be reached now is told in three words, of which none is a guess:
 
 at work    a run of it executes here
-reachable  the server starts it when mail comes, or hooks of its client were seen lately
+reachable  the server starts it when mail comes, or hooks of its client were active lately
 unknown    neither; it may be looking at its inbox all the same
 """
 
@@ -120,14 +120,14 @@ def _presence(site: Site, tx: Transaction, project: Project, agents: Sequence[Ag
     for one in active:
         last_seen = seen.get(one.id)
         if (began := at_work.get(one.name.casefold())) is not None:
-            found[one.id] = Presence(word="at work", how="its run began", since=began)
+            found[one.id] = Presence(word="at work", how="its run started", since=began)
         elif (runner := runners.get(one.id)) is not None:
             is_person = project.slug == PEOPLE_SLUG
-            how = "messages are said in a chat; it was named"
-            how = how if is_person else "mail starts it; its runner was set"
+            how = "messages go to a chat; the chat was set"
+            how = how if is_person else "messages start it; its runner was set"
             found[one.id] = Presence(word="reachable", how=how, since=runner)
         elif last_seen is not None and site.clock.now() - last_seen <= LATELY:
-            found[one.id] = Presence(word="reachable", how="hooks of its client were seen", since=last_seen)
+            found[one.id] = Presence(word="reachable", how="hooks of its client were active", since=last_seen)
         else:
-            found[one.id] = Presence(word="unknown", how="last sign of life", since=one.last_active_at)
+            found[one.id] = Presence(word="unknown", how="last activity", since=one.last_active_at)
     return found

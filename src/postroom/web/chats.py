@@ -26,9 +26,9 @@ async def chat_run(site: WorkingSite, request: Request) -> Response:
     run_id = whole_id(named, dead, what="runs", remedy=f"see {links.chats()}")
     if run_id is None:
         raise UnknownRun(
-            f"no chat has a run {named[:80]!r} that was given up",
+            f"no dead letter of a chat has the run id {named[:80]!r}",
             value=named[:80],
-            remedy=f"see {links.chats()}; it may have been tried again, or left",
+            remedy=f"see {links.chats()}; it may have been replayed or discarded",
         )
     if request.method == "GET":
         return await _shown(site, request, [dead[run_id]])
@@ -40,7 +40,9 @@ async def chat_run(site: WorkingSite, request: Request) -> Response:
             await runs.discard(run_id)
         case word:
             raise InvalidArgument(
-                "a run of a chat can be tried again or left", value=word[:40], remedy="press a button"
+                "a dead letter of a chat can be replayed or discarded",
+                value=word[:40],
+                remedy="press a button",
             )
     return see(links.chats(done=form.do))
 

@@ -52,7 +52,7 @@ async def read_form(
     """
     if request.scope.get("state", {}).get("caller") != "person":
         raise NotPermitted(
-            "forms are taken from people who have logged in",
+            "forms require a person who is logged in",
             remedy="log in; programs use the command line, /v1 or /admin",
         )
     given = request.headers.get("content-type", "")
@@ -65,16 +65,16 @@ async def read_form(
         body, is_cut = await _body(request, limit)
         if is_cut:
             raise TooLarge(
-                f"the form is larger than {limit} bytes", value=limit, remedy="send less; nothing was changed"
+                f"the form exceeds {limit} bytes", value=limit, remedy="send less; nothing was changed"
             )
         fields = _parsed(body)
     else:
-        raise InvalidArgument("this is not the form of a page", remedy=f"send it as {FORM_TYPE}")
+        raise InvalidArgument("the request is not a form of these pages", remedy=f"send it as {FORM_TYPE}")
     request.state.typed = typed_in(fields)
     if not visitors.takes_form(cookies_of(request), next(iter(fields.get(FORM_TOKEN, [])), "")):
         raise NotPermitted(
-            "the form was not made for this session; nothing was changed",
-            remedy="load the page again and send its form",
+            "the form belongs to another session; nothing was changed",
+            remedy="reload the page and send its form",
         )
     found: dict[str, object] = {}
     for one in msgspec.structs.fields(kind):
@@ -84,7 +84,7 @@ async def read_form(
     try:
         form = msgspec.convert(found, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidArgument(f"the form cannot be taken: {error}", remedy="load the page again") from error
+        raise InvalidArgument(f"the form is invalid: {error}", remedy="reload the page") from error
     return msgspec.structs.replace(form, files=tuple(files), is_cut=is_cut) if files_limit else form
 
 
@@ -123,14 +123,14 @@ def _parts(body: bytes, boundary: bytes, *, is_cut: bool) -> tuple[dict[str, lis
     try:
         for found, content in named:
             if found is None or not (is_whole or is_cut):
-                raise InvalidArgument("the form cannot be read", remedy="load the page again")
+                raise InvalidArgument("the form cannot be read", remedy="reload the page")
             name, filename = found[1].decode(), found[2]
             if filename is None:
                 fields.setdefault(name, []).append(content.decode())
             elif filename:  # it is empty if no file was chosen
                 files.append(DraftFile(filename.decode().replace("%22", '"'), content))
     except UnicodeDecodeError as error:
-        raise InvalidArgument("the form cannot be read", remedy="load the page again") from error
+        raise InvalidArgument("the form cannot be read", remedy="reload the page") from error
     return fields, files
 
 
@@ -140,7 +140,7 @@ def _parsed(body: bytes) -> dict[str, list[str]]:
             body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS
         )
     except ValueError as error:
-        raise InvalidArgument("the form cannot be read", remedy="load the page again") from error
+        raise InvalidArgument("the form cannot be read", remedy="reload the page") from error
     fields: dict[str, list[str]] = {}
     for name, text in pairs:
         fields.setdefault(name, []).append(text)

@@ -68,7 +68,7 @@ def _slug_of_thread(reads: MailReads, project: Project, shown: ShownMessage) -> 
 def _named(request: Request) -> int:
     given = request.path_params["message_id"]
     if not NUMBER.fullmatch(given):
-        raise UnknownMessage(f"{given[:40]!r} is no message's number", value=given[:40])
+        raise UnknownMessage(f"{given[:40]!r} is not a message number", value=given[:40])
     return int(given)
 
 
@@ -81,7 +81,7 @@ async def source(site: Site, request: Request) -> Response:
     """Give a message's text as it was written, to be stored."""
     found = (await _found(site, request)).message
     if found.recalled_at is not None:
-        raise UnknownMessage("this message was recalled; its text is gone", remedy="")
+        raise UnknownMessage("this message was recalled; its text was deleted", remedy="")
     text = found.body_md.encode("utf-8", "replace")
     return files.download(text, f"message-{found.id}.md", etag=f"message-{found.id}")
 
@@ -100,7 +100,7 @@ async def mark(site: WorkingSite, request: Request) -> Response:
     if request.method == "POST":
         form = await read_form(request, site.services.visitors, MarkForm)
         if form.do not in ("read", "ack"):
-            raise InvalidArgument("a message is read or acknowledged", value=form.do[:40])
+            raise InvalidArgument("a message can be read or acknowledged", value=form.do[:40])
         await site.services.messages.mark(form.name, message_id, acknowledge=form.do == "ack")
         if form.thread:
             return see(f"{links.page(slug, 't', form.thread, after=message_id - 1)}#m-{message_id}")
@@ -123,7 +123,7 @@ async def preview(site: Site, request: Request) -> Response:
         return files.unchanged(etag=sha256)
     media_type = files.picture_type(content)
     if media_type is None:
-        raise UnknownMessage("this attachment is no picture that can be shown", value=sha256)
+        raise UnknownMessage("this attachment is not an image that can be shown", value=sha256)
     return files.picture(content, media_type, etag=sha256)
 
 
@@ -131,7 +131,7 @@ async def _file(site: Site, request: Request) -> tuple[str, list[Attachment], by
     """Return a SHA-256, the attachments with these bytes, and the bytes unless the browser has them."""
     sha256, message_id = request.path_params["sha256"], number(request, "message")
     if not _SHA256.fullmatch(sha256) or message_id is None:
-        raise UnknownMessage("no message is named that has this file", remedy="open it from its message")
+        raise UnknownMessage("no message with this file is given", remedy="open the file from its message")
     is_known = request.headers.get("if-none-match") == f'"{sha256}"'
 
     def look(tx: Transaction) -> tuple[list[Attachment], bytes | None]:
@@ -140,10 +140,10 @@ async def _file(site: Site, request: Request) -> tuple[str, list[Attachment], by
 
     matching, content = await site.store.read(look)
     if content is None and not is_known:
-        raise UnknownMessage("the bytes of this attachment are not in the store", value=sha256)
+        raise UnknownMessage("the content of this attachment is missing from the store", value=sha256)
     if content is not None and not await asyncio.to_thread(is_content_of, sha256, content):
         raise StoreCorrupt(
-            "the bytes of this attachment changed on the disk",
+            "the content of this attachment changed on the disk",
             value=sha256,
             remedy="run `postroom doctor` on the server",
         )
@@ -161,6 +161,8 @@ def attached(reads: MailReads, message_id: int, sha256: str) -> list[Attachment]
     matching = [one for one in stored if sha256 in (one.sha256, one.preview_sha256)]
     if found is None or found.recalled_at is not None or not matching:
         raise UnknownMessage(
-            f"message {message_id} has no such file", value=message_id, remedy="open it from its message"
+            f"message {message_id} has no such file",
+            value=message_id,
+            remedy="open the file from its message",
         )
     return matching

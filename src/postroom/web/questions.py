@@ -63,14 +63,12 @@ async def _answered(site: WorkingSite, request: Request) -> Response:
         raise InvalidArgument("the answer must be yes or no", value=word[:40], remedy="press a button")
     if len(why) > LONGEST_WHY or len(by) > LONGEST_NAME:
         raise TooLarge(
-            f"a reason has at most {LONGEST_WHY} characters, a name {LONGEST_NAME}",
+            f"a comment can have at most {LONGEST_WHY} characters, a name at most {LONGEST_NAME}",
             value=max(len(why), len(by)),
-            remedy="say it shorter; nothing was answered",
+            remedy="shorten it; nothing was answered",
         )
     if not by:
-        raise InvalidArgument(
-            "the answer does not say who gives it", value=by, remedy="go back and write your name"
-        )
+        raise InvalidArgument("the answer has no name", value=by, remedy="go back and enter your name")
     try:
         await asking.decide(slug, run_id, number, approved=_WORDS[word], why=why, by=by)
     except StaleDecision:

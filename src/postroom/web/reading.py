@@ -83,9 +83,7 @@ def known_project(reads: MailReads, slug: str) -> Project:
     """
     project = reads.project(slug)
     if project is None:
-        raise UnknownProject(
-            f"no project is called {slug!r}", value=slug, remedy="look for it in the list of projects"
-        )
+        raise UnknownProject(f"there is no project {slug!r}", value=slug, remedy="see the list of projects")
     return project
 
 
@@ -98,9 +96,9 @@ def known_agent(reads: MailReads, project: Project, name: str) -> Agent:
     found = reads.agent(project.id, name)
     if found is None:
         raise UnknownAgent(
-            f"{project.slug} has no agent called {name!r}",
+            f"{project.slug} has no agent {name!r}",
             value=name,
-            remedy="look for it among the project's agents",
+            remedy="see the project's agents",
         )
     return found
 

@@ -18,7 +18,7 @@ from postroom.web.site import Site, WorkingSite
 
 LIVE: Final = 200
 ENDED: Final = 30
-ENDED_FOR: Final = "somebody else holds the same file; ended on the pages"
+ENDED_FOR: Final = "another agent holds the same file; ended on the pages"
 
 
 async def reservations(site: Site, request: Request) -> Response:
@@ -75,7 +75,7 @@ async def decide(site: WorkingSite, request: Request) -> Response:
             await services.messages.share_reservations(project.slug, form.reservation)
         case other:
             raise InvalidArgument(
-                "a reservation is ended, or those that overlap are shared",
+                "a reservation can be ended, or conflicting reservations can be shared",
                 value=other[:40],
                 remedy="press a button",
             )

@@ -28,26 +28,26 @@ from postroom.web.wording import lines
 ANSWERS_LOOKED_AT: Final = 100
 """Messages of a thread behind the one that began a run."""
 GATES: Final = (
-    ("superseded", "Nothing newer has replaced it"),
+    ("superseded", "No newer run has replaced it"),
     ("not_due", "It is due"),
-    ("thread_busy", "Nothing else is at work on its thread"),
+    ("thread_busy", "No other run is active on its thread"),
     ("behind_question", "No question is open on its thread"),
-    ("behind_others", "It is the first of its thread"),
+    ("behind_others", "It is the first run of its thread"),
     ("elsewhere", "It may run on this server"),
-    ("at_limit", "Limits allow it"),
-    ("over_budget", "Its budget allows it"),
-    ("draining", "The server takes work"),
+    ("at_limit", "Limits permit it"),
+    ("over_budget", "Its budget permits it"),
+    ("draining", "The server accepts work"),
     ("no_free_slot", "A slot is free"),
-    ("tenant_at_limit", "Its tenant has a slot free"),
+    ("tenant_at_limit", "Its tenant has a free slot"),
 )
 """What a queued run passes, in the order in which the queue looks at it."""
 _CALLED: Final = {
-    "queued": "waited to begin",
-    "done": "at work",
-    "at-work": "at work",
+    "queued": "queued",
+    "done": "active",
+    "at-work": "active",
     "failed": "failed attempts",
     "interrupted": "interrupted",
-    "asks": "waited for a person",
+    "asks": "waiting for an answer",
     "cancelled": "cancelled",
 }
 
@@ -217,4 +217,5 @@ def _answers(reads: MailReads, project: Project, work: Work) -> list[Message]:
         for thread_id, message in first.items()
         for one in reads.thread(project.id, thread_id, limit=ANSWERS_LOOKED_AT, after=message)
     ]
-    return [one for one in behind if reads.answering_run(one.id) == work.run_id]
+    found = reads.answers_among(work.run_id, [one.id for one in behind])
+    return [one for one in behind if one.id in found]

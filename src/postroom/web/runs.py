@@ -91,7 +91,7 @@ async def decide(site: WorkingSite, request: Request) -> Response:
             await services.runs.discard(run_id)
         case _:
             raise InvalidArgument(
-                "a run can be cancelled, tried again, tried now or left",
+                "a run can be cancelled, replayed, retried now or discarded",
                 value=form.do[:40],
                 remedy="press a button",
             )
@@ -124,7 +124,7 @@ def _wanted(request: Request) -> RunSearch:
         raise InvalidArgument(
             f"no page of runs begins before {given['before'][:40]!r}",
             value=given["before"][:40],
-            remedy="go back to the newest runs",
+            remedy="return to the newest runs",
         )
     return RunSearch(
         state=choice(request, "state", STATES),

@@ -70,10 +70,10 @@ LONGEST_NAME = 128
 
 _TOOLS = re.compile(rf"\b({'|'.join(one.name for one in ALL_OPERATIONS)})\b")
 _REMEDIES: tuple[tuple[type[PostroomError], str], ...] = (
-    (UnknownProject, "look for it in the list of projects"),
-    (UnknownAgent, "look for it among the project's agents"),
-    (UnknownMessage, "search for it, or look through the threads"),
-    (UnknownReservation, "look for it among the project's reservations"),
+    (UnknownProject, "see the list of projects"),
+    (UnknownAgent, "see the project's agents"),
+    (UnknownMessage, "search for it, or see the threads"),
+    (UnknownReservation, "see the project's reservations"),
 )
 
 
@@ -81,14 +81,14 @@ def parts_of(request: Request) -> Sequence[str]:
     """Return which parts of a page an address asks for; none for the whole page.
 
     Raises:
-        InvalidArgument: a name is no name of a part.
+        InvalidArgument: a name is not the name of a part.
     """
     given = request.query_params.get("part", "")
     names = given.split(",") if given else []
     for name in names:
         if not _PART.fullmatch(name):
             raise InvalidArgument(
-                f"{name[:40]!r} is no name of a part", value=name[:40], remedy="load the page"
+                f"{name[:40]!r} is not the name of a part", value=name[:40], remedy="load the page"
             )
     return names[:MOST_PARTS]
 

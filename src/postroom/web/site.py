@@ -167,7 +167,7 @@ class Site:
         for name in parts:
             if name != "tabs" and name not in known.blocks:
                 raise InvalidArgument(
-                    f"this page has no part {name[:40]!r}", value=name, remedy="load it whole"
+                    f"this page has no part {name[:40]!r}", value=name, remedy="load the whole page"
                 )
         services = self.services
         token = None if services is None else services.visitors.form_token(cookies_of(request))

@@ -116,7 +116,7 @@ async def thread(site: Site, request: Request) -> Response:
             raise UnknownThread(
                 f"{project.slug} has no thread {thread_id!r}",
                 value=thread_id,
-                remedy="look for it among the threads",
+                remedy="see the threads",
             )
         if newest:
             page = Page(_fitting(talk.newest(limit=MESSAGES)[::-1])[::-1])

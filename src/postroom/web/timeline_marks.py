@@ -15,7 +15,7 @@ from postroom.web.wording import one_line
 Shape = Literal["at-work", "done", "cancelled", "failed", "interrupted", "dead", "asked", "asks", "queued"]
 GROUPS: Final = (
     ("needs", "Needs you"),
-    ("work", "At work"),
+    ("work", "Active"),
     ("quiet", "Quiet"),
     ("idle", "Idle"),
 )
@@ -35,15 +35,15 @@ THINNEST: Final = 0.25
 _GROUP_PARTS: Final = 60
 _IDLE: Final = ("idle", "")
 _WORDS: Final[Mapping[Shape, str]] = {
-    "at-work": "is at work",
-    "done": "is done",
+    "at-work": "is active",
+    "done": "succeeded",
     "cancelled": "was cancelled",
     "interrupted": "was interrupted",
     "failed": "failed",
     "dead": "became a dead letter",
-    "asked": "was at work until it asked",
-    "asks": "asks a person",
-    "queued": "waits to begin",
+    "asked": "was active until it asked",
+    "asks": "waits for an answer",
+    "queued": "is queued",
 }
 
 
@@ -241,12 +241,12 @@ def _standings(seen: Window, standing: QueueState, now: int) -> dict[int, tuple[
 
 def _standing_of(attempt: Attempt, standing: QueueState, before: tuple[str, str]) -> tuple[str, str]:
     if attempt.outcome == "waiting" and attempt.waited_until is None:
-        return "needs", "asks"
+        return "needs", "waiting"
     if attempt.outcome in ("failed", "cut_off") and attempt.run_id in standing.given_up:
         return "needs", "dead letter"
     if before[0] == "needs":
         return before
-    return ("work", "at work") if attempt.ended_at is None else before
+    return ("work", "active") if attempt.ended_at is None else before
 
 
 def _busy(seen: Window, agent_ids: set[int], axis: Axis) -> list[float]:
@@ -309,7 +309,7 @@ def _of_attempt(one: Attempt, lane: Track, standing: QueueState, axis: Axis, now
         shape = "dead" if is_dead else "failed" if one.outcome == "failed" else "interrupted"
     key, text = f"attempt:{one.id}", one_line(one.error)
     if one.outcome == "cut_off" and not text:
-        text = "its server stopped, or stood still for longer than its lease"
+        text = "its server ended or lost its lease"
     if one.ended_at is None or one.ended_at > axis.span.begin:
         yield _mark(
             lane, axis, shape, one.began_at, one.ended_at, now=now, key=key, run_id=one.run_id, text=text

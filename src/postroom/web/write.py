@@ -91,9 +91,9 @@ async def _sent(site: WorkingSite, request: Request) -> Response:
             return answer
         if typed.is_cut:
             raise TooLarge(
-                f"the files have over {limits.files_bytes} bytes together",
+                f"the files together exceed {limits.files_bytes} bytes",
                 value=limits.files_bytes,
-                remedy="send them with several messages",
+                remedy="send the files with several messages",
             )
         posted = await room.messages.send(project.slug, _draft(typed))
     except StoreError:
@@ -145,8 +145,8 @@ async def _form(
 
 def _sent_before() -> PostroomError:
     return IdempotencyConflict(
-        "this form was sent before with other words, and that message stands",
-        remedy="press Send once more to send these words as a message of its own",
+        "this form was already sent with other text, and that message was sent",
+        remedy="press Send again to send this text as a new message",
     )
 
 
@@ -154,9 +154,7 @@ def _draft(typed: MessageForm) -> Draft:
     others = (one.strip() for one in typed.others.replace("\n", ",").split(","))
     importance = _IMPORTANCE.get(typed.importance)
     if importance is None:
-        raise InvalidArgument(
-            f"no message is of importance {typed.importance[:40]!r}", value=typed.importance[:40]
-        )
+        raise InvalidArgument(f"{typed.importance[:40]!r} is not an importance", value=typed.importance[:40])
     return Draft(
         name=typed.name,
         body=typed.body,

@@ -156,7 +156,7 @@ class Records:
             raise ConfigError(
                 f"{self._file} cannot be read as a record of setup: {error}",
                 value=str(self._file),
-                remedy="move the file away: `setup remove` then takes out what bears our name",
+                remedy="move the file away; `setup remove` then removes the entries with postroom's name",
             ) from error
 
     @contextmanager
@@ -172,7 +172,9 @@ class Records:
             self._lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock.acquire()
         except Timeout as error:
-            raise VersionConflict("another `postroom setup` is at work", remedy="run it again") from error
+            raise VersionConflict(
+                "another `postroom setup` is running", remedy="run the command again"
+            ) from error
         except OSError as error:
             raise ConfigError(
                 f"the folder {self._lock.parent} cannot be written: {error}",

@@ -68,9 +68,9 @@ def servers_file(client: Client, target: SetupScope) -> ConfigFile:
         return config_file(client.user, target)
     if client.project is None:
         raise InvalidArgument(
-            f"{client.title} has no configuration of a project",
+            f"{client.title} has no project configuration",
             value=client.name,
-            remedy=f"leave --scope project away; it is known of {', '.join(PROJECT_CLIENTS)}",
+            remedy=f"leave out --scope project; these clients support it: {', '.join(PROJECT_CLIENTS)}",
         )
     return config_file(client.project, target)
 
@@ -151,7 +151,7 @@ def chosen(names: list[str], target: SetupScope) -> list[Client]:
     for name in names:
         if name not in known:
             raise InvalidArgument(
-                f"no client is called {name!r}", value=name, remedy=f"known are {', '.join(known)}"
+                f"unknown client {name!r}", value=name, remedy=f"use one of {', '.join(known)}"
             )
     if names:
         return [known[name] for name in dict.fromkeys(names)]

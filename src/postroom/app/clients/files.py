@@ -53,7 +53,7 @@ def look(path: Path, base: Path) -> Found:
     try:
         place = real(path)
         if not place.is_relative_to(real(base)):
-            raise refused(path, f"it is a link that leads out of {base}, to {place}")
+            raise refused(path, f"it is a link to {place}, outside {base}")
         try:
             found = place.stat()
         except FileNotFoundError:
@@ -65,16 +65,16 @@ def look(path: Path, base: Path) -> Found:
 
 def _looked_into(path: Path, place: Path, found: os.stat_result) -> Found:
     if not stat.S_ISREG(found.st_mode):
-        raise refused(path, "it is no plain file")
+        raise refused(path, "it is not a regular file")
     if found.st_size > LARGEST:
-        raise refused(path, f"it has {found.st_size} bytes, over {LARGEST}")
+        raise refused(path, f"it has {found.st_size} bytes; the limit is {LARGEST}")
     if not found.st_mode & stat.S_IWUSR or not os.access(place, os.W_OK):
         raise refused(path, "it is read-only")
     content = place.read_bytes()
     try:
         content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise refused(path, f"it is no UTF-8 text: {error.reason} at byte {error.start}") from error
+        raise refused(path, f"it is not UTF-8 text: {error.reason} at byte {error.start}") from error
     return Found(
         path=place, content=content, mode=stat.S_IMODE(found.st_mode), owner=(found.st_uid, found.st_gid)
     )
@@ -82,14 +82,16 @@ def _looked_into(path: Path, place: Path, found: os.stat_result) -> Found:
 
 def refused(path: Path, why: str, remedy: str = "") -> ClientFileRefused:
     """Return the error that says why a file is not changed, and what to do unless that is to mend it."""
-    return ClientFileRefused(f"{path} was left as it is: {why}", value=str(path), remedy=remedy or None)
+    return ClientFileRefused(f"{path} is unchanged: {why}", value=str(path), remedy=remedy or None)
 
 
 def remedy_of(error: OSError, path: Path) -> str:
     """Return what helps when the system refuses to write a file."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"free space on the disk of {path.parent}, and run the command again"
-    return f"see that the disk works and this user may write in {path.parent}, and run the command again"
+    return (
+        f"check that the disk works and that this user may write in {path.parent}, and run the command again"
+    )
 
 
 def backup_place(found: Found, now: int) -> Path:
@@ -203,9 +205,9 @@ def require_unchanged(found: Found) -> None:
         present = None
     if present != found.content:
         raise VersionConflict(
-            f"{found.path} was changed by another program at this moment",
+            f"another program changed {found.path} during this change",
             value=str(found.path),
-            remedy="run the command again, best with the client closed",
+            remedy="close the client and run the command again",
         )
 
 
@@ -250,7 +252,7 @@ def _told(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise refused(path, f"the system refused: {error}", remedy_of(error, path)) from error
+        raise refused(path, f"system error: {error}", remedy_of(error, path)) from error
 
 
 def _write_new(target: Path, content: bytes, *, mode: int, owner: tuple[int, int] | None) -> None:

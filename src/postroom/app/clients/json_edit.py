@@ -94,7 +94,7 @@ def items(text: str, path: tuple[str, ...], sign: str) -> list[Node]:
 def _require(node: Node, kind: str, path: tuple[str, ...]) -> None:
     if node.kind != kind:
         what = f"`{'.'.join(path)}`" if path else "the document"
-        raise NotJson(f"{what} is no {kind}")
+        raise NotJson(f"{what} is not a {kind}")
 
 
 def _with_root(text: str, client: str) -> tuple[str, list[AppliedEdit]]:
@@ -143,7 +143,7 @@ def _insert(text: str, path: tuple[str, ...], name: str, value: object = None) -
     """Add a child at the end of a container; without a value, `name` is written as it is."""
     holder = find(text, path)
     if holder is None:
-        raise NotJson(f"`{'.'.join(path)}` is not there")
+        raise NotJson(f"`{'.'.join(path)}` does not exist")
     if value is not None and not name:
         _require(holder, "array", path)
     else:

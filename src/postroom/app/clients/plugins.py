@@ -25,22 +25,18 @@ _MARKET: Final = "claude-marketplace"
 _PLUGIN: Final = f"{_MARKET}/{NAME}"
 _ABOUT: Final = "Mail and file reservations for a team of agents"
 _OWNER: Final = {"name": NAME}
-_INBOX: Final = """\
----
-description: Read the messages that wait for you, and do what they ask
----
-Read your inbox with the postroom tool `fetch_inbox`; when this session is no agent yet, call `start_session`
-first. Say in a line each who wrote and what they want. Then answer what you can with `reply_message`, and
-acknowledge with `acknowledge_message` what asks for it. $ARGUMENTS
-"""
-_SEND: Final = """\
----
-description: Send a message to an agent or a person
-argument-hint: NAME what to say
----
-Send a message with the postroom tool `send_message`; when this session is no agent yet, call `start_session`
-first. The first word here is the receiver, the rest is what to say: $ARGUMENTS
-"""
+_INBOX: Final = (
+    "---\ndescription: Read the messages that wait for you, and do what they ask\n---\nRead your inbox "
+    "with the postroom tool `fetch_inbox`. If this session is not an agent yet, first call\n"
+    "`start_session`. For each message, say in a line who wrote it and what they want. Then answer what "
+    "you can\nwith `reply_message`. If a message asks for an acknowledgement, call "
+    "`acknowledge_message`. $ARGUMENTS\n"
+)
+_SEND: Final = (
+    "---\ndescription: Send a message to an agent or a person\nargument-hint: NAME text\n---\nSend a "
+    "message with the postroom tool `send_message`. If this session is not an agent yet, first call\n"
+    "`start_session`. The first word here is the recipient, the rest is the text: $ARGUMENTS\n"
+)
 
 
 def _own(folder: str, name: str, text: str) -> OwnFile:
@@ -59,7 +55,7 @@ def _as_plugin(client: Client, hooks: Hooks) -> Client:
         client,
         user=ConfigPath(base="machine", folder=_PLUGIN, names=(".mcp.json",)),
         project=None,
-        why="as a plugin, which starts the server and needs neither address nor token",
+        why="as a plugin; it starts the server and needs no address and no token",
         hooks=replace(
             hooks, user=ConfigPath(base="machine", folder=f"{_PLUGIN}/hooks", names=("hooks.json",))
         ),
@@ -109,13 +105,13 @@ def _why_no_plugin(client: Client, target: SetupScope) -> str:
     """Return why a client of this machine takes no plugin; empty when it does."""
     program = shutil.which(client.programs[0], path=target.environment.get("PATH"))
     if program is None:
-        return f"{client.title} is not on the PATH, so its settings were written"
+        return f"{client.title} is not on the PATH, so setup wrote its settings instead of a plugin"
     code, said = _run(target, program, "plugin", "list", "--json")
     if code == 0 and _holds_list(said):
         return ""
     return (
-        f"{client.title} has no plugins, so its settings were written: expected a list in JSON in its answer "
-        f"to `{client.programs[0]} plugin list --json`, found {shown(code, said)}"
+        f"{client.title} has no plugins, so setup wrote its settings: expected a JSON list from "
+        f"`{client.programs[0]} plugin list --json`, found {shown(code, said)}"
     )
 
 
@@ -140,7 +136,7 @@ def make_known(client: Client, target: SetupScope) -> str:
     code, said = _run(target, *words)
     if code == 0:
         return ""
-    return f"{client.title}: expected that `{' '.join(words)}` ends with 0, found {shown(code, said)}"
+    return f"{client.title}: expected exit code 0 from `{' '.join(words)}`, found {shown(code, said)}"
 
 
 def forget(client: Client, target: SetupScope) -> None:

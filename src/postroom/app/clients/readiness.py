@@ -108,11 +108,14 @@ def release_of(client: Client, target: SetupScope) -> Release | None:
     if _numbers(installed) == _numbers(release.tried):
         return release
     is_newer = _numbers(installed) > _numbers(release.tried)
-    install = f"`npm install -g {made.package}@{release.tried}` installs the release that was tried"
+    install = f"`npm install -g {made.package}@{release.tried}` installs the tested release"
     return replace(
         release,
-        warning=f"{made.title} {installed} was not tried with this postroom: it is "
-        f"{'newer' if is_newer else 'older'} than {release.tried}, which was tried on {release.tried_on}",
+        warning=(
+            f"{made.title} {installed} was not tested with this release of postroom: it is "
+            f"{'newer' if is_newer else 'older'} than {release.tried}, which was tested on "
+            f"{release.tried_on}"
+        ),
         remedy=f"update postroom; if a tool or a hook fails, {install}" if is_newer else install,
     )
 
@@ -129,7 +132,7 @@ def _refuse_missing(client: Client, target: SetupScope) -> None:
         return
     expected = [f"`{name}` on the PATH" for name in client.programs] + [f"{one}" for one in folders]
     raise ClientUnfit(
-        f"{client.title} is not on this machine: expected {' or '.join(expected)}, found neither",
+        f"{client.title} is not installed: expected {' or '.join(expected)}, found neither",
         value=client.name,
         remedy=f"`{client.asks.install}`" if client.asks else f"install {client.title}",
     )
@@ -146,14 +149,14 @@ def _version(made: ClientProgram, program: str, target: SetupScope) -> tuple[str
     code, said = target.versions[program]
     if version := version_in(said) if code == 0 else "":
         return version, None
-    return "", _unknown(made, f"its version in its answer to `{made.program} --version`", shown(code, said))
+    return "", _unknown(made, f"a version from `{made.program} --version`", shown(code, said))
 
 
 def _unknown(made: ClientProgram, expected: str, found: str) -> ToDo:
     return ToDo(
         kind="client_unknown",
         detail=f"{made.title}: expected {expected}, found {found}",
-        remedy=f"see that `{made.program}` starts; `{made.install}`, or a newer postroom",
+        remedy=f"check that `{made.program}` starts; run `{made.install}`, or update postroom",
     )
 
 
@@ -169,8 +172,8 @@ def _login(made: ClientProgram, program: str, target: SetupScope) -> ToDo | None
         return _unknown(made, expected, said) if expected else None
     if is_in:
         return None
-    detail = f"written, logged out: {made.title} expects a login or a key, and says that it has neither"
-    return ToDo(kind="logged_out", detail=detail, remedy=f"run `{made.log_in}`, or give it a key")
+    detail = f"written, logged out: {made.title} reports that it has neither a login nor a key"
+    return ToDo(kind="logged_out", detail=detail, remedy=f"run `{made.log_in}`, or set its key")
 
 
 def _login_of_claude(program: str, target: SetupScope) -> tuple[bool | None, str, str]:
@@ -180,9 +183,13 @@ def _login_of_claude(program: str, target: SetupScope) -> tuple[bool | None, str
     if "auth status" not in said:
         if code == 0 and "usage:" in said.lower():  # an older one, which would take the question for a prompt
             return None, "", ""
-        return None, "how it is used in its answer to `claude auth status --help`", shown(code, said)
+        return (
+            None,
+            "the way to check the login in the output of `claude auth status --help`",
+            shown(code, said),
+        )
     code, said = ask("auth", "status")
-    expected = "`loggedIn` in its answer to `claude auth status`"
+    expected = "`loggedIn` in the output of `claude auth status`"
     try:
         found = json.loads(said)["loggedIn"]
     except (ValueError, KeyError, TypeError):
@@ -194,7 +201,7 @@ def _folder(made: ClientProgram, program: str, target: SetupScope) -> ToDo | Non
     words = (program, "mcp", "list")
     code, said = asked({**target.environment, **_NOWHERE}, *words, cwd=target.project, silent=target.silent)
     if code != 0:
-        return _unknown(made, f"a list in its answer to `{made.program} mcp list`", shown(code, said))
+        return _unknown(made, f"a list in the output of `{made.program} mcp list`", shown(code, said))
     lines = [line.strip() for line in said.splitlines() if re.match(rf"\W*{NAME}\b", line)]
     if any(not _HELD_BACK.search(line) for line in lines):
         return None
@@ -203,5 +210,5 @@ def _folder(made: ClientProgram, program: str, target: SetupScope) -> ToDo | Non
         kind="folder_untrusted",
         detail=f"written, folder not trusted: expected that `{made.program} mcp list` names {NAME} in "
         f"{target.project}, found {found}",
-        remedy=f"start `{made.program}` there, and say that you trust the folder and its server",
+        remedy=f"start `{made.program}` there, and trust the folder and its server",
     )

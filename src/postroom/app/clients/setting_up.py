@@ -81,7 +81,7 @@ def parts(  # noqa: PLR0913 - each is a choice of its own
     """
     if way == "http" and client.http is None:
         raise InvalidArgument(
-            f"{client.title} is not set up over HTTP: {client.why}", value=client.name, remedy="use --stdio"
+            f"{client.title} cannot use HTTP: {client.why}", value=client.name, remedy="use --stdio"
         )
     wanted = {servers_file(client, target): client.edits(way, address, tools, target.scope)}
     file = hooks_file(client, target)
@@ -322,7 +322,7 @@ def _planned_whole_removal(client: Client, part: Part, records: Records) -> Chan
 def _require_own_form(client: Client, text: str) -> None:
     if client.never_with and json_edit.find(text, client.never_with) is not None:
         where = ".".join(client.never_with)
-        raise NotJson(f"`{where}` stands in it: it is in the form of another version of {client.title}")
+        raise NotJson(f"`{where}` is in the file: it has the form of another version of {client.title}")
     require_form(text, client.json_form, client.title)
 
 

@@ -138,7 +138,7 @@ def entry_of(client: Client, file: ConfigFile) -> Mapping[str, object] | None:
         raise files.refused(file.path, str(error)) from error
     if found is None or isinstance(found, Mapping):
         return found
-    raise files.refused(file.path, f"`{'.'.join(path)}` is no entry of a server")
+    raise files.refused(file.path, f"`{'.'.join(path)}` is not an entry of a server")
 
 
 def address_of(entry: Mapping[str, object]) -> str:
@@ -182,18 +182,18 @@ class _Look:
             return None, [self._unreadable(file.path, error)]
         if found is None:
             recorded = self.client.name in self.records.get(files.real(file.path)).clients
-            detail = f"there is no entry {NAME} any more"
+            detail = f"the entry {NAME} is missing"
             return None, [self._finding("missing", file.path, detail)] if recorded else []
         if self._stands_twice(file):
-            detail = f"the entry {NAME} stands there twice, and the last one counts"
+            detail = f"the entry {NAME} exists twice, and the last one counts"
             return found, [self._finding("duplicate", file.path, detail, _asked(found))]
         if self._fits(found, address):
             return found, []
         named = address_of(found)
         if named and self._fits(found, named):
-            detail = f"the entry {NAME} leads to {named}, and the server is at {address}"
+            detail = f"the entry {NAME} points to {named}, but the server is at {address}"
             return found, [self._finding("old_address", file.path, detail, f"{_asked(found)} --http")]
-        detail = f"the entry {NAME} was changed: it does what none of setup's forms does"
+        detail = f"the entry {NAME} was changed and differs from what setup writes"
         return found, [self._finding("changed", file.path, detail, _asked(found))]
 
     def hooks(self, entry: Mapping[str, object] | None) -> tuple[bool, list[Finding]]:
@@ -213,9 +213,9 @@ class _Look:
         if set(present.values()) == {"lost"} and not expected:
             return False, []
         told: dict[Drift, tuple[str, str]] = {
-            "hooks_missing": ("lost", "no hook of ours is at"),
-            "hooks_changed": ("changed", "our hook was changed at"),
-            "duplicate": ("doubled", "our hook stands more than once at"),
+            "hooks_missing": ("lost", "no postroom hook for"),
+            "hooks_changed": ("changed", "the postroom hook was changed for"),
+            "duplicate": ("doubled", "the postroom hook exists more than once for"),
         }
         return set(present.values()) != {"lost"}, [
             self._finding(drift, file.path, f"{words} {', '.join(dict.fromkeys(events))}", _asked(entry))
@@ -229,12 +229,13 @@ class _Look:
         if said is None or file is None:
             return []
         if said.trouble:
-            remedy = f"see that `{self.client.programs[0]}` starts, and update it when it is old"
+            remedy = f"check that `{self.client.programs[0]}` starts, and update it if it is old"
             return [Finding(drift="hooks_unknown", file=file.path, detail=said.trouble, remedy=remedy)]
         if not said.untrusted:
             return []
         detail = (
-            f"written, not trusted: {self.client.title} does not run our hooks at {', '.join(said.untrusted)}"
+            f"written, not trusted: {self.client.title} does not run postroom's hooks for "
+            f"{', '.join(said.untrusted)}"
         )
         remedy = HOW_TO_TRUST.format(self.client.programs[0])
         return [Finding(drift="hooks_untrusted", file=file.path, detail=detail, remedy=remedy)]
@@ -262,7 +263,9 @@ class _Look:
                 continue
             gone = found.content is None
             detail = (
-                "our file is gone" if gone else "our file was changed, or is of another version of postroom"
+                "postroom's file is missing"
+                if gone
+                else "postroom's file was changed, or is from another release of postroom"
             )
             drifts: tuple[Drift, Drift] = ("hooks_missing", "hooks_changed")
             if own.extra:
@@ -283,7 +286,7 @@ class _Look:
             return [self._unreadable(file.path, error)]
         if all(node and fits(node.value(), edit) for node, edit in zip(found, wanted, strict=True)):
             return []
-        return [self._finding("missing", file.path, "our plugin is not switched on there")]
+        return [self._finding("missing", file.path, "postroom's plugin is not enabled there")]
 
     def _fits(self, found: Mapping[str, object], address: str) -> bool:
         ways: list[Way] = ["stdio"] if self.client.http is None else ["stdio", "http"]
@@ -309,7 +312,7 @@ class _Look:
         return Finding(drift=drift, file=file, detail=detail, remedy=remedy)
 
     def _unreadable(self, file: Path, error: Exception) -> Finding:
-        remedy = "mend the file, then run `postroom setup status`"
+        remedy = "correct the file, then run `postroom setup status`"
         return Finding(drift="unreadable", file=file, detail=str(error), remedy=remedy)
 
 

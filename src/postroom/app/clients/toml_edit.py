@@ -50,7 +50,7 @@ def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit
         applied = AppliedEdit(client=client, kind="replaced", path=path, was=text[start:stop])
     _require_same(result, text, path)
     if not fits(find(result, path), edit):
-        raise NotToml(f"[{'.'.join(path)}] cannot be changed in this form; take it out by hand")
+        raise NotToml(f"[{'.'.join(path)}] has a form that setup cannot change; remove it by hand")
     return result, [applied]
 
 
@@ -68,7 +68,7 @@ def take(text: str, applied: AppliedEdit) -> tuple[str, bool]:
     else:
         result = _without_tables(text, applied)
         if find(result, applied.path) is not None:
-            raise NotToml(f"[{'.'.join(applied.path)}] is written in another form; take it out by hand")
+            raise NotToml(f"[{'.'.join(applied.path)}] has another form; remove it by hand")
     _require_same(result, text, applied.path)
     return result, False
 
@@ -82,7 +82,7 @@ def find(text: str, path: tuple[str, ...]) -> object:
     found: object = _read(text)
     for depth, key in enumerate(path):
         if not isinstance(found, Mapping):
-            raise NotToml(f"`{'.'.join(path[:depth])}` is no table")
+            raise NotToml(f"`{'.'.join(path[:depth])}` is not a table")
         found = found.get(key)
         if found is None:
             return None
@@ -104,10 +104,12 @@ def _require_open(text: str, result: str, edit: ConfigEdit) -> None:
             raise
         line = text.count("\n", 0, braces.end()) + 1
         raise NotToml(
-            f"line {line}: found `{name}` as an inline table, in braces, and TOML lets nobody add "
-            f"[{name}.{edit.key}] to one; expected its entries as tables, like [{name}.x]",
-            remedy=f"write each entry in the braces as a table, [{name}.x] with its lines below, and run "
-            f"this again; or add ours in the braces by hand: {edit.key} = {_inline(edit.value)}",
+            f"line {line}: found `{name}` as an inline table, in braces, and TOML does not allow "
+            f"[{name}.{edit.key}] to extend it; expected its entries as tables, like [{name}.x]",
+            remedy=(
+                f"write each entry in the braces as a table, [{name}.x] with its lines below, and run "
+                f"this again; or add this entry in the braces by hand: {edit.key} = {_inline(edit.value)}"
+            ),
         ) from error
 
 
@@ -151,7 +153,7 @@ def _body(text: str, path: tuple[str, ...]) -> tuple[int, int]:
     lines = _without_long_texts(text)
     header = _header(path, inner=False).search(lines)
     if header is None:
-        raise NotToml(f"[{'.'.join(path)}] is written in another form; take it out by hand")
+        raise NotToml(f"[{'.'.join(path)}] has another form; remove it by hand")
     return header.end(), _end(lines, header.end())
 
 
@@ -201,7 +203,7 @@ def _require_same(after: str, before: str, path: tuple[str, ...]) -> None:
         NotToml: it would change more, or the result cannot be read.
     """
     if _apart_from(_read(after), path) != _apart_from(_read(before), path):
-        raise NotToml(f"[{'.'.join(path)}] cannot be changed without changing more; do it by hand")
+        raise NotToml(f"[{'.'.join(path)}] cannot be changed alone; change it by hand")
 
 
 def _apart_from(document: dict[str, object], path: tuple[str, ...]) -> object:

@@ -42,20 +42,20 @@ def try_out(client: Client, file: ConfigFile, environment: Mapping[str, str]) ->
     """
     entry = entry_of(client, file)
     if entry is None:
-        return Trial(state="failed", detail=f"no entry {NAME} stands in {file.path}")
+        return Trial(state="failed", detail=f"{file.path} has no entry {NAME}")
     if address_of(entry) and not environment.get(TOKEN_NAME):
         token_file = places.token_file(places.data_dir(environment))
         asked = "the client asks the person for the token" if client.asks_for_token else "the client reads it"
         return Trial(
             state="not tried",
             detail=f"{TOKEN_NAME} is not set here, and {asked}",
-            remedy=f"export {TOKEN_NAME}=\"$(cat '{token_file}')\" where the client is started",
+            remedy=f"run export {TOKEN_NAME}=\"$(cat '{token_file}')\" before you start the client",
         )
     try:
         return asyncio.run(_tried(client, entry, environment))
     except Exception as error:  # the edge around one trial: whatever the library raises is what was seen
-        token = f"see that {TOKEN_NAME} is the server's token, and " if address_of(entry) else ""
-        return Trial(state="failed", detail=_told(error), remedy=f"{token}see `postroom doctor`")
+        token = f"check that {TOKEN_NAME} is the server's token, and " if address_of(entry) else ""
+        return Trial(state="failed", detail=_told(error), remedy=f"{token}run `postroom doctor`")
 
 
 async def _tried(client: Client, entry: Mapping[str, object], environment: Mapping[str, str]) -> Trial:

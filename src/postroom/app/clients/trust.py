@@ -16,7 +16,7 @@ from postroom.app.clients.table import Client
 from postroom.executors.processes import asking
 
 TRUSTED: Final = frozenset({"trusted", "managed"})
-HOW_TO_TRUST: Final = "start `{}` in a terminal and trust the hooks where it says that they need review"
+HOW_TO_TRUST: Final = "start `{}` in a terminal and trust the hooks when it says that they need review"
 _LIST: Final = "hooks/list"
 _ACCOUNT: Final = "account/read"
 
@@ -47,7 +47,7 @@ def hook_trust(client: Client, target: SetupScope) -> HookTrust | None:
             _send(server, {"method": "initialized"})
             found = _asked(server, 1, _LIST, {"cwds": [str(folder)]})
     except (OSError, ValueError) as error:
-        found_instead = "that it ended" if isinstance(error, BrokenPipeError) else str(error)
+        found_instead = "no answer, because it ended" if isinstance(error, BrokenPipeError) else str(error)
         return HookTrust(trouble=_trouble(client, "", found_instead))
     try:
         ours = [one for entry in found["result"]["data"] for one in entry["hooks"] if _is_ours(client, one)]
@@ -89,8 +89,8 @@ def _is_ours(client: Client, hook: Mapping[str, Any]) -> bool:
 def _trouble(client: Client, version: str, found: str) -> str:
     who = f"{client.title} {version}".rstrip()
     return (
-        f"{who} did not say whether it trusts our hooks: "
-        f"expected them in its answer to {_LIST}, found {found}"
+        f"{who} did not say whether it trusts postroom's hooks: expected them in its answer to "
+        f"{_LIST}, found {found}"
     )
 
 
@@ -159,4 +159,4 @@ def _asked(
         message = json.loads(line)
         if isinstance(message, dict) and message.get("id") == number and "method" not in message:
             return message
-    raise ValueError(f"that it ended without an answer to {method}")
+    raise ValueError(f"no answer to {method}, because it ended")

@@ -20,7 +20,7 @@ BUILDER: Final = "Ada"
 REVIEWER: Final = "Bo"
 MAY_I: Final = "May I commit it?"
 COMMITTED: Final = "Committed as"
-TAKEN_BACK: Final = "I have taken it back."
+TAKEN_BACK: Final = "I have reverted it."
 _FROM = re.compile(r"^From: (\S+) \((.*)\)$", re.MULTILINE)
 _ANSWER = re.compile(r"^The answer is (yes|no)\.", re.MULTILINE)
 _THREAD = re.compile(r"^Thread: (\S+)$", re.MULTILINE)
@@ -60,7 +60,7 @@ def build(assignment: Assignment) -> str:
     if assignment.is_answer and assignment.answer is None:
         asked = {"run_id": assignment.run, "idempotency_key": f"commit/{assignment.run}"}
         assignment.call("ask_person", question=MAY_I, **asked)
-        return f"{assignment.sender} has looked at it and agrees: one line, and the test passes."
+        return f"{assignment.sender} has reviewed it and agrees: one line, and the test passes."
     assignment.call(
         "file_reservation_paths", paths=[repository.PROGRAM], reason="the first price is not counted"
     )  # for this run: its end releases it
@@ -71,7 +71,7 @@ def build(assignment: Assignment) -> str:
     if assignment.answer == "no":
         repository.git(assignment.folder, "checkout", "--quiet", "--", repository.PROGRAM)
         assignment.call("release_file_reservations")
-        return f"{TAKEN_BACK} {repository.PROGRAM} is as it was, and free."
+        return f"{TAKEN_BACK} {repository.PROGRAM} is unchanged and free."
     repository.fix(assignment.folder)
     if not repository.test_passes(assignment.folder):
         raise SystemExit("the test still fails")

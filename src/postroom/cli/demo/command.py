@@ -25,11 +25,12 @@ YOU: Final = "You"
 PATIENCE: Final = timedelta(minutes=2)
 _POLL_SECONDS: Final = 0.1
 _ASKED: Final = "The total of a basket is too low, and `test_basket.py` fails. Please fix it."
-_LOOK: Final = f"""
-The page shows it as it happens. Your message starts a run of {agent.BUILDER}, who reserves
-{repository.PROGRAM}, fixes it and writes to {agent.REVIEWER}, whose answer starts {agent.BUILDER} again.
-{{asked}} `postroom top` and `postroom questions list` show the same in another terminal.
-"""
+_LOOK: Final = (
+    f"\nThe page shows each step live. Your message starts a run of {agent.BUILDER}. It reserves\n"
+    f"{repository.PROGRAM}, fixes the bug and writes to {agent.REVIEWER}; the reply starts "
+    f"{agent.BUILDER} again.\n{{asked}} `postroom top` and `postroom questions list` show the same in "
+    "another terminal.\n"
+)
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
@@ -99,7 +100,7 @@ class Play:
             if not found:
                 waiting.wait(_POLL_SECONDS)
                 waited += _POLL_SECONDS
-        raise ServerUnavailable("no message came for two minutes", remedy="see the server's log")
+        raise ServerUnavailable("no message came within 2 minutes", remedy="read the server's log")
 
     def answer(self, word: str) -> None:
         """Answer the question of the agents, unless it was answered elsewhere meanwhile."""
@@ -120,14 +121,14 @@ app = typer.Typer(rich_markup_mode=None)
 
 @app.command()
 def demo(
-    yes: Annotated[bool, typer.Option("--yes", help="Answer the question of the agents with yes.")] = False,
-    no: Annotated[bool, typer.Option("--no", help="Answer it with no.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Answer the agents' question with yes.")] = False,
+    no: Annotated[bool, typer.Option("--no", help="Answer the agents' question with no.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """See two programs fix a bug.
+    """Watch two programs fix a bug.
 
-    Woken by mail, they reserve, edit, review, ask you, and finish. No model and no key is needed. It
-    works in a scratch repository, which stays to be looked at.
+    Messages start them. They reserve, edit, review, ask you, and finish. The demo needs no model and no key.
+    It works in a scratch repository and keeps the repository for you.
     """
     server = Server.find()
     if urlsplit(server.endpoint.url).hostname not in _LOOPBACK:
@@ -139,7 +140,9 @@ def demo(
     if not as_json:
         is_asked = sys.stdin.isatty() and not (yes or no)
         told_how = (
-            "Then you are asked, here." if is_asked else f"Then it asks, and is told {'no' if no else 'yes'}."
+            "Then it asks you here."
+            if is_asked
+            else f"Then it asks, and the answer is {'no' if no else 'yes'}."
         )
         print(f"Watch it live:\n{play.link()}\n{_LOOK.format(asked=told_how)}", flush=True)
     try:
@@ -190,15 +193,13 @@ def _asked(*, as_json: bool) -> str:
     if as_json or not sys.stdin.isatty():
         return "yes"
     termios.tcflush(sys.stdin, termios.TCIFLUSH)  # a key pressed before the question does not answer it
-    return "yes" if typer.confirm("  What do you say?", default=True) else "no"
+    return "yes" if typer.confirm("  Your answer?", default=True) else "no"
 
 
 def _closing(play: Play) -> str:
     return (
-        f"\nTo look at, now or later:\n"
-        f"  every message   postroom mail thread {play.thread} --project {play.slug}\n"
-        f"  every run       postroom runs list --project {play.slug}\n"
-        f"  the change      git -C {shlex.quote(str(play.folder))} log --patch\n"
-        f"  the page        {play.link()}\n"
-        "The agents are run no more; the folder may be removed."
+        f"\nSee the result, now or later:\n  every message   postroom mail thread {play.thread} "
+        f"--project {play.slug}\n  every run       postroom runs list --project {play.slug}\n  the "
+        f"change      git -C {shlex.quote(str(play.folder))} log --patch\n  the page        "
+        f"{play.link()}\nThe demo agents have stopped. You can delete the folder."
     )

@@ -47,7 +47,7 @@ def make(folder: Path) -> None:
         (folder / PROGRAM).write_text(_CODE, encoding="utf-8")
         (folder / "test_basket.py").write_text(_TEST, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{folder} cannot be made: {error.strerror}", value=str(folder)) from error
+        raise ConfigError(f"cannot create {folder}: {error.strerror}", value=str(folder)) from error
     git(folder, "init", "--quiet", "--initial-branch=main")
     git(folder, "add", ".")
     git(folder, *_AUTHOR, "commit", "--quiet", "--message", "A basket, with a bug")
@@ -95,7 +95,7 @@ def git(folder: Path, *words: str) -> str:
             check=True,
         )
     except FileNotFoundError as error:
-        raise ConfigError("git was not found", remedy="install git") from error
+        raise ConfigError("Git is not installed", remedy="install Git") from error
     except subprocess.CalledProcessError as error:
-        raise ConfigError(f"git refused: {error.stderr.strip()[:300]}", value=words[0]) from error
+        raise ConfigError(f"Git failed: {error.stderr.strip()[:300]}", value=words[0]) from error
     return done.stdout

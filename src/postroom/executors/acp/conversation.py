@@ -156,7 +156,7 @@ class Conversation:
     async def begin(self, stdin: IO[bytes] | None) -> None:
         """Say who we are."""
         assert stdin is not None  # noqa: S101 - a pipe was asked for
-        full = Fault(kind=AgentProtocolBroken, what="does not read what it is told")
+        full = Fault(kind=AgentProtocolBroken, what="does not read its input")
         self._stdin = await StdinWriter.on(stdin, lambda: self._fail(full))
         capabilities = {
             "fs": {"readTextFile": False, "writeTextFile": False},
@@ -175,7 +175,7 @@ class Conversation:
         patience = self._with.limits.handshake
         await self._with.timer.sleep(milliseconds(patience))
         if self._stage == "initialize":
-            what = f"has not answered 'initialize' within {patience.total_seconds():g} s and was ended"
+            what = f"did not answer 'initialize' within {patience.total_seconds():g} s and was ended"
             self._fail(Fault(kind=AgentProtocolBroken, what=what))
 
     async def take(self, chunk: bytes) -> None:
@@ -191,7 +191,7 @@ class Conversation:
         except ProtocolFault as error:
             self._fail(Fault(kind=AgentProtocolBroken, what=str(error)))
         except RecursionError:
-            self._fail(Fault(kind=AgentProtocolBroken, what="put out JSON that is nested too deeply"))
+            self._fail(Fault(kind=AgentProtocolBroken, what="wrote JSON that is nested too deeply"))
 
     async def part(self, gone: asyncio.Event) -> None:
         """Have the agent end its turn, and then itself: it is told nothing more."""
@@ -290,7 +290,7 @@ class Conversation:
     def _initialized(self, told: Mapping[str, Any]) -> None:
         self.version = version_in(str(_table(told, "agentInfo").get("version", "")))
         if told.get("protocolVersion") != PROTOCOL:
-            raise ProtocolFault(f"does not speak version {PROTOCOL} of the protocol")
+            raise ProtocolFault(f"does not support version {PROTOCOL} of the protocol")
         can = _table(told, "agentCapabilities")
         access = None if self._work.runner.recipe in BY_SETTINGS else self._work.access
         http = _table(can, "mcpCapabilities").get("http") is True
@@ -311,14 +311,14 @@ class Conversation:
     def _refused(self, method: str, refusal: Refusal) -> None:
         what = f"answered {method!r} with error {refusal.code}"
         if refusal.code == AUTH_REQUIRED:
-            what = f"wants to be logged in first (it answered {method!r} with error {refusal.code})"
+            what = f"requires a login first (it answered {method!r} with error {refusal.code})"
         self._fail(Fault(kind=CommandFailed, what=what, words=refusal.text))
 
     def _turn_ended(self, said: Answer) -> None:
         if self.asked is not None or said.refusal is None:
             reason = said.result.get("stopReason")
             if self.asked is None and not isinstance(reason, str):
-                raise ProtocolFault("ended its turn without saying why")
+                raise ProtocolFault("ended its turn without a reason")
             self.stop_reason = reason
             used = _table(said.result, "usage")
             self.usage = Usage(
@@ -333,7 +333,7 @@ class Conversation:
         if call and self._is_ours(said.params):
             asked = permission_of(self.turn.details(call), said.params.get("options"))
         if asked is None:
-            why = "it names no session of ours, no tool call, or no option that allows it"
+            why = "it names no session of this server, no tool call, or no option that allows it"
             self._peer.refuse(said.id, INVALID_PARAMS, why)
             return
         stop = self._work.active.stop

@@ -37,8 +37,8 @@ MOST_NAMED: Final = 80
 _STOPS: Final = {
     "max_tokens": "it reached its limit of tokens",
     "max_turn_requests": "it reached its limit of model requests",
-    "refusal": "it refuses to go on",
-    "cancelled": "it says that its turn was cancelled, which nobody here did",
+    "refusal": "it refused to continue",
+    "cancelled": "it reported that its turn was cancelled, but no one here cancelled it",
 }
 
 
@@ -84,7 +84,7 @@ class Outcome:
         if talk.stop_reason != DONE:
             raise self._failure(failing)
         if not said.strip():
-            raise failing.by(CommandSaidNothing, f"ended its turn and said nothing{failing.words}")
+            raise failing.by(CommandSaidNothing, f"ended its turn without an answer{failing.words}")
         return AgentRunResult(run_id=run_id, response=said, steps=1, usage=talk.usage)
 
     def last_words(self) -> LastWords:
@@ -96,7 +96,7 @@ class Outcome:
             words="\n".join((*said, self.errors.plain(), talk.noise.plain(), talk.turn.said.plain())),
             version=talk.version,
             expected=f"version {PROTOCOL} of the Agent Client Protocol",
-            found=f"that it {fault.what}" if fault and is_broken else "",
+            found=f"it {fault.what}" if fault and is_broken else "",
         )
 
     def _failing(self) -> Failing:
@@ -120,13 +120,13 @@ class Outcome:
             return self._stopped(failing, talk.stop_reason)
         if ended.code != 0:
             return failing.exited(ended.code)
-        return failing.by(AgentProtocolBroken, f"ended before it had answered {talk.stage!r}{failing.words}")
+        return failing.by(AgentProtocolBroken, f"ended before it answered {talk.stage!r}{failing.words}")
 
     def _stopped(self, failing: Failing, reason: str) -> CommandError:
-        why = _STOPS.get(reason, "it gives a reason that is not known")
+        why = _STOPS.get(reason, "it gave an unknown reason")
         named = storable(reason[:MOST_NAMED])
         last = failing.quoted(None, self.talk.turn.said) or " nothing"
-        what = f"stopped before it was done: {why} ({named}); it said{last}"
+        what = f"stopped early: {why} ({named}); its last text{last}"
         return failing.by(AgentStopped, what, value=named)
 
     def _waiting(self, asked: Permission, said: str) -> RunWaitingState:

@@ -112,7 +112,7 @@ class Peer:
 
     def _begin(self, piece: bytes) -> None:
         if len(self._line) + len(piece) > self._longest:
-            raise ProtocolFault(f"put out a line of more than {self._longest} bytes")
+            raise ProtocolFault(f"wrote a line of more than {self._longest} bytes")
         self._line += piece
 
     def _read(self, line: bytes) -> Answer | Asked | Told | None:
@@ -120,42 +120,42 @@ class Peer:
             self.noise.add(line + b"\n")
             self._noises += 1
             if self._noises > MOST_NOISE:
-                raise ProtocolFault(f"put out more than {MOST_NOISE} lines that are no JSON objects")
+                raise ProtocolFault(f"wrote more than {MOST_NOISE} lines that are not JSON objects")
             return None
         try:
             message = json.loads(line)
         except (ValueError, RecursionError) as error:
             self.noise.add(line[-ERRORS_KEPT:] + b"\n")
-            raise ProtocolFault("put out a line that begins like a JSON object and is none") from error
+            raise ProtocolFault("wrote a line that begins like a JSON object and is invalid") from error
         if "method" in message:
             return _called(message)
         if "id" in message:
             return self._answered(message)
-        raise ProtocolFault("put out a message that asks, tells and answers nothing")
+        raise ProtocolFault("wrote a message that is neither a request, a notification nor an answer")
 
     def _answered(self, message: Mapping[str, Any]) -> Answer:
         id = message["id"]
         method = None if isinstance(id, bool) or not isinstance(id, int) else self._asked.pop(id, None)
         error = message.get("error")
         if method is None:
-            raise ProtocolFault("answered something that it was not asked")
+            raise ProtocolFault("answered a request that it never received")
         if error is not None:
             return Answer(method=method, refusal=_refusal(error))
         result = message.get("result")
         if result is not None and not isinstance(result, dict):
-            raise ProtocolFault(f"answered {method!r} with what is no object")
+            raise ProtocolFault(f"answered {method!r} with a value that is not an object")
         return Answer(method=method, result=result or _FIELDS)
 
 
 def _called(message: Mapping[str, Any]) -> Asked | Told:
     method, params, id = message["method"], message.get("params"), message.get("id")
     if not isinstance(method, str) or (params is not None and not isinstance(params, dict | list)):
-        raise ProtocolFault("put out a call whose method is no text, or whose parameters are no object")
+        raise ProtocolFault("sent a call whose method is not text, or whose parameters are not an object")
     named = params if isinstance(params, dict) else _FIELDS
     if id is None:
         return Told(method=method, params=named)
     if isinstance(id, bool) or not isinstance(id, int | str):
-        raise ProtocolFault("put out a call whose id is neither a number nor a text")
+        raise ProtocolFault("sent a call whose id is neither a number nor text")
     return Asked(id=id, method=method, params=named)
 
 

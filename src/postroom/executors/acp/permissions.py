@@ -26,9 +26,10 @@ CALL_FIELDS: Final = ("title", "kind", "rawInput", "content", "locations")
 OF_THE_TURN: Final = frozenset({"call_id", "approval_id", "turn_id", "started_at_ms"})
 """Fields in which `codex-acp` tells in `rawInput` of which turn and call a request is, and since when."""
 FORGETS: Final = (
-    "It cannot restore a session: answered, it begins again, and asks again for what it was allowed."
+    "The agent cannot restore a session: after an answer it starts again, and asks again for "
+    "permissions that it had."
 )
-_LASTING: Final = "It offers no permission for one time: a yes may hold for longer than that."
+_LASTING: Final = "The agent offers no permission for a single use: a yes may apply for longer."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,15 +86,15 @@ def permission_of(call: Mapping[str, Any], options: object) -> Permission | None
 def _question(told: Mapping[str, Any], *, lasts: bool) -> str:
     kind, title = told.get("kind"), str(told.get("title", "a tool"))
     title = title if len(title) <= MOST_TITLE else f"{title[:MOST_TITLE]}…"
-    shown = [f"May it go on with {_visible(title)}"]
+    shown = [f"May the agent continue with {_visible(title)}"]
     shown.append(f" ({kind})" if isinstance(kind, str) and kind.isidentifier() else "")
     details = told["rawInput"] if "rawInput" in told else told.get("content")
     if details is None:
-        shown.append("? What exactly it would do is not told.")
+        shown.append("? The agent does not say exactly what it would do.")
     else:
         text = _visible(details)
         more = len(text) - MOST_SHOWN
-        shown.append(f"? It would do this: {text[:MOST_SHOWN]}")
+        shown.append(f"? The call: {text[:MOST_SHOWN]}")
         shown.append(f"… ({more} more characters are not shown)" if more > 0 else "")
     if lasts:
         shown.append(f" {_LASTING}")

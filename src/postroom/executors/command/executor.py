@@ -95,14 +95,14 @@ class Outcome:
         if ended.code != 0:
             raise failing.exited(ended.code)
         if said.error is not None:
-            raise failing.by(CommandFailed, f"says that it failed{failing.words}")
+            raise failing.by(CommandFailed, f"reported that it failed{failing.words}")
         if self.reading.kinds_not_known() is not None:
-            raise failing.by(CommandFailed, f"put out what is not known here{failing.words}")
+            raise failing.by(CommandFailed, f"wrote an unknown format{failing.words}")
         if self.is_cut_off:
-            raise failing.by(CommandFailed, f"ended before its turn was over{failing.words}")
+            raise failing.by(CommandFailed, f"ended before its turn was complete{failing.words}")
         answer = self.reading.answer()
         if not answer.strip():
-            raise failing.by(CommandSaidNothing, f"ended well and put nothing out{failing.words}")
+            raise failing.by(CommandSaidNothing, f"ended successfully without an answer{failing.words}")
         return AgentRunResult(run_id=run_id, response=answer, steps=1, usage=said.usage)
 
     def last_words(self) -> LastWords:
@@ -203,7 +203,9 @@ class CommandExecutor(ProgramExecutor):
             if outcome is None or not outcome.refuses_session:
                 return outcome
             _LOG.info("command.session_refused", run_id=work.active.identity.run_id)
-            await work.sink.emit(StreamReset(reason="the client does not know its session; it begins anew"))
+            await work.sink.emit(
+                StreamReset(reason="the client does not know its session; it starts a new session")
+            )
             work.active.stop.open()
         asked = await from_the_start(work.activation, work.control)
         return await self._ran(replace(work, activation=asked), None)

@@ -113,7 +113,7 @@ class CodexSteering:
             self._answered(line)
             return None
         if "id" in line:
-            refusal = {"code": -32601, "message": "nobody is here to be asked"}
+            refusal = {"code": -32601, "message": "no person can answer here"}
             self._say({"id": line["id"], "error": refusal})
             return None
         params = table(line, "params")
@@ -232,7 +232,7 @@ class SteeredTalk:
         try:
             folder, listening = await asyncio.to_thread(_listening)
         except OSError as error:
-            raise CommandBusy(f"no socket for what comes meanwhile: {error.strerror or error}") from error
+            raise CommandBusy(f"no socket for messages during a run: {error.strerror or error}") from error
         server = await asyncio.get_running_loop().create_unix_server(self._plugin_came, sock=listening)
         try:
             yield listening.getsockname()

@@ -121,7 +121,7 @@ class ActiveRuns:
         thread_id = active.identity.thread_id
         while (former := self._by_thread.get(thread_id)) is not None:
             if not former.stop.is_ending:
-                raise ThreadAlreadyRunning(f"thread {thread_id!r} runs already", value=thread_id)
+                raise ThreadAlreadyRunning(f"thread {thread_id!r} is already running", value=thread_id)
             await former.ended.wait()
         self._by_thread[thread_id] = active
 

@@ -76,18 +76,20 @@ def _what_helps(client: ClientProgram, runner: Runner, said: LastWords) -> str:
         found = f"expected {said.expected}, found {said.found}"
         return f": {found}; its format may have changed: `{client.install}`, or a newer postroom"
     if option := _OPTION.search(said.words):
-        return f": expected a release that knows each option, found: {option[0].strip()}; `{client.install}`"
+        return (
+            f": expected a release that supports each option, found: {option[0].strip()}; `{client.install}`"
+        )
     if _UNTRUSTED.search(said.words):
         return f": expected a trusted folder, found {runner.cwd} untrusted; `{client.trust}`"
     if _LOGGED_OUT.search(said.words):
-        found = "expected to be logged in or to have a key, found neither accepted"
-        return f": {found}; run `{client.log_in}`, or pass its key on by pass_env"
+        found = "expected a login or a valid key, found neither"
+        return f": {found}; run `{client.log_in}`, or pass its key with pass_env"
     return ""
 
 
 def _version(client: ClientProgram, runner: Runner, command: str, environment: Mapping[str, str]) -> str:
     """Return the version as the client tells it; a command of the user's own is not asked."""
     if PurePath(command).name != client.program:
-        return "of a version that is not known"
+        return "of an unknown version"
     code, said = asked(environment, command, "--version", cwd=Path(runner.cwd))
-    return (version_in(said) if code == 0 else "") or "of a version that it does not tell"
+    return (version_in(said) if code == 0 else "") or "of an unreported version"

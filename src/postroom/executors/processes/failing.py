@@ -60,16 +60,21 @@ class Failing:
         if reason is StopReason.TIMED_OUT:
             limit = f"{milliseconds(self.runner.timeout) / 1000:g} s"
             return self.by(
-                CommandTimedOut, f"was not done after its time-out of {limit} and was ended{self.words}"
+                CommandTimedOut, f"did not finish within its time-out of {limit} and was ended{self.words}"
             )
         if reason is StopReason.IDLE and self.runner.idle_timeout is not None:
             limit = f"{milliseconds(self.runner.idle_timeout) / 1000:g} s"
             return self.by(
-                CommandTimedOut, f"put nothing out for its idle time-out of {limit} and was ended{self.words}"
+                CommandTimedOut,
+                f"wrote nothing within its idle time-out of {limit} and was ended{self.words}",
             )
         if reason is StopReason.FLOODED:
-            return self.by(CommandFlooded, f"put out {self.taken} bytes and was ended", value=self.taken)
-        return self.by(CommandFailed, f"was ended, for its output could not be read{self.words}")
+            return self.by(
+                CommandFlooded,
+                f"wrote {self.taken} bytes, more than its limit, and was ended",
+                value=self.taken,
+            )
+        return self.by(CommandFailed, f"was ended, because its output could not be read{self.words}")
 
     def exited(self, code: int | None) -> CommandError:
         """Return the error for a program that ended with a code other than 0."""

@@ -10,7 +10,7 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.quoting import without_escapes
 
 CUT_NOTE: Final = "[the beginning was cut off: {count} bytes]\n"
-STREAM_NOTE: Final = "\n[more was put out than is streamed]\n"
+STREAM_NOTE: Final = "\n[further output is not streamed]\n"
 LEAST_LINE_BYTES: Final = 4 << 20
 """A line of JSON may always be this long: programs send the output of their tools in one."""
 

@@ -130,7 +130,7 @@ class Launcher:
             )
         if begun.returncode != 0:
             ours.close()
-            raise OSError(errno.EAGAIN, f"the launcher of programs ended with {begun.returncode}")
+            raise OSError(errno.EAGAIN, f"the process that starts programs ended with {begun.returncode}")
         weakref.finalize(self, ours.close)
         return ours
 
@@ -242,7 +242,9 @@ def _refuse_arguments(words: Sequence[str]) -> None:
                 f"an argument of {length} bytes is longer than the system's {ARGUMENT_BYTES}", value=length
             )
         if "\0" in word:
-            raise PromptTooLong("the prompt holds a zero byte, which no argument can", value="\\0")
+            raise PromptTooLong(
+                "the prompt contains a zero byte, which an argument cannot contain", value="\\0"
+            )
 
 
 def _refusal(launch: Launch, error: OSError) -> CommandError:
@@ -252,7 +254,7 @@ def _refusal(launch: Launch, error: OSError) -> CommandError:
         return PromptTooLong("arguments and environment are longer than the system takes", value=program)
     if error.errno in NO_ROOM or isinstance(error, TimeoutError):
         return CommandBusy(
-            f"the system has no room to start {program!r} now: {error.strerror}", value=program
+            f"the system lacks resources to start {program!r} now: {error.strerror}", value=program
         )
     path = launch.environment.get("PATH", os.defpath)
     where = program if os.sep not in program else str(Path(launch.cwd, program))
@@ -279,7 +281,7 @@ def program_of(program: str, runner: Runner, server: Mapping[str, str]) -> str:
     cwd = Path(runner.cwd)
     if not cwd.is_dir():
         raise CommandNotStarted(
-            f"the working folder {runner.cwd!r} is {'no folder' if cwd.exists() else 'missing'}",
+            f"the working folder {runner.cwd!r} is {'not a folder' if cwd.exists() else 'missing'}",
             value=runner.cwd,
         )
     if not os.access(cwd, os.X_OK):
@@ -299,5 +301,5 @@ def _found_program(program: str, cwd: Path, path: str) -> str:
     raise CommandNotStarted(
         f"the command {program!r} was not found",
         value=program,
-        remedy="install it, or give the runner its whole path or a PATH of its own",
+        remedy="install it, or give the runner its full path or a PATH",
     )

@@ -49,7 +49,7 @@ class RemoteClient:
             why = f"the other server did not answer: {type(error).__name__}"
             raise RemoteUnavailable(why) from error
         except httpx2.InvalidURL as error:
-            raise RemoteRefused("the runner's url is no address") from error
+            raise RemoteRefused("the runner's url is not a valid URL") from error
 
     async def _taken(self, answer: "httpx2.Response") -> bytes | None:
         status = answer.status_code
@@ -75,7 +75,7 @@ async def _body_of(answer: "httpx2.Response") -> bytes:
     async for piece in answer.aiter_bytes():
         body += piece
         if len(body) > LARGEST_BODY:
-            raise RemoteMisbehaved(f"the other server's answer is larger than {LARGEST_BODY} bytes")
+            raise RemoteMisbehaved(f"the other server's answer exceeds {LARGEST_BODY} bytes")
     return bytes(body)
 
 
@@ -89,7 +89,7 @@ def check_installed() -> None:
         import httpx2  # noqa: F401 - whether it can be had
     except ImportError as error:
         raise MissingExtra(
-            f"runners of the kind http need {error.name}, which is not installed",
+            f"runners of the kind http require {error.name}, which is not installed",
             value=error.name,
             remedy='pip install "postroom[openai]" (in a clone: make dev)',
         ) from error

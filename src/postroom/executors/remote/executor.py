@@ -162,14 +162,14 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         if runner is None:
             raise RunnerNotFound(f"agent {agent_id!r} has no runner", value=agent_id)
         if not isinstance(runner, HttpRunner):
-            raise InvalidRunner(f"the runner of {agent_id!r} is no other server", value=runner.kind.value)
+            raise InvalidRunner(f"the runner of {agent_id!r} is not another server", value=runner.kind.value)
         return runner
 
     async def _enter(self, execution: _Execution) -> None:
         thread_id = execution.identity.thread_id
         while (former := self._by_thread.get(thread_id)) is not None:
             if not former.cancelled:
-                raise ThreadAlreadyRunning(f"thread {thread_id!r} runs already", value=thread_id)
+                raise ThreadAlreadyRunning(f"thread {thread_id!r} is already running", value=thread_id)
             await former.ended.wait()
         self._by_thread[thread_id] = execution
         self._by_dispatch[execution.dispatch_id] = execution
@@ -229,7 +229,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
                 return result_of(said, execution.dispatch_id)
             return None if runner.callback(self._address()) else _no_way_back()
         except InvalidArgument as error:
-            return RemoteMisbehaved(f"the other server's answer is none: {error.message}")
+            return RemoteMisbehaved(f"the other server's answer is invalid: {error.message}")
         except PostroomError as error:
             return error
 
@@ -264,7 +264,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         if secret is not None:
             proof = proof_of(secret, headers, body, now=self._clock.now())
         if proof is not Proof.GOOD:
-            what = "was made too long ago" if proof is Proof.TOO_OLD else "is missing or wrong"
+            what = "is too old" if proof is Proof.TOO_OLD else "is missing or wrong"
             raise WrongSignature(f"the signature {what}")
         result = result_of(body, dispatch_id)
         execution = self._by_dispatch.get(dispatch_id)
@@ -284,7 +284,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
             return None
         except RunnerSecretMissing as error:  # who has proved nothing is not told where it should have been
             _LOG.warning("remote.result_not_checked", dispatch_id=dispatch_id, reason=error.describe())
-            raise ResultTooEarly("the result cannot be checked at the moment", value=dispatch_id) from error
+            raise ResultTooEarly("the result cannot be verified now", value=dispatch_id) from error
 
     async def _hand_over(self, execution: _Execution, result: Result) -> None:
         """Give a run its result and wait, within a bound, until its end stands in the store."""
@@ -326,6 +326,6 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
 
 def _no_way_back() -> RemoteMisbehaved:
     return RemoteMisbehaved(
-        "the other server will send its result, and was not told where to",
-        remedy="set callback_base to this server's address as the other one reaches it",
+        "the other server needs an address for its result",
+        remedy="set callback_base to this server's address as the other server reaches it",
     )

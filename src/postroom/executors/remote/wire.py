@@ -42,7 +42,7 @@ class Result:
         """Return the failure that it tells; None when it is an answer."""
         if self.error is None:
             return None
-        return RemoteFailed(f"the other server says: {self.error or 'it failed'}")
+        return RemoteFailed(f"the other server reported: {self.error or 'it failed'}")
 
 
 class _Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,15 +81,17 @@ def result_of(body: bytes, dispatch_id: str) -> Result:
     Raises:
         InvalidArgument: it is none, or of another dispatch.
     """
-    remedy = 'send {"kind": "result", "dispatch": ..., "text": ...}, or "error" in the place of "text"'
+    remedy = 'send {"kind": "result", "dispatch": ..., "text": ...}, or "error" instead of "text"'
     try:
         told = msgspec.json.decode(body, type=_Told)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidArgument(f"the body is no result: {error}"[:300], remedy=remedy) from error
+        raise InvalidArgument(f"the body is not a valid result: {error}"[:300], remedy=remedy) from error
     if told.dispatch != dispatch_id:
-        raise InvalidArgument("the result is of another dispatch", value=told.dispatch[:200], remedy=remedy)
+        raise InvalidArgument(
+            "the result belongs to another dispatch", value=told.dispatch[:200], remedy=remedy
+        )
     if (told.text is None) == (told.error is None):
-        raise InvalidArgument("the result is not either a text or an error", remedy=remedy)
+        raise InvalidArgument("a result needs either a text or an error", remedy=remedy)
     if told.error is not None:
         return Result(error=storable(told.error[:_LONGEST_ERROR]))
     return Result(text=storable(told.text or ""))
@@ -104,16 +106,16 @@ def judge(row: RunDispatch | None, result: Result) -> None:
         ResultTooEarly: it is to be executed, and is not yet at work here.
     """
     if row is None:
-        raise StaleResult("the run is not known any more")
+        raise StaleResult("the run is unknown here")
     if not row.status.is_terminal:
-        raise ResultTooEarly("the run is not at work at the moment", value=row.dispatch_id)
+        raise ResultTooEarly("the run is not active now", value=row.dispatch_id)
     failure = result.failure()
     if row.status is RunDispatchStatus.DEAD_LETTER:
         if failure is not None and row.last_error == storable(failure.describe()):
             return
-        raise StaleResult("the run was given up", value=row.dispatch_id)
+        raise StaleResult("the run is a dead letter", value=row.dispatch_id)
     was_stopped = row.termination is not None and row.termination.type in _STOPPED
     if row.status is not RunDispatchStatus.ACKED or was_stopped:
-        raise StaleResult("the run was cancelled, or another took its place", value=row.dispatch_id)
+        raise StaleResult("the run was cancelled or replaced", value=row.dispatch_id)
     if failure is not None or (row.run_response or "") != result.text:
-        raise ResultConflict("the run has ended with another answer", value=row.dispatch_id)
+        raise ResultConflict("the run has already ended with another result", value=row.dispatch_id)

@@ -101,7 +101,7 @@ class ApiServerOptions(PlatformConfig, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not self.model.isprintable():
-            raise ValueError("`model` must be a text of one line")
+            raise ValueError("`model` must be one line of text")
 
 
 class ApiServerAdapter(HttpAdapter):
@@ -129,7 +129,7 @@ class ApiServerAdapter(HttpAdapter):
         if len(key) < LEAST_KEY:
             raise ConfigError(
                 "the key is missing or too short",
-                remedy=secret_remedy("api_key", f"{LEAST_KEY} random characters or more"),
+                remedy=secret_remedy("api_key", f"at least {LEAST_KEY} random characters"),
             )
         self._model = options.model
         self._created = self._clock.now() // 1000
@@ -152,7 +152,7 @@ class ApiServerAdapter(HttpAdapter):
 
     async def disconnect(self) -> None:
         """Refuse requests, those that wait too: what they asked is kept and goes on."""
-        self._exchanges.end(Refused(503, "stopping", "the server stops; ask again", retry_after=5))
+        self._exchanges.end(Refused(503, "stopping", "the server is stopping; ask again", retry_after=5))
         await super().disconnect()
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
@@ -164,7 +164,7 @@ class ApiServerAdapter(HttpAdapter):
         """
         content, _ = decoded(attachment.ref)
         if content is None:
-            raise ServerUnavailable("the attachment did not come over the API", remedy="send the image again")
+            raise ServerUnavailable("the attachment was not sent over the API", remedy="send the image again")
         if len(content) > max_bytes:
             raise TooLarge(f"the image is larger than {max_bytes} bytes", value=len(content))
         yield content
@@ -203,7 +203,7 @@ class ApiServerAdapter(HttpAdapter):
         response_id = request.path_params["id"]
         found = await self._response(response_id)
         if found is None:
-            raise Refused(404, "not_found", "there is no such response, or it is kept no longer")
+            raise Refused(404, "not_found", "there is no such response, or it was deleted")
         chat_id, message_id, known = found
         if request.method == "DELETE":
             await self._receiver().forget_answer(self._source(chat_id), message_id)
@@ -214,7 +214,7 @@ class ApiServerAdapter(HttpAdapter):
                 raise wrong("only a response with `background` can be streamed again", "stream")
             after = request.query_params.get("starting_after", "-1")
             if not re.fullmatch(r"-1|\d{1,9}", after, re.ASCII):
-                raise wrong("`starting_after` is the sequence number of an event", "starting_after")
+                raise wrong("`starting_after` must be the sequence number of an event", "starting_after")
             wait = await self._watch(chat_id, message_id, known)
             return SseResponse(response_events(wait, shape, int(after)), left=lambda: self._leave(wait))
         return json_response(shape.whole(self._answer_of(chat_id, message_id, known)))
@@ -224,7 +224,7 @@ class ApiServerAdapter(HttpAdapter):
         self._check_key(request)
         found = await self._response(request.path_params["id"])
         if found is None:
-            raise Refused(404, "not_found", "there is no such response, or it is kept no longer")
+            raise Refused(404, "not_found", "there is no such response, or it was deleted")
         chat_id, message_id, known = found
         shape = self._response_shape(chat_id, message_id, known.received_at, known.event.metadata["response"])
         answer = self._answer_of(chat_id, message_id, known)
@@ -272,7 +272,7 @@ class ApiServerAdapter(HttpAdapter):
         self._check_key(request)
         if request.path_params["id"] != self._model:
             raise Refused(
-                404, "model_not_found", f"there is no such model; there is {self._model!r}", param="model"
+                404, "model_not_found", f"there is no such model; use {self._model!r}", param="model"
             )
         return json_response(model_named(self._model, self._created))
 
@@ -342,18 +342,18 @@ class ApiServerAdapter(HttpAdapter):
     async def _session_of(self, request: Request, asked: Asked) -> str | None:
         header = session_name(request.headers.get(SESSION_HEADER), None)
         if header is not None and not header.isascii():
-            raise wrong(f"{SESSION_HEADER} holds ASCII only; name other sessions in the body")
+            raise wrong(f"{SESSION_HEADER} must be ASCII; name other sessions in the body")
         if asked.previous is None:
             return header or asked.session
         found = await self._response(asked.previous)
         if found is None:
             raise wrong(
-                "the previous response is not known; name a `conversation` to go on for ever",
+                "the previous response is unknown; use a `conversation`, which does not expire",
                 "previous_response_id",
                 "previous_response_not_found",
             )
         if header not in (None, found[0]):
-            raise wrong(f"the previous response is of another session than {SESSION_HEADER}")
+            raise wrong(f"the previous response belongs to another session than {SESSION_HEADER}")
         return found[0]
 
     def _event(self, exchange: Exchange, asked: Asked, *, in_session: bool) -> MessageEvent:
@@ -414,8 +414,8 @@ class ApiServerAdapter(HttpAdapter):
         await self._timer.sleep(int(self._options.timeout_s * 1000))
         key = wait.exchange.message_id
         message = (
-            f"there is no answer within {self._options.timeout_s:g} seconds; it is still being worked on: "
-            f"ask again with {KEY_HEADER}: {key}"
+            f"no answer within {self._options.timeout_s:g} seconds; the run continues: ask again "
+            f"with {KEY_HEADER}: {key}"
         )
         wait.end(Refused(504, "timeout", message, param=key))
 
@@ -494,7 +494,7 @@ class ApiServerAdapter(HttpAdapter):
             return SendResult.sent(message_id)
         final = _is_final(metadata)
         if not self._exchanges.edited(chat_id, answered, message_id, content, final=final, details=told):
-            return SendResult.failed(SendErrorKind.NOT_FOUND, "the draft is kept no longer")
+            return SendResult.failed(SendErrorKind.NOT_FOUND, "the draft was deleted")
         self._said()
         return SendResult.sent(message_id)
 

@@ -210,8 +210,9 @@ class Wait:
             return answer.failure
         key = self.exchange.message_id
         told = (
-            "the model's answer broke off after a part of it was sent, and the next try has other words: "
-            f"discard that part and ask again with Idempotency-Key: {key} for the whole answer"
+            "the model's answer broke off after a part of it was sent, and the next attempt has "
+            f"other words: discard that part and ask again with Idempotency-Key: {key} for the whole "
+            "answer"
         )
         return Refused(502, "model_broke_off", told)
 
@@ -259,7 +260,9 @@ class Exchanges:
         if known is not None:
             refuse_other_content(known.fingerprint, fingerprint)
         if self._waiting >= MOST_WAITING:
-            raise Refused(429, "too_many_waiting", f"{MOST_WAITING} requests wait already", retry_after=5)
+            raise Refused(
+                429, "too_many_waiting", f"{MOST_WAITING} requests are waiting already", retry_after=5
+            )
         exchange = known or self._opened(chat_id, message_id)
         exchange.fingerprint = fingerprint
         wait = Wait(exchange)

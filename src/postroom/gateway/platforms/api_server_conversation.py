@@ -34,13 +34,13 @@ def wrong(message: str, param: str | None = None, code: str = "invalid_value") -
 def read_conversation(messages: Json, param: str, image_bytes: int) -> dict[str, Any]:
     """Return what a list of messages tells, as the fields of `Asked`."""
     if not isinstance(messages, list) or not all(isinstance(one, Mapping) for one in messages):
-        raise wrong(f"`{param}` is no list of messages", param)
+        raise wrong(f"`{param}` must be a list of messages", param)
     if len(messages) > MOST_MESSAGES:
-        raise wrong(f"`{param}` holds more than {MOST_MESSAGES} messages", param)
+        raise wrong(f"`{param}` has more than {MOST_MESSAGES} messages", param)
     told = [_message(one, f"{param}[{index}]", image_bytes) for index, one in enumerate(messages)]
     said = [one for one in told if one is not None and one.role is not Role.SYSTEM]
     if not said or said[-1].role is Role.ASSISTANT:
-        raise wrong(f"`{param}` ends with no message of the user and no result of a tool", param)
+        raise wrong(f"`{param}` must end with a message of the user or the result of a tool", param)
     last = said[-1]
     is_result = last.role is Role.TOOL
     results: list[Message] = []
@@ -90,7 +90,7 @@ def _message(one: Mapping[str, Json], where: str, image_bytes: int) -> Message |
         return _of_tool(one, where)
     if kind == "reasoning":
         return None
-    raise wrong("a message is of the system, the user, the assistant or a tool", where)
+    raise wrong("the role of a message must be system, user, assistant or tool", where)
 
 
 def _attachment(block: ContentBlock) -> Attachment:
@@ -121,7 +121,7 @@ def _of_assistant(one: Mapping[str, Json], where: str) -> Message:
         parts = [one for one in content if isinstance(one, Mapping) and one.get("type") in kinds]
         content = "".join(str(part.get("text") or part.get("refusal") or "") for part in parts)
     if not isinstance(content, str | None) or not isinstance(told, Sequence):
-        raise wrong("a message of the assistant holds text or calls", where)
+        raise wrong("a message of the assistant needs text or calls", where)
     return Message.assistant(clean(content or ""), tool_calls=[_call(call, where) for call in told])
 
 
@@ -129,7 +129,7 @@ def _call(told: Json, where: str) -> ToolCall:
     function = told.get("function") if isinstance(told, Mapping) else None
     call_id = told.get("id") if isinstance(told, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(call_id, str) or not call_id:
-        raise wrong("a call of a tool has an id and a function", where)
+        raise wrong("a tool call needs an id and a function", where)
     arguments = function.get("arguments")
     try:
         decoded: Json = msgspec.json.decode(arguments) if isinstance(arguments, str) and arguments else {}
@@ -144,14 +144,14 @@ def _of_tool(one: Mapping[str, Json], where: str) -> Message:
     if isinstance(content, list):
         content = "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
     if not isinstance(call_id, str) or not call_id or not isinstance(content, str):
-        raise wrong("the result of a tool names its call and holds text", where)
+        raise wrong("the result of a tool needs its call and text", where)
     return Message.tool(call_id, clean(content))
 
 
 def _content(content: Json, param: str, image_bytes: int) -> tuple[str, tuple[Attachment, ...]]:
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not isinstance(parts, list) or len(parts) > MOST_PARTS:
-        raise wrong(f"the content is neither text nor a list of at most {MOST_PARTS} parts", param)
+        raise wrong(f"the content must be text or a list of at most {MOST_PARTS} parts", param)
     texts: list[str] = []
     media: list[Attachment] = []
     for index, part in enumerate(parts):
@@ -164,32 +164,32 @@ def _content(content: Json, param: str, image_bytes: int) -> tuple[str, tuple[At
         elif kind in _FILE_PARTS:
             media.append(_file(part, where, image_bytes))
         else:
-            raise wrong("only parts of text, images and files are understood", where)
+            raise wrong("only parts of text, images and files are supported", where)
     if len(media) > MOST_IMAGES:
         raise wrong(f"there are more than {MOST_IMAGES} images and files", param)
     text = clean("\n".join(texts))
     if not text.strip() and not media:
-        raise wrong("there is nothing in a message", param)
+        raise wrong("a message is empty", param)
     return text, tuple(media)
 
 
 def _text(told: Json, where: str) -> str:
     if not isinstance(told, str):
-        raise wrong("a part of text has no text", where)
+        raise wrong("a text part has no text", where)
     if len(told.encode("utf-8", "surrogatepass")) > LONGEST_PART:
-        raise wrong(f"a part of text is longer than {LONGEST_PART} bytes", where, "string_above_max_length")
+        raise wrong(f"a text part exceeds {LONGEST_PART} bytes", where, "string_above_max_length")
     return told
 
 
 def _image(told: Json, where: str, limit: int) -> Attachment:
     url = told.get("url") if isinstance(told, Mapping) else told
     if not isinstance(url, str) or not url.startswith("data:"):
-        raise wrong("an image must come along as a data: address; nothing is fetched", where)
+        raise wrong("an image must be sent as a data: URL; nothing is downloaded", where)
     if len(url) > limit * 4 // 3 + 64:
-        raise wrong(f"an image is larger than {limit} bytes", where, "image_too_large")
+        raise wrong(f"an image exceeds {limit} bytes", where, "image_too_large")
     content, mime = decoded(url) if _IMAGE.fullmatch(url) else (None, None)
     if content is None or len(content) > limit:
-        raise wrong(f"an image is no PNG, JPEG, GIF or WebP in base64 of at most {limit} bytes", where)
+        raise wrong(f"an image must be PNG, JPEG, GIF or WebP in base64, at most {limit} bytes", where)
     return Attachment(kind=MessageType.PHOTO, ref=url, mime=mime, size=len(content))
 
 
@@ -198,12 +198,12 @@ def _file(part: Mapping[str, Json], where: str, limit: int) -> Attachment:
     told = part.get("file") if part.get("type") == "file" else part
     url = told.get("file_data") if isinstance(told, Mapping) else None
     if not isinstance(url, str) or not url.startswith("data:"):
-        raise wrong("a file must come along in file_data as a data: address; nothing is fetched", where)
+        raise wrong("a file must be sent in file_data as a data: URL; nothing is downloaded", where)
     if len(url) > limit * 4 // 3 + 200:
-        raise wrong(f"a file is larger than {limit} bytes", where, "file_too_large")
+        raise wrong(f"a file exceeds {limit} bytes", where, "file_too_large")
     content, mime = decoded(url)
     if content is None or len(content) > limit:
-        raise wrong(f"a file is not in base64 of at most {limit} bytes", where)
+        raise wrong(f"a file must be in base64, at most {limit} bytes", where)
     name = told.get("filename") if isinstance(told, Mapping) else None
     name = name if isinstance(name, str) else None
     return Attachment(kind=MessageType.DOCUMENT, ref=url, mime=mime, name=name, size=len(content))

@@ -128,12 +128,12 @@ def read_chat(data: Mapping[str, Json], *, model: str, image_bytes: int) -> Aske
     if data.get("modalities") not in (None, [], ["text"]):
         raise wrong("answers are text: `modalities` must be ['text']", "modalities", UNSUPPORTED)
     if data.get("n") not in (None, 1):
-        raise wrong("only one choice is made: `n` must be 1", "n")
+        raise wrong("only one choice is possible: `n` must be 1", "n")
     options = data.get("stream_options")
     more = {name: data[name] for name in _PASSED_ON if data.get(name) is not None}
     for name, one in more.items():
         if not isinstance(one, _PASSED_ON[name]):
-            raise wrong(f"`{name}` cannot be this", name)
+            raise wrong(f"`{name}` cannot have this value", name)
     limit = data.get("max_completion_tokens")
     tools = _tools(data.get("tools"), lambda one: one.get("function"))
     _check_choice(more, tools)
@@ -158,21 +158,21 @@ def read_response(data: Mapping[str, Json], *, model: str, image_bytes: int) -> 
     messages = [{"role": "user", "content": told}] if isinstance(told, str) else told
     said = read_conversation(messages, "input", image_bytes)
     if instructions is not None and not isinstance(instructions, str):
-        raise wrong("`instructions` are no text", "instructions")
+        raise wrong("`instructions` must be text", "instructions")
     said["instructions"] = "\n\n".join(filter(None, (instructions, said["instructions"])))
     previous = data.get("previous_response_id")
     if previous is not None and not isinstance(previous, str):
-        raise wrong("`previous_response_id` is no text", "previous_response_id")
+        raise wrong("`previous_response_id` must be text", "previous_response_id")
     conversation = _conversation(data)
     if previous is not None and conversation is not None:
-        raise wrong("give `previous_response_id` or `conversation`, not both", "conversation")
+        raise wrong("give either `previous_response_id` or `conversation`", "conversation")
     reasoning = data.get("reasoning")
     effort = reasoning.get("effort") if isinstance(reasoning, Mapping) else None
     more, tools = _passed_on(data), _tools(data.get("tools"), lambda one: one)
     _check_choice(more, tools)
     store, background = _flag(data, "store", default=True), _flag(data, "background", default=False)
     if background and not store:
-        raise wrong("`background` needs `store`: the answer is fetched by its id", "background")
+        raise wrong("`background` requires `store`, because the answer is fetched by its id", "background")
     return Asked(
         **said,
         tools=tools,
@@ -190,11 +190,11 @@ def _check(data: Mapping[str, Json], model: str, known: frozenset[str], absent: 
     """Refuse what there is not, by name."""
     named = data.get("model")
     if named is not None and named != model:
-        told = f"there is no model {str(named)[:100]!r}; there is {model!r}"
+        told = f"there is no model {str(named)[:100]!r}; use {model!r}"
         raise Refused(404, "model_not_found", told, param="model")
     metadata = data.get("metadata")
     if metadata is not None and (not isinstance(metadata, Mapping) or len(metadata) > 16):
-        raise wrong("`metadata` holds at most 16 entries", "metadata")
+        raise wrong("`metadata` can have at most 16 entries", "metadata")
     for name, instead in absent.items():
         if data.get(name) not in (None, False):
             raise wrong(f"`{name}` is not supported{instead}", name, UNSUPPORTED)
@@ -209,9 +209,9 @@ def _overrides(data: Mapping[str, Json], limit: Json, more: dict[str, Json]) -> 
     form = more.get("response_format")
     if isinstance(form, Mapping) and form.get("type") not in _FORMS:
         where = "response_format" if "messages" in data else "text"
-        raise wrong(f"the format of an answer is one of {', '.join(_FORMS)}", where)
+        raise wrong(f"the format of an answer must be one of {', '.join(_FORMS)}", where)
     if isinstance(limit, int) and limit < 1:
-        raise wrong("an answer has at least one token", "max_tokens")
+        raise wrong("an answer needs at least one token", "max_tokens")
     try:
         made = msgspec.convert(
             {name: one for name, one in told.items() if one is not None}, InferenceOverride
@@ -225,7 +225,7 @@ def _tools(told: Json, function_of: Callable[[Mapping[str, Json]], Json]) -> tup
     if told is None:
         return ()
     if not isinstance(told, list) or len(told) > MOST_TOOLS:
-        raise wrong(f"`tools` is no list of at most {MOST_TOOLS} tools", "tools")
+        raise wrong(f"`tools` must be a list of at most {MOST_TOOLS} tools", "tools")
     made: list[ToolDescriptor] = []
     for index, one in enumerate(told):
         where = f"tools[{index}]"
@@ -234,10 +234,10 @@ def _tools(told: Json, function_of: Callable[[Mapping[str, Json]], Json]) -> tup
         function = function_of(one)
         name = function.get("name") if isinstance(function, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(name, str) or not _TOOL.fullmatch(name):
-            raise wrong("a function has a name of 1 to 64 letters, digits, _ and -", where)
+            raise wrong("the name of a function must have 1 to 64 letters, digits, _ and -", where)
         parameters = function.get("parameters") or {"type": "object", "properties": {}}
         if not isinstance(parameters, dict):
-            raise wrong("the parameters of a function are a JSON schema", where)
+            raise wrong("the parameters of a function must be a JSON schema", where)
         description = str(function.get("description") or "")
         made.append(ToolDescriptor(id=name, name=name, description=description, parameters=parameters))
     return tuple(made)
@@ -281,7 +281,7 @@ def session_name(told: Json, param: str | None) -> str | None:
     if told is None or told == "":
         return None
     if not isinstance(told, str) or not SESSION.fullmatch(told):
-        raise wrong(f"a session's name is a line of 1 to {LONGEST_SESSION} characters", param)
+        raise wrong(f"the name of a session must be one line of 1 to {LONGEST_SESSION} characters", param)
     return told
 
 
@@ -295,7 +295,7 @@ def idempotency_key(told: str | None) -> str | None:
         return None
     if not KEY.fullmatch(told):
         raise wrong(
-            "an Idempotency-Key is 1 to 200 characters of ASCII without spaces", code="invalid_header"
+            "an Idempotency-Key must have 1 to 200 ASCII characters without spaces", code="invalid_header"
         )
     return told
 
@@ -303,7 +303,7 @@ def idempotency_key(told: str | None) -> str | None:
 def _flag(data: Mapping[str, Json], name: str, *, default: bool) -> bool:
     told = data.get(name)
     if told is not None and not isinstance(told, bool):
-        raise wrong(f"`{name}` is true or false", name)
+        raise wrong(f"`{name}` must be true or false", name)
     return default if told is None else told
 
 

@@ -278,8 +278,8 @@ class Liveness:
             state, code = AdapterState.DEGRADED, "updates_set_aside"
             since = self.degraded_at
             why = (
-                f"updates of the platform that became dead letters by a defect: {self.dead_updates};"
-                " see `postroom gateway dead`, then `postroom gateway reconnect`"
+                "updates of the platform became dead letters because of a defect: "
+                f"{self.dead_updates}; see `postroom gateway dead`, then `postroom gateway reconnect`"
             )
         return {
             "state": state.value,
@@ -431,13 +431,13 @@ class BasePlatformAdapter(ABC):
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
         """Replace what was said."""
-        return SendResult.failed(SendErrorKind.BAD_FORMAT, f"{self.platform.value} edits nothing")
+        return SendResult.failed(SendErrorKind.BAD_FORMAT, f"{self.platform.value} cannot edit messages")
 
     async def delete_message(
         self, chat_id: str, message_id: str, metadata: Metadata | None = None
     ) -> SendResult:
         """Take back what was said."""
-        return SendResult.failed(SendErrorKind.BAD_FORMAT, f"{self.platform.value} deletes nothing")
+        return SendResult.failed(SendErrorKind.BAD_FORMAT, f"{self.platform.value} cannot delete messages")
 
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:  # noqa: B027 - optional
         """Show that an answer is being written, for some seconds; a failure is no failure."""
@@ -466,7 +466,7 @@ class BasePlatformAdapter(ABC):
         metadata: Metadata | None = None,
     ) -> SendResult:
         """Send a file."""
-        return SendResult.failed(SendErrorKind.BAD_FORMAT, f"{self.platform.value} sends no files")
+        return SendResult.failed(SendErrorKind.BAD_FORMAT, f"{self.platform.value} cannot send files")
 
     def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
         """Yield a file that came in, piece by piece.
@@ -475,7 +475,7 @@ class BasePlatformAdapter(ABC):
             TooLarge: it is larger than `max_bytes`; little more than that was read.
             ServerUnavailable: it could not be fetched.
         """
-        raise InvalidArgument(f"{self.platform.value} receives no files", value=attachment.name)
+        raise InvalidArgument(f"{self.platform.value} cannot receive files", value=attachment.name)
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
         """Ask with buttons; where there are none, the text says what to answer."""
@@ -501,7 +501,7 @@ class BasePlatformAdapter(ABC):
         if not self.is_ours():  # it stood still, or was cut off, with this message in its hands
             raise StoreUnavailable(f"another server has the channel {self.platform.value} now")
         if self._inbound is None:
-            raise StoreUnavailable(f"nobody takes the messages of {self.platform.value} yet")
+            raise StoreUnavailable(f"no handler receives messages of {self.platform.value} yet")
         await self._inbound.accept(event)
 
     async def take_in(self, update: Json | bytes, take: Callable[[], Awaitable[None]]) -> None:
@@ -535,12 +535,12 @@ class BasePlatformAdapter(ABC):
         key = sha256(raw.encode()).hexdigest()
         before = self._failing.pop(key, 0)
         if isinstance(error, InputError):
-            tries, why = MOST_TRIES, f"an update cannot be used: {error.message}"
+            tries, why = MOST_TRIES, f"an invalid update: {error.message}"
             self.liveness.refused += 1
             kind = type(error).__name__
             _LOG.warning("channel.refused", platform=self.platform.value, code=error.code, kind=kind)
         else:
-            tries, why = min(before + 1, MOST_TRIES), f"an update met a defect: {type(error).__name__}"
+            tries, why = min(before + 1, MOST_TRIES), f"an update caused a defect: {type(error).__name__}"
             _LOG.error("channel.update_failed", platform=self.platform.value, tries=tries, exc_info=error)
         self._failing[key] = tries if tries < MOST_TRIES else before
         if len(self._failing) > _MOST_FAILING:
@@ -549,7 +549,7 @@ class BasePlatformAdapter(ABC):
             if self.liveness.state is AdapterState.CONNECTED:
                 self.liveness.state = AdapterState.RECONNECTING
             self.liveness.error_code, self.liveness.error = _DEFECT, f"{why}; see the log"
-            raise ServerUnavailable(why, remedy="look into the log; it is tried again") from error
+            raise ServerUnavailable(why, remedy="read the log; postroom retries") from error
         if before < MOST_TRIES:
             if self.keep_dead is not None:
                 await self.keep_dead(self.account, key, raw[:LONGEST_RAW], why)

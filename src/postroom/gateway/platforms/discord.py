@@ -57,18 +57,26 @@ PORTAL = "https://discord.com/developers/applications"
 _MESSAGES = "/channels/{channel_id}/messages"
 _MESSAGE = "/channels/{channel_id}/messages/{message_id}"
 _REACTION = f"{_MESSAGE}/reactions/{{emoji}}/@me"
-_TOKEN = ("unauthorized", "Discord does not take the token", f"make a new one: {PORTAL} → Bot → Reset Token")
+_TOKEN = ("unauthorized", "Discord rejected the token", f"a new token: {PORTAL} → Bot → Reset Token")
 _REFUSALS: Mapping[int, tuple[str, str, str]] = {
     401: _TOKEN,
     4004: _TOKEN,
-    4010: ("sharding", "Discord refuses the shard", "report it: one connection is made for all guilds"),
-    4011: ("sharding", "the bot is in too many guilds for one connection", "take it out of some guilds"),
-    4012: ("library", "Discord does not speak this version any more", "pip install -U 'postroom[discord]'"),
-    4013: ("intents", "Discord knows one of the intents not", "pip install -U 'postroom[discord]'"),
+    4010: (
+        "sharding",
+        "Discord rejected the shard",
+        "report this defect: postroom makes one connection for all guilds",
+    ),
+    4011: ("sharding", "the bot is in too many guilds for one connection", "remove the bot from some guilds"),
+    4012: (
+        "library",
+        "Discord no longer supports this version of its API",
+        "pip install -U 'postroom[discord]'",
+    ),
+    4013: ("intents", "Discord rejected an invalid intent", "pip install -U 'postroom[discord]'"),
     4014: (
         "missing_intent",
         "the bot may not read messages: the privileged intent `Message Content` is off",
-        f"switch it on: {PORTAL} → Bot → Privileged Gateway Intents → Message Content Intent",
+        f"enable it: {PORTAL} → Bot → Privileged Gateway Intents → Message Content Intent",
     ),
 }
 
@@ -144,9 +152,9 @@ class DiscordAdapter(BasePlatformAdapter):
         except Refused as refused:
             raise self._refused(refused.code) from None
         except (Cut, RestFailure, TimeoutError) as error:
-            why = str(error) if isinstance(error, RestFailure) else "the gateway gave no session"
+            why = str(error) if isinstance(error, RestFailure) else "the gateway started no session"
             self._fail("unreachable", why, retryable=True)
-            raise ServerUnavailable(why, remedy="look whether Discord can be reached from here") from None
+            raise ServerUnavailable(why, remedy="check whether Discord can be reached from here") from None
         finally:
             if not connected:
                 await bot.close()
@@ -267,7 +275,7 @@ class DiscordAdapter(BasePlatformAdapter):
         """Call Discord to show something, and say what became of it."""
         if not all(wire.is_id(told[name]) for name in ("channel_id", "message_id") if name in told):
             return SendResult.failed(
-                SendErrorKind.NOT_FOUND, "no such chat or message: an id of Discord is digits"
+                SendErrorKind.NOT_FOUND, "there is no such chat or message: a Discord id has only digits"
             )
         chat, is_typing, is_mark = told.get("channel_id"), path.endswith("/typing"), path == _REACTION
         counted = ("typing", None) if is_typing else ("react", None) if is_mark else (method, chat)
@@ -289,9 +297,9 @@ class DiscordAdapter(BasePlatformAdapter):
         """Return a text as Discord shows it, or why it cannot be sent."""
         limit = self.capabilities.limit
         if len(content) > limit:
-            return SendResult.failed(SendErrorKind.TOO_LONG, f"Discord takes at most {limit} characters")
+            return SendResult.failed(SendErrorKind.TOO_LONG, f"Discord accepts at most {limit} characters")
         if not content.strip():
-            return SendResult.failed(SendErrorKind.BAD_FORMAT, "Discord takes no empty message")
+            return SendResult.failed(SendErrorKind.BAD_FORMAT, "Discord accepts no empty message")
         return wire.marked(content, limit)
 
     async def send(
@@ -365,9 +373,9 @@ class DiscordAdapter(BasePlatformAdapter):
             TooLarge, ServerUnavailable: see the base.
         """
         if attachment.size is not None and attachment.size > max_bytes:
-            raise TooLarge(f"the file has more than {max_bytes} bytes", value=attachment.size)
+            raise TooLarge(f"the file exceeds {max_bytes} bytes", value=attachment.size)
         if _origin(attachment.ref) != _origin(self._options.cdn_url):
-            raise ServerUnavailable("the file does not lie on Discord's file server", remedy="")
+            raise ServerUnavailable("the file is not on Discord's file server", remedy="")
         if self._bot is None:
             raise ServerUnavailable("not connected to Discord", remedy="")
         async with aclosing(self._bot.fetch(attachment.ref, max_bytes=max_bytes)) as pieces:

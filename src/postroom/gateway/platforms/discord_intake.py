@@ -60,7 +60,7 @@ def bot_token(token: str | None) -> str:
     kept = (token or "").strip().removeprefix("Bot ").strip()
     if not kept or not kept.isascii() or not kept.isprintable() or " " in kept:
         raise ConfigError(
-            "the Discord bot's token is missing or is none",
+            "the Discord bot's token is missing or malformed",
             remedy=secret_remedy(
                 "token", "the token from Bot → Reset Token at https://discord.com/developers/applications"
             ),

@@ -66,7 +66,7 @@ class Refused(Exception):
     """Discord ended the connection for good; `code` is why: a close code, or 401."""
 
     def __init__(self, code: int) -> None:
-        super().__init__(f"Discord refuses the connection ({code})")
+        super().__init__(f"Discord rejected the connection ({code})")
         self.code = code
 
 
@@ -83,7 +83,7 @@ def load() -> None:
             import discord.http  # noqa: F401 - both are found by the imports in functions
     except ImportError as error:
         raise MissingExtra(
-            "Discord needs discord.py, which is not installed",
+            "the library discord.py for Discord is not installed",
             value=error.name,
             remedy="pip install 'postroom[discord]' (in a clone: make dev)",
         ) from error
@@ -129,7 +129,7 @@ class Bot:
             raise Refused(401) from None
         user = self._client.user
         if user is None:
-            raise RestFailure("Discord does not say who the bot is")
+            raise RestFailure("Discord did not identify the bot")
         return str(user.id)
 
     # REST.
@@ -183,7 +183,7 @@ class Bot:
                 async for piece in response.content.iter_any():
                     total += len(piece)
                     if total > max_bytes:
-                        raise TooLarge(f"the file has more than {max_bytes} bytes", value=max_bytes)
+                        raise TooLarge(f"the file exceeds {max_bytes} bytes", value=max_bytes)
                     yield piece
         except (OSError, aiohttp.ClientError, ValueError) as error:
             raise _not_fetched(type(error).__name__) from None
@@ -253,11 +253,11 @@ class Bot:
             starts = found["session_start_limit"]
             if starts["remaining"] <= 0:
                 raise RestFailure(
-                    "Discord allows no more sessions now", status=429, wait_ms=starts["reset_after"]
+                    "Discord allows no further sessions now", status=429, wait_ms=starts["reset_after"]
                 )
             return str(found["url"])
         except (KeyError, TypeError):
-            raise RestFailure("Discord does not say where its gateway is") from None
+            raise RestFailure("Discord did not give the address of its gateway") from None
 
     def _teller(self, name: str) -> Callable[[object], None]:
         return lambda data: self._heard(name, data)
@@ -286,7 +286,7 @@ def _translated() -> Iterator[None]:
         yield
     except discord.RateLimited as error:
         wait = math.ceil(error.retry_after * 1000)
-        raise RestFailure("Discord asks for fewer calls", status=429, wait_ms=wait) from None
+        raise RestFailure("Discord's rate limit was reached", status=429, wait_ms=wait) from None
     except discord.HTTPException as error:
         said = f": {error.text[:200]}" if error.code else ""
         raise RestFailure(
@@ -335,5 +335,6 @@ def _retry_after(header: str | None) -> int | None:
 
 def _not_fetched(why: str) -> ServerUnavailable:
     return ServerUnavailable(
-        f"Discord's file server did not give the file ({why})", remedy="ask for the file to be sent again"
+        f"Discord's file server did not return the file ({why})",
+        remedy="ask the sender to send the file again",
     )

@@ -330,7 +330,7 @@ def deleted_in(data: object) -> list[str]:
     found = _checked(data)
     listed = found["ids"] if "ids" in found else [found.get("id")]
     if not isinstance(listed, list) or not all(is_id(one) for one in listed):
-        raise Unreadable("a deletion of what are no messages")
+        raise Unreadable("a deletion without message ids")
     return listed
 
 
@@ -380,7 +380,7 @@ def in_order(page: object) -> list[dict[str, Any]]:
         Unreadable: it is no list.
     """
     if not isinstance(page, list):
-        raise Unreadable("a page of messages that is no list")
+        raise Unreadable("a page of messages that is not a list")
     known = [one for one in page if isinstance(one, dict) and is_id(one.get("id"))]
     return sorted(known, key=lambda one: int(one["id"]))
 
@@ -470,7 +470,7 @@ def _spoken(source: SessionSource, found: Mapping[str, Any]) -> SessionSource:
     member = member if isinstance(member, dict) else {}
     author = found.get("author") or found.get("user") or member.get("user")
     if not isinstance(author, dict):
-        raise Unreadable("nobody is said to have done it")
+        raise Unreadable("the actor is unknown")
     shown = _text(member, "nick") or _text(author, "global_name") or _text(author, "username")
     told = source.to_dict() | {"user_id": _id(author, "id"), "user_name": shown}
     told["is_bot"] = bool(author.get("bot")) or "webhook_id" in found
@@ -495,31 +495,31 @@ def _attachment(one: Mapping[str, Any], flags: object) -> Attachment:
 
 def _checked(data: object) -> dict[str, Any]:
     if not isinstance(data, dict):
-        raise Unreadable("an update that is no object")
+        raise Unreadable("an update that is not an object")
     return data
 
 
 def _mapping(found: Mapping[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(one := found.get(name), dict):
-        raise Unreadable(f"`{name}` is no object")
+        raise Unreadable(f"`{name}` is not an object")
     return one
 
 
 def _mappings(found: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     listed = found.get(name) or []
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
-        raise Unreadable(f"`{name}` is no list of objects")
+        raise Unreadable(f"`{name}` is not a list of objects")
     return listed
 
 
 def _id(found: Mapping[str, Any], name: str) -> str:
     if not is_id(one := found.get(name)):
-        raise Unreadable(f"`{name}` is no id")
+        raise Unreadable(f"`{name}` is not an id")
     return str(one)
 
 
 def _text(found: Mapping[str, Any], name: str) -> str | None:
     one = found.get(name)
     if one is not None and not isinstance(one, str):
-        raise Unreadable(f"`{name}` is no text")
+        raise Unreadable(f"`{name}` is not text")
     return one and one.encode("utf-8", "replace").decode().replace("\0", "")  # half pairs cannot be kept

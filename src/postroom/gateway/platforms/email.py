@@ -98,13 +98,13 @@ class EmailOptions(PlatformConfig, frozen=True, kw_only=True):
         if ADDRESS.fullmatch(self.address) is None:
             raise ValueError("`address` must be an address such as agent@example.org")
         if not (self.name or "").isprintable():
-            raise ValueError("`name` must be a text of one line")
+            raise ValueError("`name` must be one line of text")
         for name, host in (("imap_security", self.imap_host), ("smtp_security", self.smtp_host)):
             plain = (self.imap_security if name == "imap_security" else self.smtp_security) is Security.PLAIN
             if plain and host not in LOOPBACK and not self.allow_plain:
                 raise ValueError(
-                    f"`{name}`: the password would go over the net in clear; set ssl or starttls, or"
-                    " allow_plain if the way is safe"
+                    f"`{name}`: the password would travel unencrypted; set ssl or starttls, or "
+                    "allow_plain if the network is trusted"
                 )
 
     @property
@@ -139,7 +139,7 @@ class EmailOptions(PlatformConfig, frozen=True, kw_only=True):
 
 def _password(secret: str | None, name: str) -> str:
     if not secret or not secret.isascii() or not secret.isprintable():
-        raise ConfigError(f"e-mail: no {name}, or one that is not in ASCII", remedy=secret_remedy(name, "it"))
+        raise ConfigError(f"e-mail: {name} is missing or not ASCII", remedy=secret_remedy(name, "it"))
     return secret
 
 
@@ -248,10 +248,10 @@ class EmailAdapter(BasePlatformAdapter):
                 is_open = False
                 _LOG.warning("email.login_refused")
                 if not error.passing:
-                    self._fail("unauthorized", f"{error}: the password is no good any more", retryable=False)
+                    self._fail("unauthorized", f"{error}: the password is no longer valid", retryable=False)
                     return
             except Exception:
-                self._fail("failed", "a mail could not be taken; see the log", retryable=True)
+                self._fail("failed", "a mail could not be processed; see the log", retryable=True)
                 raise
             else:
                 failures, self.liveness.state = 0, AdapterState.CONNECTED
@@ -344,7 +344,9 @@ class EmailAdapter(BasePlatformAdapter):
         except NETWORK as error:
             raise ServerUnavailable("the mailbox does not answer") from error
         if data is None:
-            raise ServerUnavailable("the file is not in the mailbox any more", remedy="ask for it once more")
+            raise ServerUnavailable(
+                "the file is no longer in the mailbox", remedy="ask the sender to send the file again"
+            )
         yield data
 
     async def _write(
@@ -375,7 +377,7 @@ class EmailAdapter(BasePlatformAdapter):
                 answers=answered if answered and wire.MESSAGE_ID.fullmatch(answered) else None,
             )
         except ValueError as error:
-            return SendResult.failed(SendErrorKind.BAD_FORMAT, f"this cannot be written: {error}")
+            return SendResult.failed(SendErrorKind.BAD_FORMAT, f"this mail cannot be sent: {error}")
         message = await asyncio.to_thread(lambda: post.written(heading, text, to_html(text), file))
         result = await asyncio.to_thread(deliver, self._smtp, options.domain, message)
         if result.success:
@@ -410,11 +412,12 @@ def _told(error: BaseException) -> PostroomError | None:
     if isinstance(error, LoginRefused) and not error.passing:
         return CredentialRefused(
             f"e-mail: {error}",
-            remedy="check `user` and the password; many providers want a password for programs",
+            remedy="check `user` and the password; many providers require an app password",
         )
     if isinstance(error, FileNotFoundError):
         return ConfigError(
-            "e-mail: `ca_file` is not there", remedy="give the file with the certificates that are believed"
+            "e-mail: the file in `ca_file` does not exist",
+            remedy="set it to the file with the trusted certificates",
         )
     if isinstance(error, (*NETWORK, smtplib.SMTPException, LoginRefused)):
         return ServerUnavailable(

@@ -77,12 +77,12 @@ class Heading:
     def __post_init__(self) -> None:
         told = (self.sender, self.sender_name or "", self.to, self.subject, self.message_id, *self.references)
         if not all(one.isprintable() for one in told):
-            raise ValueError("a header holds a line break")
+            raise ValueError("a header contains a line break")
         if ADDRESS.fullmatch(self.to) is None:
-            raise ValueError("the recipient is no address")
+            raise ValueError("the recipient is not a valid address")
         ids = (self.message_id, *self.references, *((self.answers,) if self.answers else ()))
         if not all(MESSAGE_ID.fullmatch(one) for one in ids):
-            raise ValueError("a message id is none")
+            raise ValueError("a message id is invalid")
 
 
 _OWN_ID = re.compile(r"<[0-9a-f]{40}\.(.+)\.postroom@([^@]+)>")
@@ -183,7 +183,7 @@ def refusal(error: SMTPException) -> SendResult:
         code, said = error.smtp_code, error.smtp_error
         words = said.decode("ascii", "replace") if isinstance(said, bytes) else said
     else:
-        return SendResult.failed(SendErrorKind.TRANSIENT, "the mail server broke off")
+        return SendResult.failed(SendErrorKind.TRANSIENT, "the mail server closed the connection")
     extended = words.split(maxsplit=1)[0] if words[:1] in ("2", "4", "5") else ""
     told = (
         f"the mail server answered {code} {extended if extended.replace('.', '').isdigit() else ''}".strip()
@@ -219,7 +219,7 @@ class LoginRefused(Exception):
     """A server does not take the user's name and password. `passing`: it says that it may at another time."""
 
     def __init__(self, server: str, *, passing: bool = False) -> None:
-        super().__init__(f"the {server} server refuses the log-in")
+        super().__init__(f"the {server} server rejected the login")
         self.passing = passing
 
 
@@ -337,7 +337,7 @@ class Mailbox:
         elif found[4] == "quoted-printable":
             data = quopri.decodestring(raw)
         if cut or len(data) > most:
-            raise TooLarge(f"the file is larger than {most} bytes", value=most)
+            raise TooLarge(f"the file exceeds {most} bytes", value=most)
         return data
 
     def headers(self, message_id: str) -> bytes | None:
@@ -375,7 +375,7 @@ def _done(answer: tuple[str, Any]) -> list[Any]:
     """
     status, data = answer[0], list(answer[1])
     if status != "OK":
-        raise imaplib.IMAP4.error("the IMAP server refused a command")
+        raise imaplib.IMAP4.error("the IMAP server rejected a command")
     return data
 
 
@@ -408,7 +408,9 @@ def deliver(server: Server, domain: str, message: OutgoingEmail) -> SendResult:
     except smtplib.SMTPException as error:
         return refusal(error)
     except OSError as error:
-        return SendResult.failed(SendErrorKind.TRANSIENT, f"no mail server: {type(error).__name__}")
+        return SendResult.failed(
+            SendErrorKind.TRANSIENT, f"cannot reach a mail server: {type(error).__name__}"
+        )
     try:
         return _offered(smtp, message) or _given(smtp, message)
     finally:
@@ -427,7 +429,7 @@ def _offered(smtp: smtplib.SMTP, message: OutgoingEmail) -> SendResult | None:
             return refusal(smtplib.SMTPRecipientsRefused({message.to: (code, said)}))
     except (smtplib.SMTPException, OSError) as error:
         return SendResult.failed(
-            SendErrorKind.TRANSIENT, f"the mail server broke off: {type(error).__name__}"
+            SendErrorKind.TRANSIENT, f"the mail server closed the connection: {type(error).__name__}"
         )
     return None
 

@@ -87,7 +87,7 @@ def parsed(raw: bytes) -> Message:
     """
     end = _HEAD_END.search(raw)
     if (end.start() if end else len(raw)) > _LONGEST_HEAD or raw.count(b"\n--") > _MOST_BORDERS:
-        raise Malformed("a mail of too many headers or parts")
+        raise Malformed("a mail with too many headers or parts")
     if any(len(field[0]) > _LONGEST_FIELD for field in _FIELD.finditer(raw)):
         raise Malformed("a mail with a header that is too long")
     try:
@@ -105,7 +105,7 @@ def understood(mail: Message, where: Where, me: Ourselves) -> MessageEvent | Non
     try:
         return _understood(mail, where, me)
     except BROKEN as error:
-        raise Malformed("a mail that breaks the parser") from error
+        raise Malformed("a mail that the parser cannot process") from error
 
 
 def _understood(mail: Message, where: Where, me: Ourselves) -> MessageEvent | None:
@@ -158,7 +158,7 @@ def sender_of(mail: Message) -> tuple[str, str | None]:
         raise Malformed("a mail without exactly one sender")
     address = (found[2] or found[3]).strip()
     if ADDRESS.fullmatch(address) is None:
-        raise Malformed("a sender that is no address")
+        raise Malformed("a sender without a valid address")
     name = one_line(_decoded((found[1] or "").strip().strip('"')))
     return address.lower(), name or None
 
@@ -262,7 +262,7 @@ def leaves(mail: Message) -> Iterator[tuple[str, Message]]:
         section, part = waiting.pop()
         seen += 1
         if seen > _MOST_PARTS or section.count(".") > _DEEPEST:
-            raise Malformed("a mail of too many parts")
+            raise Malformed("a mail with too many parts")
         payload = part.get_payload()
         if part.get_content_maintype() == "multipart" and isinstance(payload, list):
             prefix = f"{section}." if section else ""

@@ -65,7 +65,7 @@ class HttpAdapter(BasePlatformAdapter):
 
     def too_large(self, limit: int) -> Response:
         """Return what a request gets whose body is over the limit, in bytes."""
-        return self._shape(Refused(413, "too_large", f"the body is larger than {limit} bytes"))
+        return self._shape(Refused(413, "too_large", f"the body exceeds {limit} bytes"))
 
     def _serve(self, work: Endpoint) -> Endpoint:
         """Return the endpoint with every foreseen failure turned into an answer, and counted."""
@@ -77,11 +77,11 @@ class HttpAdapter(BasePlatformAdapter):
             except Refused as refusal:
                 return self._refuse(refusal)
             except StoreError:
-                return self._refuse(_not_now("it could not be kept; send it again"))
+                return self._refuse(_not_now("it could not be stored; send it again"))
             except InputError as error:
                 return self._refuse(Refused(400, error.code, error.message))
             except ClientDisconnect:
-                return self._refuse(Refused(400, "cut_off", "the request broke off"))
+                return self._refuse(Refused(400, "cut_off", "the request ended too early"))
 
         return serve
 
@@ -96,7 +96,7 @@ class HttpAdapter(BasePlatformAdapter):
             Refused: the adapter does not receive.
         """
         if self._inbound is None or self.liveness.state is not AdapterState.CONNECTED:
-            raise _not_now("messages are not received at the moment")
+            raise _not_now("messages cannot be received now")
         return self._inbound
 
     async def _keep(self, event: MessageEvent) -> None:
@@ -139,7 +139,7 @@ async def read_body(request: Request, limit: int) -> bytes:
     except TimeoutError as error:
         raise Refused(408, "too_slow", f"the body did not come within {_BODY_SECONDS} seconds") from error
     if body is None:
-        raise Refused(413, "too_large", f"the body is larger than {limit} bytes")
+        raise Refused(413, "too_large", f"the body exceeds {limit} bytes")
     return body
 
 
@@ -168,7 +168,7 @@ def require_json(request: Request) -> None:
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise Refused(415, "unsupported_media_type", "send JSON, as application/json")
+        raise Refused(415, "unsupported_media_type", "send JSON with the content type application/json")
 
 
 def parse_object(body: bytes) -> dict[str, Json]:
@@ -180,7 +180,7 @@ def parse_object(body: bytes) -> dict[str, Json]:
     try:
         data = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(400, "malformed", "the body is no JSON that can be read") from error
+        raise Refused(400, "malformed", "the body is not valid JSON") from error
     if not isinstance(data, dict):
-        raise Refused(400, "malformed", "the body is no JSON object")
+        raise Refused(400, "malformed", "the body is not a JSON object")
     return data

@@ -132,13 +132,13 @@ class MatrixAdapter(BasePlatformAdapter):
         answer = await self._home.ask("GET", wire.path_of("account", "whoami"))
         if answer.is_fatal or answer.status == 403:
             raise CredentialRefused(
-                f"the homeserver refuses the access token: {answer.said()}",
+                f"the homeserver rejected the access token: {answer.said()}",
                 remedy=secret_remedy("token", "a new access token of the bot's user"),
             )
         user_id = answer.body.get("user_id")
         if not answer.ok or not isinstance(user_id, str):
             raise ServerUnavailable(
-                f"the homeserver did not say who we are: {answer.said()}",
+                f"the homeserver did not identify the bot: {answer.said()}",
                 remedy="check Matrix's `base_url`, and that the homeserver runs",
             )
         wanted = self._options.user_id
@@ -172,7 +172,7 @@ class MatrixAdapter(BasePlatformAdapter):
         answer = await self._sync(timeout_ms=0)
         since = answer.body.get("next_batch")
         if not answer.ok or not isinstance(since, str):
-            raise ServerUnavailable(f"the homeserver gave no place in the stream: {answer.said()}")
+            raise ServerUnavailable(f"the homeserver gave no stream position: {answer.said()}")
         self._intake.begin(answer.body)
         self._invited(answer.body)
         await self._position.move(since, self._clock.now())
@@ -193,7 +193,7 @@ class MatrixAdapter(BasePlatformAdapter):
                 await self._timer.sleep(pause_ms(failures, least=wait))
 
     def _token_refused(self, answer: Answer) -> None:
-        self._fail("unauthorized", f"the access token is no good any more: {answer.said()}", retryable=False)
+        self._fail("unauthorized", f"the access token is no longer valid: {answer.said()}", retryable=False)
 
     def _has_failed(self) -> bool:
         return self.liveness.state is AdapterState.FAILED
@@ -340,10 +340,12 @@ class MatrixAdapter(BasePlatformAdapter):
         """Yield a file that came in, by our own homeserver only."""
         path = wire.media_path(attachment.ref)
         if path is None:
-            raise ServerUnavailable("this is no file of Matrix", remedy="nothing: it is not fetched")
+            raise ServerUnavailable(
+                "this is not a Matrix media URI (mxc://...)", remedy="send the file again in the room"
+            )
         found = await self._home.download(path, max_bytes=max_bytes)
         if isinstance(found, Answer):
-            raise ServerUnavailable(f"the file could not be fetched: {found.said()}")
+            raise ServerUnavailable(f"the file could not be downloaded: {found.said()}")
         yield found
 
     async def _say(
@@ -356,10 +358,12 @@ class MatrixAdapter(BasePlatformAdapter):
     ) -> SendResult:
         """Send the first of these contents that is not refused for how it looks."""
         if not self._intake.knows_rooms:
-            return SendResult.failed(SendErrorKind.TRANSIENT, "it is not known yet which rooms are encrypted")
+            return SendResult.failed(
+                SendErrorKind.TRANSIENT, "postroom does not know yet which rooms are encrypted"
+            )
         if (room := self._intake.rooms.get(chat_id)) is not None and room.encrypted:
             return SendResult.failed(
-                SendErrorKind.FORBIDDEN, "the room is encrypted: nothing is said in clear"
+                SendErrorKind.FORBIDDEN, "the room is encrypted, and postroom sends nothing unencrypted to it"
             )
         if self.capabilities.unit.measure(text) > self.capabilities.limit:
             return SendResult.failed(SendErrorKind.TOO_LONG, f"more than {self.capabilities.limit} bytes")
@@ -402,7 +406,9 @@ def _token(config: PlatformConfig) -> str:
     """
     token = config.token
     if not token or not token.isascii() or not token.isprintable():
-        raise ConfigError("Matrix: no access token", remedy=secret_remedy("token", "the bot's access token"))
+        raise ConfigError(
+            "Matrix: the access token is missing", remedy=secret_remedy("token", "the bot's access token")
+        )
     return token
 
 

@@ -85,7 +85,7 @@ class Homeserver:
             self._library, self._client = await asyncio.to_thread(self._made)
         except ImportError as error:
             raise MissingExtra(
-                "Matrix needs httpx2, which is not installed",
+                "the library httpx2 for Matrix is not installed",
                 value="matrix",
                 remedy="pip install 'postroom[matrix]' (in a clone: make dev)",
             ) from error
@@ -190,7 +190,7 @@ async def _at_most(response: Any, most: int) -> bytes:
             if size > most:
                 break
     if size > most:
-        raise TooLarge(f"this is larger than {most} bytes", value=most)
+        raise TooLarge(f"the answer exceeds {most} bytes", value=most)
     return b"".join(parts)
 
 

@@ -47,9 +47,9 @@ class SyncPosition:
             kept = await asyncio.to_thread(_read, self._path)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(
-                "Matrix: the file with our place in the stream cannot be used",
+                "Matrix: the file with the stream position cannot be used",
                 value=str(self._path),
-                remedy="mend it and its folder, or take it away to begin with what is said from now on",
+                remedy="correct the file and its folder, or remove the file to begin with new messages",
             ) from error
         if kept is not None and kept[0] == user_id:
             _, self.since, self.at, self.told = kept
@@ -95,7 +95,8 @@ def _write(path: Path, text: str) -> None:
 
 
 _UNREADABLE = (
-    "This room is encrypted, and I cannot read what is encrypted. Please write to me in a room without it."
+    "This room is encrypted, and I cannot read encrypted messages. Please write to me in a room "
+    "without encryption."
 )
 _GAP_PAGES = 50
 """Pages of a hundred events that are asked for to fill one gap."""
@@ -211,7 +212,7 @@ class Intake:
             elif await self._is_their_own(event, room):
                 await inbound.edited(event)
             else:
-                raise wire.Malformed("an edit of what somebody else said")
+                raise wire.Malformed("an edit of another user's message")
 
     async def _is_their_own(self, event: MessageEvent, room: wire.Room) -> bool:
         """Say whether an edit is by who said it: anybody can send one for any message."""
@@ -239,7 +240,7 @@ class Intake:
     async def _looked_up(self, path: str) -> Mapping[str, Any] | None:
         answer = await self._home.ask("GET", path)
         if not answer.ok and answer.status not in _NOT_THERE and self.insists:
-            raise ServerUnavailable(f"something could not be looked up: {answer.said()}")
+            raise ServerUnavailable(f"a request failed: {answer.said()}")
         return answer.body if answer.ok else None
 
     async def _tell_unreadable(self, room: wire.Room) -> None:

@@ -471,7 +471,7 @@ def _attachments(content: Mapping[str, Any], kind: MessageType) -> tuple[Attachm
     if url is None and isinstance(content.get("file"), dict):
         return ()  # encrypted
     if not isinstance(url, str) or media_path(url) is None:
-        raise Malformed("a file without a place on the homeserver")
+        raise Malformed("a file without a URI on the homeserver")
     if isinstance(told := info.get("size"), int) and 0 <= told < 2**53:
         size = told
     mime, name = info.get("mimetype"), content.get("filename") or content.get("body")

@@ -28,7 +28,7 @@ Proxy = Annotated[
 
 def secret_remedy(name: str, what: str) -> str:
     """Return the remedy where a secret is missing or wrong: it never stands in the file itself."""
-    return f"put {what} into a variable or a private file, and name that in `{name}_env` or `{name}_file`"
+    return f"put {what} into a variable or a private file, and set `{name}_env` or `{name}_file` to its name"
 
 
 def refuse_address(name: str, url: str, *, plain: bool = False, query: bool = False) -> None:
@@ -48,8 +48,6 @@ def refuse_address(name: str, url: str, *, plain: bool = False, query: bool = Fa
         parts.scheme == "https" or (parts.scheme == "http" and (plain or host in LOOPBACK))
     )
     if not secure or port == 0 or "@" in parts.netloc or parts.fragment or (parts.query and not query):
-        raise ValueError(
-            f"`{name}` must be an address that begins with {'http:// or ' if plain else ''}https://"
-        )
+        raise ValueError(f"`{name}` must be a URL that begins with {'http:// or ' if plain else ''}https://")
     if not url.isascii() or not url.isprintable() or " " in url:
-        raise ValueError(f"`{name}` holds a character that no address holds")
+        raise ValueError(f"`{name}` contains a character that is not allowed in a URL")

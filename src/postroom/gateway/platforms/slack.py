@@ -106,15 +106,17 @@ class SlackOptions(Rules, frozen=True, kw_only=True):
         token, app_token = self.token, self.api_key
         if not token or not token.strip() or token.startswith("xapp-"):
             raise ConfigError(
-                "Slack needs a bot token", remedy=secret_remedy("token", "the token that begins with xoxb-")
+                "Slack requires a bot token",
+                remedy=secret_remedy("token", "the token that begins with xoxb-"),
             )
         if app_token is not None and (not app_token.strip() or app_token.startswith("xoxb-")):
             raise ConfigError(
-                "this is no app token", remedy=secret_remedy("app_token", "the token that begins with xapp-")
+                "this is not an app token",
+                remedy=secret_remedy("app_token", "the token that begins with xapp-"),
             )
         if app_token is None and self.signing_secret is None:
             raise ConfigError(
-                "Slack has no way to reach us",
+                "Slack has no way to reach this server",
                 remedy="set `app_token_env` or `app_token_file` (Socket Mode), or `signing_secret_env` or"
                 " `signing_secret_file` (HTTP)",
             )
@@ -251,10 +253,10 @@ class SlackAdapter(BasePlatformAdapter):
 
     async def _who_we_are(self) -> Bot:
         answer = await self._called("auth.test", {}, form=True)
-        refuse(answer, "bot token", secret_remedy("token", "the one under OAuth & Permissions"))
+        refuse(answer, "bot token", secret_remedy("token", "the token under OAuth & Permissions"))
         user, team = answer.word("user_id"), answer.word("team_id")
         if not user or not team:
-            raise ServerUnavailable("Slack did not say who the bot is", remedy="")
+            raise ServerUnavailable("Slack did not identify the bot", remedy="")
         check_scopes(answer.scopes)
         self.may_react = answer.scopes is None or TO_REACT in answer.scopes
         return Bot(team_id=team, user_id=user, bot_id=answer.word("bot_id") or None)
@@ -278,10 +280,10 @@ class SlackAdapter(BasePlatformAdapter):
 
         await self._until_ours()
         answer = await self._called("apps.connections.open", {}, form=True, token=self.config.api_key)
-        refuse(answer, "app token", secret_remedy("app_token", "one with the scope connections:write"))
+        refuse(answer, "app token", secret_remedy("app_token", "a token with the scope connections:write"))
         address = answer.word("url")
         if not is_of_platform(address, self._options.base_url, any_port=True):
-            raise ServerUnavailable("Slack named a socket that is not its own", remedy="")
+            raise ServerUnavailable("Slack returned a socket address outside Slack", remedy="")
         return address
 
     def _stands(self, state: AdapterState, why: str) -> None:
@@ -372,7 +374,7 @@ class SlackAdapter(BasePlatformAdapter):
         first, *others = [words for words in found.values() if words] or [""]
         if not is_whole:
             event.unread += (
-                "the later messages of this thread" if first else "what was said in this thread",
+                "the later messages of this thread" if first else "the earlier messages of this thread",
             )
         if len(others) >= MOST_IN_THREAD:
             event.unread += ("older messages of this long thread",)
@@ -409,7 +411,7 @@ class SlackAdapter(BasePlatformAdapter):
     ) -> SendResult:
         """Say something; see the base class."""
         if not content.strip():
-            return SendResult.failed(SendErrorKind.BAD_FORMAT, "there is nothing to say")
+            return SendResult.failed(SendErrorKind.BAD_FORMAT, "the message is empty")
         told = metadata or {}
         body = {
             "channel": chat_id,
@@ -433,7 +435,7 @@ class SlackAdapter(BasePlatformAdapter):
         Slack takes less in an edit than in a message: what is longer than some 12,000 characters is too long.
         """
         if not content.strip():
-            return SendResult.failed(SendErrorKind.BAD_FORMAT, "there is nothing to say")
+            return SendResult.failed(SendErrorKind.BAD_FORMAT, "the message is empty")
         plain = storable(content)
         body = {"channel": chat_id, "ts": message_id, **await off_loop(edit_body, plain, len(plain))}
         answer = await self._say("chat.update", body, metadata)
@@ -458,7 +460,7 @@ class SlackAdapter(BasePlatformAdapter):
         """Mark a message with 👀; without the scope for that no other is tried."""
         method = "reactions.remove" if takes_back else "reactions.add"
         if not is_ts(message_id):
-            return SendResult.failed(SendErrorKind.NOT_FOUND, "a command is no message")
+            return SendResult.failed(SendErrorKind.NOT_FOUND, "a command is not a message")
         async with self._turn(method, None, metadata, gives_way=True) as turn:
             if turn.wait_ms:
                 return SendResult.failed(SendErrorKind.RATE_LIMITED, TOO_OFTEN, retry_after_ms=turn.wait_ms)
@@ -561,7 +563,7 @@ class SlackAdapter(BasePlatformAdapter):
         answer = await self._api.call(method, body, form=form, token=token)
         dead = answer.refusal is not None and answer.refusal.code in TOKEN_REFUSED and token is None
         if dead and self._receiving_tasks() is not None:
-            self._failed("token_refused", "Slack does not take the bot token any more", False)
+            self._failed("token_refused", "Slack no longer accepts the bot token", False)
             await self._end_receiving()
         return answer
 

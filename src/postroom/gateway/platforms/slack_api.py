@@ -18,7 +18,7 @@ try:
     import httpx2
 except ImportError as error:
     raise MissingExtra(
-        f"Slack needs {error.name}, which is not installed",
+        f"Slack requires {error.name}, which is not installed",
         value=error.name,
         remedy="pip install 'postroom[slack]' (in a clone: make dev)",
     ) from error
@@ -124,13 +124,13 @@ class SlackApi:
                 page = response.headers.get("content-type", "").startswith("text/html") and not is_page
                 if response.status_code != httpx2.codes.OK or page:
                     raise ServerUnavailable(
-                        f"Slack did not give the file (status {response.status_code})",
+                        f"Slack did not return the file (status {response.status_code})",
                         remedy="give the app the scope files:read and install it again",
                     )
                 async for piece in _pieces(response, max_bytes):
                     yield piece
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise ServerUnavailable(f"the file could not be fetched: {type(error).__name__}") from None
+            raise ServerUnavailable(f"the file could not be downloaded: {type(error).__name__}") from None
 
     async def _ask(
         self, url: str, token: str | None, *, headers: Mapping[str, str] | None = None, **sent: Any
@@ -151,7 +151,7 @@ class SlackApi:
 
     def _refuse_foreign(self, url: str) -> None:
         if not is_of_platform(url, self._base):
-            raise InvalidArgument("this file does not lie with Slack; it is not touched")
+            raise InvalidArgument("this file is not on Slack's servers, so it is not downloaded")
 
 
 def _bearer(token: str | None) -> dict[str, str]:
@@ -171,10 +171,10 @@ async def _at_most(response: httpx2.Response, limit: int) -> bytes:
 async def _pieces(response: httpx2.Response, limit: int) -> AsyncIterator[bytes]:
     told = response.headers.get("content-length", "")
     if told.isascii() and told.isdigit() and int(told[:18]) > limit:
-        raise TooLarge(f"it is larger than {limit} bytes", value=limit)
+        raise TooLarge(f"it exceeds {limit} bytes", value=limit)
     total = 0
     async for piece in response.aiter_bytes():
         total += len(piece)
         if total > limit:
-            raise TooLarge(f"it is larger than {limit} bytes", value=limit)
+            raise TooLarge(f"it exceeds {limit} bytes", value=limit)
         yield piece

@@ -59,7 +59,7 @@ class SlackReceiver:
             self._refused("too large")
             return Response(status_code=413)
         if not is_signed(self._secret, request.headers, body, now=self._clock.now()):
-            self._refused("not signed, or long ago")
+            self._refused("the signature is missing, wrong or too old")
             return Response(status_code=401)
         try:
             kind, payload = _parsed(request.headers.get("content-type", ""), body)
@@ -113,7 +113,7 @@ def _object(text: str | bytes) -> Mapping[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        raise Malformed("no JSON") from None
+        raise Malformed("not JSON") from None
     if not isinstance(found, dict):
-        raise Malformed("no JSON object")
+        raise Malformed("not a JSON object")
     return found

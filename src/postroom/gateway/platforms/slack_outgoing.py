@@ -174,7 +174,7 @@ def refuse(answer: Answer, what: str, remedy: str) -> None:
     if refusal.kind.may_pass:
         raise ServerUnavailable(
             f"Slack cannot be reached: {refusal.code}",
-            remedy="it is tried again",
+            remedy="postroom retries",
             details={"retry_after_ms": refusal.retry_after_ms},
         )
     if refusal.needed:
@@ -182,7 +182,7 @@ def refuse(answer: Answer, what: str, remedy: str) -> None:
             f"the {what} lacks the scope {refusal.needed}", value=refusal.needed, remedy=_give(refusal.needed)
         )
     kind = CredentialRefused if refusal.code in TOKEN_REFUSED else ConfigError
-    raise kind(f"Slack refuses the {what}: {refusal.code}", remedy=remedy)
+    raise kind(f"Slack rejected the {what}: {refusal.code}", remedy=remedy)
 
 
 def check_scopes(scopes: frozenset[str] | None) -> None:
@@ -198,7 +198,7 @@ def check_scopes(scopes: frozenset[str] | None) -> None:
     if not scopes & TO_READ:
         wanted = ", ".join(sorted(TO_READ))
         raise ConfigError(
-            f"the bot token lacks a scope to read with: one of {wanted}", remedy=_give("im:history")
+            f"the bot token lacks a scope for reading: one of {wanted}", remedy=_give("im:history")
         )
     for scope in sorted({"files:read", "files:write", TO_REACT} - scopes):
         _LOG.warning("slack.scope_missing", scope=scope)

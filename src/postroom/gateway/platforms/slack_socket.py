@@ -39,7 +39,7 @@ try:
     from websockets.asyncio.client import ClientConnection, connect
 except ImportError as error:
     raise MissingExtra(
-        f"Slack needs {error.name}, which is not installed",
+        f"Slack requires {error.name}, which is not installed",
         value=error.name,
         remedy="pip install 'postroom[slack]' (in a clone: make dev)",
     ) from error
@@ -74,7 +74,7 @@ _ENDINGS: Final = {"link_disabled": Ending.DISABLED, "too_many_websockets": Endi
 
 _WHY: Final = {
     Ending.LOST: "the connection to Slack was lost",
-    Ending.CROWDED: "Slack says that this app has too many connections",
+    Ending.CROWDED: "Slack reports too many connections of this app",
 }
 
 
@@ -312,7 +312,7 @@ class SlackSocket:
     async def _taken(self, envelope: Mapping[str, Any] | bytes) -> bool:
         try:
             if isinstance(envelope, bytes):
-                await self._hooks.take_unreadable(envelope, "no envelope with an id")
+                await self._hooks.take_unreadable(envelope, "an envelope without an id")
             elif envelope.get("type") in KINDS:
                 await self._hooks.take(str(envelope["type"]), envelope.get("payload"))
         except PostroomError as error:
@@ -321,8 +321,8 @@ class SlackSocket:
         return True
 
 
-SWITCHED_OFF: Final = "Socket Mode is switched off for this app"
-SWITCH_ON: Final = "switch Socket Mode on in the app's settings, or set `signing_secret` to receive over HTTP"
+SWITCHED_OFF: Final = "Socket Mode is disabled for this app"
+SWITCH_ON: Final = "enable Socket Mode in the app's settings, or set `signing_secret` to receive over HTTP"
 
 
 def _decoded(frame: str | bytes) -> Mapping[str, Any] | None:

@@ -159,7 +159,7 @@ def _words(payload: Mapping[str, Any], name: str) -> str:
     """Return a text that may be missing, but not be anything else."""
     found = payload.get(name)
     if found is not None and not isinstance(found, str):
-        raise Malformed(f"{name} is no text")
+        raise Malformed(f"{name} is not text")
     return _kept(found or "")
 
 
@@ -171,7 +171,7 @@ def _kept(text: str) -> str:
 def _ts(payload: Mapping[str, Any], name: str) -> str:
     found = payload.get(name)
     if not is_ts(found):
-        raise Malformed(f"{name} names no message")
+        raise Malformed(f"{name} is not the id of a message")
     return str(found)
 
 
@@ -309,7 +309,7 @@ def _media(message: Mapping[str, Any]) -> tuple[tuple[Attachment, ...], tuple[st
             found.append(_attachment(file))
         except Malformed:
             continue
-    return tuple(found), ("a file that Slack does not give",) * (len(listed) - len(found))
+    return tuple(found), ("a file that Slack does not provide",) * (len(listed) - len(found))
 
 
 def _attachment(file: object) -> Attachment:

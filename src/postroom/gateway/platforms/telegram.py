@@ -106,7 +106,7 @@ def token_of(config: PlatformConfig) -> str:
     if not config.token:
         raise ConfigError(
             "telegram has no token",
-            remedy=secret_remedy("token", "the one that @BotFather in Telegram gives"),
+            remedy=secret_remedy("token", "the token from @BotFather in Telegram"),
         )
     if not _TOKEN.fullmatch(config.token):
         raise refused_token("it does not look like 123456:ABC-DEF")
@@ -117,7 +117,7 @@ def refused_token(why: str) -> CredentialRefused:
     """Return that the token is none, or not valid any more."""
     return CredentialRefused(
         f"telegram's token is not valid: {why}",
-        remedy=secret_remedy("token", "the one that @BotFather in Telegram gives"),
+        remedy=secret_remedy("token", "the token from @BotFather in Telegram"),
     )
 
 
@@ -248,8 +248,8 @@ class TelegramAdapter(BasePlatformAdapter):
         bot_id, name = (told.get("id"), told.get("username")) if isinstance(told, dict) else (None, None)
         if not isinstance(bot_id, int) or not isinstance(name, str):
             raise ConfigError(
-                "what telegram's base_url names is no Bot API",
-                remedy="set it to a Bot API, or leave it out",
+                "telegram's base_url is not a Bot API",
+                remedy="set base_url to a Bot API, or remove it",
             )
         return Me(bot_id=bot_id, username=name)
 
@@ -259,8 +259,8 @@ class TelegramAdapter(BasePlatformAdapter):
         if isinstance(told, dict) and told.get("url"):
             if not self._options.delete_webhook:
                 raise ConfigError(
-                    "this bot of telegram has a webhook; while it has one, polls are refused",
-                    remedy="set delete_webhook to true to take it away, or webhook_url to use it",
+                    "this bot has a webhook in Telegram, so Telegram rejects polls",
+                    remedy="set delete_webhook to true to remove the webhook, or webhook_url to use it",
                 )
             _checked(await api.call("deleteWebhook", {"drop_pending_updates": False}))
 
@@ -276,8 +276,8 @@ class TelegramAdapter(BasePlatformAdapter):
         )
         if answer.is_telegram and answer.status == 400:
             raise ConfigError(
-                f"telegram refuses the webhook: {answer.error}",
-                remedy="set webhook_url to an https address that Telegram can reach",
+                f"telegram rejected the webhook: {answer.error}",
+                remedy="set webhook_url to an https URL that Telegram can reach",
             )
         _checked(answer)
 
@@ -346,7 +346,7 @@ class TelegramAdapter(BasePlatformAdapter):
         if answer.result.get("url") != self._options.webhook_url:
             self._fail(
                 "conflict",
-                "the bot's webhook was taken away or set elsewhere: see who else uses its token",
+                "the bot's webhook was removed or changed: check which other program uses its token",
                 retryable=True,
             )
             return False
@@ -361,12 +361,12 @@ class TelegramAdapter(BasePlatformAdapter):
         else:
             self.liveness.state = AdapterState.RECONNECTING
             self.liveness.error_code = "unreachable"
-            self.liveness.error = answer.error or "Telegram answered something else than updates"
+            self.liveness.error = answer.error or "Telegram's answer contains no list of updates"
             if answer.is_conflict:
                 self.liveness.error_code = "conflict"
                 self.liveness.error = (
-                    f"somebody else receives for this bot: {answer.error}; stop the other program, or take"
-                    " away the webhook (delete_webhook)"
+                    f"another program receives for this bot: {answer.error}; stop that program, or "
+                    "remove the webhook (delete_webhook)"
                 )
             self._asked_ms = answer.retry_after_ms or 0
         return False
@@ -380,7 +380,7 @@ class TelegramAdapter(BasePlatformAdapter):
         except PostroomError as error:
             if self.liveness.state is not AdapterState.RECONNECTING:
                 self.liveness.error_code = "not_kept"
-                self.liveness.error = f"a message could not be kept: {error.code}"
+                self.liveness.error = f"a message could not be stored: {error.code}"
             _LOG.warning("channel.not_kept", platform=self.platform.value, code=error.code)
             return False
         return True
@@ -466,7 +466,7 @@ class TelegramAdapter(BasePlatformAdapter):
         """Take back what was said."""
         number = wire.number_of(message_id)
         if number is None:
-            return _unusable("the id of a message is a number")
+            return _unusable("the id of a message must be a number")
         fields = {**wire.place(chat_id, None), "message_id": number}
         return self._result(await self._call("deleteMessage", fields), message_id)
 
@@ -485,7 +485,7 @@ class TelegramAdapter(BasePlatformAdapter):
         """Set the one reaction that a bot has on a message, or none."""
         number = wire.number_of(message_id)
         if number is None:
-            return _unusable("the id of a message is a number")
+            return _unusable("the id of a message must be a number")
         marks: list[Json] = [] if takes_back else [{"type": "emoji", "emoji": SEEN}]
         fields = {**wire.place(chat_id, None), "message_id": number, "reaction": marks}
         return self._result(await self._call("setMessageReaction", fields))
@@ -509,15 +509,15 @@ class TelegramAdapter(BasePlatformAdapter):
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
         """Yield a file that came in."""
         if attachment.size is not None and attachment.size > max_bytes:
-            raise TooLarge(f"the file is larger than {max_bytes} bytes", value=attachment.size)
+            raise TooLarge(f"the file exceeds {max_bytes} bytes", value=attachment.size)
         answer = await self._call("getFile", {"file_id": attachment.ref})
         if answer.kind is SendErrorKind.TOO_LONG:
-            raise TooLarge("the file is larger than Telegram gives to bots", value=attachment.size)
+            raise TooLarge("the file exceeds Telegram's limit for bots", value=attachment.size)
         path = answer.result.get("file_path") if isinstance(answer.result, dict) else None
         if answer.kind is not None:
             raise failed_call(answer)
         if self._api is None or not isinstance(path, str):
-            raise unreachable("it has no such file")
+            raise unreachable("Telegram has no such file")
         async with aclosing(self._api.download(path, max_bytes=max_bytes)) as pieces:
             async for piece in pieces:
                 yield piece
@@ -526,7 +526,7 @@ class TelegramAdapter(BasePlatformAdapter):
         """Ask with buttons below the text."""
         buttons = wire.keyboard(card)
         if buttons is None:
-            return _unusable("a button carries 1 to 64 bytes")
+            return _unusable("the data of a button must have 1 to 64 bytes")
         fields = {**wire.place(chat_id, metadata), **buttons}
         return await self._say("sendMessage", fields, card.text, metadata=metadata)
 
@@ -536,7 +536,7 @@ class TelegramAdapter(BasePlatformAdapter):
         """Show a card as it stands now; without buttons it loses those it had."""
         buttons = wire.keyboard(card)
         if buttons is None:
-            return _unusable("a button carries 1 to 64 bytes")
+            return _unusable("the data of a button must have 1 to 64 bytes")
         return await self._edit(chat_id, message_id, card.text, buttons, metadata)
 
     async def _edit(
@@ -544,7 +544,7 @@ class TelegramAdapter(BasePlatformAdapter):
     ) -> SendResult:
         number = wire.number_of(message_id)
         if number is None:
-            return _unusable("the id of a message is a number")
+            return _unusable("the id of a message must be a number")
         fields = {**wire.place(chat_id, None), "message_id": number, **more}
         return await self._say("editMessageText", fields, text, message_id=message_id, metadata=metadata)
 
@@ -562,7 +562,9 @@ class TelegramAdapter(BasePlatformAdapter):
         name, limit = ("caption", LONGEST_CAPTION) if file else ("text", self.capabilities.limit)
         plain = mended(text)
         if self.capabilities.unit.measure(plain) > limit:
-            return SendResult.failed(SendErrorKind.TOO_LONG, f"a {name} has at most {limit} UTF-16 units")
+            return SendResult.failed(
+                SendErrorKind.TOO_LONG, f"a {name} can have at most {limit} UTF-16 units"
+            )
         is_short = len(plain) <= SHORT_TEXT
         marked = markdown_v2(plain) if is_short else await asyncio.to_thread(markdown_v2, plain)
         if marked is not None:

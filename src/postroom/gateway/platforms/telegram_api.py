@@ -23,7 +23,7 @@ try:
     import httpx2
 except ImportError as error:
     raise MissingExtra(
-        f"Telegram needs {error.name}, which is not installed",
+        f"Telegram requires {error.name}, which is not installed",
         value=error.name,
         remedy="pip install 'postroom[telegram]' (in a clone: make dev)",
     ) from error
@@ -116,14 +116,14 @@ class TelegramApi:
             ServerUnavailable: it could not be fetched.
         """
         if not _SAFE_PATH.fullmatch(path):
-            raise unreachable("the path of the file is none")
+            raise unreachable("the path of the file is invalid")
         url = f"{self._base}/file/{MASK}/{quote(path)}"
         try:
             async with self._answered(
                 self._client.build_request("GET", url, timeout=self._timeout(0))
             ) as response:
                 if response.status_code != httpx2.codes.OK:
-                    raise unreachable(f"it was answered with {response.status_code}")
+                    raise unreachable(f"the answer has status {response.status_code}")
                 async for piece in _pieces(response, max_bytes):
                     yield piece
         except httpx2.RequestError as error:
@@ -201,4 +201,4 @@ async def _pieces(response: httpx2.Response, most: int) -> AsyncIterator[bytes]:
                 break
             yield piece
     if total > most:
-        raise TooLarge(f"the file is larger than {most} bytes", value=most)
+        raise TooLarge(f"the file exceeds {most} bytes", value=most)

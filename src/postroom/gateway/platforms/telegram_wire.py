@@ -98,7 +98,11 @@ def read_answer(status: int, body: bytes) -> Answer:
     if told.get("ok") is True and status == _OK:
         return Answer(result=told.get("result"), status=status, is_telegram=True)
     words = told.get("description")
-    described = mended(words)[:300] if isinstance(words, str) else f"Telegram answered {status} without words"
+    described = (
+        mended(words)[:300]
+        if isinstance(words, str)
+        else f"Telegram answered {status} without an explanation"
+    )
     is_telegram = told.get("ok") is False
     return Answer(
         status=status,
@@ -139,14 +143,14 @@ def failed_call(answer: Answer) -> ServerUnavailable:
     """Return why a call gave nothing: what Telegram answered, or that Telegram could not be reached."""
     if not answer.is_telegram:
         return unreachable(answer.error)
-    return ServerUnavailable(f"Telegram refused a call: {answer.error}", remedy="it is tried again")
+    return ServerUnavailable(f"Telegram rejected a call: {answer.error}", remedy="postroom retries")
 
 
 def unreachable(why: str) -> ServerUnavailable:
     """Return that no answer of Telegram, or of its server of files, could be had."""
     return ServerUnavailable(
-        f"Telegram gave no usable answer: {why}",
-        remedy="check the network and base_url; it may be repeated",
+        f"Telegram gave no valid answer: {why}",
+        remedy="check the network and base_url; the call can be repeated",
     )
 
 
@@ -445,7 +449,7 @@ def _source(message: dict[str, Json], sender: Json, me: Me) -> SessionSource:
     chat = _object(message, "chat")
     chat_type = _chat_type(chat)
     if chat_type is None:
-        raise InvalidArgument("a message of Telegram stands in no known kind of chat")
+        raise InvalidArgument("a Telegram message belongs to an unknown kind of chat")
     speaker = message.get("sender_chat")
     who = speaker if isinstance(speaker, dict) else sender if isinstance(sender, dict) else {}
     in_topic = message.get("is_topic_message") is True
@@ -632,7 +636,7 @@ def _answered(message: dict[str, Json], reply: dict[str, Json] | None, me: Me) -
         return _Said(text=quoted, unread=("a story",) if "reply_to_story" in message else ())
     said = _content({name: part for name, part in reply.items() if name not in _OF_REPLY}, me) or _Said()
     files = () if _is_ours(reply, me) else said.media
-    unread = tuple(f"{part} of the message that is answered" for part in said.unread)
+    unread = tuple(f"{part} of the message that this answers" for part in said.unread)
     return _Said(text=quoted or said.text or ("(a file)" if files else ""), media=files, unread=unread)
 
 
@@ -704,14 +708,14 @@ def _is_me(name: str, me: Me) -> bool:
 def _object(parent: dict[str, Json], name: str) -> dict[str, Json]:
     value = parent.get(name)
     if not isinstance(value, dict):
-        raise InvalidArgument(f"an update of Telegram has no {name} that can be read")
+        raise InvalidArgument(f"an update of Telegram has no readable {name}")
     return value
 
 
 def _needed(parent: dict[str, Json], name: str) -> int:
     value = _number(parent.get(name))
     if value is None:
-        raise InvalidArgument(f"an update of Telegram has no {name} that is a number")
+        raise InvalidArgument(f"an update of Telegram has no numeric {name}")
     return value
 
 

@@ -270,7 +270,7 @@ class WebAdapter(HttpAdapter):
         name, data = await self._read(request)
         conversation, title = _conversation_id(request.path_params["id"]), data.get("title")
         if not isinstance(title, str) or not (title := _title(title)):
-            raise Refused(400, "malformed", "`title` must be a text that is not empty")
+            raise Refused(400, "malformed", "`title` must be text that is not empty")
         if not await self._chats().rename(name, conversation, title):
             raise Refused(404, "not_found", "there is no such conversation; it may have been deleted")
         self._logs[name].list_anew()
@@ -300,7 +300,7 @@ class WebAdapter(HttpAdapter):
 
     def _chats(self) -> WebChats:
         if self.web_chats is None:
-            raise Refused(503, "unavailable", "conversations cannot be read at the moment", retry_after=2)
+            raise Refused(503, "unavailable", "conversations cannot be read now", retry_after=2)
         return self.web_chats
 
     async def _entry(self, name: str, entry_id: str) -> Entry | None:
@@ -403,7 +403,7 @@ class WebAdapter(HttpAdapter):
         except TooLarge as error:
             raise Refused(413, "too_large", error.message) from error
         except TimeoutError as error:
-            raise Refused(408, "too_slow", "the file did not come in time") from error
+            raise Refused(408, "too_slow", "the file did not arrive in time") from error
         file = ShownFile(
             sha256=found.sha256,
             name=safe_name(told, media_type, 1),
@@ -421,12 +421,12 @@ class WebAdapter(HttpAdapter):
         name, sha256 = await self._who(request), request.path_params["sha256"]
         file = await self._known(name, sha256, request.query_params.get("entry"))
         if file is None:
-            raise Refused(404, "not_found", "this chat shows no such file")
+            raise Refused(404, "not_found", "this chat has no such file")
         pieces = self._store().content(sha256)
         try:
             first = await anext(pieces, b"")
         except UnknownMessage as error:
-            raise Refused(404, "not_found", "the bytes of this file are not stored any more") from error
+            raise Refused(404, "not_found", "the content of this file was deleted") from error
         way = "inline" if file.media_type in _SHOWN_INLINE else "attachment"
         headers = {
             "Content-Disposition": f"{way}; filename*=UTF-8''{quote(file.name, safe='')}",
@@ -442,10 +442,10 @@ class WebAdapter(HttpAdapter):
     async def _sent_with(self, name: str, ids: Json) -> tuple[ShownFile, ...]:
         """Return the files that a message names: just uploaded, or shown by this chat already."""
         if not isinstance(ids, list) or len(ids) > MOST_FILES or not all(isinstance(one, str) for one in ids):
-            raise Refused(400, "malformed", f"`files` is a list of at most {MOST_FILES} ids")
+            raise Refused(400, "malformed", f"`files` must be a list of at most {MOST_FILES} ids")
         known = [await self._known(name, one) for one in ids]
         if None in known:
-            raise Refused(400, "unknown_file", "a file is not here any more; choose it again")
+            raise Refused(400, "unknown_file", "a file is no longer here; choose it again")
         return tuple(file for file in known if file is not None)
 
     async def _known(self, name: str, sha256: str, entry_id: str | None = None) -> ShownFile | None:
@@ -459,13 +459,13 @@ class WebAdapter(HttpAdapter):
 
     def _store(self) -> FileStore:
         if self.files is None:
-            raise Refused(503, "unavailable", "files are not taken at the moment", retry_after=2)
+            raise Refused(503, "unavailable", "files are not accepted now", retry_after=2)
         return self.files
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
         """Yield a file that was uploaded: it is in the store."""
         if attachment.size is not None and attachment.size > max_bytes:
-            raise TooLarge(f"it is larger than {max_bytes:,} bytes", value=attachment.size)
+            raise TooLarge(f"it exceeds {max_bytes:,} bytes", value=attachment.size)
         async for piece in self._store().content(attachment.ref):
             yield piece
 
@@ -520,7 +520,7 @@ class WebAdapter(HttpAdapter):
         name, data = await self._read(request)
         value, card_id = data.get("value"), _message_id(data.get("message_id"))
         if not isinstance(value, str) or not _VALUE.fullmatch(value):
-            raise Refused(400, "malformed", "`value` is no button's")
+            raise Refused(400, "malformed", "`value` does not belong to a button")
         press_id = _message_id(data.get("press_id"))
         card = await self._entry(name, card_id)
         source = self._source(name, MAIN if card is None else card.conversation)
@@ -545,9 +545,9 @@ class WebAdapter(HttpAdapter):
         self, name: str, conversation: str, message_id: Json, text: Json, *, has_files: bool = False
     ) -> MessageEvent:
         if not isinstance(text, str) or not (text.strip() or has_files):
-            raise Refused(400, "malformed", "there is no text in it")
+            raise Refused(400, "malformed", "the message has no text")
         if len(text) > LONGEST_MESSAGE:
-            raise Refused(413, "too_large", f"the text is longer than {LONGEST_MESSAGE} characters")
+            raise Refused(413, "too_large", f"the text exceeds {LONGEST_MESSAGE} characters")
         event = MessageEvent(
             text=clean(text),
             source=self._source(name, conversation),
@@ -666,7 +666,7 @@ class WebAdapter(HttpAdapter):
         """Show an entry with other fields."""
         found = None if name not in self._logs else await self._entry(name, entry_id)
         if found is None:
-            return SendResult.failed(SendErrorKind.NOT_FOUND, "the page shows this no longer")
+            return SendResult.failed(SendErrorKind.NOT_FOUND, "the page no longer shows this")
         entry = replace(found, **fields)
         await self._show(name, *await self._read_by(name, entry, tuple(read)), entry)
         self._said()
@@ -713,7 +713,7 @@ def _reasoning(metadata: Metadata) -> str:
 
 def _conversation_id(given: Json) -> str:
     if not isinstance(given, str) or not _CONVERSATION_ID.fullmatch(given):
-        raise Refused(400, "malformed", "the id of a conversation is 4 to 64 letters, digits, - and _")
+        raise Refused(400, "malformed", "the id of a conversation must have 4 to 64 letters, digits, - and _")
     return given
 
 
@@ -723,12 +723,12 @@ def _before(request: Request) -> int | None:
     if given is None:
         return None
     if not (given.isascii() and given.isdigit() and len(given) <= 18):
-        raise Refused(400, "malformed", "`before` must be a whole number")
+        raise Refused(400, "malformed", "`before` must be an integer")
     return int(given)
 
 
 def _nobody() -> SendResult:
-    return SendResult.failed(SendErrorKind.NOT_FOUND, "nobody has this chat on the page")
+    return SendResult.failed(SendErrorKind.NOT_FOUND, "no person has this chat on the page")
 
 
 def _entry_id(metadata: Metadata | None) -> str:
@@ -741,7 +741,7 @@ def _entry_id(metadata: Metadata | None) -> str:
 
 def _message_id(told: Json) -> str:
     if not isinstance(told, str) or not _MESSAGE_ID.fullmatch(told):
-        raise Refused(400, "malformed", "an id is 8 to 64 letters, digits, _ and -")
+        raise Refused(400, "malformed", "an id must have 8 to 64 letters, digits, _ and -")
     return told
 
 

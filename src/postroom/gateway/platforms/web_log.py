@@ -255,7 +255,9 @@ class ChatLog:
             Refused: too many do.
         """
         if len(self._watchers) >= MOST_WATCHERS:
-            raise Refused(429, "too_many_pages", f"{MOST_WATCHERS} pages are open already", retry_after=10)
+            raise Refused(
+                429, "too_many_pages", f"{MOST_WATCHERS} pages are already open, the maximum", retry_after=10
+            )
         watcher = Watcher()
         self._watchers.add(watcher)
         return watcher

@@ -88,7 +88,7 @@ def token_in_form(request: Request, body: bytes) -> str:
         Refused: it is no form.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
-        raise Refused(415, "unsupported_media_type", "send the form of the page")
+        raise Refused(415, "unsupported_media_type", "use the form on this page")
     try:
         fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=8)
     except ValueError as error:
@@ -126,19 +126,23 @@ def read_people(token: str | None, name: str, others: Mapping[str, str]) -> dict
         raise ConfigError(
             "web has no token",
             value="token",
-            remedy=secret_remedy("token", f"{LEAST_TOKEN} random characters or more"),
+            remedy=secret_remedy("token", f"at least {LEAST_TOKEN} random characters"),
         )
     for known, secret in people:
         if not 1 <= len(known) <= 64 or not known.isprintable():
-            raise ConfigError("a name of web's people is none", remedy="give a line of 1 to 64 characters")
+            raise ConfigError(
+                "a name in web's people is invalid", remedy="use one line of 1 to 64 characters"
+            )
         if len(secret) < LEAST_TOKEN:
             raise ConfigError(
                 f"the token of {known!r} on web is too short",
                 value=known,
-                remedy=secret_remedy("token", f"{LEAST_TOKEN} random characters or more"),
+                remedy=secret_remedy("token", f"at least {LEAST_TOKEN} random characters"),
             )
     if len({known for known, _ in people}) < len(people) or len({one for _, one in people}) < len(people):
-        raise ConfigError("two of web's people have one name or one token", remedy="give each their own")
+        raise ConfigError(
+            "two of web's people have the same name or token", remedy="give each a different name and token"
+        )
     return dict(people)
 
 
@@ -163,7 +167,7 @@ class Visitors:
         found = [name for name, known in self._people.items() if same_secret(token, known)]
         if not found:
             self._failed(address)
-            raise Refused(401, "wrong_token", "This token is not known.")
+            raise Refused(401, "wrong_token", "Unknown token.")
         payload = f"{self._clock.now() + milliseconds(SESSION_LIFE)}.{secrets.token_urlsafe(16)}"
         return f"{payload}.{self._signature(found[0], payload)}"
 
@@ -208,7 +212,7 @@ def require_own_page(request: Request, *, is_form: bool = False) -> None:
         Refused: it was not.
     """
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
-    foreign = Refused(403, "foreign_page", "this was not sent by the chat's own page")
+    foreign = Refused(403, "foreign_page", "the request did not come from the chat's own page")
     if request.headers.get("x-postroom") != "1" and not (is_form and (site or origin)):
         raise foreign
     if site not in (None, "same-origin"):

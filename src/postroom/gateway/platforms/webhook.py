@@ -203,7 +203,7 @@ class WebhookAdapter(HttpAdapter):
         stored = await self._receiver().look_up(event.source, event.message_id)
         fingerprint = event.metadata["fingerprint"]
         if stored is not None and stored.event.metadata.get("fingerprint", fingerprint) != fingerprint:
-            told = "this delivery id was used with another body: give each delivery an id of its own"
+            told = "this delivery id was used with another body: use a new id for each delivery"
             raise Refused(409, "idempotency_conflict", told)
 
     def _refuse_replay(self, signed: str, delivery: str, until: int) -> None:
@@ -213,7 +213,7 @@ class WebhookAdapter(HttpAdapter):
             self._seen.popitem(last=False)
         known, _ = self._seen.setdefault(signed, (delivery, until))
         if known != delivery:
-            raise Refused(401, "replayed", "this signature was taken before, under another delivery id")
+            raise Refused(401, "replayed", "this signature was already used with another delivery id")
 
     async def _fetch(self, request: Request) -> Response:
         name, delivery = request.path_params["name"], request.path_params["delivery"]
@@ -230,7 +230,7 @@ class WebhookAdapter(HttpAdapter):
                 {
                     "error": {
                         "code": "no_answer",
-                        "message": "it is not answered yet, or the answer is kept no longer",
+                        "message": "there is no answer yet, or the answer was deleted",
                     }
                 },
                 404,
@@ -262,7 +262,7 @@ class WebhookAdapter(HttpAdapter):
             result = SendResult.sent()
         else:
             result = SendResult.failed(
-                SendErrorKind.NOT_FOUND, "the route has no callback, and this answers no delivery"
+                SendErrorKind.NOT_FOUND, "the route has no callback, and this message answers no delivery"
             )
         if result.success:
             self._said()
@@ -289,7 +289,7 @@ class WebhookAdapter(HttpAdapter):
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout):
             return SendResult.failed(SendErrorKind.TRANSIENT, "the callback cannot be reached")
         except httpx2.RequestError as error:
-            return SendResult.failed(SendErrorKind.UNKNOWN, f"the callback broke off: {type(error).__name__}")
+            return SendResult.failed(SendErrorKind.UNKNOWN, f"the callback failed: {type(error).__name__}")
 
 
 class _Answers:
@@ -329,7 +329,7 @@ def _client(seconds: float) -> "httpx2.AsyncClient":
         import httpx2
     except ImportError as error:
         raise MissingExtra(
-            f"callbacks of webhooks need {error.name}, which is not installed",
+            f"callbacks of webhooks require {error.name}, which is not installed",
             value=error.name,
             remedy='pip install "postroom[openai]" (in a clone: make dev)',
         ) from error

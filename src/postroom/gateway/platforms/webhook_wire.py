@@ -87,7 +87,7 @@ def check_signed(secret: str, headers: Mapping[str, str], content: bytes, *, now
     if proof is Proof.WRONG:
         raise _not_proven()
     if proof is Proof.TOO_OLD:
-        raise Refused(401, "too_old", "the time stamp is not within five minutes of ours")
+        raise Refused(401, "too_old", "the time stamp differs from the server's time by more than 5 minutes")
 
 
 def check_caller(route: HookRoute, headers: Mapping[str, str], body: bytes, *, now: int) -> None:
@@ -130,7 +130,7 @@ def delivery_of(route: HookRoute, headers: Mapping[str, str], body: bytes) -> st
     if given is None:
         return hashlib.sha256(body).hexdigest()
     if not _DELIVERY.fullmatch(given):
-        raise Refused(400, "malformed", "the delivery id is not made of 1 to 128 letters, digits and . _ : -")
+        raise Refused(400, "malformed", "the delivery id must have 1 to 128 letters, digits and . _ : -")
     return given
 
 
@@ -157,7 +157,7 @@ def prompt_of(template: str | None, data: Mapping[str, Json], body: bytes) -> st
     else:
         said = _filled(template, data)
     if not said.strip():
-        raise Refused(400, "malformed", "there is no text in it")
+        raise Refused(400, "malformed", "the message has no text")
     return said
 
 
@@ -186,7 +186,7 @@ def _filled(template: str, data: Mapping[str, Json]) -> str:
         parts += (template[last : found.start()], _shown(_looked_up(data, found[1])))
         length += len(parts[-1])
         if length > LONGEST_PROMPT:
-            raise Refused(413, "too_large", f"the prompt would be longer than {LONGEST_PROMPT} characters")
+            raise Refused(413, "too_large", f"the prompt would exceed {LONGEST_PROMPT} characters")
         last = found.end()
     return "".join((*parts, template[last:]))
 
@@ -227,7 +227,7 @@ def conversation_of(data: Mapping[str, Json]) -> str | None:
     if named is None:
         return None
     if not isinstance(named, str) or not 1 <= len(named) <= 200 or not named.isprintable():
-        raise Refused(400, "malformed", "`conversation` is no line of 1 to 200 characters")
+        raise Refused(400, "malformed", "`conversation` must be one line of 1 to 200 characters")
     return named
 
 

@@ -83,9 +83,9 @@ class EventService:
     def _come(self) -> None:
         if self._listeners >= MOST_LISTENERS:
             raise ServerUnavailable(
-                f"{MOST_LISTENERS} listen to events already",
+                f"{MOST_LISTENERS} clients already listen to events, the maximum",
                 value=MOST_LISTENERS,
-                remedy="come again later, or ask without `wait` and without a stream",
+                remedy="try again later, or call without `wait` and without a stream",
             )
         self._listeners += 1
 
@@ -151,7 +151,9 @@ def _asked(request: Request) -> FollowEvents:
         return asked
     if not (last.isascii() and last.isdigit() and len(last) <= 16):
         raise InvalidArgument(
-            f"the header {LAST_ID} is no number of an event", value=last[:60], remedy="send the last `id`"
+            f"the header {LAST_ID} is not the number of an event",
+            value=last[:60],
+            remedy="send the last `id`",
         )
     return msgspec.structs.replace(asked, after=int(last))
 

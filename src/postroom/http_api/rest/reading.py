@@ -30,7 +30,7 @@ def query_arguments(query: bytes, lists: frozenset[str]) -> dict[str, Any]:
         )
     except ValueError as error:  # broken UTF-8 is one too
         raise InvalidArgument(
-            "the query cannot be read", remedy=f"send at most {MOST_FIELDS} fields, UTF-8 percent-encoded"
+            "the query is malformed", remedy=f"send at most {MOST_FIELDS} fields, UTF-8 percent-encoded"
         ) from error
     found: dict[str, Any] = {name: [] for name, _ in pairs if name in lists}
     for name, value in pairs:
@@ -40,7 +40,7 @@ def query_arguments(query: bytes, lists: frozenset[str]) -> dict[str, Any]:
             raise InvalidArgument(
                 f"{name[:200]} is given more than once",
                 value=name[:200],
-                remedy="give it once: it is no list",
+                remedy="give it once: it is not a list",
             )
         else:
             found[name] = value
@@ -70,19 +70,19 @@ async def body_arguments(request: Request) -> dict[str, Any]:
 def _refuse_other_types(headers: Headers) -> None:
     kind, _, _ = headers.get("content-type", "").partition(";")
     if kind.strip().lower() != JSON:
-        raise HTTPException(415, f"the body is not said to be {JSON}", headers={"Accept-Post": JSON})
+        raise HTTPException(415, f"the body has no content type {JSON}", headers={"Accept-Post": JSON})
 
 
 def _object(body: bytes) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        reason = "it nests too deep" if isinstance(error, RecursionError) else str(error)
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise InvalidArgument(
-            f"the body is not JSON that can be read: {reason}"[:300], remedy="send one JSON object in UTF-8"
+            f"the body is not valid JSON: {reason}"[:300], remedy="send one JSON object in UTF-8"
         ) from error
     if not isinstance(found, dict):
-        raise InvalidArgument("the body is no JSON object", remedy="send the fields as one JSON object")
+        raise InvalidArgument("the body is not a JSON object", remedy="send the fields as one JSON object")
     return found
 
 

@@ -17,7 +17,7 @@ _AT: Final = "#/components/schemas/{name}"
 
 PROBLEM: Final[dict[str, Any]] = {
     "title": "Problem",
-    "description": "A refusal (RFC 9457). Nothing was changed, unless the code is commit_unknown.",
+    "description": "An error (RFC 9457). Nothing was changed, unless the code is commit_unknown.",
     "type": "object",
     "properties": {
         "type": {"type": "string", "pattern": "^urn:postroom:problem:"},
@@ -25,9 +25,9 @@ PROBLEM: Final[dict[str, Any]] = {
         "status": {"type": "integer", "minimum": 400, "maximum": 599},
         "detail": {"type": "string", "description": "what is wrong"},
         "code": {"type": "string", "description": "stable, never reused"},
-        "value": {"description": "what was wrong in the call, if one thing was"},
+        "value": {"description": "the invalid value of the call, if there is one"},
         "remedy": {"type": "string", "description": "what to do"},
-        "retryable": {"type": "boolean", "description": "whether the same call may work later"},
+        "retryable": {"type": "boolean", "description": "whether the same call may succeed later"},
         "details": {"type": "object"},
         "request_id": {"type": "string"},
     },
@@ -110,7 +110,7 @@ VALUES: Final[Mapping[str, Any]] = {
     "project_key": "/home/me/harbour",
     "query": "harbour",
     "question": "May I push?",
-    "reason": "its holder has ended",
+    "reason": "its holder has stopped working",
     "requester": "GreenHill",
     "reservation_id": 1,
     "sender_name": "BlueLake",

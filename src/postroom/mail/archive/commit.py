@@ -39,7 +39,7 @@ def checked_path(path: str) -> str:
         raise InvalidPath(
             f"{path!r} cannot be archived: {fault}",
             value=path,
-            remedy="give a relative path of plain names with / between them",
+            remedy="give a relative path of plain names, separated by /",
         )
     return path
 
@@ -53,7 +53,7 @@ def checked_identity(name: str, email: str) -> str:
     for text in (name, email):
         if not _IDENTITY.fullmatch(text.strip()):
             raise InvalidArgument(
-                f"{text!r} cannot stand in a commit: it is blank or holds <, > or control characters",
+                f"{text!r} is not allowed in a commit: it is blank or contains <, > or control characters",
                 value=text,
             )
     return f"{name.strip()} <{email.strip()}>"
@@ -67,7 +67,9 @@ def message(subject: str, body: str, trailers: Sequence[tuple[str, str]]) -> str
     """
     for key, _ in trailers:
         if not _TRAILER_KEY.fullmatch(key):
-            raise InvalidArgument(f"{key!r} is no key of a trailer: letters, digits and hyphens", value=key)
+            raise InvalidArgument(
+                f"{key!r} is not a valid trailer key: use letters, digits and hyphens", value=key
+            )
     parts = [
         _one_line(subject)[:SUBJECT_LIMIT].rstrip() or NO_SUBJECT,
         _without_controls("\n".join(body.splitlines())).strip(),
@@ -86,7 +88,7 @@ def file_changes(files: Mapping[str, bytes]) -> bytes:
         segments = checked_path(path).split("/")
         for depth in range(1, len(segments)):
             if (folder := "/".join(segments[:depth])) in files:
-                raise InvalidPath(f"{folder!r} is given as a file and as the folder of {path!r}", value=path)
+                raise InvalidPath(f"{folder!r} is both a file and the folder of {path!r}", value=path)
     parts: list[bytes] = []
     for path, content in files.items():
         parts += [b"M 100644 inline ", _quoted(path), b"\n", _data(content)]
@@ -142,7 +144,7 @@ def _fault(path: str) -> str | None:
     except UnicodeEncodeError:
         return "it is not text"
     if not path or "\0" in path:
-        return "it is empty or holds a NUL"
+        return "it is empty or contains a zero byte"
     if len(encoded) > PATH_LIMIT:
         return f"it is longer than {PATH_LIMIT} bytes"
     faults = (_segment_fault(segment) for segment in path.split("/"))
@@ -151,14 +153,14 @@ def _fault(path: str) -> str | None:
 
 def _segment_fault(segment: str) -> str | None:
     if not segment:
-        return "it is absolute, or a name in it is empty"
+        return "it is absolute, or contains an empty name"
     if len(segment.encode()) > SEGMENT_LIMIT:
-        return f"a name in it is longer than {SEGMENT_LIMIT} bytes"
+        return f"it contains a name longer than {SEGMENT_LIMIT} bytes"
     # Where a backslash separates too, each part counts as a name of its own.
     for name in segment.split("\\"):
         if name in {".", ".."}:
             return "it leaves its folder"
         plain = name.translate(_INVISIBLE).partition(":")[0].rstrip(" .").lower()
         if _RESERVED.fullmatch(plain):
-            return f"{name!r} is a name of Git's own"
+            return f"{name!r} is reserved by Git"
     return None

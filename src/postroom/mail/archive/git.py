@@ -26,24 +26,24 @@ GRACE_SECONDS = 1.0
 STDERR_SHOWN = 300
 """Characters of Git's own words that an error carries."""
 
-INSTALL = "install Git 2.32 or newer where the server can find it, or switch the archive off"
+INSTALL = "install Git 2.32 or newer on the server's PATH, or turn off the archive"
 _FREE_SPACE = "free space on the disk that holds the archive; no restart is needed"
 _GIVE_ACCESS = "give the server's user write access to the archive's folder"
 _RESTORE = (
-    "run `postroom doctor`: the archive can be written anew from the database; where doctor cannot read it, "
+    "run `postroom doctor`: the archive can be rebuilt from the database; if doctor cannot read it, "
     "move the repository away and run `postroom rebuild archive`"
 )
 
 # Git tells its failures in words only. LC_ALL=C keeps them in English; the first match names the remedy.
 _REMEDIES = (
-    (".lock': File exists", "wait for the other Git process; if none runs, remove the lock file it names"),
+    (".lock': File exists", "wait for the other Git process; if none runs, remove the named lock file"),
     ("No space left on device", _FREE_SPACE),
     ("Out of diskspace", _FREE_SPACE),
     ("Disk quota exceeded", _FREE_SPACE),
     ("Permission denied", _GIVE_ACCESS),
     ("Read-only file system", _GIVE_ACCESS),
     ("insufficient permission", _GIVE_ACCESS),
-    ("not a git repository", "move aside what lies there, or point the archive at another folder"),
+    ("not a git repository", "move the existing files away, or use another folder for the archive"),
     ("unknown option", INSTALL),
     ("corrupt", _RESTORE),
     ("broken", _RESTORE),
@@ -79,7 +79,7 @@ class GitProgram:
         """
         found = shutil.which(program)
         if found is None:
-            raise ArchiveUnavailable(f"the program {program!r} was not found", value=program, remedy=INSTALL)
+            raise ArchiveUnavailable(f"the program {program!r} does not exist", value=program, remedy=INSTALL)
         self.program = str(Path(found).absolute())
         self.folder = folder
         self.timeout = timeout
@@ -119,9 +119,9 @@ class GitProgram:
                 out, complaint = _exchange(process, stdin, bound)
         except subprocess.TimeoutExpired:
             raise ArchiveUnavailable(
-                f"git {arguments[0]} was not done after {bound.total_seconds():g} s and was ended",
+                f"git {arguments[0]} did not finish within {bound.total_seconds():g} s and was ended",
                 value=str(self.folder),
-                remedy="look at the load and the disk of the machine; the write is tried again",
+                remedy="check the load and the disk of the machine; the write is retried",
             ) from None
         except OSError as error:
             raise ArchiveUnavailable(
@@ -132,7 +132,7 @@ class GitProgram:
     def failure(self, command: str, answer: Answer) -> ArchiveUnavailable:
         """Name a failure by what Git said of it."""
         said = " ".join(answer.complaint.split())
-        shown = said[:STDERR_SHOWN] or f"it ended with {answer.code} and said nothing"
+        shown = said[:STDERR_SHOWN] or f"it ended with exit code {answer.code} and no message"
         return ArchiveUnavailable(
             f"git {command} failed: {shown}",
             value=str(self.folder),

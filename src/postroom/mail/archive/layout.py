@@ -176,7 +176,7 @@ def thread_file(thread_id: str, messages: Sequence[Message], left_out: int) -> b
     """Render the digest of a thread."""
     lines = [f"# {_one_line(messages[0].subject) or 'Thread'}", "", f"Thread `{thread_id}`"]
     if left_out:
-        lines.append(f"\n{left_out} earlier messages are left out here.")
+        lines.append(f"\n{left_out} earlier messages are omitted here.")
     lines.append("")
     for one in messages:
         subject = "(recalled)" if one.recalled_at is not None else _one_line(one.subject)

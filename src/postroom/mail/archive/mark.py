@@ -49,9 +49,9 @@ def read_mark(folder: Path) -> StoreMark | None:
         return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
-            f"{file} does not say which store this folder belongs to: {why_unreadable(error)}",
+            f"{file} does not name the store of this folder: {why_unreadable(error)}",
             value=str(file),
-            remedy="put the file back from a copy, or remove it; the next start writes it again",
+            remedy="restore the file from a copy, or remove it; the next start writes a new file",
         ) from error
 
 

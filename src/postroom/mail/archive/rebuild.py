@@ -135,7 +135,7 @@ def _read_project(found: _Found, slug: str, repository: ArchiveRepository) -> No
     for path, content in repository.walk("attachments/"):
         sha256 = path.rsplit("/", 1)[-1]
         if hashlib.sha256(content).hexdigest() != sha256:
-            raise StoreCorrupt(f"{slug}:{path} does not have the contents of its name", value=path)
+            raise StoreCorrupt(f"{slug}:{path} does not match its name", value=path)
         if sha256 not in found.blobs:
             found.blobs.add(sha256)
             found.add("blobs", {"sha256": sha256, "content": content})
@@ -207,7 +207,7 @@ def _read_message(found: _Found, project: Row, where: str, content: bytes) -> No
     try:
         head, body = layout.read_message_file(content)
     except ValueError as error:
-        raise StoreCorrupt(f"{where} does not read: {error}", value=where) from error
+        raise StoreCorrupt(f"{where} cannot be read: {error}", value=where) from error
     row = {
         "id": head["id"],
         "project_id": project["id"],

@@ -119,7 +119,7 @@ class ArchiveRepository:
             ArchiveUnavailable: Git could not do it now; the branch is as it was, or holds the batch in full.
         """
         if now < 0:
-            raise InvalidArgument(f"{now} is no instant a commit can carry", value=now)
+            raise InvalidArgument(f"{now} is not a valid time for a commit", value=now)
         text = commit.message(subject, body, trailers)
         changes = commit.file_removals(removed) + commit.file_changes(files)
         if not files and not removed:
@@ -135,7 +135,7 @@ class ArchiveRepository:
         raise ArchiveUnavailable(
             f"other writers moved {BRANCH} {ATTEMPTS} times while one batch was written",
             value=str(self._git.folder),
-            remedy="let one process write the archive; the batch is tried again",
+            remedy="let only one process write the archive; the batch is retried",
         )
 
     def tip(self) -> str | None:
@@ -217,7 +217,7 @@ class ArchiveRepository:
             folder = self._git.folder
             left = [*folder.glob("*.lock"), *folder.glob("refs/**/*.lock")]
         return findings + [
-            f"{path} keeps the archive from being written: if no Git runs, remove it"
+            f"{path} blocks the archive: if no Git runs, remove this file"
             for path in left
             if path.name != TURN_FILE
         ]
@@ -251,9 +251,9 @@ class ArchiveRepository:
             lock.acquire()
         except Timeout:
             raise ArchiveUnavailable(
-                f"another writer has held {path} for {self._git.timeout.total_seconds():g} s",
+                f"another process has held {path} for {self._git.timeout.total_seconds():g} s",
                 value=str(path),
-                remedy="let one process write the archive; the batch is tried again",
+                remedy="let only one process write the archive; the batch is retried",
             ) from None
         except OSError as error:
             raise ArchiveUnavailable(
@@ -296,7 +296,7 @@ class ArchiveRepository:
         for status, path in zip(words[::2], words[1::2], strict=False):
             if status == "D" and path not in removed:
                 raise InvalidPath(
-                    f"the archive has {path!r}, which cannot be a file and a folder at once",
+                    f"the archive has {path!r}, which cannot be both a file and a folder",
                     value=path,
                     remedy="give the new file another name",
                 )
@@ -378,7 +378,7 @@ def _create(git: GitProgram) -> None:
     except OSError as error:
         if not _is_made(folder):
             raise ArchiveUnavailable(
-                f"no repository can be made at {folder}: {error}",
+                f"cannot create a repository at {folder}: {error}",
                 value=str(folder),
                 remedy="give the server's user a writable folder that is empty or does not exist",
             ) from error

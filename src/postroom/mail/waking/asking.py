@@ -11,7 +11,7 @@ from postroom.mail.commands import AskPerson
 from postroom.mail.context import WriteContext
 from postroom.mail.identity import acting_active
 
-_OWN_RUN = "give the run's own id: it is in POSTROOM_RUN of the program that the server has started"
+_OWN_RUN = "give the run's own id from POSTROOM_RUN of the program that the server started"
 
 
 class AskedView(TypedDict):
@@ -32,9 +32,9 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
     _, agent = acting_active(context, asked.project_key, asked.agent_name)
     if (asked.timeout_seconds is None) != (asked.on_timeout == "wait"):
         raise InvalidArgument(
-            "timeout_seconds and an on_timeout other than 'wait' need one another",
+            "timeout_seconds and an on_timeout other than 'wait' require each other",
             value=asked.on_timeout,
-            remedy="give both, or neither to wait as long as it takes",
+            remedy="give both, or neither to wait without a timeout",
         )
     run_id = _run_of(context, asked)
     question_id = _number(context, run_id, asked.question)
@@ -61,7 +61,9 @@ def ask_person_again(context: WriteContext, asked: AskPerson, kept: AskedView) -
 def _run_of(context: WriteContext, asked: AskPerson) -> str:
     run_id = asked.run_id or context.caller.run_id
     if run_id is None:
-        raise InvalidArgument("run_id is needed where no run's token calls", value=None, remedy=_OWN_RUN)
+        raise InvalidArgument(
+            "run_id is required, because the call has no run's token", value=None, remedy=_OWN_RUN
+        )
     return run_id
 
 
@@ -74,7 +76,7 @@ def _keep(context: WriteContext, asked: AskPerson, agent: Agent, run_id: str, qu
         on_timeout=OnTimeout(asked.on_timeout),
     )
     if not context.tx.ask(run_id, agent.id, question, context.now):
-        raise IllegalTransition(f"{agent.name} has no run {run_id!r} at work", value=run_id, remedy=_OWN_RUN)
+        raise IllegalTransition(f"{agent.name} has no active run {run_id!r}", value=run_id, remedy=_OWN_RUN)
 
 
 def _number(context: WriteContext, run_id: str, text: str) -> str:

@@ -80,7 +80,7 @@ class StoredChatDelivery:
             reached = {agent_id for address in chats for agent_id in tx.reached_at(address)}
             people = list(tx.agents_by_id(sorted(reached)).values())
             if len(people) != 1:
-                found = "more than one person is" if people else "nobody is"
+                found = "several people are" if people else "no person is"
                 raise UnknownAgent(f"{found} reached in these chats", value=[one.name for one in chats])
             if tx.chat_address(people[0].id) != chats[0]:
                 tx.put_chat_address(people[0].id, chats[0], now=tx.now())
@@ -100,9 +100,9 @@ class StoredChatDelivery:
         person = await self._mail.store.read(lambda tx: _reader_at(tx, chats, message))
         if person is None:
             raise UnknownMessage(
-                f"no message {message} came to this chat",
+                f"this chat received no message {message}",
                 value=message,
-                remedy="take the number from the message's first line",
+                remedy="take the number from the first line of the message",
             )
         me = {"project_key": PEOPLE_SLUG, "message_id": message}
         asked = {**me, "sender_name": person, "body_md": text, "idempotency_key": key}
@@ -123,7 +123,7 @@ class StoredChatDelivery:
         if sender is None:
             sender = await name_person(self._mail, visitor_of(said.chat), said.chat, program=VISITOR)
         if f"{HUMAN}{sender}".casefold() == said.person.casefold():
-            raise InvalidArgument(f"{said.person} is reached in this very chat", value=said.chat.name)
+            raise InvalidArgument(f"{said.person} is reached in this same chat", value=said.chat.name)
         asked = {
             "project_key": PEOPLE_SLUG,
             "sender_name": sender,

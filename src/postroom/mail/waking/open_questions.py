@@ -102,7 +102,7 @@ def why_held(name: str, run: RunRecord) -> str:
     """Return why messages to an agent wait while a run of it does."""
     tickets = run.open_tickets
     if not tickets:
-        return f"{name} is about to go on with what it was told"
+        return f"{name} is about to resume with an answer"
     asked = tickets[0].question
     shown = asked if len(asked) <= _SHOWN else f"{asked[:_SHOWN]}…"
     return f"{name} has an open question: {shown}"

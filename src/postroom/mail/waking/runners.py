@@ -16,7 +16,7 @@ def read_runner(kept: str) -> AnyRunner:
     try:
         plain = msgspec.json.decode(kept)
     except msgspec.MsgspecError as error:
-        raise InvalidRunner("the runner that is kept does not read back", value=kept[:80]) from error
+        raise InvalidRunner("the stored runner cannot be read", value=kept[:80]) from error
     return runner_of(plain)
 
 

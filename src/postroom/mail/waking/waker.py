@@ -301,7 +301,7 @@ class Waker:
             return False
         if seen.chat is not None and (self._chats is None or not self._chats.reaches(seen.chat)):
             await self._chat_delivery.lost(
-                wake_key(message_id, agent_id), f"there is no channel to {seen.chat.name} here"
+                wake_key(message_id, agent_id), f"there is no channel for {seen.chat.name} here"
             )
             return True
 
@@ -331,9 +331,9 @@ def _too_much_mail(readers: Sequence[Reader]) -> QueueFull:
     """Return the refusal of a message to readers for whose runs as many messages wait as may."""
     names = [one[1].name for one in readers]
     return QueueFull(
-        f"nothing was sent: as many messages wait for runs of {', '.join(names)} as may",
+        f"nothing was sent: the queue of messages for {', '.join(names)} is full",
         value=names[0],
-        remedy="send it again when its runs have read some of them, or leave that recipient out",
+        remedy="send the message again after their runs have read some messages, or remove that recipient",
         details={"recipients": names},
     )
 

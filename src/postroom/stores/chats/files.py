@@ -81,7 +81,7 @@ class FileStore:
         for position in range(max(1, whole)):
             content = await self._piece(sha256, position)
             if content is None:
-                raise UnknownMessage("the bytes of this file are not in the store", value=sha256)
+                raise UnknownMessage("the content of this file is missing from the store", value=sha256)
             yield content
 
     async def _piece(self, sha256: str, position: int) -> bytes | None:

@@ -123,7 +123,7 @@ class IntakeLog:
             message = tx.chats.inbound(key)
             if message is None:
                 raise UnknownMessage(
-                    f"no message {key.message_id!r} was received in this chat", value=key.message_id
+                    f"this chat received no message {key.message_id!r}", value=key.message_id
                 )
             edited = message.edited(asked, now=_at(tx, now))
             if edited is not message:
@@ -144,7 +144,7 @@ class IntakeLog:
             message = tx.chats.inbound(key)
             if message is None:
                 raise UnknownMessage(
-                    f"no message {key.message_id!r} was received in this chat", value=key.message_id
+                    f"this chat received no message {key.message_id!r}", value=key.message_id
                 )
             metadata = {**message.body.get("metadata", {}), "forgotten": True}
             tx.chats.put_body(replace(message, body={**message.body, "metadata": metadata}))
@@ -215,6 +215,6 @@ def not_too_many(inbound_ids: Collection[int]) -> frozenset[int]:
     asked = frozenset(inbound_ids)
     if len(asked) > MAX_INBOUND:
         raise InvalidRecord(
-            f"{len(asked)} messages were asked for, {MAX_INBOUND} are the most", value=len(asked)
+            f"{len(asked)} messages were requested; the maximum is {MAX_INBOUND}", value=len(asked)
         )
     return asked

@@ -198,11 +198,11 @@ def refuse_unfit(*optional: str | None, **needed: str) -> None:
     try:
         "".join(text for text in (*optional, *needed.values()) if text).encode()
     except UnicodeEncodeError as error:
-        raise InvalidRecord(f"no database can hold a text: {error}") from error
+        raise InvalidRecord(f"no database can store a text: {error}") from error
 
 
 def _fields(text: str, where: str) -> dict[str, Any]:
     value = decode_json(text, where=where)
     if not isinstance(value, dict):
-        raise StoreCorrupt(f"{where} is no object", value=where)
+        raise StoreCorrupt(f"{where} is not an object", value=where)
     return value

@@ -130,7 +130,7 @@ def _stored(tx: Transaction, session: ChatSession) -> ChatSession:
     """Store a session, and its thread with its title."""
     bound = tx.chats.thread(session.thread_id)
     if bound is not None and bound.session_key != session.session_key:
-        raise DuplicateRecord(f"thread {bound.thread_id!r} is another session's", value=bound.thread_id)
+        raise DuplicateRecord(f"thread {bound.thread_id!r} belongs to another session", value=bound.thread_id)
     if session.title is not None:
         titled = tx.chats.threads(session.session_key, title=session.title, limit=1)
         if titled and titled[0].thread_id != session.thread_id:

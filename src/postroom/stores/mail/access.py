@@ -966,9 +966,11 @@ class MailWrites(RecordWrites, MailReads, MergingWrites, ProjectWrites):
             StateError: the store already holds some.
         """
         if self._tx.one("mail.any_project"):
-            raise StateError("the database already holds mail", remedy="rebuild into a new, empty database")
+            raise StateError(
+                "the database already contains mail", remedy="rebuild into a new, empty database"
+            )
         if unknown := rows.keys() - TABLES.keys():
-            raise StateError(f"{sorted(unknown)} can not be rebuilt", value=sorted(unknown))
+            raise StateError(f"{sorted(unknown)} cannot be rebuilt", value=sorted(unknown))
         for table in TABLES:
             self._tx.run_many(f"mail.restore_{table}", [whole(table, one) for one in rows.get(table, ())])
         search_index.fill(self._tx)
@@ -989,7 +991,7 @@ def _agent_named(project_id: int, name: str) -> Look:
 
 def _unknown(kind: type[InputError], row_id: object) -> InputError:
     """Return the error for a row that is not there."""
-    return kind(f"nothing has the id {row_id}", value=row_id)
+    return kind(f"no record has the id {row_id}", value=row_id)
 
 
 def _inbox_entry(row: Row) -> InboxEntry:

@@ -84,7 +84,7 @@ class MergingWrites(MergingReads):
         for done, kind in enumerate(_MOVED):
             progress.tell(f"moving {kind}: steps", done, len(_MOVED))
             self._tx.run(f"merging.move_{kind}", both)
-        progress.tell("joining the logs of both")
+        progress.tell("joining the logs of both projects")
         self._tx.run("merging.drop_project", both)
         for name in (source.human_key, source.slug):
             self._tx.run("mail.add_project_alias", {"human_key": name, "project_id": target.id})

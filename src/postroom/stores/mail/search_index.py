@@ -71,7 +71,7 @@ def move(tx: SqlTransaction, source: int, target: int) -> None:
     after, moved, values = 0, 0, {"project_id": source, "limit": _PAGE}
     while tx.dialect == "postgres" and (found := tx.all("mail.project_messages", {**values, "after": after})):
         messages, moved = [record(Message, row) for row in found], moved + len(found)
-        progress.tell("moving what searches find: messages", moved)
+        progress.tell("moving search entries: messages", moved)
         tx.run("mail.forget_words", {"ids": [one.id for one in messages]})
         for one in messages:
             words = tsvector(structs.replace(one, project_id=target))

@@ -61,7 +61,7 @@ def tsquery(query: Query, *, depth: int = 0) -> str | None:
         InvalidArgument: it nests deeper than `MAX_DEPTH`.
     """
     if depth > MAX_DEPTH:
-        raise InvalidArgument(f"a search nests at most {MAX_DEPTH} deep", value=MAX_DEPTH)
+        raise InvalidArgument(f"a search can be nested at most {MAX_DEPTH} levels deep", value=MAX_DEPTH)
     match query:
         case Term(text=text, prefix=prefix, field=field):
             return _in_order(text, field, prefix=prefix)

@@ -220,7 +220,7 @@ class Connection:
         while self._selector.select(0):
             self._call(self._pg.consume_input)
             if self._pg.status == pq.ConnStatus.BAD:
-                raise ConnectionLost("the server has ended it")
+                raise ConnectionLost("the server closed the connection")
 
     def begin(self, how: str = "BEGIN") -> None:
         """Begin a transaction, with the next look."""
@@ -486,7 +486,7 @@ class Connection:
             left = until - time.monotonic()
             ready = self._selector.select(max(left, 0))
             if not ready:
-                raise Silent("the server says nothing any more")
+                raise Silent("the server no longer answers")
             if ready[0][1] & selectors.EVENT_READ:
                 self._call(self._pg.consume_input)
 
@@ -512,7 +512,7 @@ def _connected(address: Address) -> pq.abc.PGconn:
         raise unreadable(str(error)) from None
     except psycopg.OperationalError as error:  # the name of the host is not known
         raise unreachable(error) from error
-    failure: PostroomError = unreachable("no host is named")
+    failure: PostroomError = unreachable("no host is given")
     for attempt in attempts:
         try:
             return _attempted(conninfo.make_conninfo("", **attempt), min(own, address.connect_within))

@@ -168,7 +168,7 @@ class PostgresEngine(Engine):
         """
         if not 0 < len(address.schema.encode()) <= _LONGEST_NAME or "\0" in address.schema:
             raise ConfigError(
-                f"a schema's name has 1 to {_LONGEST_NAME} bytes: {address.schema!r:.80}",
+                f"the name of a schema must have 1 to {_LONGEST_NAME} bytes: {address.schema!r:.80}",
                 value=address.schema,
             )
         ownership = Ownership(address)
@@ -325,13 +325,13 @@ def _refuse_unwritable(connection: Connection) -> None:
     is_read_only, encoding = answer.rows[0]
     if is_read_only == "on":
         raise StoreReadOnly(
-            "the PostgreSQL server takes no writes",
-            remedy="connect to the server that may be written: this one is a standby or read-only",
+            "the PostgreSQL server accepts no writes",
+            remedy="connect to the writable server: this server is a standby or read-only",
         )
     if encoding != "UTF8":
         raise ConfigError(
-            f"the database is in {encoding}, which cannot hold every text",
-            remedy="name a database in UTF8: `createdb --encoding UTF8 --template template0 NAME` makes one",
+            f"the database uses {encoding}, which cannot store every text",
+            remedy="use a database in UTF8: `createdb --encoding UTF8 --template template0 NAME` creates one",
         )
 
 
@@ -353,9 +353,11 @@ def _refuse_pooler(first: Connection, address: Address) -> None:
         other.process()
         if first.process() != before:
             raise ConfigError(
-                "database_url is a pooler that gives each transaction another session of PostgreSQL",
-                remedy="set database_direct_url as well, to the database's own address: there servers hear "
-                "of each other",
+                "database_url is a pooler that may use another PostgreSQL session for each transaction",
+                remedy=(
+                    "also set database_direct_url to the database's own address: notifications between "
+                    "servers need it"
+                ),
             )
     finally:
         other.close()

@@ -29,21 +29,21 @@ _MISTAKEN = ("28", "3D000")
 _UNFIT = ("22",)
 _KINDS: tuple[tuple[tuple[str, ...], type[StoreError], str], ...] = (
     (("53100",), StoreFull, "the disk is full"),
-    (("25006",), StoreReadOnly, "the database cannot be written"),
-    (("XX001", "XX002"), StoreCorrupt, "the database does not read back"),
-    (("42P01", "3F000"), WrongStore, "a table of the schema is gone"),
+    (("25006",), StoreReadOnly, "the database is not writable"),
+    (("XX001", "XX002"), StoreCorrupt, "the database is damaged"),
+    (("42P01", "3F000"), WrongStore, "a table of the schema is missing"),
     (("53", "57014"), StoreUnavailable, "PostgreSQL did not answer"),
 )
-BACKUP_OF_POSTGRES: Final = "have the administrator of the PostgreSQL server restore a backup"
+BACKUP_OF_POSTGRES: Final = "ask the administrator of the PostgreSQL server to restore a backup"
 _REMEDIES: Final = {
     StoreFull: "free space on the disk of the PostgreSQL server, and try again",
-    StoreReadOnly: "connect to the server that may be written: this one is a standby or read-only",
+    StoreReadOnly: "connect to the writable server: this server is a standby or read-only",
     StoreCorrupt: BACKUP_OF_POSTGRES,
     WrongStore: (
-        "stop the server and restore a backup of database or schema with pg_restore; "
-        "where the schema is there, let the user of database_url use it again"
+        "stop the server and restore a backup of the database or schema with pg_restore; if the "
+        "schema exists, restore the access of the user in database_url"
     ),
-    StoreUnavailable: "see that the PostgreSQL server runs and can be reached",
+    StoreUnavailable: "check that the PostgreSQL server runs and is reachable",
 }
 _MORE_CONNECTIONS: Final = (
     "raise max_connections of the server, or the CONNECTION LIMIT of the user or the database, "
@@ -52,14 +52,17 @@ _MORE_CONNECTIONS: Final = (
 _NO_DATABASE: Final = re.compile('database ".+" does not exist')
 _CORRECT: Final = "correct database_url: postgresql://user:password@host:port/database"
 _REFUSED_AT_LOGIN: Final = (
-    ('database "(.+)" does not exist', r"make it with `createdb \1`, or name another one in database_url"),
-    ('role "(.+)" does not exist', r"make it with `createuser \1`, or name another user in database_url"),
-    ("authentication failed|no password supplied", "correct user and password in database_url"),
-    ("no pg_hba.conf entry|is not permitted to log in", "have the server's administrator let this user in"),
-    ("does not support SSL", "turn SSL on at the server, or write sslmode=disable in database_url"),
+    (
+        'database "(.+)" does not exist',
+        "create it with `createdb \\1`, or use another database in database_url",
+    ),
+    ('role "(.+)" does not exist', "create it with `createuser \\1`, or use another user in database_url"),
+    ("authentication failed|no password supplied", "correct the user and the password in database_url"),
+    ("no pg_hba.conf entry|is not permitted to log in", "ask the server's administrator to admit this user"),
+    ("does not support SSL", "enable SSL on the server, or write sslmode=disable in database_url"),
     (
         "unsupported startup parameter",
-        "behind a pooler set time-outs by ALTER ROLE ... SET: take options out of database_url, PGOPTIONS",
+        "with a pooler, set time-outs by ALTER ROLE ... SET: remove options from database_url and PGOPTIONS",
     ),
     ("^invalid |does not exist", _CORRECT),
 )
@@ -115,20 +118,20 @@ def error_for(refusal: Refusal) -> Exception:
         return Contended(text)
     if state == _HELD_UP:
         return StoreUnavailable(
-            f"another transaction keeps the rows for too long: {text}",
+            f"another transaction has locked the rows for too long: {text}",
             remedy="repeat the call",
             details=HELD_UP,
         )
     if state.startswith(_UNFIT):
-        return InvalidRecord(f"PostgreSQL cannot hold a value: {text}")
+        return InvalidRecord(f"PostgreSQL cannot store a value: {text}")
     if state.startswith(_MISTAKEN):
-        return ConfigError(f"PostgreSQL refuses the connection: {text}")
+        return ConfigError(f"PostgreSQL rejected the connection: {text}")
     if state == _NO_RIGHT or _NO_USE in text:
-        return StoreReadOnly(f"the user may not do this: {text}", remedy=_granting(refusal))
+        return StoreReadOnly(f"the user lacks a right: {text}", remedy=_granting(refusal))
     for states, kind, saying in _KINDS:
         if state.startswith(states):
             return kind(f"{saying}: {text}", remedy=_REMEDIES[kind])
-    return StoreError(f"PostgreSQL refused: {text}", value=refusal.rule or state)
+    return StoreError(f"PostgreSQL rejected the statement: {text}", value=refusal.rule or state)
 
 
 def unreachable(error: object) -> StoreUnavailable:
@@ -143,26 +146,28 @@ def unreachable(error: object) -> StoreUnavailable:
 def silent(place: str, within: timedelta) -> StoreUnavailable:
     """Return the error for what takes connections and then says nothing."""
     return StoreUnavailable(
-        f"PostgreSQL cannot be reached: what listens at {place} answers no PostgreSQL within "
-        f"{within.total_seconds():g} s",
-        remedy="see that PostgreSQL listens there, and is not held up",
+        f"PostgreSQL cannot be reached: the program that listens at {place} did not answer as "
+        f"PostgreSQL within {within.total_seconds():g} s",
+        remedy="check that PostgreSQL listens there and is not blocked",
     )
 
 
 def sessionless(within: str = "") -> StoreUnavailable:
     """Return the error for what lets us in, and answers no statement; `within` says whose time was over."""
     return StoreUnavailable(
-        "PostgreSQL cannot be reached: the connection was taken, and then no session was free "
+        "PostgreSQL cannot be reached: the connection was accepted, but no session was free "
         + (f"within {within}" if within else "in time"),
-        remedy="let a pooler have eight sessions for each server and some more (PgBouncer's "
-        "default_pool_size); without one see that the PostgreSQL server is not held up",
+        remedy=(
+            "give a pooler more than eight sessions for each server (PgBouncer's default_pool_size); "
+            "without a pooler, check that the PostgreSQL server is not blocked"
+        ),
     )
 
 
 def no_backup() -> StateError:
     """Return the error for whoever wants a database backed up or restored that is not ours to copy."""
     return StateError(
-        "PostgreSQL is backed up and restored by its own tools",
+        "postroom cannot back up or restore PostgreSQL",
         remedy="use pg_dump and pg_restore, or the provider's backups",
     )
 
@@ -174,16 +179,16 @@ def login_error(text: str) -> PostroomError:
     """
     first = _first_line(text)
     if other := _NO_POSTGRES.search(first):
-        return ConfigError(f"what listens at {other[1]}:{other[2]} answers no PostgreSQL", remedy=_CORRECT)
+        return ConfigError(
+            f"the program that listens at {other[1]}:{other[2]} is not PostgreSQL", remedy=_CORRECT
+        )
     for pattern, remedy in _REFUSED_AT_LOGIN:
         if found := re.search(pattern, first):
             was_asked = first.startswith("connection to server")
-            saying = (
-                "PostgreSQL refuses the connection" if was_asked else "the address of PostgreSQL is wrong"
-            )
+            saying = "PostgreSQL rejected the connection" if was_asked else "the PostgreSQL URL is wrong"
             return ConfigError(f"{saying}: {first}", remedy=found.expand(remedy))
     if _TOO_MANY.search(first):
-        return StoreUnavailable(f"PostgreSQL takes no more connections: {first}", remedy=_MORE_CONNECTIONS)
+        return StoreUnavailable(f"PostgreSQL accepts no more connections: {first}", remedy=_MORE_CONNECTIONS)
     return unreachable(first)
 
 
@@ -191,17 +196,17 @@ def dropped(error: ConfigError) -> PostroomError:
     """Return the error for a login that is refused to a server that was in before; another one as it is."""
     if not _NO_DATABASE.search(error.message):
         return error
-    return WrongStore(f"the database is gone: {error.message}", remedy=_REMEDIES[WrongStore])
+    return WrongStore(f"the database no longer exists: {error.message}", remedy=_REMEDIES[WrongStore])
 
 
 def unreadable(text: str) -> ConfigError:
     """Return the error for an address that the library cannot read; its text may repeat a password."""
     if unknown := re.search('^invalid (?:URI query parameter: |connection option )("[^"]+")$', text.strip()):
         return ConfigError(
-            f"the address of PostgreSQL has an unknown parameter {unknown[1]}",
-            remedy="take it out of database_url, or correct it",
+            f"the PostgreSQL URL has an unknown parameter {unknown[1]}",
+            remedy="remove it from database_url, or correct it",
         )
-    return ConfigError("the address of PostgreSQL cannot be read", remedy=_CORRECT)
+    return ConfigError("the PostgreSQL URL is malformed", remedy=_CORRECT)
 
 
 def grants(schema: str, user: str) -> list[str]:
@@ -215,13 +220,13 @@ def _granting(refusal: Refusal) -> str:
     if denied := _PERMISSION.search(refusal.text):
         what, name = denied.groups()
         rights = f"GRANT {_RIGHTS[what]} ON {what.upper()} {name}"
-        return f"have an administrator run {rights} TO {refusal.user}"
+        return f"let an administrator run {rights} TO {refusal.user}"
     if _NO_USE in refusal.text:
         rights = f"GRANT {_RIGHTS['schema']} ON SCHEMA {refusal.schema}"
-        return f"have an administrator run {rights} TO {refusal.user}"
+        return f"let an administrator run {rights} TO {refusal.user}"
     if _OF_A_TABLE.search(refusal.text):
-        return f"have an administrator run {'; '.join(grants(refusal.schema, refusal.user))}"
-    return "make the user of database_url the owner of the schema and of what is in it"
+        return f"let an administrator run {'; '.join(grants(refusal.schema, refusal.user))}"
+    return "make the user in database_url the owner of the schema and its objects"
 
 
 def _first_line(error: object) -> str:

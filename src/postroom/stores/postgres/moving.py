@@ -159,7 +159,7 @@ def opened(
         with closing(Ownership(address, alone=True).connect(0)) as connection:
             applied = applied_steps(connection)
             if not is_target and not applied:
-                raise StateError(f"there is no store in {name}", value=schema, remedy="name the right schema")
+                raise StateError(f"{name} contains no store", value=schema, remedy="use the right schema")
             if not is_target:
                 refuse_servers(connection, name, is_gone)
             if applied and not (is_target and UNFINISHED in applied):
@@ -167,9 +167,9 @@ def opened(
             yield PostgresSide(connection, address, name, is_made=bool(applied))
     except (ConnectionLost, Contended) as error:
         raise StoreUnavailable(
-            f"the copy ended early, because the connection to {name} broke: {str(error).strip()}",
+            f"the copy is incomplete, because the connection to {name} broke: {str(error).strip()}",
             value=name,
-            remedy="see that the PostgreSQL server runs, then give the same command again: the copy goes on",
+            remedy="check that the PostgreSQL server runs, then repeat the command: it continues the copy",
         ) from error
 
 

@@ -68,7 +68,7 @@ class Readers:
             raise
         except Contended as error:
             connection.undo()
-            raise StoreUnavailable(f"PostgreSQL broke the look off: {error}") from error
+            raise StoreUnavailable(f"PostgreSQL cancelled the read: {error}") from error
         except BaseException:
             connection.undo()
             raise

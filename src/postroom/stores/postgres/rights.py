@@ -80,7 +80,7 @@ def refuse_lacking(found: Row, schema: str) -> None:
         missing.append(f"{rights} on {tables} of the schema {schema}")
     wanted = {*(rights.split(", ") if count else ()), *(("USAGE",) if has_no_use else ())}
     raise StoreReadOnly(
-        f"the user {user} has no right to {', and none to '.join(missing)}",
-        remedy=f"have an administrator run {'; '.join(given)}",
+        f"the user {user} lacks {', and '.join(missing)}",
+        remedy=f"let an administrator run {'; '.join(given)}",
         details={"lacking": sorted(wanted)},
     )

@@ -140,9 +140,10 @@ def _refuse_servers_without(connection: Connection, step: int, is_gone: IsGone) 
     up = servers_up(connection, is_gone) if step else {}
     if without := {name: about for name, about in up.items() if int(about.get("schema") or 0) < step}:
         raise StoreHeld(
-            f"the schema is upgraded when no server is up that lacks schema step {step}: {_named(without)}",
+            f"the schema cannot be upgraded while a server runs that lacks schema step {step}: "
+            f"{_named(without)}",
             value=list(without),
-            remedy="stop these servers, then start this one again",
+            remedy="stop these servers, then start this server again",
         )
 
 
@@ -157,9 +158,12 @@ def refuse_servers(connection: Connection, name: str, is_gone: IsGone) -> None:
     connection.undo()
     if up:
         raise StoreHeld(
-            f"{name} is in use by servers that are up: {_named(up)}",
+            f"running servers use {name}: {_named(up)}",
             value=list(up),
-            remedy="stop them all and give the command again; on a standby, when it has what the primary has",
+            remedy=(
+                "stop them all and repeat the command; on a standby, wait until it has caught up with "
+                "the primary"
+            ),
         )
 
 

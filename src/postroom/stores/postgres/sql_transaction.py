@@ -40,7 +40,6 @@ LOOKS_OF_ONE_THREAD: Final = frozenset(
         "dispatches.next_due",
         "dispatches.stale_queue",
         "dispatches.thread_state",
-        "threads.committed",
         "threads.named_messages",
         "threads.thread",
     )

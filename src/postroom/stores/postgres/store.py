@@ -45,7 +45,7 @@ class PostgresStore(Stores):
         """
         if find_spec("psycopg") is None:
             raise MissingExtra(
-                "PostgreSQL needs the driver psycopg, which is not installed",
+                "the driver psycopg for PostgreSQL is not installed",
                 value="psycopg",
                 remedy="pip install 'postroom[postgres]' (in a clone: make dev)",
             )

@@ -23,11 +23,13 @@ def encoded(value: object) -> bytes | None:
         return b"%d" % value
     if isinstance(value, str):
         if "\0" in value:
-            raise InvalidRecord("PostgreSQL cannot hold a value: a text holds NUL")
+            raise InvalidRecord("PostgreSQL cannot store a value: a text contains a zero byte")
         try:
             return value.encode()
         except UnicodeEncodeError as error:
-            raise InvalidRecord("PostgreSQL cannot hold a value: a text holds half a character") from error
+            raise InvalidRecord(
+                "PostgreSQL cannot store a value: a text contains half of a character"
+            ) from error
     if isinstance(value, int):  # truth values too, as 0 and 1
         return b"%d" % value
     if isinstance(value, float):
@@ -36,7 +38,7 @@ def encoded(value: object) -> bytes | None:
         return b"\\x" + value.hex().encode()
     if isinstance(value, Iterable):
         return b"{%s}" % b",".join([_element(one) for one in value])
-    raise TypeError(f"no value for a database: {type(value).__name__}")
+    raise TypeError(f"a database cannot store a {type(value).__name__}")
 
 
 def decoder(oid: int) -> Callable[[bytes], Any]:

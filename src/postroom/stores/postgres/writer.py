@@ -144,7 +144,7 @@ class Writer:
         except Exception as error:  # a fault of our own: those who wait learn it, and the others go on
             self._disconnect()
             _LOG.exception("store.write_failed")
-            fail(group, InternalError(f"a write failed by a fault of postroom: {error!r}"))
+            fail(group, InternalError(f"a write failed because of a defect in postroom: {error!r}"))
             return ()
         left: list[_Change] = []
         for change in group:
@@ -321,7 +321,7 @@ class _Work:
 
 def _told(error: PostroomError | Contended) -> StoreError | PostroomError:
     if isinstance(error, Contended):
-        told = StoreUnavailable(f"PostgreSQL is too busy with the same rows: {error}")
+        told = StoreUnavailable(f"too many PostgreSQL transactions change the same rows: {error}")
         told.__cause__ = error
         return told
     return error

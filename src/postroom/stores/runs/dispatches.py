@@ -418,6 +418,10 @@ class Dispatches(Tables):
         """
         if due := self._due(1, None, (), places):
             return min(int(row[6]) for row in due)
+        return self.later_due_at(places)
+
+    def later_due_at(self, places: Places = None) -> int | None:
+        """Return when the next delayed dispatch of a thread without a claimed one is due; None for never."""
         row = self._sql.one("dispatches.next_due_at", {"now": self._now(), **_within(places)})
         return row[0] if row else None
 
@@ -592,7 +596,7 @@ def refuse_taken(dispatch: RunDispatch, against: Sequence[Row]) -> None:
     """
     for rule, found in against:
         if rule == 0:
-            raise DuplicateRecord(f"dispatch {found!r} exists", value=found)
+            raise DuplicateRecord(f"dispatch {found!r} exists already", value=found)
         kind: type[PostroomError] = DedupeKeyInUse if rule == 1 else RunNotOpen
         does = (
             f"has the dedupe key {dispatch.dedupe_key!r}"
@@ -621,4 +625,4 @@ def _within(places: Places) -> dict[str, object]:
 
 
 def _not_owned(row: RunDispatch) -> StaleClaim:
-    return StaleClaim(f"dispatch {row.dispatch_id!r} is not owned by this claim", value=row.dispatch_id)
+    return StaleClaim(f"this claim does not own dispatch {row.dispatch_id!r}", value=row.dispatch_id)

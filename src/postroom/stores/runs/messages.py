@@ -257,10 +257,10 @@ class Messages(Tables):
         found = self._sql.all("threads.pending", {"thread_id": thread_id})
         there = waiting(found)
         if expected is not None and [one.version for one in there] != list(expected):
-            raise VersionConflict("other messages wait than were looked at", value=thread_id)
+            raise VersionConflict("the waiting messages have changed", value=thread_id)
         by_id = {one.pending_id: one for one in there}
         if sorted(order) != sorted(by_id):
-            raise InvalidRecord("an order names every waiting message once", value=list(order))
+            raise InvalidRecord("an order must name each waiting message once", value=list(order))
         self.take(thread_id, [one.version for one in there])
         ordered = tuple(replace(by_id[name], position=at) for at, name in enumerate(order, start=1))
         self._insert(ordered, [row[1] for row in found])
@@ -335,9 +335,9 @@ def waiting(found: Sequence[Row]) -> tuple[PendingMessage, ...]:
 def thread_full(thread_id: str, at_most: int) -> QueueFull:
     """Return the refusal of a message to a thread on which as many messages wait as may."""
     return QueueFull(
-        f"{at_most} messages wait on thread {thread_id!r}, the most that may",
+        f"thread {thread_id!r} already has {at_most} waiting messages, the maximum",
         value=thread_id,
-        remedy="send it again when its runs have read some of them",
+        remedy="send the message again after its runs have read some",
         details={"max_pending": at_most},
     )
 
@@ -352,6 +352,6 @@ def refuse_changed(found: Sequence[Row], versions: Sequence[PendingVersion]) -> 
     for one in versions:
         if (one.pending_id, one.revision) not in there:
             raise VersionConflict(
-                f"pending message {one.pending_id!r} is not there in revision {one.revision}",
+                f"pending message {one.pending_id!r} has no revision {one.revision}",
                 value=one.pending_id,
             )

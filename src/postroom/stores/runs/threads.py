@@ -92,7 +92,7 @@ class Threads(Tables):
         if not known:
             return False
         if below and children == "reject":
-            raise InvalidRecord(f"thread {thread_id!r} has children", value=thread_id)
+            raise InvalidRecord(f"thread {thread_id!r} has child threads", value=thread_id)
         gone = [thread_id, *(row[0] for row in below if children == "cascade")]
         self._sql.run("threads.detach_children", asked)
         for part in ("messages", "summaries", "pending", "runs", "state", "threads"):
@@ -123,7 +123,7 @@ class Threads(Tables):
             ("threads.run", {"run_id": run.run_id}), ("threads.thread", {"thread_id": run.thread_id})
         )
         if there:
-            raise DuplicateRecord(f"run {run.run_id!r} exists", value=run.run_id)
+            raise DuplicateRecord(f"run {run.run_id!r} exists already", value=run.run_id)
         thread = rows.thread(known[0]) if known else new_thread(run.thread_id, self._now())
         self.put(thread.after(run))
         self.put_run(run)
@@ -296,7 +296,7 @@ def own_ancestor(thread_id: str) -> InvalidRecord:
 
 def no_parent(thread_id: str) -> UnknownThread:
     """Return the refusal of a thread below one that is not there."""
-    return UnknownThread(f"no thread {thread_id!r}, the parent of another", value=thread_id)
+    return UnknownThread(f"the parent thread {thread_id!r} does not exist", value=thread_id)
 
 
 def _bounds(prefix: str, after: str, limit: int) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class Apart:
         if said and not code:
             return _told(said)
         self._refuse_closed()
-        raise StoreUnavailable(f"the process at work on {database} ended with {code}; try it again")
+        raise StoreUnavailable(f"the process that works on {database} ended with exit code {code}; try again")
 
     def _refuse_closed(self) -> None:
         if self._is_closed:
@@ -94,9 +94,9 @@ async def _begun(*words: str) -> asyncio.subprocess.Process:
         )
     except OSError as error:
         raise StoreUnavailable(
-            f"a process cannot be begun: {error.strerror}",
+            f"cannot start a process: {error.strerror}",
             value=sys.executable,
-            remedy="see open files in `postroom doctor`; after an upgrade start the server again",
+            remedy="see the open files in `postroom doctor`; after an upgrade, start the server again",
         ) from error
 
 

@@ -86,9 +86,9 @@ def refuse_no_file(path: Path, what: str = "database") -> None:
         return
     for is_it, kind in _OTHERS:
         if is_it(mode):
-            elsewhere = ", or name another file with --database" if what == "database" else ""
+            elsewhere = ", or use another file with --database" if what == "database" else ""
             raise StoreReadOnly(
-                f"{path} is {kind}, and no {what}", value=str(path), remedy=f"move it away{elsewhere}"
+                f"{path} is {kind} instead of a {what}", value=str(path), remedy=f"move it away{elsewhere}"
             )
 
 
@@ -103,7 +103,7 @@ def refuse_no_folder(path: Path) -> None:
     except OSError as error:  # a folder above it is closed
         raise file_error(error, path) from error
     if is_other:
-        raise StoreReadOnly(f"{path} is a file, and no folder", value=str(path), remedy="move it away")
+        raise StoreReadOnly(f"{path} is a file instead of a folder", value=str(path), remedy="move it away")
 
 
 def refuse_shared(path: Path, *, mounts: Path = MOUNTS) -> None:
@@ -127,15 +127,15 @@ def refuse_shared(path: Path, *, mounts: Path = MOUNTS) -> None:
     # The mount first: the name in its folder is that of another file.
     if str(path).translate(_ESCAPED) in (line.split(" ")[4] for line in told.splitlines()):
         raise WrongStore(
-            f"{path} is mounted by itself, without the folder that has its lock and its log",
+            f"{path} is mounted alone, without the folder of its lock and its log",
             value=str(path),
-            remedy=f"mount its folder there: {path.parent}",
+            remedy=f"mount its folder instead: {path.parent}",
         )
     if found.st_nlink > names:
         raise WrongStore(
-            f"{path} is in another folder, too, by a hard link",
+            f"{path} has a hard link in another folder",
             value=str(path),
-            remedy=f"with no server running: `cp {path} copy.db && mv copy.db {path}`",
+            remedy=f"stop the server, then run `cp {path} copy.db && mv copy.db {path}`",
         )
 
 
@@ -148,7 +148,7 @@ def connect_unshared(path: Path) -> sqlite3.Connection:
     """
     log = path.with_name(f"{path.name}-wal")
     if log.exists() and log.stat().st_size:
-        raise no_room(path, f"{log.name} cannot be read without room beside it")
+        raise no_room(path, f"reading {log.name} needs free space on the disk")
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=ro&immutable=1",
         uri=True,
@@ -207,12 +207,12 @@ def store_error(error: sqlite3.Error) -> StoreError:
     if primary == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:
         return StoreFull(f"the disk is full: {text}")
     if primary in _READ_ONLY:
-        return StoreReadOnly(f"the database cannot be written: {text}")
+        return StoreReadOnly(f"the database is not writable: {text}")
     if primary in _CORRUPT:
-        return StoreCorrupt(f"the database does not read back: {text}")
+        return StoreCorrupt(f"the database is damaged: {text}")
     if isinstance(error, sqlite3.OperationalError):
         return StoreUnavailable(f"the database did not answer: {text}")
-    return StoreError(f"the database refused: {text}")
+    return StoreError(f"the database reported an error: {text}")
 
 
 def refuse_denied(path: Path) -> None:
@@ -254,7 +254,7 @@ def file_error(error: OSError, path: Path, *, is_read: bool = False) -> StoreErr
     return StoreReadOnly(
         f"{told}: {error}",
         value=str(path),
-        remedy=f"see that whoever runs this may {may} {_folder_of(path)}",
+        remedy=f"give the user of this process permission to {may} {_folder_of(path)}",
     )
 
 

@@ -90,7 +90,9 @@ def _partial_of(target: Path) -> Iterator[Path]:
         lock.acquire()
     except Timeout:
         raise StateError(
-            f"another process writes a backup to {target}", value=str(target), remedy="wait until it is done"
+            f"another process is writing a backup to {target}",
+            value=str(target),
+            remedy="wait until that backup is complete",
         ) from None
     try:
         remove_with_companions(partial)
@@ -106,9 +108,9 @@ def _refuse_strangers(partial: Path) -> None:
     for one in (partial.with_name(partial.name + ending) for ending in ("", *COMPANIONS)):
         if one.exists():
             raise InvalidPath(
-                f"{one} is in the way, which may not be ours: a backup is written there until it is whole",
+                f"{one} exists already, but a backup needs this name until it is complete",
                 value=str(one),
-                remedy="move it away, or name another file",
+                remedy="move the file away, or use another name for the backup",
             )
 
 
@@ -177,7 +179,7 @@ class _Pace:
             self._stop.wait((time.monotonic() - self._began) * self._rest)
             self._began = time.monotonic()
         if self._stop.is_set():
-            raise StoreUnavailable("the copy was broken off: the database is being closed")
+            raise StoreUnavailable("the copy was cancelled, because the database is closing")
 
 
 def sync_file(file: Path) -> None:
@@ -200,7 +202,7 @@ def refuse_cut_off(file: Path) -> None:
     with file.open("rb") as opened:
         head, size = opened.read(_HEAD), os.fstat(opened.fileno()).st_size
     if len(head) < _HEAD or not head.startswith(_MAGIC):
-        raise _damaged(f"{file} is no database", file)
+        raise _damaged(f"{file} is not a database", file)
     page = int.from_bytes(head[16:18], "big")
     expected = (65_536 if page == 1 else page) * int.from_bytes(head[28:32], "big")
     if size != expected:
@@ -244,11 +246,11 @@ def refuse_changed(file: Path, backup: Path) -> None:
     except FileNotFoundError:
         return
     if told.split(" ")[0] != digest_of(file):
-        raise _damaged(f"{backup} was changed since it was written: its SHA-256 differs", backup)
+        raise _damaged(f"{backup} has changed since it was written: its SHA-256 differs", backup)
 
 
 def _damaged(reason: str, file: Path) -> StoreCorrupt:
-    remedy = "restore another backup: `postroom backup list --check` says which are whole"
+    remedy = "restore another backup: `postroom backup list --check` shows which backups are intact"
     return StoreCorrupt(reason, value=str(file), remedy=remedy)
 
 
@@ -274,7 +276,7 @@ def refuse_faults(file: Path, shown: Path | None = None, stop: threading.Event |
             connection.close()
     if faults:
         raise StoreCorrupt(
-            f"the copy {shown} does not read back as it should: {faults[0]}",
+            f"the copy {shown} is damaged: {faults[0]}",
             value=str(shown),
-            remedy="run `postroom doctor`: what is wrong with the copy is wrong with the database",
+            remedy="run `postroom doctor`: the database itself is damaged",
         )

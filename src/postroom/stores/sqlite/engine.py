@@ -204,7 +204,7 @@ class SqliteEngine(Engine):
     async def back_up(self, target: Path, *, is_read_back: bool = True) -> None:
         """Write one copy at a time; `close` breaks it off."""
         if self._copier is None:
-            raise StateError("a database in memory has no copies", remedy="keep it in a file")
+            raise StateError("a database in memory cannot be copied", remedy="use a database in a file")
         watcher = progress.here()
 
         def copy(connection: sqlite3.Connection) -> None:
@@ -271,7 +271,9 @@ class SqliteEngine(Engine):
             except StoreError as error:
                 _LOG.error("store.not_rescued", code=error.code, reason=error.message)
             else:
-                _LOG.error("store.rescued", file=str(target), remedy="stop the server and restore it")
+                _LOG.error(
+                    "store.rescued", file=str(target), remedy="stop the server and restore the database"
+                )
 
         assert self._copier is not None  # noqa: S101 - files that can be taken away have one
         self._copier.begin(copied)

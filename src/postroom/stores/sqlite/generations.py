@@ -87,11 +87,13 @@ def refuse_lost_commits(connection: sqlite3.Connection, database: Path) -> None:
         return
     if _number_in(connection) < kept:
         raise WrongStore(
-            f"{database} lacks commits that were acknowledged: its log {database.name}-wal was lost, "
-            "or the file is an older copy",
+            f"{database} lacks committed changes: its log {database.name}-wal was lost, or the file "
+            "is an older copy",
             value=str(database),
-            remedy=f"put {database.name}-wal back, if you have it; or {WrongStore.default_remedy}. "
-            f"A program that embeds postroom opens the database as it is once {file.name} is removed",
+            remedy=(
+                f"restore {database.name}-wal, if you have it; or {WrongStore.default_remedy}. A program "
+                f"that embeds postroom can remove {file.name} to open the database as it is"
+            ),
         )
 
 

@@ -63,9 +63,7 @@ def refuse_damaged_log(database: Path) -> None:
     """
     log = _log_of(database)
     if (at := _damaged_at(log, database)) is not None:
-        raise WrongStore(
-            f"{log} is damaged at byte {at}: what was committed behind that would be lost", value=str(log)
-        )
+        raise WrongStore(f"{log} is damaged at byte {at}: later commits would be lost", value=str(log))
 
 
 def cut_damaged_log(database: Path, *, now: int) -> Path | None:

@@ -48,9 +48,9 @@ class SqliteSide:
         """
         if not self._all("SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations'"):
             raise StateError(
-                f"{self.name} is a database of another program",
+                f"{self.name} belongs to another program",
                 value=self.name,
-                remedy="name another file",
+                remedy="use another file",
             )
         applied = {row[0]: row[1] for row in self._all("SELECT version, checksum FROM schema_migrations")}
         if not (is_target and UNFINISHED in applied):
@@ -179,7 +179,7 @@ def opened(path: Path, *, now: int, is_target: bool, writes: bool) -> Iterator[S
     """
     if not path.exists():
         if not is_target:
-            raise StateError(f"there is no database at {path}", value=str(path), remedy="name the right file")
+            raise StateError(f"no database at {path}", value=str(path), remedy="use the right file")
         if not writes:
             with closing(SqliteSide(_new(now), str(path))) as side:
                 yield side
@@ -212,7 +212,7 @@ def _refuse_other_file(path: Path) -> None:
     except OSError as error:
         raise file_error(error, path, is_read=True) from error
     if begins not in (_BEGINS, b""):
-        raise StateError(f"{path} is no SQLite database", value=str(path), remedy="name the right file")
+        raise StateError(f"{path} is not a SQLite database", value=str(path), remedy="use the right file")
 
 
 def _side(path: Path, *, now: int, is_target: bool) -> SqliteSide:

@@ -80,7 +80,7 @@ class OwnFiles:
             _LOG.error("store.taken_away", reason=reason, rescued=str(self.rescued))
             self.when_changed(self.rescued)
         raise WrongStore(
-            f"{reason} while the server runs; nothing more is accepted",
+            f"{reason} while the server was running; the server accepts no more changes",
             value=str(self._path),
             remedy=self._remedy(self.rescued),
         )
@@ -89,11 +89,13 @@ class OwnFiles:
     def _remedy(rescued: Path) -> str:
         if rescued.exists():
             return (
-                f"what was accepted before is saved: stop the server and `postroom restore --force {rescued}`"
+                "all accepted changes are saved: stop the server and run `postroom restore --force "
+                f"{rescued}`"
             )
         return (
-            f"stop the server and restore {rescued} if it is there by then: what was accepted is saved to it"
-            " when it can still be read. Otherwise restore a backup, see `postroom backup list`"
+            f"stop the server and restore {rescued} if it exists: the server saves the accepted "
+            "changes there if it can still read them. Otherwise restore a backup, see `postroom "
+            "backup list`"
         )
 
     def close(self) -> None:
@@ -107,7 +109,7 @@ class OwnFiles:
             return f"{self._log} was {'deleted' if found is None else 'replaced'}"
         if self._last_written() != self._written:
             if self._beginning() != self._header:
-                return f"{self._path} was written to by another program"
+                return f"another program wrote to {self._path}"
             self._written = self._last_written()  # it was touched, and nothing else
         return ""
 

@@ -46,7 +46,7 @@ def write_again(connection: sqlite3.Connection, names: Sequence[str]) -> None:
         connection.execute(f"REINDEX {_quoted(name)}")
     [fault] = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if fault != "ok":
-        raise StoreCorrupt(f"written again, the indexes do not read back: {fault}")
+        raise StoreCorrupt(f"after the rebuild, the indexes are still damaged: {fault}")
 
 
 def _is_explained(connection: sqlite3.Connection, name: str, lacking: int) -> bool:
