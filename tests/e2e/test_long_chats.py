@@ -171,6 +171,6 @@ def test_a_person_has_the_conversation_compacted_and_undoes_what_was_summed_up(
         write("which facts do you know?", f"I know: {FACT}")
         assert "message 3:" not in str(model.bodies[-1]["messages"])
         write("/search hangs behind", "untitled: ")
-        write("/undo 7", "Forgotten: 7")
+        write("/undo 7", "Removed the last 7")
         write("what is left?", "re: what is left?")
         assert FACT not in str(model.bodies[-1]["messages"])
