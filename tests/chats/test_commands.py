@@ -313,7 +313,7 @@ async def test_commands_of_a_session_are_done_in_the_order_in_which_they_came(ro
     await channel.say("/stop")
     assert await said(room, gateway, channel, 2) == ["re: in the first", wording.NOTHING_TO_STOP]
     may_go_on.set()
-    assert (await said(room, gateway, channel, 4))[2:] == ["Title: First", "A new conversation."]
+    assert (await said(room, gateway, channel, 4))[2:] == ["Title: First", "Started a new conversation."]
     await channel.say("/resume")
     assert (await said(room, gateway, channel, 5))[-1].startswith("1. First")
 
@@ -438,7 +438,7 @@ async def test_a_question_is_answered_by_a_button_once_and_its_card_shows_that(r
     assert "delete" in card.text
     assert await channel.press(yes.value, user="u2") == "You are not allowed to do that here."
     assert await channel.press(yes.value) == "Approved by U1."
-    assert "already answered" in await channel.press(no.value)
+    assert "answered already" in await channel.press(no.value)
     await settled(lambda: "approved: True" in channel.texts(), room.hurry(gateway))
     await settled(
         lambda: card.text.endswith("Approved by U1.") and not card.card.buttons, room.hurry(gateway)

@@ -96,6 +96,6 @@ async def test_names_reasons_and_speech_of_files_stay_where_they_stand() -> None
             told = shown.text().strip()
             assert not forged(told) - {"\n"}
             first, *more = told.splitlines()
-            assert first.startswith(('[The file "', 'File "', 'What is said in "'))
+            assert first.startswith(('[The file "', 'File "', 'Transcript of "'))
             assert not more or more[0] == more[-1]
             assert first.endswith("]" if not more else ":")

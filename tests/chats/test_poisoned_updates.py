@@ -64,7 +64,7 @@ async def test_an_unreadable_update_is_one_dead_letter_however_often_it_comes(ro
     told = b'{"token": "a-secret", "text": "half a mess'
 
     async def read():
-        raise InvalidArgument("not valid JSON")
+        raise InvalidArgument("no JSON")
 
     for _ in range(2):
         await channel.take_in(told, read)

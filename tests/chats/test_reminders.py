@@ -81,7 +81,7 @@ async def test_words_come_at_a_time_of_day_in_a_zone_also_when_the_clocks_change
     gateway, channel = await room.open(Agent())
     await channel.say("/every day at 9:00 America/New_York Say what is new.")
     await all_answered(room, gateway, 1)
-    kept = "Kept: every day at 9:00 America/New_York; next Wed 2023-11-15 09:00 EST."
+    kept = "Saved: every day at 9:00 America/New_York; next Wed 2023-11-15 09:00 EST."
     await settled(lambda: channel.texts() == [kept], room.hurry(gateway))
     moments = (at(2023, 11, 15, 14), at(2024, 3, 9, 14), at(2024, 3, 10, 13), at(2024, 3, 11, 13))
     for times, moment in enumerate(moments, start=1):
@@ -155,11 +155,11 @@ NO_TIMES = (
     ("mon,monkey at 9:00 x", wording.no_day("monkey")),
     (
         "day at 9:00 Europe/Atlantis x",
-        "'Europe/Atlantis' is no time zone: give a name such as Europe/Berlin, America/New_York or UTC.",
+        "unknown time zone 'Europe/Atlantis': give a name such as Europe/Berlin, America/New_York or UTC.",
     ),
     (
         "day at 9:00 europe/atlantis x",
-        "'europe/atlantis' is no time zone: give a name such as Europe/Berlin, America/New_York or UTC.",
+        "unknown time zone 'europe/atlantis': give a name such as Europe/Berlin, America/New_York or UTC.",
     ),
     ("day at 9:00", wording.WHEN_AND_WHAT),
     ("day 9:00 x", wording.WHEN_AND_WHAT),

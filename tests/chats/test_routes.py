@@ -72,9 +72,9 @@ async def test_an_agent_is_chosen_for_a_chat_and_given_back(room) -> None:
     assert read_by(agent) == [("Bo@harbour", "hello"), (None, "bye")]
     said = channel.texts()
     assert "default answers in this chat. Choose another agent with /agent: Bo, Cy." in said
-    assert "No agent is called 'eve' here. Choose one of these: Bo, Cy, default." in said
+    assert "No agent is named 'eve' here. Choose one of these: Bo, Cy, default." in said
     assert "Bo now answers in this chat. /agent default undoes this." in said
-    assert "No agent is called 'poet' here. Choose one of these: Bo, Cy, default." in said
+    assert "No agent is named 'poet' here. Choose one of these: Bo, Cy, default." in said
     assert "re: hello" in said  # a direct message needs no name
 
 
@@ -85,7 +85,7 @@ async def test_agents_of_two_projects_with_one_name_are_told_apart(room) -> None
         await channel.say(words)
         await all_answered(room, gateway, number)
     said = channel.texts()
-    assert "Several agents are called 'bo' here. Choose one of these: Bo@harbour, Bo@sea, default." in said
+    assert "Several agents are named 'bo' here. Choose one of these: Bo@harbour, Bo@sea, default." in said
     assert "Bo@sea now answers in this chat. /agent default undoes this." in said
 
 

@@ -194,7 +194,7 @@ async def test_a_person_who_was_removed_is_known_no_more(room, prepared_stores) 
     await office.channel.say("hello")
     await all_answered(room, office.gateway, 1)
     await office.until(lambda: office.channel.texts())
-    assert office.channel.texts() == ["Not sent to Ana: nobody is known as human:Ana any more."]
+    assert office.channel.texts() == ["Not sent to Ana: human:Ana no longer exists."]
 
 
 async def test_nobody_writes_to_themselves(room, prepared_stores) -> None:
@@ -224,4 +224,4 @@ async def test_a_person_is_chosen_for_a_chat_and_given_back(room, prepared_store
         await all_answered(room, office.gateway, number)
     await office.until(lambda: "re: bye" in office.channel.texts())
     assert [one["body_md"] for one in await office.inbox()] == ["hello"]
-    assert office.channel.texts()[0].startswith("Ana answers in this chat from now on")
+    assert office.channel.texts()[0].startswith("Ana now answers in this chat")

@@ -8,6 +8,7 @@ from conformance.boxes import Box, on_both
 from conformance.promises.given import Office, put_message
 from postroom.contracts.announcing import Arrival, ClientSession, Nudges
 from postroom.contracts.errors import StoreError
+from postroom.contracts.mail import Received
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.runs import OnTimeout
 from postroom.contracts.waking import AskedQuestion, KeptRunner, MessageRun
@@ -164,11 +165,14 @@ def test_what_a_run_makes_of_a_message_is_kept_by_recipient(box: Box, here: Offi
             box.put_message_run(stranger)
 
 
+@on_both
 def test_a_message_that_tells_the_end_of_a_run_is_known(box: Box, here: Office) -> None:
     told, written, _ = three(box, here)
     box.note_answer(told, "r1")
     box.note_answer(told, "r2")
     assert (box.answering_run(told), box.answering_run(written)) == ("r1", None)
+    assert box.answers_among("r1", [told, written]) == {told}
+    assert box.answers_among("r1", []) == box.answers_among("r2", [told]) == set()
     assert (box.tells_last(told), box.tells_last(written)) == (True, False)
     box.note_answer(written, "r1")
     assert (box.tells_last(told), box.tells_last(written)) == (False, True)
@@ -237,3 +241,54 @@ def test_messages_that_have_woken_nobody_are_found(box: Box, here: Office) -> No
     assert (found(), counted()) == ([(sent[1], ben)], [0, 1])
     box.set_agent_retired(ben, 7, now=7)
     assert (found(), counted()) == ([], [0, 0])
+
+
+@on_both
+def test_an_agent_is_found_with_its_project_and_its_runner_by_path_slug_and_alias(
+    box: Box, here: Office
+) -> None:
+    home = here.project
+    box.add_project_alias(home.id, "/elsewhere")
+    box.put_runner(here.ada.id, '{"é": 1}', declared_by="file", now=5)
+    for key in (home.human_key, home.slug, "/elsewhere"):
+        found = box.agent_addressed(key, "ADA")
+        assert (found.project, found.agent, found.runner) == (home, here.ada, '{"é": 1}')
+    assert box.agent_addressed(home.slug, "Ben").runner is None
+    assert [box.agent_addressed(*asked) for asked in ((home.slug, "Dan"), ("other", "Ada"))] == [None, None]
+
+
+@on_both
+def test_an_agents_deliveries_tell_their_run_and_whose_answer_they_are(box: Box, here: Office) -> None:
+    ben, told = here.ben.id, box.put(here.ada, [here.ben], kind="bcc", thread="t", now=5)
+    answer, other = box.put(here.ada, [here.ben]).id, box.put(here.ada, [here.cyd]).id
+    box.note_answer(answer, "r0")
+    box.put_message_run(MessageRun(message_id=told.id, agent_id=ben, run_id="r1", delivered_at=6, ended_at=7))
+    box.mark_read(told.id, ben, 8)
+    box.mark_recalled(answer, 9)
+    found = box.received(ben, [told.id, answer, other, 99])
+    assert found == {
+        told.id: Received(
+            message_id=told.id,
+            project_id=here.project.id,
+            thread_id="t",
+            kind="bcc",
+            read_at=8,
+            recalled_at=None,
+            run_id="r1",
+            delivered_at=6,
+            ended_at=7,
+            answer_of=None,
+        ),
+        answer: Received(
+            message_id=answer,
+            project_id=here.project.id,
+            thread_id=f"msg-{answer}",
+            kind="to",
+            read_at=None,
+            recalled_at=9,
+            run_id=None,
+            delivered_at=None,
+            ended_at=None,
+            answer_of="r0",
+        ),
+    }

@@ -232,10 +232,10 @@ LINES: tuple[Plant, ...] = (
         '        return "" if self._leases is None or adapter is not None else adapter.lease or ""\n',
     ),
     plant(
-        'http_api/guard.py: return path != known or path.startswith(f"{known}/")',
+        "http_api/guard.py: public = public or not below.startswith(self._public)",
         "http_api/guard.py",
-        '    return path == known or path.startswith(f"{known}/")\n',
-        '    return path != known or path.startswith(f"{known}/")\n',
+        "        public = public or below.startswith(self._public)\n",
+        "        public = public or not below.startswith(self._public)\n",
     ),
     plant(
         "mail/archive/archive.py: pass",
@@ -352,10 +352,10 @@ LINES: tuple[Plant, ...] = (
         "        pass\n",
     ),
     plant(
-        "web/run_pages.py: if named == work.run_id:  # it was cut, or is its dispatch's",
-        "web/run_pages.py",
-        "        if named != work.run_id:  # it was cut, or is its dispatch's\n",
-        "        if named == work.run_id:  # it was cut, or is its dispatch's\n",
+        "web/run.py: if named == work.run_id:  # it was cut, or is its dispatch's",
+        "web/run.py",
+        "    if named != work.run_id:  # it was cut, or is its dispatch's\n",
+        "    if named == work.run_id:  # it was cut, or is its dispatch's\n",
     ),
     plant(
         'web/reservations.py: if any(mark not in segment for mark in "*?["):',

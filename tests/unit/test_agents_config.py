@@ -59,7 +59,7 @@ def test_without_a_file_or_without_agents_there_are_none(tmp_path: Path) -> None
         ("agents = 3", "no list of tables"),
         ("[[agents]]\nproject = '/a'", "number 1: name is missing"),
         ("[[agents]]\nname = 'Ada'", "Ada: project is missing"),
-        ("[[agents]]\nname = 'Ada'\nproject = '/a'", "Ada: the runner's argv is refused"),
+        ("[[agents]]\nname = 'Ada'\nproject = '/a'", "Ada: the runner's argv is invalid"),
         ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\nrecepie = 'y'", "unknown field"),
         ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\ntimeout = '5'", "duration"),
         ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\ntimeout = true", "time"),

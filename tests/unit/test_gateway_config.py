@@ -341,7 +341,7 @@ routes = 1\n{AGENT}{WEB} | routes are no tables | [[routes]]
 {AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nplatform = "slack"\n | [routes, rule 1]: it matches nothing: slack is not connected | [platforms.slack]
 {AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nchat = "7"\n | name the platform whose ids | add platform
 {AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nmentions = "bo"\n | no setting is called 'mentions' | did you mean mention?
-{AGENT}{WEB}[[routes]]\nagent = "Bo@x"\n[[routes]]\nagent = "Cy@x"\nmention = "cy"\n | [routes]: rule 2 (mention cy) is never reached: rule 1 (all messages) matches first | write rule 2 before rule 1
+{AGENT}{WEB}[[routes]]\nagent = "Bo@x"\n[[routes]]\nagent = "Cy@x"\nmention = "cy"\n | [routes]: rule 2 (mention cy) can never match: rule 1 (all messages) matches first | move rule 2 before rule 1
 {AGENT}{WEB}[agents.default]\n | [agents]: 'default' is no name | main
 {AGENT}{WEB}[agents.poet]\nid = 'x'\n | [agents.poet]: id is set | routes
 {AGENT}{WEB}home_channel = 'x'\n | [platforms.web.home_channel]: it is no table | write it as
@@ -418,7 +418,10 @@ def test_a_folder_is_no_secret(home: Path) -> None:
             '[platforms.telegram]\ntoken_env = "CHAT_TOKEN"\npoll_seconds = 99\n',
             "poll_seconds is '99': write",
         ),
-        ('[platforms.slack]\ntoken_env = "CHAT_TOKEN"\n', "[platforms.slack]: Slack has no way to reach us"),
+        (
+            '[platforms.slack]\ntoken_env = "CHAT_TOKEN"\n',
+            "[platforms.slack]: Slack has no way to reach this server",
+        ),
         ('[platforms.webhook.routes.ci]\nscheme = "x"\n', "[platforms.webhook.routes.ci]: scheme"),
         ("[platforms.api_server]\n", "[platforms.api_server]: the key is missing"),
     ],
@@ -432,15 +435,15 @@ def test_what_an_adapter_refuses_is_told_with_file_and_table(home: Path, text: s
 
 
 REFUSED_BY_ADAPTERS = rows(r"""
-[platforms.slack]\n | Slack needs a bot token | `token_env` or `token_file`
-[platforms.slack]\ntoken_env = "CHAT_TOKEN"\napp_token_env = "BOT"\n | no app token | `app_token_env` or `app_token_file`
-[platforms.slack]\ntoken_env = "CHAT_TOKEN"\n | no way to reach us | `app_token_env`
+[platforms.slack]\n | Slack requires a bot token | `token_env` or `token_file`
+[platforms.slack]\ntoken_env = "CHAT_TOKEN"\napp_token_env = "BOT"\n | not an app token | `app_token_env` or `app_token_file`
+[platforms.slack]\ntoken_env = "CHAT_TOKEN"\n | no way to reach this server | `app_token_env`
 [platforms.web]\n | no token | `token_env` or `token_file`
 [platforms.web]\ntoken_env = "SHORT"\n | too short | `token_env` or `token_file`
 [platforms.api_server]\n | the key is missing | `api_key_env` or `api_key_file`
-[platforms.matrix]\nbase_url = "https://m.test"\n | no access token | `token_env`
-[platforms.email]\naddress = "a@b.test"\nimap_host = "localhost"\nsmtp_host = "localhost"\n | no password | `password_env`
-{MAIL}smtp_password_env = "UMLAUT"\n | no smtp_password | `smtp_password_env`
+[platforms.matrix]\nbase_url = "https://m.test"\n | the access token is missing | `token_env`
+[platforms.email]\naddress = "a@b.test"\nimap_host = "localhost"\nsmtp_host = "localhost"\n | password is missing | `password_env`
+{MAIL}smtp_password_env = "UMLAUT"\n | smtp_password is missing | `smtp_password_env`
 [platforms.telegram]\ntoken_env = "CHAT_TOKEN"\nwebhook_url = "https://x.test"\n | webhook has no secret | `webhook_secret_env` or `webhook_secret_file`
 [platforms.webhook.routes.ci]\n | the secret is missing | `secret_env` or `secret_file`
 {HOOK}callback_secret_env = "SHORT"\n | the callback_secret is | `callback_secret_env`
@@ -475,7 +478,7 @@ def test_what_an_adapter_refuses_is_told_in_words_of_the_file(
 
 def test_a_channel_may_not_take_the_address_of_the_mcp_endpoint(home: Path) -> None:
     told = read(home, AGENT + WEB)
-    with pytest.raises(ConfigError, match="answers below /chat"):
+    with pytest.raises(ConfigError, match="path /chat contains"):
         examine(told, Settings(data_dir=home, mcp_path="/chat/mcp"))
     examine(told, Settings(data_dir=home, mcp_path="/chats"))
 

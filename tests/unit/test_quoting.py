@@ -110,7 +110,7 @@ def test_the_end_of_a_text_begins_where_a_line_does():
 
 
 def test_what_an_error_says_begins_big_unless_that_is_a_name():
-    assert sentence("there is no project 'x'") == "No project is called 'x'"
+    assert sentence("no project is called 'x'") == "No project is called 'x'"
     assert sentence("busy") == "Busy"
     for text in (
         "orchard has no message 9",

@@ -93,7 +93,7 @@ def _mcp_path(value: object) -> object:
     if not _MCP_PATH.fullmatch(text) or {".", ".."} & set(text.split("/")):
         raise ValueError("write a path such as /mcp: it begins with a slash and is not the root")
     if _TAKEN_PATH.fullmatch(text):
-        raise ValueError("that path is used for something else; write a path such as /mcp")
+        raise ValueError("this path is in use; write a path such as /mcp")
     return text
 
 
@@ -105,7 +105,9 @@ def _endpoint(value: object) -> object:
     except ValueError:
         is_address = False
     if not is_address or "@" in found.netloc or found.query or found.fragment or not text.isprintable():
-        raise ValueError("write http://host:port or https://host:port, with a path or none, and no password")
+        raise ValueError(
+            "write http://host:port or https://host:port, optionally with a path, without a password"
+        )
     return text
 
 
@@ -144,112 +146,127 @@ IN_DATA_DIR: Final = {"database": "postroom.db", "storage_root": "archive", "gat
 class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that can be set. `load_settings` makes it; making one directly reads no environment."""
 
-    data_dir: Annotated[
-        Path, _about("Folder of everything below, of the token and the note for clients.")
-    ] = field(default_factory=lambda: places.data_dir(places.environment()))
-    database: Annotated[Path, _about("The SQLite file; by default postroom.db in data_dir.")] = Path()
+    data_dir: Annotated[Path, _about("Folder of the server's data, its token and the note for clients.")] = (
+        field(default_factory=lambda: places.data_dir(places.environment()))
+    )
+    database: Annotated[Path, _about("The SQLite file. Default: postroom.db in data_dir.")] = Path()
     database_url: Annotated[
         str,
         _read_by(_database_url),
         _about(
-            "A PostgreSQL database in place of the file: postgresql://user:password@host:port/name; "
-            "through a Unix socket postgresql:///name?host=/var/run/postgresql. Needs postroom[postgres]."
+            "A PostgreSQL database instead of the file: postgresql://user:password@host:port/name; "
+            "through a Unix socket postgresql:///name?host=/var/run/postgresql. Requires "
+            "postroom[postgres]."
         ),
     ] = ""
     database_direct_url: Annotated[
         str,
         _read_by(_database_url),
         _about(
-            "The database's own address, where database_url is that of a pooler which gives each "
-            "transaction another session: PgBouncer with pool_mode=transaction."
+            "The database's own address, if database_url is a pooler that may use another session "
+            "for each transaction, such as PgBouncer with pool_mode=transaction."
         ),
     ] = ""
     database_schema: Annotated[
         str,
-        _text("[a-z_][a-z0-9_]{0,62}", "1 to 63 small letters, digits and _, and no digit first"),
-        _about("The schema there, which servers of one installation share."),
+        _text("[a-z_][a-z0-9_]{0,62}", "1 to 63 lower-case letters, digits and _, without a digit first"),
+        _about("The schema of the database, shared by the servers of one installation."),
     ] = "postroom"
     labels: Annotated[
         tuple[str, ...],
         _read_by(_labels),
         _about(
-            "What this server is, for runners that name where they run (runs_on); "
-            "its host's name is one by itself. For several servers on one PostgreSQL."
+            "Labels of this server for runners with runs_on. Its host name is always a label. For "
+            "several servers on one PostgreSQL database."
         ),
     ] = ()
     storage_root: Annotated[
-        Path, _about("Folder of the Git archive, a repository a project; by default archive in data_dir.")
+        Path,
+        _about(
+            "Folder of the Git archive, with one repository for each project. Default: archive in data_dir."
+        ),
     ] = Path()
     gateway_file: Annotated[
-        Path, _about("What the chat gateway is set to; by default gateway.toml in data_dir.")
+        Path, _about("The configuration file of the chats. Default: gateway.toml in data_dir.")
     ] = Path()
     host: Annotated[str, _read_by(_host), _about("Address to listen on.")] = "127.0.0.1"
-    port: Annotated[Count, _about("Port to listen on; 0: the system chooses.", least=0, most=65535)] = 8765
+    port: Annotated[
+        Count, _about("Port to listen on. With 0 the system chooses a port.", least=0, most=65535)
+    ] = 8765
     mcp_path: Annotated[str, _read_by(_mcp_path), _about("Path of the MCP endpoint.")] = "/mcp"
-    profile: Annotated[Literal["full", "core"], _about("Which tools `mcp_path` itself lists.")] = "full"
+    profile: Annotated[Literal["full", "core"], _about("The tools that `mcp_path` itself lists.")] = "full"
     identity: Annotated[
         Literal["asserted", "verified"],
-        _about("Whether an agent's name counts as given, or by its token; beyond loopback by token."),
+        _about(
+            "Identify agents by name (asserted) or by token (verified). Beyond loopback: always by token."
+        ),
     ] = "asserted"
     allowed_hosts: Annotated[
         tuple[str, ...],
         _read_by(lambda value: tuple(map(_host, _names(value)))),
-        _about("Names in Host and Origin to accept beside loopback and the bound address."),
+        _about("Additional names to accept in Host and Origin, besides loopback and the bound address."),
     ] = ()
     owner: Annotated[
         str,
         _text(r"\S(.{0,254}\S)?", "1 to 256 characters in one line, without spaces around them"),
-        _about("Owner of new projects; projects of one owner may write to each other."),
+        _about("Owner of new projects. Projects of one owner may write to each other."),
     ] = "local"
     projects_by: Annotated[
         Literal["repository", "folder"],
-        _about("Whether all folders of one Git repository are one project, or each folder is its own."),
+        _about("Treat all folders of one Git repository as one project, or each folder as its own."),
     ] = "repository"
-    max_subject_chars: Annotated[Count, _about("Longest subject.", least=1, most=10_000)] = 512
-    max_body_bytes: Annotated[Count, _about("Longest message, in bytes.", least=1, most=64 * _MIB)] = _MIB
+    max_subject_chars: Annotated[Count, _about("Maximum length of a subject.", least=1, most=10_000)] = 512
+    max_body_bytes: Annotated[
+        Count, _about("Maximum size of a message, in bytes.", least=1, most=64 * _MIB)
+    ] = _MIB
     max_attachment_bytes: Annotated[
-        Count, _about("Largest attachment, in bytes.", least=0, most=512 * _MIB)
+        Count, _about("Maximum size of an attachment, in bytes.", least=0, most=512 * _MIB)
     ] = 10 * _MIB
     max_attachments_bytes: Annotated[
-        Count, _about("Largest sum of a message's attachments, in bytes.", least=0, most=512 * _MIB)
+        Count,
+        _about("Maximum size of all attachments of a message together, in bytes.", least=0, most=512 * _MIB),
     ] = 25 * _MIB
-    max_attachments: Annotated[Count, _about("Most attachments of a message.", least=0, most=1000)] = 20
+    max_attachments: Annotated[
+        Count, _about("Maximum number of attachments of a message.", least=0, most=1000)
+    ] = 20
     inline_image_max_bytes: Annotated[
-        Count, _about("Pictures above this many bytes get a preview.", least=0, most=64 * _MIB)
+        Count, _about("Images above this size, in bytes, get a preview.", least=0, most=64 * _MIB)
     ] = 65_536
-    max_recipients: Annotated[Count, _about("Most recipients of a message.", least=1, most=100_000)] = 1000
+    max_recipients: Annotated[
+        Count, _about("Maximum number of recipients of a message.", least=1, most=100_000)
+    ] = 1000
     max_pending_messages: Annotated[
         Count,
         _about(
-            "Messages that may wait for runs of one agent or chat; another one is refused.",
+            "Maximum number of messages that wait for the runs of one agent or chat. Further "
+            "messages are rejected.",
             least=1,
             most=1_000_000,
         ),
     ] = 10_000
-    max_reservation_ttl: Annotated[Duration, _about("Longest time for which a reservation is given.")] = (
-        timedelta(days=7)
-    )
+    max_reservation_ttl: Annotated[Duration, _about("Maximum duration of a reservation.")] = timedelta(days=7)
     default_reservation_ttl: Annotated[
-        Duration, _about("How long a reservation lasts when the call does not say.")
+        Duration, _about("Duration of a reservation if the call gives none.")
     ] = timedelta(hours=1)
     answer_retention: Annotated[
-        Duration, _about("How long a call repeated with its key is answered as before.")
+        Duration, _about("How long a repeated call with the same key returns the stored answer.")
     ] = timedelta(days=7)
     run_retention: Annotated[
         Interval,
-        _about("How long runs are kept after the last one of their thread, with all they said; 0: ever."),
+        _about("How long runs and their data are kept after the last run of their thread. 0: forever."),
     ] = timedelta(0)
     event_keep: Annotated[
         Count,
-        _about("How many of its newest events a project keeps in its log.", least=100, most=100_000_000),
+        _about("Number of newest events that the log of a project keeps.", least=100, most=100_000_000),
     ] = 100_000
     case_sensitive_paths: Annotated[
-        Switch, _about("Whether paths that differ by case are two; by default as on this system.")
+        Switch,
+        _about("Treat paths that differ in upper and lower case as different. Default: as on this system."),
     ] = sys.platform != "darwin"
     guard_mode: Annotated[
         Literal["warn", "block", "off"],
         _read_by(_lower),
-        _about("What hooks do when reservations cannot be checked: go on, or hold; off: no check."),
+        _about("What hooks do if reservations cannot be checked: warn, block, or off for no check."),
     ] = "warn"
     git_author_name: Annotated[
         str,
@@ -259,33 +276,33 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     git_author_email: Annotated[
         str,
         _text(r"[^<>\s]{1,200}", "1 to 200 characters without spaces, < and >"),
-        _about("Mail address of that author."),
+        _about("E-mail address of the author of the archive's commits."),
     ] = "postroom@localhost"
-    archive_enabled: Annotated[Switch, _about("Whether messages also go to the Git archive.")] = True
-    archive_batch: Annotated[Count, _about("Most messages in one commit.", least=1, most=10_000)] = 200
-    backup_interval: Annotated[
-        Interval, _about("How often the server backs up the database by itself; 0: never.")
-    ] = timedelta(days=1)
+    archive_enabled: Annotated[Switch, _about("Write messages to the Git archive, too.")] = True
+    archive_batch: Annotated[
+        Count, _about("Maximum number of messages in one commit.", least=1, most=10_000)
+    ] = 200
+    backup_interval: Annotated[Interval, _about("Interval of the server's automatic backups. 0: never.")] = (
+        timedelta(days=1)
+    )
     backup_keep: Annotated[
         Count,
-        _about("How many of the backups that the server makes by itself are kept.", least=1, most=1000),
+        _about("Number of automatic backups to keep.", least=1, most=1000),
     ] = 7
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         _read_by(_lower),
-        _about("Least important events that are logged."),
+        _about("Minimum level of events to log."),
     ] = "info"
-    log_format: Annotated[Literal["console", "json"], _about("Form of the log.")] = "console"
-    telemetry: Annotated[
-        Switch, _about("Whether spans of calls and runs are sent; needs postroom[otel].")
-    ] = False
+    log_format: Annotated[Literal["console", "json"], _about("Format of the log.")] = "console"
+    telemetry: Annotated[Switch, _about("Send spans of calls and runs. Requires postroom[otel].")] = False
     telemetry_endpoint: Annotated[
-        str, _read_by(_endpoint), _about("The collector that takes them, by OTLP over HTTP.")
+        str, _read_by(_endpoint), _about("The collector for these spans, by OTLP over HTTP.")
     ] = "http://127.0.0.1:4318"
     environment: Annotated[
         str,
         _text("[A-Za-z0-9._-]{1,64}", "1 to 64 letters, digits and . _ -"),
-        _about("Name of this installation, shown in status and logs."),
+        _about("Name of this installation, shown in the status and in logs."),
     ] = "local"
 
     origins: Mapping[str, str] = {}

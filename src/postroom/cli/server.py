@@ -39,7 +39,7 @@ def up(  # noqa: PLR0913 - the options of the command
     ] = None,
     identity: Annotated[
         Literal["asserted", "verified"] | None,
-        typer.Option(help="Identify agents by name (trusted) or by token."),
+        typer.Option(help="Identify agents by name (asserted) or by token (verified)."),
     ] = None,
     data_dir: DataDir = None,
     database: Annotated[

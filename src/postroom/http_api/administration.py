@@ -128,7 +128,7 @@ def asked_of(request: Request, kind: type[A]) -> A:
     try:
         return msgspec.convert(dict(request.query_params), kind, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidArgument(f"the parameters do not fit: {error}"[:300]) from error
+        raise InvalidArgument(f"the parameters are invalid: {error}"[:300]) from error
 
 
 async def read_body(request: Request, kind: type[D]) -> D:

@@ -158,8 +158,8 @@ class Chats:
 CHATS: Final = Table[Chats]()
 _health = CHATS.at(
     "/health/detailed",
-    "Readiness, and the gateway: its channels, where the lines are that were accepted, "
-    "what is queued. Its `state` is `off` without chats.",
+    "Readiness, and the gateway: its channels, the states of accepted messages, and the queue. Its "
+    "`state` is `off` without chats.",
 )
 
 
@@ -171,7 +171,7 @@ async def _detailed(chats: Chats, _: Query) -> object:
 
 _pairing = CHATS.at(
     "/admin/gateway/pair",
-    'Lets a stranger in. Body: `{"platform": "...", "code": "...", "role": "member"}`.',
+    'Admits a person with a code. Body: `{"platform": "...", "code": "...", "role": "member"}`.',
 )
 
 
@@ -182,8 +182,8 @@ async def _pair(chats: Chats, asked: Pairing) -> object:
 
 _people = CHATS.at(
     "/admin/gateway/people",
-    "Who may write, and who asks to (`GET`); shuts somebody out (`DELETE`). Body: "
-    '`{"platform": "...", "user_id": "..."}`.',
+    "Lists the people who may write, and those who ask to (`GET`); removes a person (`DELETE`). "
+    'Body: `{"platform": "...", "user_id": "..."}`.',
 )
 
 
@@ -199,9 +199,9 @@ async def _shut_out(chats: Chats, asked: Somebody) -> object:
 
 _sending = CHATS.at(
     "/admin/gateway/send",
-    "Has something said in a chat; answers 202 with the id of its row. Body: "
-    '`{"platform": "...", "chat_id": "...", "text": "..."}`, and if you like `thread_id` and `key`: under '
-    "one key it is said once. Without `chat_id` it goes to the home channel.",
+    'Sends a message to a chat; answers 202 with the id of its row. Body: `{"platform": "...", '
+    '"chat_id": "...", "text": "..."}`, optionally `thread_id` and `key`: the same key sends the '
+    "message once. Without `chat_id` it goes to the home channel.",
 )
 
 
@@ -215,7 +215,7 @@ async def _send(chats: Chats, request: Request) -> Response:
 
 _reconnecting = CHATS.at(
     "/admin/gateway/reconnect",
-    'Connects a channel anew, and answers how it stands then. Body: `{"platform": "..."}`.',
+    'Reconnects a channel, and answers with its new state. Body: `{"platform": "..."}`.',
 )
 
 
@@ -229,8 +229,8 @@ async def _reconnect(chats: Chats, request: Request) -> Response:
 
 _dead = CHATS.at(
     "/admin/gateway/dead",
-    "What could not be delivered (`GET`); has one tried again (`POST`), or takes "
-    'it off the list (`DELETE`). Body: `{"outbox_id": "..."}`.',
+    "Lists the undelivered messages (`GET`); retries one (`POST`) or discards one (`DELETE`). Body: "
+    '`{"outbox_id": "..."}`.',
 )
 
 

@@ -79,8 +79,8 @@ class _OfProject(Query, frozen=True):
 
 _progress = SERVER.at(
     "/admin/progress",
-    "How far long work is that another call waits for, such as `?of=/admin/backup`: "
-    "what is done, and how much of how much; empty when there is none.",
+    "The progress of a long task that another request waits for, such as `?of=/admin/backup`: what "
+    "is done, and how much of the total. Empty if no such task runs.",
 )
 
 
@@ -89,7 +89,7 @@ async def _progress_of(server: Server, request: Request) -> Response:
     return await server.work.told(request)
 
 
-_status = SERVER.at("/admin/status", "What runs, where its data is, how much there is.")
+_status = SERVER.at("/admin/status", "The server's state: its version, data folder and counts.")
 
 
 @_status("GET", Query)
@@ -97,7 +97,7 @@ async def _status_of(server: Server, _: Query) -> object:
     return await server.operations.status()
 
 
-_cluster = SERVER.at("/admin/cluster", "The servers that share the database, and which of them does what.")
+_cluster = SERVER.at("/admin/cluster", "The servers that share the database, and the tasks of each server.")
 
 
 @_cluster("GET", Query)
@@ -122,7 +122,7 @@ class _Repair(Asked, frozen=True):
     dry_run: bool = False
 
 
-_doctor = SERVER.at("/admin/doctor", "The examination behind `postroom doctor`.", is_long=True)
+_doctor = SERVER.at("/admin/doctor", "The checks of `postroom doctor`.", is_long=True)
 
 
 @_doctor("GET", _Doctor)
@@ -137,7 +137,7 @@ async def _repair(server: Server, asked: _Repair) -> object:
 
 _bundle = SERVER.at(
     "/admin/support-bundle",
-    "What `postroom support-bundle` packs, as texts by the names of their files.",
+    "The content of `postroom support-bundle`, as texts by file name.",
     is_long=True,
 )
 
@@ -153,7 +153,7 @@ class _Backup(Asked, frozen=True):
 
 _backup = SERVER.at(
     "/admin/backup",
-    'Writes a backup. Body: `{"target": "/absolute/path"}`, or `{}` for the usual place.',
+    'Writes a backup. Body: `{"target": "/absolute/path"}`, or `{}` for the folder of backups.',
     is_long=True,
 )
 
@@ -165,7 +165,7 @@ async def _back_up(server: Server, asked: _Backup) -> object:
 
 _agent_token = SERVER.at(
     "/admin/agent-token",
-    'Makes (`POST`) or ends (`DELETE`) an agent\'s token. Body: `{"project": "...", "agent": "..."}`.',
+    'Creates (`POST`) or revokes (`DELETE`) an agent\'s token. Body: `{"project": "...", "agent": "..."}`.',
 )
 
 
@@ -184,7 +184,7 @@ class _Landing(Asked, frozen=True):
     path: str = "/"
 
 
-_login_code = SERVER.at("/admin/login-code", "Makes a link that opens the pages once, within ten minutes.")
+_login_code = SERVER.at("/admin/login-code", "Creates a link that opens the pages once, within 10 minutes.")
 
 
 @_login_code.raw("POST")
@@ -222,10 +222,9 @@ class _Merge(Asked, frozen=True):
 
 _merging = SERVER.at(
     "/admin/projects/merge",
-    "Makes one project of two. Body: "
-    '`{"source": "...", "target": "...", "renames": {"Ada": "Ada-2"}, "rename_equal": false, '
-    '"dry_run": false}`. '
-    "See [mail](../mail.md#merging-two-projects).",
+    'Merges a project into another. Body: `{"source": "...", "target": "...", "renames": {"Ada": '
+    '"Ada-2"}, "rename_equal": false, "dry_run": false}`. See '
+    "[mail](../mail.md#merging-two-projects).",
     is_long=True,
 )
 
@@ -248,8 +247,8 @@ class _Move(Asked, frozen=True):
 
 _moving = SERVER.at(
     "/admin/projects/move",
-    'Gives a project another folder. Body: `{"project": "...", "folder": "/path"}`. '
-    "See [mail](../mail.md#a-folder-that-was-renamed).",
+    'Changes the folder of a project. Body: `{"project": "...", "folder": "/path"}`. See '
+    "[mail](../mail.md#a-folder-that-was-renamed).",
 )
 
 
@@ -264,8 +263,8 @@ class _Prune(Asked, frozen=True):
 
 _pruning = SERVER.at(
     "/admin/prune",
-    "Deletes the messages that no `[[keep]]` rule keeps any more. Body: "
-    '`{"dry_run": true}` only counts them. See [operating](../operating.md#retention).',
+    'Deletes the messages that no `[[keep]]` rule keeps. Body: `{"dry_run": true}` only counts them. '
+    "See [operating](../operating.md#retention).",
     is_long=True,
 )
 
@@ -281,7 +280,7 @@ class _Rebuild(Asked, frozen=True):
 
 _rebuilding = SERVER.at(
     "/admin/rebuild-archive",
-    'Writes the archive anew from the database. Body: `{"project": "..."}`, or `{}` for every project.',
+    'Rebuilds the archive from the database. Body: `{"project": "..."}`, or `{}` for every project.',
     is_long=True,
 )
 
@@ -314,9 +313,9 @@ class _Person(Asked, frozen=True):
 
 _people = PEOPLE.at(
     "/admin/people",
-    "People who may be written to (`GET`); names one, or has one reached elsewhere (`PUT`, "
-    'body: `{"name": "...", "chat": "telegram/1"}`, `chat` may be left out); has one written to no more '
-    '(`DELETE`, body: `{"name": "..."}`).',
+    "Lists the people whom agents may write to (`GET`); adds a person or changes their chat (`PUT`, "
+    'body: `{"name": "...", "chat": "telegram/1"}`, `chat` is optional); removes a person (`DELETE`, '
+    'body: `{"name": "..."}`).',
 )
 
 
@@ -346,9 +345,9 @@ class _Declared(Asked, frozen=True):
 
 _runners = RUNNERS.at(
     "/admin/runners",
-    "Which agents are run when mail comes (`GET`, `?project=` for one project); says how "
-    'one is run (`PUT`), body: `{"project": "...", "agent": "...", "runner": {"argv": ["..."]}}`; ends that '
-    '(`DELETE`), body: `{"project": "...", "agent": "..."}`.',
+    "Lists the runners of agents (`GET`, `?project=` for one project); sets a runner (`PUT`), body: "
+    '`{"project": "...", "agent": "...", "runner": {"argv": ["..."]}}`; removes a runner (`DELETE`), '
+    'body: `{"project": "...", "agent": "..."}`.',
 )
 
 
@@ -381,8 +380,8 @@ class _OneRun(Query, frozen=True):
 
 _runs = RUNS.at(
     "/admin/runs",
-    "Runs of agents: those not done, those that ended lately or were given up, and messages "
-    "that wait for the next one. `?project=` for one project.",
+    "Runs of agents: open runs, recently ended runs and dead letters, and messages that wait for the "
+    "next run. `?project=` selects one project.",
 )
 
 
@@ -395,7 +394,7 @@ async def _list_runs(runs: WorkService, asked: _OfProject) -> object:
 
 _one_run = RUNS.at(
     "/admin/runs/one",
-    "One run and the end of what it has put out. `?run=` names it, or its dispatch.",
+    "One run and the end of its output. `?run=` is the id of the run or of its dispatch.",
 )
 
 
@@ -408,7 +407,7 @@ async def _show_run(runs: WorkService, asked: _OneRun) -> object:
     return {**told(work), "output": output.text, "output_is_cut": output.is_cut}
 
 
-_floor = RUNS.at("/admin/floor", "What the control room of a project shows. `?project=` names it.")
+_floor = RUNS.at("/admin/floor", "The control room of the project in `?project=`.")
 
 
 @_floor("GET", _OfProject)
@@ -418,7 +417,7 @@ async def _show_floor(runs: WorkService, asked: _OfProject) -> object:
 
 
 _dead = RUNS.at(
-    "/admin/runs/dead", "The dead letters, failed runs that wait for somebody, oldest first, up to 500."
+    "/admin/runs/dead", "The dead letters: failed runs that wait for a person, oldest first, at most 500."
 )
 
 
@@ -427,7 +426,9 @@ async def _list_dead(runs: WorkService, _: Query) -> object:
     return {"dead": await runs.dead()}
 
 
-_cancel = RUNS.at("/admin/runs/cancel", 'Ends a run that is queued or at work. Body: `{"run": "..."}`.')
+_cancel = RUNS.at(
+    "/admin/runs/cancel", 'Cancels a run that is queued, active or waiting. Body: `{"run": "..."}`.'
+)
 
 
 @_cancel("POST", _Run)
@@ -444,7 +445,7 @@ def _act(path: str, words: str, act: Callable[[WorkService, str], Awaitable[Work
 
 _act(
     "/admin/runs/hasten",
-    'Has a queued run that is tried again later tried now. Body: `{"run": "..."}`.',
+    'Retries now a run that waits for its next attempt. Body: `{"run": "..."}`.',
     WorkService.hasten,
 )
 _act(
@@ -452,7 +453,7 @@ _act(
     'Discards a dead letter; its run stays failed. Body: `{"run": "..."}`.',
     WorkService.discard,
 )
-_act("/admin/runs/replay", 'Has a dead letter tried again. Body: `{"run": "..."}`.', WorkService.replay)
+_act("/admin/runs/replay", 'Replays a dead letter. Body: `{"run": "..."}`.', WorkService.replay)
 
 
 # What runs wait to be told.
@@ -466,8 +467,8 @@ class _Answer(Asked, frozen=True):
 
 _questions = QUESTIONS.at(
     "/admin/questions",
-    "What runs wait to be told (`GET`); answers one (`POST`), body: "
-    '`{"number": "...", "answer": "yes", "why": "..."}`.',
+    'Lists the open questions (`GET`); answers a question (`POST`), body: `{"number": "...", '
+    '"answer": "yes", "why": "..."}`.',
 )
 
 
@@ -508,11 +509,11 @@ class _OneSchedule(Query, frozen=True):
 
 _schedules = SCHEDULES.at(
     "/admin/schedules",
-    "What is sent again and again (`GET`, `?project=` for one project); keeps a schedule "
-    '(`POST`), body: `{"name": "...", "project": "...", "sender": "...", "to": ["..."], "subject": "...", '
-    '"body": "...", "cron": "0 9 * * MON"}`, and if you like `every_seconds` in place of `cron`, `zone`, '
-    "`missed`, `overlap`, `jitter_seconds`, `importance`, `ack_required`, `replaces`; removes one "
-    '(`DELETE`), body: `{"name": "..."}`.',
+    "Lists the schedules (`GET`, `?project=` for one project); adds a schedule (`POST`), body: "
+    '`{"name": "...", "project": "...", "sender": "...", "to": ["..."], "subject": "...", "body": '
+    '"...", "cron": "0 9 * * MON"}`, optionally `every_seconds` instead of `cron`, and `zone`, '
+    "`missed`, `overlap`, `jitter_seconds`, `importance`, `ack_required`, `replaces`; removes a "
+    'schedule (`DELETE`), body: `{"name": "..."}`.',
 )
 
 
@@ -543,7 +544,7 @@ async def _remove_schedule(schedules: MailSchedules, asked: _Named) -> object:
     return {"removed": await schedules.remove(asked.name)}
 
 
-_one_schedule = SCHEDULES.at("/admin/schedules/one", "One schedule. `?name=` names it.")
+_one_schedule = SCHEDULES.at("/admin/schedules/one", "The schedule in `?name=`.")
 
 
 @_one_schedule("GET", _OneSchedule)
@@ -551,9 +552,7 @@ async def _show_schedule(schedules: MailSchedules, asked: _OneSchedule) -> objec
     return await schedules.named(asked.name)
 
 
-_pause = SCHEDULES.at(
-    "/admin/schedules/pause", 'Has nothing more sent by a schedule. Body: `{"name": "..."}`.'
-)
+_pause = SCHEDULES.at("/admin/schedules/pause", 'Pauses a schedule. Body: `{"name": "..."}`.')
 
 
 @_pause("POST", _Named)
@@ -562,7 +561,7 @@ async def _pause_schedule(schedules: MailSchedules, asked: _Named) -> object:
 
 
 _resume = SCHEDULES.at(
-    "/admin/schedules/resume", 'Has a schedule go on with its next time. Body: `{"name": "..."}`.'
+    "/admin/schedules/resume", 'Resumes a schedule at its next time. Body: `{"name": "..."}`.'
 )
 
 
@@ -607,10 +606,10 @@ class _WhichTokens(Query, frozen=True):
 
 _tokens = TOKENS.at(
     "/admin/tokens",
-    "Named tokens: which there are (`GET`, those that have ended with `?all=yes`); keeps "
-    'a new one (`POST`), body: `{"name": "...", "id": "...", "hash": "...", "scopes": ["mail:read"]}`, if '
-    "you like `project` and `life_seconds`; ends those of a name (`DELETE`), body: "
-    '`{"name": "..."}`. `id` is twelve letters and digits, `hash` the SHA-256 of `prt_<id>_<secret>`.',
+    "Lists the named tokens (`GET`, with `?all=yes` also expired and revoked ones); adds a token "
+    '(`POST`), body: `{"name": "...", "id": "...", "hash": "...", "scopes": ["mail:read"]}`, '
+    "optionally `project` and `life_seconds`; revokes the tokens of a name (`DELETE`), body: "
+    '`{"name": "..."}`. `id` has 12 letters and digits, `hash` is the SHA-256 of `prt_<id>_<secret>`.',
     Who.OPERATOR,
 )
 
@@ -635,7 +634,7 @@ async def _end_tokens(tokens: NamedTokens, asked: _Named) -> object:
 
 _rotation = TOKENS.at(
     "/admin/tokens/rotate",
-    'Has a new token take a name. Body: `{"name": "...", "id": "...", "hash": "...", '
+    'Replaces a token by a new token. Body: `{"name": "...", "id": "...", "hash": "...", '
     '"overlap_seconds": 86400}`.',
     Who.OPERATOR,
 )
@@ -651,7 +650,7 @@ async def _rotate_token(tokens: NamedTokens, asked: _Rotation) -> object:
 
 _hook = HOOKS.at(
     "/hooks/{client}/{event}",
-    "What a hook of a client or of Git asks. See [hooks](../hooks.md).",
+    "The call of a hook of a client or of Git. See [hooks](../hooks.md).",
     Who.HOOKS,
 )
 
@@ -665,7 +664,7 @@ async def _answer_hook(served: tuple[Hooks, Following], request: Request) -> Res
     return JSONResponse(dict(await served[0].answer(client, event, body, agent_token=token, grant=of_run)))
 
 
-_watch = HOOKS.at("/watch", "Waits up to 30 s for messages after a cursor; behind `postroom watch`.")
+_watch = HOOKS.at("/watch", "Waits up to 30 s for messages after a cursor, for `postroom watch`.")
 
 
 @_watch.raw("POST")

@@ -221,7 +221,7 @@ class ReplyMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True
 class FetchInbox(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Read your messages, newest first; with `after`, oldest first; with `message_id`, that message.
 
-    Use it when you begin, between steps and before you end (unread_only). It marks nothing as read: answer
+    Use it at the start, between steps and before you end (unread_only). It marks nothing as read: reply
     with reply_message, then call acknowledge_message. If `truncated`, continue with message_id and offset.
     Read files as MCP `resource`.
     """

@@ -87,6 +87,8 @@ class OperationContext(Generic[Records, Projects]):
     loaded: Sequence[LoadedAttachment] = ()
     recognition: Recognition | None = None
     """What was read of the folder that the command names as a project's."""
+    is_traced: bool = False
+    """Whether calls and runs are watched; if not, no places in traces are looked up."""
     waking: "OpenChange | None" = None
     """Wakes readers in this change; without one they are found later."""
 

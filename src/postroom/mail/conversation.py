@@ -21,7 +21,9 @@ _LOOKS = 10
 def here(reads: RecordReads, project: Project, messages: Sequence[Message]) -> list[Message]:
     """Return those messages that a project wrote, or that came to it openly."""
     others = [one.id for one in messages if one.project_id != project.id]
-    readers = reads.recipients(others) if others else {}
+    if not others:
+        return list(messages)
+    readers = reads.recipients(others)
     came = {
         number
         for number, found in readers.items()

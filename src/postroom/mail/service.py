@@ -304,6 +304,7 @@ class Mail:
             dice=self._dice,
             loaded=loaded,
             recognition=recognition,
+            is_traced=self.tracing.is_on,
             waking=waking,
         )
 

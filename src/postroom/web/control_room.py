@@ -33,7 +33,8 @@ async def control_room(site: Site, request: Request) -> Response:
         mail, floor, found = tx.mail, Floor(), dict[str, Any](overlaps=())
         if services is not None:
             floor = services.runs.floor(tx, project.slug, health)
-            overlaps = together((one.first, one.second) for one in floor.conflicts)
+            pairs = [(one.first, one.second) for one in floor.conflicts]
+            overlaps = together(pairs) if pairs else []
             counts = WorkCounts(
                 open_runs=floor.open_in_all,
                 questions=len(floor.questions),
@@ -57,7 +58,7 @@ async def control_room(site: Site, request: Request) -> Response:
         return {
             "floor": floor,
             "mine": mine,
-            "subjects": {one.id: one for one in conversation.here(mail, project, began)},
+            "subjects": {one.id: one for one in conversation.here(mail, project, began)} if began else {},
             "threads": thread_rows(mail, heads.rows),
             "has_more_threads": heads.next is not None,
             "agents": mail.active_agents(project.id, limit=BRIEF + 1),

@@ -217,4 +217,5 @@ def _answers(reads: MailReads, project: Project, work: Work) -> list[Message]:
         for thread_id, message in first.items()
         for one in reads.thread(project.id, thread_id, limit=ANSWERS_LOOKED_AT, after=message)
     ]
-    return [one for one in behind if reads.answering_run(one.id) == work.run_id]
+    found = reads.answers_among(work.run_id, [one.id for one in behind])
+    return [one for one in behind if one.id in found]

@@ -202,14 +202,13 @@ def choice(request: Request, name: str, allowed: tuple[W, ...]) -> W:
         InvalidArgument: it says another.
     """
     given = request.query_params.get(name, allowed[0])
-    found = next((one for one in allowed if one == given), None)
-    if found is None:
+    if given not in allowed:
         raise InvalidArgument(
             f"{name} must be one of {', '.join(filter(None, allowed))}, not {given[:40]!r}",
             value=given,
             remedy="go back",
         )
-    return found
+    return allowed[allowed.index(given)]
 
 
 def _environment() -> Environment:

@@ -16,7 +16,7 @@ from postroom.contracts.timeline import Attempt, AttemptGroup, Span, Written
 from postroom.contracts.waking import MessageRun
 from postroom.mail.projects import PEOPLE_KEY
 from postroom.stores.mail.access import MailReads
-from postroom.web.reading import known_agent, known_project
+from postroom.web.reading import known_agent
 from postroom.web.timeline_axis import DAY, HOUR
 from postroom.web.wording import absolute, one_line
 
@@ -116,13 +116,12 @@ class Window:
         return len(self.alone) + sum(one.count for one in self.bars)
 
 
-def window(reads: MailReads, slug: str, span: Span, *, agent: str = "", thread_id: str = "") -> Window:
+def window(reads: MailReads, project: Project, span: Span, *, agent: str = "", thread_id: str = "") -> Window:
     """Return what happened in a project within a span, with one of its agents or on one of its threads.
 
     Raises:
-        UnknownProject, UnknownAgent, UnknownThread: there is no such project, agent or thread.
+        UnknownAgent, UnknownThread: there is no such agent or thread.
     """
-    project = known_project(reads, slug)
     whose = known_agent(reads, project, agent) if agent else None
     agents = [whose] if whose else reads.agents(project.id, include_retired=True, limit=AGENTS)
     people_home = reads.project(PEOPLE_KEY)

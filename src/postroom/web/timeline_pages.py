@@ -110,7 +110,7 @@ async def timeline(site: Site, request: Request) -> Response:
     """Show a span of a project's time, of one of its agents, or of a thread."""
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
-        seen, asked = _seen(tx.mail, request, project.slug, site.clock.now())
+        seen, asked = _seen(tx.mail, request, project, site.clock.now())
         standing = QueueState()
         if site.services is not None:
             standing = site.services.runs.standing(tx, project.slug)
@@ -189,10 +189,10 @@ def _further(asked: Asked, rows: Sequence[Row]) -> str:
     return asked.to(length="", span=Span(begin=begin, end=end))
 
 
-def _seen(reads: MailReads, request: Request, slug: str, now: int) -> tuple[Window, Asked]:
+def _seen(reads: MailReads, request: Request, project: Project, now: int) -> tuple[Window, Asked]:
     given = request.query_params
     asked = Asked(
-        slug=slug,
+        slug=project.slug,
         now=now,
         span=Span(begin=0, end=1),
         agent=given.get("agent", "")[:LONGEST_NAME],
@@ -201,7 +201,7 @@ def _seen(reads: MailReads, request: Request, slug: str, now: int) -> tuple[Wind
         opened=",".join(one for one in FOLDINGS if one in given.get("open", "").split(",")),
         chosen=given.get("sel", "")[:LONGEST_NAME],
     )
-    length, span, last = span_of(reads, request, slug, now)
+    length, span, last = span_of(reads, request, project, now)
     asked = replace(asked, length=length, span=span, last=last)
-    seen = window(reads, slug, span, agent=asked.agent, thread_id=asked.thread)
-    return seen, replace(asked, longest=longest_of(reads, seen.project, now))
+    seen = window(reads, project, span, agent=asked.agent, thread_id=asked.thread)
+    return seen, replace(asked, longest=longest_of(reads, project, now))

@@ -10,7 +10,6 @@ from postroom.contracts.mail import Project
 from postroom.contracts.timeline import Span
 from postroom.mail.projects import PEOPLE_KEY
 from postroom.stores.mail.access import MailReads
-from postroom.web import reading
 from postroom.web.serving import choice, number
 from postroom.web.timeline import AGENTS, ALONE, ARROWS, HELD
 from postroom.web.timeline_axis import DAY, LONGEST, MINUTE, PRESETS, SECOND, SHORTEST
@@ -27,7 +26,7 @@ _MARGIN: Final = 50
 """A picture of everything has a margin on both sides: so many of them are its length."""
 
 
-def span_of(reads: MailReads, request: Request, slug: str, now: int) -> tuple[str, Span, int]:
+def span_of(reads: MailReads, request: Request, project: Project, now: int) -> tuple[str, Span, int]:
     """Return what span an address asks for, by what name if it follows the present, and its last instant.
 
     Behind that instant a span has nothing but its margin.
@@ -37,7 +36,6 @@ def span_of(reads: MailReads, request: Request, slug: str, now: int) -> tuple[st
     """
     begin, end = number(request, "from"), number(request, "to")
     if begin is None and end is None:
-        project = reading.known_project(reads, slug)
         length = choice(request, "span", ("", *LENGTHS, LAST))
         if length in PRESETS:
             return length, _up_to(now, PRESETS[length]), now

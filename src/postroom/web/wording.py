@@ -68,7 +68,8 @@ def clock_time(instant: int, now: int, zone: tzinfo) -> str:
 
     The day comes with it, unless that is today, or more than a month away: then the words before it say it.
     """
-    said, today = (datetime.fromtimestamp(one // _SECOND, tz=zone) for one in (instant, now))
+    said = datetime.fromtimestamp(instant // _SECOND, tz=zone)
+    today = datetime.fromtimestamp(now // _SECOND, tz=zone)
     day = "" if said.date() == today.date() or abs(instant - now) >= _AS_DATE else f"{said.day} {said:%b} "
     return f"{day}{said:%H:%M}{' UTC' if zone is UTC else ''}"
 

@@ -76,7 +76,7 @@ class ProcessRunner:
         self.folder, self.server = folder, dict(environment)
         self.clock, self.timer = clock or SystemClock(), timer or SystemTimer()
         self.limits = limits or CommandLimits()
-        self.launcher = Launcher(platform)
+        self.launcher = Launcher(environment, platform)
         self.controls: set[Control] = set()
         """The sockets to the shims of all programs that run here."""
         self.until: float | None = None

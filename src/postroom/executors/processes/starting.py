@@ -34,6 +34,7 @@ NO_ROOM: Final = {
 CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """The clock of deadlines. Nobody can set it, and on Linux it also counts while the machine sleeps."""
 _SHIM: Final = str(Path(__file__).with_name("shim.py"))
+_LIBRARIES: Final = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 _START_SECONDS: Final = 60.0
 """How long a shim may take to start a program; on a machine without memory a fork can take long."""
 
@@ -83,8 +84,10 @@ class Started:
 class Launcher:
     """The process that forks a shim for each program; it starts with the first program."""
 
-    def __init__(self, platform: str) -> None:
+    def __init__(self, environment: Mapping[str, str], platform: str) -> None:
+        """`environment` is the server's: a Python that finds its library by a variable needs that again."""
         self._platform = platform
+        self._environment = {name: environment[name] for name in _LIBRARIES if name in environment}
         self._turn = threading.Lock()
         self._line: socket.socket | None = None
 
@@ -121,7 +124,7 @@ class Launcher:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
-                env={},
+                env=self._environment,
                 start_new_session=True,  # what is sent to the server's group is not for it
                 check=False,
             )

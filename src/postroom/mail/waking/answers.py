@@ -136,6 +136,8 @@ class RunCompletion:
             body = failure(agent.name, self.failed)
         else:
             body = self.text.strip() or NO_WORDS
+        name = run_trace(self.run_id)
+        trace = tx.traces([name]).get(name) if context.is_traced else None
         new = NewMessage(
             project=project,
             sender=agent,
@@ -146,7 +148,7 @@ class RunCompletion:
             thread_id=asked.thread_id,
             topic=asked.topic,
             reply_to=asked,
-            trace=tx.traces([run_trace(self.run_id)]).get(run_trace(self.run_id)),
+            trace=trace,
             answering_run=self.run_id,
         )
         wake_readers(context, new, *store_message(context, new, reach))

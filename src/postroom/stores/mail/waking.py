@@ -99,6 +99,11 @@ class WakingReads:
         row = self._tx.one("mail.answering_run", {"message_id": message_id})
         return row[0] if row else None
 
+    def answers_among(self, run_id: str, message_ids: Sequence[int]) -> set[int]:
+        """Return which of these messages tell how a run ended."""
+        asked = {"run_id": run_id, "message_ids": message_ids}
+        return {row[0] for row in self._tx.all("mail.answers_among", asked)}
+
     def tells_last(self, message_id: int) -> bool:
         """Say whether a message tells of a run, and no later message does."""
         return self._tx.one("mail.tells_last", {"message_id": message_id}) is not None

@@ -859,6 +859,9 @@ DELETE FROM active_runs WHERE run_id = :run_id RETURNING agent_id, began_at;
 -- answering_run
 SELECT run_id FROM run_answers WHERE message_id = :message_id;
 
+-- answers_among
+SELECT message_id FROM run_answers WHERE run_id = :run_id AND message_id IN {ints :message_ids};
+
 -- tells_last
 SELECT 1 FROM run_answers a
  WHERE a.message_id = :message_id

@@ -157,9 +157,13 @@ function render(shown) {
 
 const isAtEnd = (within) => scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < within;
 const toEnd = () => (scroll.scrollTop = scroll.scrollHeight);
-let keepsEnd = true; // whether the newest message stays in sight when the box below it grows
-const showNewest = () => (part("newest").hidden = keepsEnd = isAtEnd(80));
-new ResizeObserver(() => keepsEnd && toEnd()).observe(scroll);
+let keepsEnd = true; // whether the newest message stays in sight when the box below it grows: until the person scrolls up
+let lastTop = 0;
+const showNewest = () => (part("newest").hidden = isAtEnd(80));
+new ResizeObserver(() => {
+  if (keepsEnd) toEnd();
+  showNewest();
+}).observe(scroll);
 
 function place(shown) {
   let next = null;
@@ -641,6 +645,8 @@ part("newest").addEventListener("click", () => {
 });
 part("older").addEventListener("click", readOlder);
 scroll.addEventListener("scroll", () => {
+  if (isAtEnd(80) || scroll.scrollTop < lastTop) keepsEnd = isAtEnd(80);
+  lastTop = scroll.scrollTop;
   showNewest();
   if (scroll.scrollTop < 200) readOlder();
 });
