@@ -242,7 +242,7 @@ async def test_two_people_at_once_are_one_answer(room):
     body = {"number": dict(fields)["number"], "answer": "no"}
     refused = await operator.post("/admin/questions", json=body)
     [given] = await room.look(room.questions.given_answers, SLUG, limit=9)
-    first = f"{given.by} on the pages said {'yes' if given.by == 'Ana' else 'no'}"
+    first = f"{given.by} on the pages answered {'yes' if given.by == 'Ana' else 'no'}"
     assert (refused.status_code, first in refused.json()["detail"]) == (409, True)
     await room.turn()
     assert len([one for one in room.agents.told if "The answer is" in one]) == 1
