@@ -94,7 +94,7 @@ FAULTS = {
     ),
     "10 a duplicate id overwrites": Planted(
         "stores/runs/dispatches.py",
-        '            raise DuplicateRecord(f"dispatch {found!r} exists", value=found)\n',
+        '            raise DuplicateRecord(f"dispatch {found!r} exists already", value=found)\n',
         "            continue\n",
         f"{DISPATCHES}_queue.py::test_an_id_is_used_once_whatever_became_of_it[sqlite]",
     ),

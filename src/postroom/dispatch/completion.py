@@ -518,10 +518,9 @@ class Completion:
             StaleClaim: The dispatch is no longer ours; nothing was written.
         """
         core, dispatch, staged = self._core, job.dispatch, job.coordinator.staged
-        finish = finish_event(dispatch, result.termination, result.response)
         is_told = job.sink.finished
         if not is_told and isinstance(job.told, CapturingSink) and is_left_open(job.run, dispatch):
-            job.told.keep(finish)
+            job.told.keep(finish_event(dispatch, result.termination, result.response))
         job.result, job.spends, job.asks, job.drafts = result, spends, asks, tuple(staged.drafts)
         says = bool(result.response) and not core.executor.commits_steps(dispatch.thread_id)
         job.answer_id = core.new_id() if says else None
@@ -546,8 +545,8 @@ class Completion:
             _LOG.warning("decisions.not_asked_for", run_id=job.run.run_id, calls=ending.unasked)
         if ending.tells is not None:
             await ending.tells()
-        if not is_told and not ending.comes_again:
-            await job.sink.emit(finish)
+        if not is_told and not ending.comes_again and job.sink.stream is not None:
+            await job.sink.emit(finish_event(dispatch, result.termination, result.response))
 
     def _end_in(self, tx: Transaction, job: Job, accept: Accept) -> Ending | StaleClaim:
         """Bring the run to the end that its result tells, and claim what is next, under the thread's lock.
@@ -558,8 +557,9 @@ class Completion:
         core, dispatch, asks, result = self._core, job.dispatch, job.asks, job.result
         run, asked = tx.runs.owned_run(dispatch, None if asks is None else job.ended_at)
         is_over = run is not None and run.status is RunStatus.DONE
-        is_cancelled = not is_over and any(one.cancels for one in asked)
-        is_refused = not is_over and any(one.is_refused for one in asked)
+        is_asked = bool(asked) and not is_over
+        is_cancelled = is_asked and any(one.cancels for one in asked)
+        is_refused = is_asked and any(one.is_refused for one in asked)
         if is_cancelled:
             result = replace(result, termination=TerminationReason.cancelled(), waiting=None)
         elif run is not None and is_refused and result.termination.type is TerminationKind.CANCELLED:

@@ -150,8 +150,11 @@ class OutputKept(ExecutorAround):
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """Execute a run, as the executor does."""
-        gathered = _Gathered(activation, sink)
-        tasks = Tasks("output of a run")
+        gathered, tasks = _Gathered(activation, sink), list[Tasks]()
+
+        def keep_on() -> None:
+            tasks.append(Tasks("output of a run"))
+            tasks[0].start(self._keep_on(gathered), name=f"of {activation.run_id}")
 
         async def store_output() -> None:
             await self._write(gathered)
@@ -159,11 +162,12 @@ class OutputKept(ExecutorAround):
         if isinstance(activation.control, RunControl):
             control = dataclasses.replace(activation.control, store_output=store_output)
             activation = replace(activation, control=control)
-        gathered.on_first = lambda: tasks.start(self._keep_on(gathered), name=f"of {activation.run_id}")
+        gathered.on_first = keep_on
         try:
             return await self._within.run(activation, gathered)
         finally:
-            await tasks.close()
+            for started in tasks:
+                await started.close()
             if gathered.has_some.is_set() and (error := await self._write(gathered)) is not None:
                 self._tell_once("output.lost", gathered.run_id, error)
 

@@ -216,10 +216,14 @@ def thread_state(row: Row) -> ThreadState:
         waiting=row[17],
         held_by=row[18],
         has_parent=row[19] is not None,
-        taken=tuple([(rule, found) for rule, found in enumerate(row[20:23]) if found is not None]),
+        taken=_taken(row[20:23]) if any(row[20:23]) else (),
         has_commands=row[23] > 0,
         owned=None if row[24] is None else row[24:],
     )
+
+
+def _taken(found: Row) -> tuple[tuple[int, str], ...]:
+    return tuple([(rule, dispatch_id) for rule, dispatch_id in enumerate(found) if dispatch_id is not None])
 
 
 def run(row: Row) -> RunRecord:

@@ -85,7 +85,9 @@ class RunTables(Tables):
         if now is not None:
             looks.append(due_look(dispatch.thread_id, now, dispatch))
         state = rows.thread_state(self._asked(looks)[state_of[0], *state_of[1].values()][0])
-        commands = self.dispatches.commands((dispatch.dispatch_id,)) if state.has_commands else ()
+        if not state.has_commands:
+            return state.run, []
+        commands = self.dispatches.commands((dispatch.dispatch_id,))
         return state.run, [command for _, command in commands]
 
     def begin(self, dispatch: RunDispatch, run: RunRecord | None) -> None:
