@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroom.contracts.clock import every
 from postroom.contracts.mail import All, AnyOf, Not, Phrase, Term
 from postroom.web import links
 from postroom.web.files import picture_type
@@ -14,7 +15,6 @@ from postroom.web.wording import (
     TONES,
     UNKNOWN_TIME,
     absolute,
-    every,
     extension,
     folder_name,
     gist,

@@ -10,8 +10,8 @@ from postroom.cli import show
 from postroom.cli.client import Server
 from postroom.cli.help_text import examples
 from postroom.cli.options import HERE, AsJson, DataDir, OneProject, Project, project_key, seconds
+from postroom.contracts.clock import every
 from postroom.contracts.errors import InvalidArgument
-from postroom.web.wording import every
 
 app = typer.Typer(
     help="Send messages on a schedule, for example to Ada every Monday at 9:00.",

@@ -117,3 +117,11 @@ def time_ordered_ids(clock: Clock, random: Random) -> Ids:
         return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
     return make
+
+
+def every(interval: int) -> str:
+    """Return an interval in the largest unit that divides it: `every day`, `every 90 minutes`."""
+    for unit, name in ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second")):
+        if interval % unit == 0:
+            return f"every {name}" if interval == unit else f"every {interval // unit} {name}s"
+    return f"every {interval} ms"

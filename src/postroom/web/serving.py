@@ -19,6 +19,7 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import Response
 
+from postroom.contracts.clock import every
 from postroom.contracts.errors import (
     InvalidArgument,
     PostroomError,
@@ -40,7 +41,6 @@ from postroom.web.wording import (
     absolute,
     clip,
     clock_time,
-    every,
     extension,
     folder_name,
     gist,

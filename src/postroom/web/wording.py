@@ -81,14 +81,6 @@ def _span(distance: int) -> str:
     return f"{distance // _SECOND} seconds"
 
 
-def every(interval: int) -> str:
-    """Return an interval in the largest unit that divides it: `every day`, `every 90 minutes`."""
-    for unit, name in ((_DAY, "day"), (_HOUR, "hour"), (_MINUTE, "minute"), (_SECOND, "second")):
-        if interval % unit == 0:
-            return f"every {name}" if interval == unit else f"every {interval // unit} {name}s"
-    return f"every {interval} ms"
-
-
 def size_text(size: int) -> str:
     """Return a number of bytes in the unit that fits it."""
     if size < 1024:
