@@ -17,7 +17,6 @@ T = TypeVar("T")
 AGENT = Path(__file__).parents[1] / "executors" / "fake_acp_agent.py"
 REMOVE = "{'toolCallId': 'c', 'title': 'Remove', 'kind': 'delete', 'rawInput': {'path': 'old'}}"
 WORDS = f"say('I look. '); say('Removed: ' + may({REMOVE})) if 'remove it' in prompt or 'The answer is' in prompt else say('hi')"
-PATIENCE = 30
 pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
 

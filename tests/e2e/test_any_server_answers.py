@@ -2,19 +2,16 @@
 
 import json
 import os
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import httpx2
 import psycopg
 import pytest
 
 from e2e.running import Answer, Line, RunningServer, plain_environment, soon
 from e2e.test_gateway_server import (
-    CHAT_TOKEN,
     HOOK_SECRET,
     EchoingModel,
     ask,
@@ -30,7 +27,6 @@ from e2e.test_http_agents import SECRET, FakeRemote, give
 from postroom.contracts.signing import signature
 from store_kinds import refuse_missing
 
-PATIENCE = 60.0
 HOOK = '[platforms.webhook.routes.ci]\nsecret_file = "ci.secret"\n'
 pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
@@ -199,50 +195,3 @@ def test_another_programs_result_is_taken_at_any_server(pair: Pair) -> None:
                 assert (taken.status, taken.json()) == (200, {"taken": True}), taken
             assert f"They are on: {number}." in await_answer(server, pair.yard, number)
         remote.shutdown()
-
-
-def own_address() -> str:
-    """Return an address of this machine that is none of its loopback; nothing is sent to find it."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        try:
-            asked.connect(("192.0.2.1", 9))
-        except OSError:
-            pytest.skip("this machine has no address but its loopback")
-        return str(asked.getsockname()[0])
-
-
-def test_who_signs_in_to_chats_by_another_server_is_counted_and_answered_as_who_they_are(
-    postgres_dsn: str, tmp_path: Path
-) -> None:
-    """The servers are at two addresses, and the proxy that speaks https is before the one without chats."""
-    refuse_missing("postgres")
-    schema = f"two_addresses_{os.getpid()}"
-    environment = {
-        **plain_environment(tmp_path),
-        "POSTROOM_DATABASE_URL": postgres_dsn,
-        "POSTROOM_DATABASE_SCHEMA": schema,
-    }
-    servers = []
-    for name, flags in (("one", ("--host", own_address())), ("two", ())):
-        data = configured(tmp_path, "http://127.0.0.1:1", name=name)
-        secret(data, "token", "prm_" + "t" * 43)
-        servers.append(RunningServer(data, *flags, environment=environment))
-    with servers[0], servers[1], httpx2.Client(base_url=servers[1].url, timeout=PATIENCE) as proxy:
-
-        def sign_in(client: str, token: str, **more: str) -> httpx2.Response:
-            by_proxy = {"X-Forwarded-For": client, "X-Forwarded-Proto": "https", **more}
-            own = {"Sec-Fetch-Site": "same-origin"}
-            proxy.cookies.clear()
-            return proxy.post("/chat/sign-in", data={"token": token}, headers={**own, **by_proxy})
-
-        soon(lambda: sign_in("203.0.113.9", CHAT_TOKEN).status_code == 303, "the chat page is there")
-        assert "; secure" in sign_in("203.0.113.9", CHAT_TOKEN).headers["set-cookie"].lower()
-        soon(lambda: sign_in("203.0.113.1", "wrong").status_code == 429, "one client guessed too often")
-        assert sign_in("203.0.113.2", CHAT_TOKEN).status_code == 303, "another one did not"
-        forged = {"X-Postroom-Passed-On": "1"}
-        with httpx2.Client(base_url=servers[0].url, timeout=PATIENCE) as direct:
-            headers = {**forged, "X-Forwarded-Proto": "https", "Sec-Fetch-Site": "same-origin"}
-            found = direct.post("/chat/sign-in", data={"token": CHAT_TOKEN}, headers=headers)
-            assert "; secure" not in found.headers["set-cookie"].lower(), "a stranger is not believed"
-    with psycopg.connect(postgres_dsn, autocommit=True) as session:
-        session.execute(f"DROP SCHEMA {schema} CASCADE")

@@ -125,10 +125,3 @@ def at_a_terminal(data: Path, *words: str) -> Iterator[tuple[int, Callable[[], s
         running.kill()
         running.wait()
         os.close(terminal)
-
-
-def test_without_a_server_it_says_how_to_start_one(tmp_path: Path) -> None:
-    done = demo(tmp_path / "data")
-    assert done.returncode == 75
-    assert "postroom up" in done.stderr
-    assert not (tmp_path / "data" / "demo").exists()

@@ -60,33 +60,6 @@ def person(server: RunningServer) -> Iterator[Callable[[str, str], None]]:
         yield write
 
 
-def test_a_message_that_the_model_refuses_is_set_aside_and_the_next_one_works(
-    tmp_path: Path, model: StrictModel
-) -> None:
-    data = configured(tmp_path, model.url)
-    with RunningServer(data) as server:
-        with person(server) as write:
-            write("good morning", "re: good morning")
-            write("POISON in a bottle", "The model rejected this message, and it was skipped:")
-            write("and now?", "re: and now?")
-        seen = [one["content"] for one in model.bodies[-1]["messages"][1:]]
-        assert seen == ["good morning", "re: good morning", "and now?"]
-        assert say(server, "POISON again").startswith("the model rejected this message; ")
-        assert say(server, "and here?") == "re: and here?"
-    with RunningServer(data) as server:
-        assert say(server, "still?") == "re: still?"
-
-
-def test_what_the_credentials_prevent_is_not_set_aside(tmp_path: Path, model: StrictModel) -> None:
-    with RunningServer(configured(tmp_path, model.url)) as server, person(server) as write:
-        model.status = 401
-        write("open the north shed", "The agent could not answer: the model's provider refuses")
-        model.status = 0
-        write("and now?", "re: and now?")
-        seen = [one["content"] for one in model.bodies[-1]["messages"][1:]]
-        assert seen == ["open the north shed\n\nand now?"]
-
-
 def test_a_failed_or_empty_turn_leaves_a_conversation_whose_roles_alternate(
     tmp_path: Path, model: StrictModel
 ) -> None:
@@ -158,19 +131,3 @@ def test_a_long_conversation_goes_on_in_a_small_window_and_survives_a_kill_while
     assert all(f"message {one}:" in seen for one in range(1, MESSAGES + 1))
     assert "message 1:" not in "\n".join(one["content"] for one in asked[-1])
     assert "Traceback" not in server.log()
-
-
-def test_a_person_has_the_conversation_compacted_and_undoes_what_was_summed_up(
-    tmp_path: Path, model: StrictModel
-) -> None:
-    with RunningServer(configured(tmp_path, model.url)) as server, person(server) as write:
-        write("/compact", "There is no earlier conversation to compact yet.")
-        for number in range(2, 8):
-            write(told(number), f"re: message {number}:")
-        write("/compact", "Compacted: a summary replaces ")
-        write("which facts do you know?", f"I know: {FACT}")
-        assert "message 3:" not in str(model.bodies[-1]["messages"])
-        write("/search hangs behind", "untitled: ")
-        write("/undo 7", "Removed the last 7")
-        write("what is left?", "re: what is left?")
-        assert FACT not in str(model.bodies[-1]["messages"])

@@ -80,27 +80,6 @@ def test_what_a_trial_says_is_what_happens_and_clients_go_on(tmp_path: Path) -> 
         assert postroom(folder, "doctor", "--full")["ok"]
 
 
-def test_what_clashes_is_said_and_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    with RunningServer(folder) as server:
-        furnished(server)
-        with server.line() as line:
-            line.tool("register_agent", project_key=TREE, name="ADA", program="p", model="m")
-        plan = postroom(folder, "projects", "merge", TREE, MAIN, "--dry-run", code=2)
-        assert "both have an agent 'ADA'" in plan["refusals"][0]
-        said = run_here("projects", "merge", TREE, MAIN, environment=environment(folder))
-        assert said.returncode == 2
-        assert "both have an agent 'ADA'" in said.stderr
-        assert len(postroom(folder, "projects", "list")["projects"]) == 2
-        plan = postroom(folder, "projects", "merge", TREE, MAIN, "--dry-run", "--rename-equal")
-        assert plan["renamed"] == {"ADA": "ADA-2"}
-        told = run_here(
-            "projects", "merge", TREE, MAIN, "--rename", "ADA=Nova", environment=environment(folder)
-        )
-        assert told.returncode == 0, told.stderr
-        assert "ADA is now Nova" in told.stdout
-
-
 def test_a_project_moves_to_the_folder_that_is_named(tmp_path: Path) -> None:
     folder, home = tmp_path / "data", tmp_path / "elsewhere"
     home.mkdir()

@@ -1,20 +1,16 @@
 """Messages to an ACP agent that waits for a person, through `kill -9`: each has its own answer, once, on both engines."""
 
 import json
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-import psycopg
 import pytest
 
 from e2e.running import Line, RunningServer, soon
 from e2e.test_runners import declared, processes_of
-from store_kinds import KINDS, refuse_missing
 
 T = TypeVar("T")
 AGENT = Path(__file__).parents[1] / "executors" / "fake_acp_agent.py"
@@ -34,27 +30,14 @@ SENT = (
     ("Ben", "MARK4"),
     ("Cyd", "MARK5"),
 )
-PATIENCE = 60
-_NUMBERS = count(1)
 pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
 
 
-@pytest.fixture(params=KINDS)
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunningServer]:
-    refuse_missing(request.param)
-    flags, schema, dsn = (), f"questions_{os.getpid()}_{next(_NUMBERS)}", ""
-    if request.param == "postgres":
-        dsn = request.getfixturevalue("postgres_dsn")
-        config = tmp_path / "config" / "postroom" / "config.toml"
-        config.parent.mkdir(parents=True)
-        config.write_text(f'database_schema = "{schema}"\n')
-        flags = ("--database-url", dsn)
-    with RunningServer(tmp_path / "data", *flags) as running:
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    with RunningServer(tmp_path / "data") as running:
         yield running
     assert processes_of(tmp_path / "data") == []
-    if dsn:
-        with psycopg.connect(dsn, autocommit=True) as session:
-            session.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
 
 
 def crew(line: Line, folder: Path) -> None:

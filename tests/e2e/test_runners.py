@@ -4,21 +4,18 @@
 killed `POSTROOM_RUNNER_ROUNDS` times while its agents work (3 by default, the full test is 30).
 """
 
-import json
 import os
 import random
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from e2e.commands import run_here
-from e2e.running import Answer, Cut, Line, RunningServer, plain_environment
+from e2e.running import Answer, Cut, Line, RunningServer
 
 MESSAGES = int(os.environ.get("POSTROOM_RUNNER_MESSAGES", "30"))
 ROUNDS = int(os.environ.get("POSTROOM_RUNNER_ROUNDS", "3"))
@@ -123,53 +120,6 @@ def send(line: Line, folder: Path, to: str, key: str) -> str:
     )
     assert sent["deliveries"][0]["seen"] == ["wake by runner"]
     return str(sent["deliveries"][0]["payload"]["thread_id"])
-
-
-def test_runs_at_once_is_set_by_command_and_over_http_and_so_many_runs_execute(
-    server: RunningServer, tmp_path: Path
-) -> None:
-    folder, go = tmp_path / "yard", tmp_path / "go"
-    folder.mkdir()
-    begun, threads = folder / "begun", [f"thread-{number}" for number in range(12)]
-    here = plain_environment(tmp_path) | {"POSTROOM_DATA_DIR": str(server.data_dir)}
-    command = partial(run_here, environment=here)
-    script = f'cat > /dev/null; echo x >> "{begun}"; while ! test -e "{go}"; do sleep 0.05; done; echo done'
-    with server.line() as line:
-        line.crew(str(folder), "Hal", "Bo")
-
-        def told() -> int:
-            [runner] = line.request("GET", "/admin/runners").json()["runners"]
-            return int(runner["runner"]["runs_at_once"])
-
-        words = ("agents", "set-runner", "Bo", "--project", str(folder), "--runs-at-once")
-        refused = command(*words, "65", "--", "sh", "-c", script)
-        assert (refused.returncode, "from 1 to 64" in refused.stderr) == (2, True), refused.stderr
-        set_by_command = command(*words, "2", "--", "sh", "-c", script)
-        assert set_by_command.returncode == 0, set_by_command.stderr
-        assert told() == 2
-        asked: dict[str, Any] = {"project": str(folder), "agent": "Bo"}
-        runner = {"argv": ["sh", "-c", script]}
-        wrong = declared(line, asked | {"runner": runner | {"runs_at_once": 65}})
-        assert (wrong.status, wrong.json()["code"]) == (400, "invalid_runner")
-        assert told() == 2
-        assert declared(line, asked | {"runner": runner | {"runs_at_once": 3}}).status == 200
-        assert told() == 3
-        message = {"project_key": str(folder), "sender_name": "Hal", "to": ["Bo"], "subject": "Work"}
-        for thread in threads:
-            line.tool("send_message", **message, body_md="Go on.", thread_id=thread)
-
-        def count(*states: str) -> int:
-            runs = json.loads(command("runs", "list", "--json").stdout)["runs"]
-            return sum(one["state"] in states for one in runs)
-
-        until = time.monotonic() + PATIENCE
-        while not begun.exists() or len(begun.read_text()) < 3 * 2:
-            assert time.monotonic() < until
-        assert count("at work") == 3
-        go.touch()
-        while count("at work", "queued"):  # in one look: a run may begin between two
-            assert time.monotonic() < until
-        assert len(begun.read_text()) == len(threads) * 2
 
 
 def test_killed_again_and_again_each_message_is_answered_once_and_no_program_is_left(

@@ -9,13 +9,12 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from e2e.running import Cut, Refused, RunningServer, plain_environment, postroom
+from e2e.running import Cut, Refused, RunningServer, plain_environment
 from postgres_server import PostgresServer, is_given
 from store_kinds import refuse_missing
 
 FOLDER = "/yard/standby"
 BEFORE, AFTER = 20, 5
-CONFIGURATION = 78
 PATIENCE = 60.0
 REPLICATED = {
     "wal_level": "replica",
@@ -88,25 +87,6 @@ def test_what_was_accepted_outlives_the_primary_when_the_standby_is_synchronous(
             accepted += [sent(server, number) for number in range(BEFORE, BEFORE + AFTER)]
             assert len(set(accepted)) == BEFORE + AFTER
             assert inbox(server) == sorted(accepted)
-
-
-def test_a_standby_is_not_copied_while_a_server_is_up_on_its_primary(
-    primary: PostgresServer, tmp_path: Path
-) -> None:
-    with PostgresServer(settings=REPLICATED, standby_of=primary) as standby:
-        standby.start()
-        with psycopg.connect(primary.dsn, autocommit=True) as session:
-            session.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
-            session.execute("ALTER SYSTEM SET synchronous_commit = 'remote_apply'")
-            session.execute("SELECT pg_reload_conf()")
-        words = ["database", "copy", "--from", standby.dsn, "--to", f"sqlite:{tmp_path / 'copy.db'}"]
-        with RunningServer(tmp_path / "data", "--database-url", primary.dsn) as server:
-            furnished(server)
-            refused = postroom(tmp_path / "other", *words)
-            assert refused.returncode == CONFIGURATION, refused.stdout
-            assert "running servers use" in " ".join(refused.stderr.split())
-        done = postroom(tmp_path / "other", *words)
-        assert done.returncode == 0, done.stderr
 
 
 def test_a_dump_of_a_running_server_is_restored_into_another_database(

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -165,16 +166,16 @@ def test_requests_of_the_modern_revision_carry_its_headers(fake: FakePostroom, p
     assert [one.get("Mcp-Name") for one in seen] == [None, "send", "=?base64?bWFpbDovL2luYm94L3Avw4Q=?="]
 
 
-@pytest.mark.parametrize("words", [[], ["--tools", "core"], ["--tools", "full"]])
 def test_the_choice_of_tools_is_the_address_that_is_called(
-    fake: FakePostroom, environment: dict[str, str], words: list[str]
+    fake: FakePostroom, environment: dict[str, str]
 ) -> None:
     fake.rpc["tools/list"] = lambda _: {"tools": []}
-    proxy = Proxy(environment, "--no-start", *words)
-    proxy.send(ask(1, "tools/list"))
-    assert proxy.line()["result"] == {"tools": []}
-    assert proxy.end() == 0
-    assert fake.seen[0].path == "/".join(["/mcp", *words[1:]])
+    for words in ([], ["--tools", "core"], ["--tools", "full"]):
+        proxy = Proxy(environment, "--no-start", *words)
+        proxy.send(ask(1, "tools/list"))
+        assert proxy.line()["result"] == {"tools": []}
+        assert proxy.end() == 0
+        assert fake.seen[-1].path == "/".join(["/mcp", *words[1:]])
 
 
 def test_every_request_proves_who_the_caller_is(fake: FakePostroom, environment: dict[str, str]) -> None:
@@ -242,17 +243,17 @@ def test_a_stream_comes_event_by_event(fake: FakePostroom, proxy: Proxy) -> None
     assert proxy.line() == {"jsonrpc": "2.0", "id": 7, "result": {"ok": True}}
 
 
-@pytest.mark.parametrize("chunked", [True, False])
-def test_a_stream_that_ends_without_its_answer_is_told_as_a_failure(
-    fake: FakePostroom, proxy: Proxy, chunked: bool
-) -> None:
-    fake.rpc["tools/call"] = lambda _: Stream([json.dumps(tell("notifications/x"))], chunked=chunked)
-    proxy.send(ask(7, "tools/call"))
-    assert proxy.line()["method"] == "notifications/x"
-    found = proxy.line()
-    assert (found["id"], found["error"]["code"]) == (7, -32000)
-    assert found["error"]["data"]["code"] == "server_unavailable"
-    assert "a change may or may not be stored" in found["error"]["message"]
+def test_a_stream_that_ends_without_its_answer_is_told_as_a_failure(fake: FakePostroom, proxy: Proxy) -> None:
+    for named, chunked in enumerate((True, False)):
+        fake.rpc["tools/call"] = lambda _, chunked=chunked: Stream(
+            [json.dumps(tell("notifications/x"))], chunked=chunked
+        )
+        proxy.send(ask(named, "tools/call"))
+        assert proxy.line()["method"] == "notifications/x"
+        found = proxy.line()
+        assert (found["id"], found["error"]["code"]) == (named, -32000)
+        assert found["error"]["data"]["code"] == "server_unavailable"
+        assert "a change may or may not be stored" in found["error"]["message"]
 
 
 def test_a_call_whose_answer_was_lost_is_told_as_unknown_and_sent_once(
@@ -270,44 +271,43 @@ def test_a_call_whose_answer_was_lost_is_told_as_unknown_and_sent_once(
     assert [one.body["id"] for one in fake.wait_for(1, "tools/call")] == [7]
 
 
-@pytest.mark.parametrize(
-    ("method", "parameters"),
-    [
-        ("tools/list", {}),
-        ("resources/read", {"uri": "mail://agents/harbour"}),
-        ("tools/call", {"name": "fetch_inbox", "arguments": {}}),
-        ("tools/call", {"name": "send_message", "arguments": {"idempotency_key": "lamp"}}),
-    ],
+REPEATED: tuple[tuple[str, dict[str, object]], ...] = (
+    ("tools/list", {}),
+    ("resources/read", {"uri": "mail://agents/harbour"}),
+    ("tools/call", {"name": "fetch_inbox", "arguments": {}}),
+    ("tools/call", {"name": "send_message", "arguments": {"idempotency_key": "lamp"}}),
 )
-@pytest.mark.parametrize("is_stream", [False, True])
+
+
 def test_a_read_and_a_keyed_change_whose_answer_was_lost_are_sent_once_more(
-    fake: FakePostroom, proxy: Proxy, method: str, parameters: dict[str, object], is_stream: bool
+    fake: FakePostroom, proxy: Proxy
 ) -> None:
-    tries: list[Seen] = []
+    for (method, parameters), is_stream in product(REPEATED, (False, True)):
+        tries: list[Seen] = []
 
-    def answer(seen: Seen) -> object:
-        tries.append(seen)
-        if len(tries) % 2 == 0:
-            return {"try": len(tries)}
-        if is_stream:
-            return Stream([])
-        raise ConnectionAbortedError("the server was killed")
+        def answer(seen: Seen, tries: list[Seen] = tries, is_stream: bool = is_stream) -> object:
+            tries.append(seen)
+            if len(tries) == 2:
+                return {"try": 2}
+            if is_stream:
+                return Stream([])
+            raise ConnectionAbortedError("the server was killed")
 
-    fake.rpc[method] = answer
-    proxy.send(ask(7, method, **parameters))
-    assert proxy.line()["result"] == {"try": 2}
-    assert [one.body for one in tries] == [ask(7, method, **parameters)] * 2
+        fake.rpc[method] = answer
+        proxy.send(ask(7, method, **parameters))
+        assert proxy.line()["result"] == {"try": 2}
+        assert [one.body for one in tries] == [ask(7, method, **parameters)] * 2
 
 
-@pytest.mark.parametrize("tool", ["fetch_inbox", "send_message"])
-def test_it_sends_a_lost_request_no_more_than_twice(fake: FakePostroom, proxy: Proxy, tool: str) -> None:
+def test_it_sends_a_lost_request_no_more_than_twice(fake: FakePostroom, proxy: Proxy) -> None:
     def cut(seen: Seen) -> object:
         raise ConnectionAbortedError("the server was killed")
 
     fake.rpc["tools/call"] = cut
-    proxy.send(ask(7, "tools/call", name=tool, arguments={"idempotency_key": "k"}))
-    assert "its answer was lost" in proxy.line()["error"]["message"]
-    assert len(fake.wait_for(2, "tools/call")) == 2
+    for number, tool in enumerate(("fetch_inbox", "send_message"), 1):
+        proxy.send(ask(7, "tools/call", name=tool, arguments={"idempotency_key": "k"}))
+        assert "its answer was lost" in proxy.line()["error"]["message"]
+        assert len(fake.wait_for(2 * number, "tools/call")) == 2 * number
 
 
 def test_a_cancelled_request_loses_its_stream_and_its_answer(fake: FakePostroom, proxy: Proxy) -> None:
@@ -347,25 +347,25 @@ def test_an_older_server_is_told_of_a_cancellation_too(fake: FakePostroom, proxy
     assert proxy.line() is None
 
 
-@pytest.mark.parametrize(
-    ("line", "code", "named"),
-    [
-        (b"{not json", -32700, None),
-        (b"\xff\xfe\xfa", -32700, None),
-        (b"42", -32600, None),
-        (b"[]", -32600, None),
-        (b'{"id": 5}', -32600, 5),
-        (b'{"id": 5, "method": "a\\nb"}', -32600, 5),
-        (b"[" * 100_000, -32700, None),
-    ],
+NO_MESSAGES = (
+    (b"{not json", -32700, None),
+    (b"\xff\xfe\xfa", -32700, None),
+    (b"42", -32600, None),
+    (b"[]", -32600, None),
+    (b'{"id": 5}', -32600, 5),
+    (b'{"id": 5, "method": "a\\nb"}', -32600, 5),
+    (b"[" * 100_000, -32700, None),
 )
+
+
 def test_a_line_that_is_no_message_is_refused_and_the_next_one_works(
-    fake: FakePostroom, proxy: Proxy, line: bytes, code: int, named: object
+    fake: FakePostroom, proxy: Proxy
 ) -> None:
     fake.rpc["ping"] = lambda _: {}
-    proxy.send(line, b"", b"  ")
-    found = proxy.line()
-    assert (found["id"], found["error"]["code"]) == (named, code)
+    for line, code, named in NO_MESSAGES:
+        proxy.send(line, b"", b"  ")
+        found = proxy.line()
+        assert (found["id"], found["error"]["code"]) == (named, code), line[:40]
     proxy.send(ask(1, "ping"))
     assert proxy.line()["id"] == 1
     assert len(fake.seen) == 1
@@ -408,12 +408,12 @@ def test_a_refused_token_is_told_with_its_code_and_remedy(fake: FakePostroom, pr
     assert (error["data"]["code"], error["data"]["remedy"]) == ("wrong_token", "take the right one")
 
 
-@pytest.mark.parametrize("answer", [Raw(202, b""), Raw(200, b"<html>", "text/html"), Raw(200, b'{"a": 1}')])
-def test_what_is_no_answer_never_reaches_the_client(fake: FakePostroom, proxy: Proxy, answer: Raw) -> None:
-    fake.rpc["ping"] = lambda _: answer
-    proxy.send(ask(3, "ping"))
-    found = proxy.line()
-    assert (found["id"], found["error"]["code"]) == (3, -32000)
+def test_what_is_no_answer_never_reaches_the_client(fake: FakePostroom, proxy: Proxy) -> None:
+    for answer in (Raw(202, b""), Raw(200, b"<html>", "text/html"), Raw(200, b'{"a": 1}')):
+        fake.rpc["ping"] = lambda _, answer=answer: answer
+        proxy.send(ask(3, "ping"))
+        found = proxy.line()
+        assert (found["id"], found["error"]["code"]) == (3, -32000)
 
 
 def test_it_outlives_its_server_and_works_when_that_is_back(tmp_path: Path) -> None:
@@ -573,29 +573,6 @@ def test_calls_in_flight_at_a_killed_server_are_repeated_or_told_as_unknown_and_
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
-def test_a_killed_server_is_started_again_by_the_next_requests(env: dict[str, str]) -> None:
-    data = Path(env["POSTROOM_DATA_DIR"])
-    proxy = Proxy(env)
-    proxy.send(ask(1, "tools/call", name="health_check", arguments={}))
-    assert proxy.line(patience=60)["result"]["structuredContent"]["status"] == "ok"
-    first = places.read_server_note(data)
-    assert first is not None
-    os.kill(first.pid, signal.SIGKILL)
-    asked = {2, 3, 4}
-    for _ in range(5):  # on a busy machine a start may take longer than the proxy waits for it
-        for number in asked:
-            proxy.send(ask(number, "tools/call", name="health_check", arguments={}))
-        answers = [proxy.line(patience=60) for _ in asked]
-        assert {answer["id"] for answer in answers} == asked
-        asked = {answer["id"] for answer in answers if "error" in answer}
-    assert asked == set(), answers
-    second = places.read_server_note(data)
-    assert second is not None
-    assert second.pid != first.pid
-    assert proxy.end() == 0
-
-
-@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_the_sdk_s_client_works_through_it_in_both_eras(
     env: dict[str, str], tmp_path: Path, mode: Literal["auto", "legacy"]
@@ -634,7 +611,7 @@ def test_a_server_that_cannot_start_leaves_the_reason_in_its_log(env: dict[str, 
     proxy.send(ask(1, "ping"))
     error = proxy.line()["error"]
     assert error["data"]["code"] == "server_unavailable"
-    assert "it ended with exit code 78: profile is 'enormous'" in error["message"]
+    assert "exit code 78: profile is 'enormous'" in error["message"]
     log = Path(env["POSTROOM_DATA_DIR"]) / "server.log"
     assert str(log) in proxy.logged()
     assert "enormous" in log.read_text()

@@ -30,7 +30,6 @@ from soak.peers import Telegram
 from store_kinds import refuse_missing
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
-CHAT = 77
 
 
 class Chat:

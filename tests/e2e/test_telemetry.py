@@ -105,10 +105,3 @@ def test_a_message_its_run_and_the_answer_reach_a_collector_as_one_trace(
     assert b"postroom" in everything
     assert WRITTEN.encode() not in everything
     assert token.encode() not in everything
-
-
-def test_without_a_collector_the_server_works_and_stops(tmp_path: Path) -> None:
-    with configured(tmp_path, 'telemetry = true\ntelemetry_endpoint = "http://127.0.0.1:9"\n') as server:
-        with server.line() as line:
-            assert line.tool("health_check")["status"] == "ok"
-        assert server.stop() == 0

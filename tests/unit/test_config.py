@@ -139,9 +139,9 @@ def test_a_foreign_database_address_does_not_matter_when_ours_is_set(home: dict[
         ("POSTROOM_MCP_PATH", "/", "root"),
         ("POSTROOM_MCP_PATH", "mcp", "slash"),
         ("POSTROOM_MCP_PATH", "/a/../b", "path"),
-        ("POSTROOM_MCP_PATH", "/admin/mcp", "something else"),
-        ("POSTROOM_MCP_PATH", "/v1/mcp", "something else"),
-        ("POSTROOM_MCP_PATH", "/callbacks/mcp", "something else"),
+        ("POSTROOM_MCP_PATH", "/admin/mcp", "this path is in use"),
+        ("POSTROOM_MCP_PATH", "/v1/mcp", "this path is in use"),
+        ("POSTROOM_MCP_PATH", "/callbacks/mcp", "this path is in use"),
         ("POSTROOM_PROFILE", "everything", "'core' or 'full'"),
         ("POSTROOM_TELEMETRY", "perhaps", "write true or false"),
         ("POSTROOM_TELEMETRY_ENDPOINT", "127.0.0.1:4318", "http://host:port"),
@@ -183,7 +183,7 @@ def test_a_wrong_value_is_refused_by_name_value_origin_and_reason(
 
 def test_an_endpoint_with_a_password_is_refused_without_telling_it(home: dict[str, str]) -> None:
     error = refusal(home | {"POSTROOM_TELEMETRY_ENDPOINT": "https://me:hunter2@collector.example"})
-    assert "no password" in error.describe()
+    assert "without a password" in error.describe()
     assert "hunter2" not in json.dumps(error.as_dict())
 
 
