@@ -845,7 +845,7 @@ async def has_files(stage: Stage, count: int) -> list[tuple[str, bytes]]:
 async def test_answers_are_sent_as_text_and_as_speech_in_a_chat_that_chose_so(stage, speech) -> None:
     await stage.start(speaks=True)
     await stage.driver.say("as text")
-    await stage.until(stage.shows("re: in words"))
+    await stage.until(stage.shows("re: as text"))
     await stage.room.close()
     sound_format = await with_voice(stage)
     await stage.driver.say("**hello** [you](https://a.test/)")

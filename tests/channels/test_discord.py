@@ -767,7 +767,13 @@ async def test_what_a_person_must_mend_ends_receiving(fake, inbox, clock, code, 
 
 @each_row(
     "code, words",
-    [(4004, "token"), (4014, "`Message Content`"), (4011, "guilds"), (4012, "version"), (4013, "intents")],
+    [
+        (4004, "token"),
+        (4014, "`Message Content`"),
+        (4011, "guilds"),
+        (4012, "version"),
+        (4013, "invalid intent"),
+    ],
 )
 async def test_what_discord_refuses_at_the_start_is_a_matter_of_settings(
     fake, inbox, clock, code, words

@@ -920,8 +920,8 @@ async def test_a_file_that_cannot_be_had_is_told_and_no_other_host_is_asked(fake
     fake.contents["moved/f"] = "elsewhere"  # type: ignore[assignment]
     fake.files["gone"] = {"file_id": "gone", "file_path": "gone/f"}
     for ref, why in (
-        ("moved", "answered with 302"),
-        ("gone", "answered with 404"),
+        ("moved", "the answer has status 302"),
+        ("gone", "the answer has status 404"),
         ("never", "Telegram rejected a call: .*invalid file_id"),
     ):
         with pytest.raises(ServerUnavailable, match=why):

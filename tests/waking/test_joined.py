@@ -451,7 +451,7 @@ async def test_a_message_to_an_agent_with_too_many_waiting_messages_is_refused_a
     goes_on = await held_up(room, "Bo")
     for body in ("second", "third"):
         await room.send("Ada", "Bo", body=body)
-    with pytest.raises(QueueFull, match="nothing was sent: the queue of messages for Bo as may"):
+    with pytest.raises(QueueFull, match="nothing was sent: the queue of messages for Bo is full"):
         await room.send("Ada", "Bo", "Cy", body="fourth")
     assert await room.texts("Cy") == []
     assert [body for _, body in await room.texts("Bo")] == ["first", "second", "third"]
