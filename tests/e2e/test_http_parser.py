@@ -1,5 +1,6 @@
 """What the parser takes and refuses, on raw connections to a running server: limits hold, doubt ends a line."""
 
+import re
 import socket
 import threading
 import time
@@ -36,7 +37,7 @@ def answered(server: RunningServer, *pieces: bytes) -> bytes:
 
 
 def statuses(received: bytes) -> list[int]:
-    return [int(part[:3]) for part in received.split(b"HTTP/1.1 ")[1:]]
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", received)]
 
 
 def head(size: int) -> bytes:

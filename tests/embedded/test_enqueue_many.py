@@ -279,7 +279,7 @@ async def test_four_runs_execute_at_once_while_no_cost_is_known_and_the_others_s
             await others.wait()
         reasons = [await mailbox.admin.why_not(handle.id) for handle in handles]
         assert (max(most), [reason.why for reason in reasons].count("over_budget")) == (5, 4)
-        assert any("4 runs of agent:ada" in reason.text for reason in reasons)
+        assert any("4 active runs of agent:ada" in reason.text for reason in reasons)
         go_on.set()
         assert [await handle.result(timeout=60) for handle in handles] == ["done"] * 8
         assert [asked async for asked in mailbox.questions] == []

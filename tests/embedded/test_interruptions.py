@@ -77,9 +77,9 @@ async def test_a_run_fails_as_often_as_it_may_however_often_its_server_ended(man
 @pytest.mark.parametrize(
     ("allowed", "told"),
     [
-        (0, "once because its server ended or lost its lease, and the limit is 0 interruptions"),
-        (1, "2 times because its server ended or lost its lease, and the limit is 1 interruption"),
-        (2, "3 times because its server ended or lost its lease, and the limit is 2 interruptions"),
+        (0, "once because its server ended or lost its lease; the limit is 0 interruptions"),
+        (1, "2 times because its server ended or lost its lease; the limit is 1 interruption"),
+        (2, "3 times because its server ended or lost its lease; the limit is 2 interruptions"),
     ],
 )
 async def test_a_run_that_is_interrupted_too_often_is_a_dead_letter_that_says_so(manual, allowed, told):

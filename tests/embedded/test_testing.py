@@ -93,7 +93,7 @@ BAD = {
     ),
     "attempts": (
         [execution("b", 5, 6, attempt=3), execution("b", 7, 8, attempt=2)],
-        "run b of thread t began attempt 2 after attempt 3",
+        "run b of thread t started attempt 2 after attempt 3",
     ),
     "threads": ([execution("a", 7, 8, thread_id="u")], "run a was executed on thread t, and on thread u"),
     "lost": ([], "run b of thread t was accepted but has not ended"),

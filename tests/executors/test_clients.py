@@ -198,7 +198,10 @@ async def test_an_acp_agent_that_is_missing_is_named_with_how_to_install_it(
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        ('{"id": 0, "error": {"code": -32000, "message": "who are you?"}}', ("logged in", "run `")),
+        (
+            '{"id": 0, "error": {"code": -32000, "message": "who are you?"}}',
+            ("requires a login first", "run `"),
+        ),
         ('{"id": 0, "result": {"protocolVersion": 9}}', ("expected version 1 of the Agent", "npm install")),
     ],
 )

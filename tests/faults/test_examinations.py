@@ -51,7 +51,7 @@ async def test_an_examination_whose_process_ends_is_a_failure_and_no_good_news(
     look = asyncio.create_task(sqlite_store.check())
     [child] = await held(1)
     child.kill()
-    with pytest.raises(StoreUnavailable, match="ended with -9"):
+    with pytest.raises(StoreUnavailable, match="ended with exit code -9"):
         await look
     look = asyncio.create_task(sqlite_store.check())
     [child] = await held(1)
@@ -67,7 +67,7 @@ async def test_a_process_that_cannot_be_begun_is_a_failure_of_its_own_kind(
 ) -> None:
     """No descriptors are left, no more processes are allowed, or Python was removed in an upgrade."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "gone"))
-    with pytest.raises(StoreUnavailable, match="cannot be begun: No such file"):
+    with pytest.raises(StoreUnavailable, match="cannot start a process: No such file"):
         await sqlite_store.check()
 
 

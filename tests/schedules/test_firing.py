@@ -344,7 +344,7 @@ async def test_the_same_schedule_is_added_once_and_another_takes_its_place_only_
     room.clock.advance(HOUR)
     await worker.all_due()
     assert (await worker.add(content={"page": 1, "tags": ["a"]})).submitted == 1
-    with pytest.raises(DuplicateRecord, match="another schedule named 'nightly'"):
+    with pytest.raises(DuplicateRecord, match="a schedule named 'nightly' exists already"):
         await worker.add(every=2 * HOUR, content={"page": 1, "tags": ["a"]})
     assert (await worker.found()).every_ms == 3_600_000
     new = await worker.add(every=2 * HOUR, replaces=True)
@@ -376,8 +376,8 @@ async def test_what_cannot_be_kept_is_refused_before_anything_is_written(room):
         ({"missed": "some"}, "missed must be one of skip, once, all, not 'some'"),
         ({"overlap": "kill"}, "overlap must be one of queue, skip, not 'kill'"),
         ({"jitter": HOUR}, "the jitter"),
-        ({"name": " "}, "a name of 1 to 200"),
-        ({"name": "x" * 201}, "a name of 1 to 200"),
+        ({"name": " "}, "must have 1 to 200 printable characters"),
+        ({"name": "x" * 201}, "must have 1 to 200 printable characters"),
     ):
         with pytest.raises(InvalidSchedule, match=why):
             await worker.add(**given)

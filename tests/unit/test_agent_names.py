@@ -232,7 +232,7 @@ async def test_a_new_name_that_looks_like_an_agent_of_the_project_is_refused(
         with subtests.test(name=name):
             for operation in ("register_agent", "start_session"):
                 error = await room.refused(NameTaken, operation, project_key=project, name=name, **WHO)
-                assert f"looks like {other!r}" in str(error)
+                assert f"looks like the existing agent {other!r}" in str(error)
                 assert f"use {other!r} if you are that agent" in error.remedy
     for name in ("Ben-2", "Bens", "worker-11-2", "worker-112"):
         with subtests.test(name=name):

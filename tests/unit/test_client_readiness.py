@@ -325,7 +325,7 @@ def test_a_client_that_hangs_is_asked_once_and_ended_with_what_it_started(
         (
             "claude",
             "printf '1.0\\033]0;x\\007\\377'; head -c 3000000 /dev/zero",
-            ["a version from `claude --version`", "a list in JSON"],
+            ["a version from `claude --version`", "a JSON list"],
             "\\x1b]0;x\\x07",
         ),
     ],

@@ -106,7 +106,7 @@ async def test_a_backup_that_failed_is_told_with_its_reason(here: Place) -> None
 
 async def test_a_timer_that_is_off_is_not_called_well(tmp_path: Path, clock: ManualClock) -> None:
     def opened() -> Any:
-        return place(tmp_path / "data", clock, backup_interval="0")
+        return place(tmp_path / "data", clock, backup_interval=timedelta(0))
 
     manager = opened()
     here = await asyncio.to_thread(manager.__enter__)

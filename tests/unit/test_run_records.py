@@ -278,7 +278,7 @@ def changed(record: Any, **changes: Any) -> str:
     ],
 )
 def test_what_is_no_record_is_named_as_corrupt(kind: Any, text: str) -> None:
-    with pytest.raises(StoreCorrupt, match="row 'x' does not read back"):
+    with pytest.raises(StoreCorrupt, match="row 'x' cannot be read"):
         codec.decode(kind, text, where="row 'x'")
 
 

@@ -93,7 +93,7 @@ async def test_a_person_pauses_resumes_and_sends_on_the_page(room, clock: Manual
     assert "standup &lt;b&gt;" in page
     assert "0 9 * * MON" in page
     fields = [(name, hidden(page, name)) for name in ("form_token", "name")]
-    for word, seen in (("pause", "paused"), ("resume", "Pause"), ("trigger", "is sent")):
+    for word, seen in (("pause", "paused"), ("resume", "Pause"), ("trigger", "was sent.")):
         answer = await post(browser, PAGE, *fields, ("do", word))
         assert answer.status_code == 303
         assert seen in (await browser.get(answer.headers["location"])).text
@@ -178,9 +178,9 @@ def test_the_commands_send_what_was_said_and_print_what_came(fake: FakePostroom,
         (("list",), "every 30 minutes"),
         (("list", "--json"), '"schedules"'),
         (("show", "standup"), "subject: Plan"),
-        (("pause", "standup"), "standup is paused"),
+        (("pause", "standup"), "Paused standup."),
         (("resume", "standup"), "standup: next message at"),
-        (("trigger", "standup"), "message 7 is sent"),
+        (("trigger", "standup"), "Sent message 7."),
         (("remove", "standup"), "Deleted standup."),
     ):
         code, out, err = run(*words)
