@@ -34,6 +34,7 @@ from channels.drivers import (
     Shown,
     SlackDriver,
     TelegramDriver,
+    WebDriver,
     table,
 )
 from channels.fake_slack import Fault
@@ -756,6 +757,35 @@ async def test_a_question_is_answered_by_those_alone_who_may(stage) -> None:
         assert "approved: [True]" not in stage.texts()
     await answer(stage, card, "Deny")
     await stage.until(stage.shows("approved: [False]"))
+
+
+@on(WebDriver)  # elsewhere the draft's message becomes the answer that follows the question
+async def test_what_the_agent_says_before_it_asks_is_shown_once_and_stays(stage) -> None:
+    asking(stage.agent)
+    ask = stage.agent.act
+
+    async def act(activation: Any, sink: Any) -> Any:
+        result = await ask(activation, sink)
+        if activation.decisions:
+            return result
+        await sink.emit(TextDelta(delta=BEGINNING))
+        await stage.agent.free.wait()
+        return replace(result, response=BEGINNING.strip())
+
+    stage.agent.act = act
+    stage.agent.free.clear()
+    await stage.start()
+    await stage.driver.say("delete a")
+    await stage.until(lambda: stage.texts() == [BEGINNING.strip()])
+    stage.agent.free.set()
+    card = await card_of(stage)
+    assert stage.texts() == [BEGINNING.strip(), card.text]
+    assert BEGINNING.strip() not in card.text
+    page = (await stage.driver._pages[ANN].get("/chat/conversations/main")).json()
+    assert [one["kind"] for one in page["entries"] if one.get("draft")] == []
+    await answer(stage, card, "Approve")
+    await stage.until(stage.shows("approved: [True]"))
+    assert stage.texts()[0] == BEGINNING.strip()
 
 
 @needs("edits")
