@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,6 +59,7 @@ from postroom.gateway.events import MessageEvent, SendErrorKind
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
 from postroom.gateway.session import Platform
+from postroom.services.questions import QuestionService
 from postroom.testing import ManualClock
 from store_kinds import refuse_missing
 
@@ -754,6 +756,24 @@ async def test_a_question_is_answered_by_those_alone_who_may(stage) -> None:
         assert "approved: [True]" not in stage.texts()
     await answer(stage, card, "Deny")
     await stage.until(stage.shows("approved: [False]"))
+
+
+@needs("edits")
+async def test_an_answer_given_elsewhere_takes_the_buttons_off_a_question(stage) -> None:
+    asking(stage.agent)
+    await stage.start()
+    await stage.driver.say("delete a")
+    card = await card_of(stage)
+    [(_, mailbox)] = stage.room.opened
+    runs = SimpleNamespace(stores=stage.room.runs, mailbox=mailbox)
+    questions = QuestionService(runs, stage.clock)  # type: ignore[arg-type]  # what it uses of a RunService
+    [asked] = await questions.questions()
+    await questions.answer(str(asked["number"]), approved=False, why="")
+    await stage.until(
+        lambda: (found := now(stage, card)) is not None and "Denied at the command line." in found.text,
+        stage.shows("approved: [False]"),
+    )
+    assert now(stage, card).buttons == ()  # type: ignore[union-attr]  # seen just now
 
 
 @needs("edits")
