@@ -53,12 +53,21 @@ from postroom.contracts.inference import CallerRequest
 from postroom.contracts.messages import STOPPED_MARK
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
-from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, Usage, WaitingReason
+from postroom.contracts.runs import (
+    RunStatus,
+    RunWaitingState,
+    RunWaitingTicket,
+    TerminationReason,
+    Usage,
+    WaitingReason,
+)
 from postroom.gateway import voices, wording
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import MessageEvent, SendErrorKind
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
+from postroom.gateway.questions import answer_run, decision_of
+from postroom.gateway.replies import question_of
 from postroom.gateway.session import Platform
 from postroom.services.questions import QuestionService
 from postroom.testing import ManualClock
@@ -757,6 +766,24 @@ async def test_a_question_is_answered_by_those_alone_who_may(stage) -> None:
         assert "approved: [True]" not in stage.texts()
     await answer(stage, card, "Deny")
     await stage.until(stage.shows("approved: [False]"))
+
+
+@needs("edits", "buttons")
+async def test_a_press_of_a_button_that_was_left_takes_the_buttons_off(stage) -> None:
+    asking(stage.agent)
+    await stage.start()
+    await stage.driver.say("delete a")
+    card = await card_of(stage)
+    [(_, mailbox)] = stage.room.opened
+    [run] = await stage.room.runs.threads.list_runs(RunQuery(statuses=(RunStatus.WAITING,)))
+    question = question_of(run, run.open_tickets[0])
+    told = decision_of(question, approved=False, why="", by="Ben", at="operator", now=stage.clock.now())
+    assert await answer_run(mailbox, run.thread_id, question, told)  # and the process died before it told
+    await stage.until(stage.shows("approved: [False]"))
+    assert now(stage, card).buttons == card.buttons  # type: ignore[union-attr]  # seen just now
+    await answer(stage, card, "Approve")
+    await stage.until(lambda: (found := now(stage, card)) is not None and not found.buttons)
+    assert now(stage, card).text.endswith("Denied by Ben.")  # type: ignore[union-attr]  # seen just now
 
 
 @on(WebDriver)  # elsewhere the draft's message becomes the answer that follows the question
