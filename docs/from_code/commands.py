@@ -23,8 +23,9 @@ def page() -> str:
 {tree().info.help}
 
 Every command takes `--help`. With `--json` a command prints one JSON document on standard output, in
-failure too: `{{"error": {{"code": ..., "message": ..., "value": ..., "remedy": ...}}}}`. Commands that write
-use the running server; they find it by the note in the data folder, or by `POSTROOM_URL`.
+failure too: `{{"error": {{"code": ..., "message": ..., "value": ..., "remedy": ...}}}}`. `up`, `mcp`, `hook`,
+`guard check` and `gateway run` do not take `--json`. Commands that write use the running server; they find it
+by the note in the data folder, or by `POSTROOM_URL`.
 
 ## Exit codes
 

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ from channels.drivers import (
     Shown,
     SlackDriver,
     TelegramDriver,
+    WebDriver,
     table,
 )
 from channels.fake_slack import Fault
@@ -51,13 +53,23 @@ from postroom.contracts.inference import CallerRequest
 from postroom.contracts.messages import STOPPED_MARK
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
-from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, Usage, WaitingReason
+from postroom.contracts.runs import (
+    RunStatus,
+    RunWaitingState,
+    RunWaitingTicket,
+    TerminationReason,
+    Usage,
+    WaitingReason,
+)
 from postroom.gateway import voices, wording
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import MessageEvent, SendErrorKind
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
+from postroom.gateway.questions import answer_run, decision_of
+from postroom.gateway.replies import question_of
 from postroom.gateway.session import Platform
+from postroom.services.questions import QuestionService
 from postroom.testing import ManualClock
 from store_kinds import refuse_missing
 
@@ -754,6 +766,71 @@ async def test_a_question_is_answered_by_those_alone_who_may(stage) -> None:
         assert "approved: [True]" not in stage.texts()
     await answer(stage, card, "Deny")
     await stage.until(stage.shows("approved: [False]"))
+
+
+@needs("edits", "buttons")
+async def test_a_press_of_a_button_that_was_left_takes_the_buttons_off(stage) -> None:
+    asking(stage.agent)
+    await stage.start()
+    await stage.driver.say("delete a")
+    card = await card_of(stage)
+    [(_, mailbox)] = stage.room.opened
+    [run] = await stage.room.runs.threads.list_runs(RunQuery(statuses=(RunStatus.WAITING,)))
+    question = question_of(run, run.open_tickets[0])
+    told = decision_of(question, approved=False, why="", by="Ben", at="operator", now=stage.clock.now())
+    assert await answer_run(mailbox, run.thread_id, question, told)  # and the process died before it told
+    await stage.until(stage.shows("approved: [False]"))
+    assert now(stage, card).buttons == card.buttons  # type: ignore[union-attr]  # seen just now
+    await answer(stage, card, "Approve")
+    await stage.until(lambda: (found := now(stage, card)) is not None and not found.buttons)
+    assert now(stage, card).text.endswith("Denied by Ben.")  # type: ignore[union-attr]  # seen just now
+
+
+@on(WebDriver)  # elsewhere the draft's message becomes the answer that follows the question
+async def test_what_the_agent_says_before_it_asks_is_shown_once_and_stays(stage) -> None:
+    asking(stage.agent)
+    ask = stage.agent.act
+
+    async def act(activation: Any, sink: Any) -> Any:
+        result = await ask(activation, sink)
+        if activation.decisions:
+            return result
+        await sink.emit(TextDelta(delta=BEGINNING))
+        await stage.agent.free.wait()
+        return replace(result, response=BEGINNING.strip())
+
+    stage.agent.act = act
+    stage.agent.free.clear()
+    await stage.start()
+    await stage.driver.say("delete a")
+    await stage.until(lambda: stage.texts() == [BEGINNING.strip()])
+    stage.agent.free.set()
+    card = await card_of(stage)
+    assert stage.texts() == [BEGINNING.strip(), card.text]
+    assert BEGINNING.strip() not in card.text
+    page = (await stage.driver._pages[ANN].get("/chat/conversations/main")).json()
+    assert [one["kind"] for one in page["entries"] if one.get("draft")] == []
+    await answer(stage, card, "Approve")
+    await stage.until(stage.shows("approved: [True]"))
+    assert stage.texts()[0] == BEGINNING.strip()
+
+
+@needs("edits")
+async def test_an_answer_given_elsewhere_takes_the_buttons_off_a_question(stage) -> None:
+    asking(stage.agent)
+    await stage.start()
+    await stage.driver.say("delete a")
+    card = await card_of(stage)
+    [(_, mailbox)] = stage.room.opened
+    runs = SimpleNamespace(stores=stage.room.runs, mailbox=mailbox)
+    questions = QuestionService(runs, stage.clock)  # type: ignore[arg-type]  # what it uses of a RunService
+    [asked] = await questions.questions()
+    await questions.answer(str(asked["number"]), approved=False, why="")
+    await stage.until(
+        lambda: (found := now(stage, card)) is not None and "Denied at the command line." in found.text,
+        stage.shows("approved: [False]"),
+    )
+    assert now(stage, card).buttons == ()  # type: ignore[union-attr]  # seen just now
 
 
 @needs("edits")

@@ -251,7 +251,7 @@ LATER = [request.delivered(delay_ms=10**9) for request in MANY]
 async def test_many_begin_also_where_no_rounds_are_made(room):
     executor = Counting()
     accepted = await room.mailbox(executor).submit_many(MANY)
-    assert accepted == [(one.thread_id, one.hints.run_id) for one in MANY]
+    assert accepted == [(one.thread_id, one.hints.run_id, True) for one in MANY]
     await until(lambda: executor.run_count == 4)
 
 
@@ -269,7 +269,7 @@ async def test_when_the_answer_to_many_is_lost_the_same_call_doubles_nothing(roo
     mailbox = room.mailbox(Noop(), stores=failing_changes(room.stores, after={"submit": [True]}))
     with pytest.raises(errors.StoreUnavailable):
         await mailbox.submit_many(LATER)
-    assert len(await mailbox.submit_many(LATER)) == 4
+    assert await mailbox.submit_many(LATER) == [(one.thread_id, one.hints.run_id, False) for one in LATER]
     assert (await room.stores.dispatches.count_by_status())[QUEUED] == 4
     assert await room.texts("a") == ["0", "2"]
 

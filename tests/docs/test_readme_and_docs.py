@@ -102,7 +102,7 @@ class Desk:
 
     def _read_greeting(self, shown: BinaryIO) -> str:
         lines: list[str] = []
-        while not (lines and lines[-1].startswith("Ctrl-C")):
+        while not (lines and lines[-1].startswith("Press Ctrl-C")):
             try:
                 lines.append(shown.readline().decode().rstrip())
             except OSError:  # how a screen says that nobody writes to it any more

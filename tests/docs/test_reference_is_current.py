@@ -1,9 +1,11 @@
 """The pages of `docs/reference/` are those that `docs/generate.py` makes of the code as it is."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -63,6 +65,21 @@ def test_a_page_leaves_nothing_out(subtests: pytest.Subtests) -> None:
     for name in LINES:
         with subtests.test(name=name):
             assert [line for line in LINES[name] if f"\n{line}" not in page(name)] == []
+
+
+def without_json(command: Any, words: str) -> list[str]:
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        return [] if any("--json" in one.opts for one in command.params) else [words]
+    return [leaf for name, one in inner.items() for leaf in without_json(one, f"{words} {name}".strip())]
+
+
+def test_the_commands_without_json_are_named() -> None:
+    said = f"`{', '.join(without_json(get_command(tree()), ''))}`"
+    named = re.sub(r"`, `|` and `", ", ", " ".join(str(tree().info.epilog).split()))
+    assert f"All but {said} accept --json" in named
+    named = re.sub(r"`, `|` and `", ", ", " ".join(page("commands").split()))
+    assert f"{said} do not take `--json`" in named
 
 
 class NoWriter:

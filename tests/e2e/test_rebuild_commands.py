@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,27 @@ def test_each_is_rebuilt_from_the_other(tmp_path: Path) -> None:
     with RunningServer(folder) as server, server.line() as line:
         found = line.tool("search_messages", project_key=project, query="lamp")
         assert len(found["hits"]) == 3
+
+
+def test_a_folder_without_an_archive_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    folder, target = tmp_path / "data", tmp_path / "rebuilt.db"
+    for name, inside in (("missing", None), ("empty", "."), ("other", "notes"), ("hollow", "x.git")):
+        root = tmp_path / name
+        if inside is not None:
+            (root / inside).mkdir(parents=True)
+        before = sorted(root.rglob("*"))
+        error = postroom(folder, "rebuild", "database", str(target), "--from", str(root), code=2)["error"]
+        assert (error["code"], error["value"], "--from" in error["remedy"]) == (
+            "invalid_path",
+            str(root),
+            True,
+        )
+        assert sorted(root.rglob("*")) == before
+    strange = tmp_path / "strange"
+    subprocess.run(["git", "init", "--quiet", "--bare", str(strange / "x.git")], check=True)
+    error = postroom(folder, "rebuild", "database", str(target), "--from", str(strange), code=2)["error"]
+    assert error["code"] == "invalid_path"
+    assert not list(tmp_path.glob("rebuilt.db*"))
 
 
 def test_a_damaged_archive_leaves_no_half_database(tmp_path: Path) -> None:

@@ -591,8 +591,14 @@ def test_a_run_that_waits_for_an_answer_can_be_stopped(page: Browser, harbour: H
     soon(page, f"{STATE} === 'sent'")
     assert page.see("document.querySelector('#stop').hidden") is True
     card = Card(text="May I?", buttons=(Button(label="Approve", value="approve 1"),))
+    draft = harbour.answer("I have looked.", to=harbour.asked(), final=False)
+    harbour.run(harbour.adapter.send_typing("Ada"))
     sent = harbour.run(harbour.adapter.send_card("Ada", card, {"read": [harbour.asked()]}))
-    soon(page, "!document.querySelector('#stop').hidden")
+    soon(page, "document.querySelectorAll('.card .choices button').length === 1")
+    page.press("Escape", 27)  # what the agent wrote before it asked may still be shown as a draft
+    assert page.see("document.querySelector('#stop').disabled") is False
+    harbour.run(harbour.adapter.edit_message("Ada", draft, "I have looked.", {"final": True}))
+    soon(page, "document.querySelector('.answer.draft') === null")
     page.press("Escape", 27)
     assert harbour.agent.presses == []
     page.see("document.querySelector('#stop').click()")

@@ -158,6 +158,22 @@ async def test_the_same_keys_again_or_at_once_enqueue_the_rest_and_double_nothin
         assert (await mailbox.enqueue("t3", 3, key="job-3")).id == ids[3]
 
 
+@both_engines
+async def test_the_same_items_again_are_answered_at_once(opening):
+    """The runs ended before this process began, or before anybody here waited for them."""
+    items = [Item(f"t{number}", number, key="once") for number in range(5)]
+    async with opening(echo) as mailbox:
+        for handle in await mailbox.enqueue_many(items):
+            await handle.result(timeout=30)
+        del handle
+        again = [await mailbox.enqueue("t0", 0, key="once"), *await mailbox.enqueue_many(items)]
+        assert [await handle.result(timeout=1) for handle in again[:2]] == ["you said 0"] * 2
+    async with opening(echo) as mailbox:
+        again = [await mailbox.enqueue("t0", 0, key="once"), *await mailbox.enqueue_many(items)]
+        answers = [await handle.result(timeout=1) for handle in again]
+    assert answers == ["you said 0", *(f"you said {number}" for number in range(5))]
+
+
 async def test_a_call_that_is_cut_off_between_two_commits_is_called_again(opening, monkeypatch):
     monkeypatch.setattr(submission, "MOST_TOGETHER", 10)
     items = [Item(f"t{number}", number, key="once", delay=LATER) for number in range(35)]

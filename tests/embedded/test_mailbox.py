@@ -143,7 +143,7 @@ async def test_a_run_that_ends_in_this_process_is_awaited_without_reading_it(ope
 
         monkeypatch.setattr(mailbox.stores.threads, "load_run", counted)
         handles = [await mailbox.enqueue(f"t{number}", "hello") for number in range(20)]
-        handles += await mailbox.enqueue_many(Item(f"m{number}", "hello") for number in range(20))
+        handles += await mailbox.enqueue_many(Item(f"m{number}", "hello", key="k") for number in range(20))
         assert [await handle.result() for handle in handles] == ["you said hello"] * 40
         assert len(reads) < 20, "on a busy machine a run may take longer than a handle waits before it reads"
         known = await mailbox.handle(handles[0].id)

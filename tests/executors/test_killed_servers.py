@@ -70,6 +70,7 @@ async def test_programs_of_a_killed_server_end_at_once_with_all_that_they_starte
 
 
 async def test_a_server_that_stands_still_has_its_programs_ended_at_their_deadline(tmp_path: Path) -> None:
+    """When it goes on, it knows that it was cut off, and no failure of the program is told."""
     with an_owner(tmp_path) as owner:
         pids = await asyncio.to_thread(owner.numbers, "child", "pid")
         owner.process.send_signal(signal.SIGUSR1)  # it may go on for so long, and says so
@@ -77,6 +78,9 @@ async def test_a_server_that_stands_still_has_its_programs_ended_at_their_deadli
         owner.process.send_signal(signal.SIGSTOP)
         for pid in pids:
             await is_gone(pid)
+        owner.process.send_signal(signal.SIGCONT)
+        assert owner.process.stdout is not None
+        assert await asyncio.to_thread(owner.process.stdout.readline) == b"StaleClaim\n"
 
 
 async def test_a_run_waits_for_what_its_former_execution_has_left(tmp_path: Path) -> None:

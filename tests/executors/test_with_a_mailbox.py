@@ -14,7 +14,7 @@ from conformance import run_backends
 from dispatch_room import dispatch_that
 from executors.room import DEAF, FORKING, HANG, SERVER, OneRunner, lives, script, shown
 from postroom.contracts.activation import BusyPolicy, RunActivation
-from postroom.contracts.dispatch import RunDispatchStatus
+from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import StaleClaim, VersionConflict
 from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
@@ -177,6 +177,33 @@ async def test_a_lost_lease_ends_the_program_and_writes_nothing(
     assert await application.texts() == ["go"]
     row = await dispatch_that(application.stores, submitted.dispatch_id, lambda row: row.status.is_terminal)
     assert row.status is RunDispatchStatus.SUPERSEDED
+
+
+async def test_a_program_that_was_ended_at_its_deadline_is_interrupted_and_has_not_failed(
+    application: Application, tmp_path: Path
+) -> None:
+    """As when the server stood still for too long, and its claim holds still when it goes on."""
+    path = tmp_path / "pid"
+    text = f"if os.path.exists({str(path)!r}): tell('done'); sys.exit()\n{pid_in(path)}{HANG}"
+    mailbox = application.open(script(text))
+    submitted = await mailbox.submit_background(RunActivation.new("t", ["go"], agent_id="Ada"))
+    await number_in(path)
+    programs = application.executor.process_runner
+
+    async def is_reached() -> bool | None:
+        return bool(programs.controls) or None
+
+    await shown(is_reached)
+    programs.hold(-1_000)
+    programs.until = None  # the next program of the server has time
+
+    def is_over(row: RunDispatch) -> bool:
+        return row.attempt_count + row.interruption_count > 0
+
+    row = await dispatch_that(application.stores, submitted.dispatch_id, is_over)
+    assert (row.attempt_count, row.interruption_count) == (0, 1)
+    await dispatch_that(application.stores, submitted.dispatch_id, lambda row: row.status.is_terminal)
+    assert await application.texts() == ["go", "done\n"]
 
 
 async def test_an_interrupt_ends_the_program_and_the_next_run_begins(

@@ -16,7 +16,7 @@ from postroom.contracts.retention import KeepRule
 from postroom.mail import retention as rules_of_mail
 from postroom.mail.archive.archive import Archive, Author
 from postroom.mail.archive.batch import gather
-from postroom.mail.archive.rebuild import rebuild_database
+from postroom.mail.archive.rebuild import read_root, write_rows
 from postroom.mail.context import Caller
 from postroom.mail.outgoing import ARCHIVE, to_archive
 from postroom.mail.service import Mail
@@ -275,7 +275,9 @@ async def test_the_database_rebuilt_from_the_archive_holds_the_same_mail(
     await relay_of(mail, archive).drain()
     store = await asyncio.to_thread(SqliteStore.open, tmp_path / "new.db", clock=clock)
     try:
-        counts = await rebuild_database(tmp_path / "archive", store, author=(AUTHOR.name, AUTHOR.email))
+        counts = await write_rows(
+            await read_root(tmp_path / "archive", (AUTHOR.name, AUTHOR.email)), tmp_path / "archive", store
+        )
         assert counts["messages"] == 2
         again = Mail(store, clock)
         for name in ("Ada", "Ben", "Cleo"):
@@ -293,7 +295,11 @@ async def test_the_database_rebuilt_from_the_archive_holds_the_same_mail(
         )
         assert sent["deliveries"][0]["payload"]["id"] == 3
         with pytest.raises(StateError):
-            await rebuild_database(tmp_path / "archive", store, author=(AUTHOR.name, AUTHOR.email))
+            await write_rows(
+                await read_root(tmp_path / "archive", (AUTHOR.name, AUTHOR.email)),
+                tmp_path / "archive",
+                store,
+            )
     finally:
         await asyncio.to_thread(store.close)
 
@@ -308,7 +314,11 @@ async def test_a_damaged_archive_is_refused_whole(mail: Mail, clock: ManualClock
     store = await asyncio.to_thread(SqliteStore.open, tmp_path / "new.db", clock=clock)
     try:
         with pytest.raises(StoreCorrupt, match="9-x"):
-            await rebuild_database(tmp_path / "archive", store, author=(AUTHOR.name, AUTHOR.email))
+            await write_rows(
+                await read_root(tmp_path / "archive", (AUTHOR.name, AUTHOR.email)),
+                tmp_path / "archive",
+                store,
+            )
         assert await store.read(lambda tx: tx.projects(limit=1)) == []
     finally:
         await asyncio.to_thread(store.close)
@@ -383,7 +393,7 @@ async def test_a_deleted_message_leaves_the_newest_tree_with_what_nothing_else_r
     [project] = await mail.store.read(lambda tx: tx.projects(limit=9))
     assert await archive.differing(project) == []
     rebuilt = SqliteStore.in_memory(mail.clock)
-    rows = await rebuild_database(archive.root, rebuilt, author=("a", "a@b"))
+    rows = await write_rows(await read_root(archive.root, ("a", "a@b")), archive.root, rebuilt)
     rebuilt.close()
     assert rows["messages"] == 1
 

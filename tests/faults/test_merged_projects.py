@@ -12,7 +12,7 @@ import pytest
 from mail_room import Room, a_room
 from postroom.contracts.errors import InvalidArgument, InvalidName, StateError, UnknownProject
 from postroom.mail.archive.archive import Archive, Author
-from postroom.mail.archive.rebuild import rebuild_database
+from postroom.mail.archive.rebuild import read_root, write_rows
 from postroom.mail.merging import MergePlan, merge, plan_of
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.projects import PEOPLE_KEY
@@ -50,7 +50,9 @@ async def drained(room: Room, archive: Archive) -> None:
 async def rebuilt(archive: Archive, clock: ManualClock) -> AsyncIterator[tuple[Room, dict[str, int]]]:
     store = await asyncio.to_thread(SqliteStore.open, archive.root.parent / "new.db", clock=clock)
     try:
-        counts = await rebuild_database(archive.root, store, author=(AUTHOR.name, AUTHOR.email))
+        counts = await write_rows(
+            await read_root(archive.root, (AUTHOR.name, AUTHOR.email)), archive.root, store
+        )
         yield a_room(store, clock), counts
     finally:
         await asyncio.to_thread(store.close)

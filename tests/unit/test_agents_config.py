@@ -58,6 +58,9 @@ def test_without_a_file_or_without_agents_there_are_none(tmp_path: Path) -> None
     [
         ("agents = 3", "no list of tables"),
         ("[[agents]]\nproject = '/a'", "number 1: name is missing"),
+        ("[[agents]]\nname = 5\nproject = '/a'", "number 1: name is '5'"),
+        ("[[agents]]\nname = ' '\nproject = '/a'", "number 1: name is ' '"),
+        ("[[agents]]\nname = 'Ada'\nproject = 7", "Ada: project is '7'"),
         ("[[agents]]\nname = 'Ada'", "Ada: project is missing"),
         ("[[agents]]\nname = 'Ada'\nproject = '/a'", "Ada: the runner's argv is invalid"),
         ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\nrecepie = 'y'", "unknown field"),

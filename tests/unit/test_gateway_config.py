@@ -320,6 +320,8 @@ agent = 3\n | agent is no table | [agent]
 {AGENT}{WEB}title = 'a'\n[platforms.web.extra]\ntitle = 'b'\n | title is set twice | extra
 {AGENT}{WEB}extra = 1\n | extra is no table | [platforms.web.extra]
 {AGENT}{WEB}[gateway.busy]\nmode = "wait"\n | [gateway.busy]: mode is 'wait' | mode
+{AGENT}{WEB}[gateway]\nbusy = "collect"\n | [gateway.busy]: it is no table | write it as [gateway.busy] with mode
+{AGENT}{WEB}[gateway]\nbusy = "wait"\n | [gateway.busy]: it is no table | write it as [gateway.busy] with mode or max_waiting
 {AGENT}{WEB}[gateway.busy]\nmod = 1\n | [gateway.busy]: no setting | did you mean mode?
 {AGENT}{WEB}[gateway]\ndrain = 30\n | drain is '30': write a duration with its unit | drain
 {AGENT}{WEB}[gateway.reset]\nidle = "90s"\n | write whole minutes | idle

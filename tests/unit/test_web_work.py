@@ -21,6 +21,7 @@ from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery, ThreadCommit
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason
+from postroom.contracts.work import SHOWN_STATES
 from postroom.dispatch.mailbox import Mailbox
 from postroom.mail.context import Caller, Rules, token_hash
 from postroom.mail.projects import PEOPLE_SLUG
@@ -1023,6 +1024,9 @@ async def test_runs_are_found_by_state_by_agent_and_by_words_of_their_subject_an
     ]
     assert await found(q="bo-0007") == ["bo-0007"]
     [asking] = await found(state="asks")
+    for word, state in SHOWN_STATES.items():
+        assert await found(state=word) == await found(state=state), word
+    assert len(await found(state="succeeded")) == 50
     assert await found(q="hives") == [asking]
     assert await found(state="queued") == []
     assert await found(agent="Nobody") == []
@@ -1032,7 +1036,7 @@ async def test_runs_are_found_by_state_by_agent_and_by_words_of_their_subject_an
 async def test_what_a_page_of_runs_cannot_show_is_refused_and_leads_to_the_list(room):
     browser = room.browser()
     for asked, value, status in (
-        ("?state=sleeping", "sleeping", 400),
+        ("?state=sleeping", "must be one of active, queued, waiting, ended, succeeded", 400),
         ("?before=yesterday", "yesterday", 400),
         ("?before=1.2", "1.2", 400),
         ("?live=no", "", 400),

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from postroom.app import places
 from postroom.app.config import tables_of
+from postroom.app.tokens import shown
 from postroom.contracts.durations import duration_of
 from postroom.contracts.errors import ConfigError, InvalidRunner
 from postroom.contracts.runners import AnyRunner, runner_of
@@ -45,10 +46,13 @@ def load_agents(environment: Mapping[str, str]) -> tuple[DeclaredAgent, ...]:
 
 
 def _agent(place: TableName, told: Mapping[str, Any]) -> DeclaredAgent:
-    file, which = place.file, str(told.get("name") or f"number {place.number}")
+    file, which = place.file, f"number {place.number}"
     for name in ("name", "project"):
-        if not isinstance(told.get(name), str) or not told[name].strip():
+        if name not in told:
             raise _wrong(file, which, f"{name} is missing", f"add {name}")
+        if not isinstance(told[name], str) or not told[name].strip():
+            raise _wrong(file, which, f"{name} is {shown(told[name])!r}", f"write a text for {name}")
+        which = told["name"]
     if not isinstance(told.get("task", ""), str):
         raise _wrong(file, which, "task is no text", "write a text")
     project = places.absolute(told["project"], places.environment(), base=file.parent)

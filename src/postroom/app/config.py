@@ -550,7 +550,7 @@ def _check_known(name: str, known: list[str], where: str) -> None:
     raise ConfigError(
         f"no setting is called {name[:100]!r} ({where})",
         value=name[:100],
-        remedy=f"did you mean {near[0]}?" if near else "`postroom config show` lists every setting",
+        remedy=f"did you mean {near[0]}?" if near else _SHOW,
     )
 
 
@@ -609,5 +609,5 @@ def _is_address(text: str) -> bool:
     return True
 
 
-_SHOW: Final = "`postroom config show` lists every setting with its origin"
+_SHOW: Final = "docs/reference/settings.md lists every setting"
 _CORRECT: Final = f"correct or remove it; {_SHOW}"

@@ -19,6 +19,8 @@ from postroom.contracts.tables import Secret, Table
 from postroom.toml_files import TableName, bare, check_names, extra_of, fields_of, place_of, words
 
 T = TypeVar("T", bound=Table)
+_FEW: Final = 4
+"""Names of a table that a remedy lists at most."""
 _NAMED: Final = re.compile(r"`(\w+)`")
 
 
@@ -40,6 +42,7 @@ def check_table(table: TableName, told: object, kind: type[Table]) -> dict[str, 
     secrets = _secrets(kind)
     if not isinstance(told, dict):
         ways = f" with {secret_names(secrets)[0]}" if secrets and len(fields_of(kind)) == 1 else ""
+        ways = ways or _ways(told, kind)
         table.refuse("it is no table", value=table.name, remedy=f"write it as [{table.name}]{ways}")
     rest = dict(told)
     for name in secrets:
@@ -59,6 +62,22 @@ def check_table(table: TableName, told: object, kind: type[Table]) -> dict[str, 
         else:
             within.refuse("it is no table", value=name, remedy=f"write [{within.name}.<name>]")
     return told
+
+
+def _ways(told: object, kind: type[Table]) -> str:
+    """Return in which names of a table a value could stand that stands in its place; "" for too many."""
+    names = list(fields_of(kind))
+    fitting = [name for name in names if _holds(kind, name, told)]
+    chosen = fitting if len(fitting) == 1 else names
+    return f" with {' or '.join(chosen)}" if len(chosen) <= _FEW else ""
+
+
+def _holds(kind: type[Table], name: str, told: object) -> bool:
+    try:
+        msgspec.convert({name: told}, kind)
+    except (ConfigError, msgspec.ValidationError):
+        return False
+    return True
 
 
 def _table_in(kind: inspect.Type) -> tuple[type[Table] | None, bool]:

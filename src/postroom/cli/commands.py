@@ -35,8 +35,9 @@ def tree(only: str = "") -> typer.Typer:
             "up", "top", "mail send --as Ada --to Ben -s Lights 'The north pier?'", "mail inbox --as Ben"
         )
         + (
-            "\n\nEvery command accepts --help, and --json for one JSON document; --version prints the "
-            "version. Exit codes: 0 success, 1 failed, 2 wrong usage or rejected, 75 temporary failure, "
+            "\n\nEvery command accepts --help. All but `up`, `mcp`, `hook`, `guard check` and `gateway run` "
+            "accept --json for one JSON document. --version prints the version. "
+            "Exit codes: 0 success, 1 failed, 2 wrong usage or rejected, 75 temporary failure, "
             "78 wrong configuration."
         ),
         no_args_is_help=True,

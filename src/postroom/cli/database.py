@@ -36,7 +36,7 @@ def copy(
         typer.Option(
             "--from",
             metavar="DATABASE",
-            help="The target, in the same form.",
+            help="The source, in the same form as --to.",
             show_default="the database of the settings",
         ),
     ] = "",

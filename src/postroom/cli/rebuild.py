@@ -67,6 +67,7 @@ def database(
     recipients, read marks, contacts and tokens are not in the archive and are lost.
     """
     from postroom.app.config import load_settings
+    from postroom.mail.archive.rebuild import holds_archive, no_archive
 
     environment = places.environment()
     settings = load_settings(overrides={"data_dir": data_dir})
@@ -74,8 +75,8 @@ def database(
     chosen = places.absolute(str(target), environment)
     if chosen.exists():
         raise InvalidPath(f"{chosen} exists already", value=str(chosen), remedy="use another file name")
-    if not root.is_dir():
-        raise InvalidPath(f"no archive at {root}", value=str(root), remedy="set its path with --from")
+    if not root.is_dir() or not holds_archive(root):
+        raise no_archive(root)
     with show.progress(as_json=as_json):
         progress.tell("reading the archive")
         try:
@@ -95,12 +96,13 @@ def _counted(number: object, what: str) -> str:
 
 async def _rebuild(root: Path, target: Path, author: tuple[str, str]) -> dict[str, int]:
     from postroom.mail.archive.mark import read_mark
-    from postroom.mail.archive.rebuild import rebuild_database
+    from postroom.mail.archive.rebuild import read_root, write_rows
     from postroom.stores.sqlite import SqliteStore
 
+    found = await read_root(root, author)  # before anything is made
     store = await asyncio.to_thread(SqliteStore.open, target, purpose="rebuild")
     try:
-        rows = await rebuild_database(root, store, author=author)
+        rows = await write_rows(found, root, store)
         if (mark := await asyncio.to_thread(read_mark, root)) is not None:
             await store.identify(mark.store_id)  # it takes the place of the store that was lost
         return rows

@@ -161,6 +161,9 @@ Known = Annotated[
 ScopeOption = Annotated[
     Scope, typer.Option("--scope", help="Set up all projects of this user, or the project in this folder.")
 ]
+FilesScope = Annotated[
+    Scope, typer.Option("--scope", help="The files of this user, or of the project in this folder.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the changes, and write nothing.")]
 
 
@@ -179,7 +182,7 @@ def add(  # noqa: PLR0913 - the options of the command
         typer.Option(
             "--http/--stdio",
             help="Use the server's HTTP address, or start `postroom mcp`.",
-            show_default="depends on the client",
+            show_default="--stdio",
         ),
     ] = None,
     tools: Annotated[
@@ -236,7 +239,7 @@ def add(  # noqa: PLR0913 - the options of the command
 
 @app.command()
 def remove(
-    clients: Known = None, dry_run: DryRun = False, scope: ScopeOption = "user", as_json: AsJson = False
+    clients: Known = None, dry_run: DryRun = False, scope: FilesScope = "user", as_json: AsJson = False
 ) -> None:
     """Remove what setup wrote from the clients' files. Exit code 78 if a client fails."""
     target = SetupScope(environment=places.environment(), scope=scope)
@@ -257,7 +260,7 @@ def _end(results: Sequence[Mapping[str, Any]]) -> None:
 
 
 @app.command()
-def status(scope: ScopeOption = "user", as_json: AsJson = False) -> None:
+def status(scope: FilesScope = "user", as_json: AsJson = False) -> None:
     """Show each client's setup and release, with remedies. Exit code 1 if one needs repair."""
     target = SetupScope(environment=places.environment(), scope=scope)
     records = Records(target.environment)

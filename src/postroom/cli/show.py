@@ -57,8 +57,6 @@ _STYLES = {
     "high": "red",
 }
 """Words that stand alone in a cell, and how a terminal with colours shows them."""
-_STATE_WORDS = {"at work": "active", "asks": "waiting", "done": "succeeded"}
-"""The word that people read for a state of a run, where its value in JSON is another word."""
 _COLOURS = re.compile(r"(\x1b\[(?:0|3[1-6])m)")
 """What Rich writes for those styles."""
 _MOMENT = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
@@ -271,7 +269,9 @@ def accept_any_text() -> None:
 
 def state_word(state: str) -> str:
     """Return the word that people read for a state of a run."""
-    return _STATE_WORDS.get(state, state)
+    from postroom.contracts.work import SHOWN_STATES  # what needs no server need not load it
+
+    return SHOWN_STATES.get(state, state)
 
 
 def print_line(text: str) -> None:

@@ -355,7 +355,7 @@ class CursorAhead(StateError):
     """The cursor is newer than the newest event: it belongs to another database."""
 
     code = "cursor_ahead"
-    default_remedy = "start again from `newest`: the database was restored or replaced"
+    default_remedy = "continue after the newest event: the database was restored or replaced"
 
 
 class IllegalTransition(StateError):

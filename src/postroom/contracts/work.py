@@ -2,13 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from postroom.contracts.clock import iso
 from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunCursor
 
 WorkState = Literal["at work", "queued", "asks", "done", "cancelled", "failed"]
 """`failed` was given up, or ended with an error; `asks` waits for a person."""
+SHOWN_STATES: Final[Mapping[str, str]] = {
+    "at work": "active",
+    "queued": "queued",
+    "asks": "waiting",
+    "done": "succeeded",
+    "cancelled": "cancelled",
+    "failed": "failed",
+}
+"""The word that people read for each state; JSON and addresses of pages have the state itself."""
 RunFilter = WorkState | Literal["", "ended"]
 """The state that runs are looked for by; `ended` is done, cancelled or failed, "" is any."""
 _INSTANTS = ("_at", "until")

@@ -742,6 +742,17 @@ class Completion:
         """
         await self._moved("release", claimed, lambda row, now: row.stopped(now=now), is_failed=False)
 
+    async def cut_off(self, claimed: RunDispatch) -> bool:
+        """Give back a dispatch whose execution could not be sure of its claim; an interruption counts.
+
+        Return whether it comes again.
+
+        Raises:
+            StaleClaim: The dispatch is no longer ours; nothing was written.
+        """
+        row = await self._moved("nack", claimed, lambda row, now: row.lease_ended(now=now), is_failed=False)
+        return row.status is RunDispatchStatus.QUEUED
+
     async def taken_back(self, row: RunDispatch) -> RunDispatch:
         """Take a dispatch from a process that has ended; an interruption counts.
 

@@ -154,12 +154,13 @@ class Mailbox:
 
     async def submit_many(
         self, requests: Sequence[RunActivation], *, progress: Callable[[int, int], None] | None = None
-    ) -> list[tuple[str, str]]:
-        """Accept work for many threads, each to be done in its turn; return their threads and runs in order.
+    ) -> list[tuple[str, str, bool]]:
+        """Accept work for many threads, each to be done in its turn.
 
-        It is stored in commits of some hundreds. All requests are checked before the first is written. After
-        each commit `progress` is called with how many are stored, and of how many. A request whose hints name
-        a run that exists was accepted before: nothing is written for it.
+        Return of each, in order, its thread, its run, and whether this call made the run. It is stored in
+        commits of some hundreds. All requests are checked before the first is written. After each commit
+        `progress` is called with how many are stored, and of how many. A request whose hints name a run that
+        exists was accepted before: nothing is written for it.
 
         Raises:
             InvalidSubmission: one does not fit, as the text says, which begins with its place; nothing was

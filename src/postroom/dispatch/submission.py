@@ -285,8 +285,10 @@ class Submissions:
 
     async def submit_many(
         self, requests: Sequence[RunActivation], progress: Callable[[int, int], None] | None = None
-    ) -> list[tuple[str, str]]:
-        """Accept work for many threads, in commits of at most `MOST_TOGETHER`; return their threads and runs.
+    ) -> list[tuple[str, str, bool]]:
+        """Accept work for many threads, in commits of at most `MOST_TOGETHER`.
+
+        Return of each its thread, its run, and whether this call made the run.
 
         Raises:
             InvalidSubmission: a request is none, which the text names by its place; nothing was written.
@@ -300,7 +302,7 @@ class Submissions:
                 checked.append(self.checked(request, background=True))
             except PostroomError as error:
                 raise error.met_at(f"item {place}") from error
-        results = list[tuple[str, str]]()
+        results = list[tuple[str, str, bool]]()
         for first in range(0, len(checked), MOST_TOGETHER):
             part = self._stored_together(checked[first : first + MOST_TOGETHER], first)
             results += await self._core.claiming.complete(part, name="a submission")
@@ -308,7 +310,9 @@ class Submissions:
                 progress(len(results), len(checked))
         return results
 
-    async def _stored_together(self, requests: Sequence[RunActivation], first: int) -> list[tuple[str, str]]:
+    async def _stored_together(
+        self, requests: Sequence[RunActivation], first: int
+    ) -> list[tuple[str, str, bool]]:
         """Store requests in one commit; none is claimed with it: a poll begins them, as slots are free."""
         core, dispatcher = self._core, self._dispatcher
         cap = core.config.max_queued_per_thread
@@ -345,7 +349,7 @@ class Submissions:
                     worker = dispatcher.workers.get_or_create(prepared.thread_id)
                     worker.expect(prepared.activation.delivery.tenant)
                     await dispatcher.try_dispatch_next(prepared.thread_id)
-        return [(one.thread_id, one.run_id) for one in written]
+        return [(one.thread_id, one.run_id, isinstance(one, Prepared)) for one in written]
 
     def _one_of_many_in(
         self, tx: Transaction, together: Together, submission: Submission

@@ -857,7 +857,9 @@ class Execution:
     async def _finish(self, job: Job, ended: Ended) -> None:
         core, completion, dispatch = self._core, self._completion, job.dispatch
         if isinstance(ended, StaleClaim):
-            raise ended
+            _LOG.info("dispatch.cut_off", dispatch_id=dispatch.dispatch_id, reason=ended.message)
+            job.comes_again = await completion.cut_off(dispatch)
+            return
         outcome = classify(ended, core.config.give_up_on)
         failed = _failed(dispatch, ended, outcome.error) if isinstance(ended, BaseException) else None
         if outcome.kind is OutcomeKind.TRANSIENT_ERROR:

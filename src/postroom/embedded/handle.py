@@ -113,10 +113,22 @@ def _needs_question_id(
 class RunHandle:
     """Waits for a run, looks at it, answers it and ends it, from any process that has the database."""
 
-    def __init__(self, mailbox: "Mailbox", thread_id: str, run_id: str, watch: Watch | None = None) -> None:
-        """Make the handle of a run; `watch` was begun before this process accepted the run."""
+    def __init__(
+        self,
+        mailbox: "Mailbox",
+        thread_id: str,
+        run_id: str,
+        watch: Watch | None = None,
+        *,
+        is_new: bool = False,
+    ) -> None:
+        """Make the handle of a run; `watch` was begun before this process accepted the run.
+
+        `is_new` says that the run was stored since then: it cannot have ended before.
+        """
         self._mailbox = mailbox
         self._watch = watch
+        self._was_open = is_new
         self.thread_id = thread_id
         self.id = run_id
 
@@ -265,10 +277,14 @@ class RunHandle:
     async def _ended(self) -> RunRecord:
         """Wait until the run has ended, and return it.
 
-        A run that only this process can execute is told in memory; a second without that is reason to look.
+        The end of a run that only this process can execute is told in memory, if it was open when the watch
+        was begun; a second without that is reason to look.
         """
         watch, changes = self._watch, self._mailbox.stores.store.changes
         if watch is not None and self._mailbox.is_exclusive:
+            if not self._was_open and (seen := await self._retried(self._loaded)).status is RunStatus.DONE:
+                return seen
+            self._was_open = True
             with suppress(TimeoutError):
                 async with asyncio.timeout(_TOLD_WITHIN_S):
                     await watch.told.wait()

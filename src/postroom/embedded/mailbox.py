@@ -195,7 +195,7 @@ class Mailbox:
             if known is None:
                 raise
             return RunHandle(self, thread, known, watch)  # another was faster
-        return RunHandle(self, accepted.thread_id, accepted.run_id, watch)
+        return RunHandle(self, accepted.thread_id, accepted.run_id, watch, is_new=True)
 
     async def enqueue_many(
         self, items: Iterable[Item], *, progress: Callable[[int, int], None] | None = None
@@ -243,8 +243,8 @@ class Mailbox:
         watches = [self._watch(request) for request in requests]
         accepted = await self.admin.submit_many(requests, progress=progress)
         return [
-            RunHandle(self, thread_id, run_id, watch)
-            for (thread_id, run_id), watch in zip(accepted, watches, strict=True)
+            RunHandle(self, thread_id, run_id, watch, is_new=is_new)
+            for (thread_id, run_id, is_new), watch in zip(accepted, watches, strict=True)
         ]
 
     def _watch(self, request: RunActivation) -> Watch | None:

@@ -510,7 +510,7 @@ class Commands:
         threads = [session.thread_id for session in await self._sessions_here(call)]
         decided = await self._questions.decide(threads, call.source, call.words, approved=approved)
         if decided.question is not None:
-            text = f"{decided.question.text}\n\n{decided.note}"
+            text = f"{decided.question.text}\n\n{decided.answer}"
             await self._notices.show_answered(decided.thread_id, decided.question.number, text)
         return decided.note
 

@@ -429,10 +429,12 @@ class Delivery:
                 row.outbox_id, address, sent=row.steps_done, is_under_way=row.may_have_arrived
             )
         result = SendResult.sent()
+        is_said = outgoing.sent > 0 or await self._finish_draft(adapter, reply, address)
         for number, question in enumerate(reply.questions):
             if number < outgoing.sent:
                 continue
-            text = f"{reply.text}\n\n{question.text}" if reply.text and number == 0 else question.text
+            text = question.text if is_said or not reply.text else f"{reply.text}\n\n{question.text}"
+            is_said = True
             text = self._sessions.label(address.source) + text
             if outgoing.is_under_way:
                 text = f"{wording.POSSIBLE_DUPLICATE}\n{text}"
@@ -456,6 +458,23 @@ class Delivery:
                 card_id = {"id": result.message_id, "source": address.source.to_dict()}
                 await self._remember_card(reply.thread_id, question.number, card_id)
         return result
+
+    async def _finish_draft(self, adapter: BasePlatformAdapter, reply: Reply, address: ReplyAddress) -> bool:
+        """Have the draft of what an agent said before it asked become a message; False when none is shown.
+
+        Where drafts outlive their process, the draft's message is that of the answer after the question.
+        """
+        capabilities = adapter.capabilities
+        shown = self._presenter.take_shown(reply.run_id) if reply.run_id and reply.text.strip() else None
+        if shown is None or not capabilities.streams or capabilities.holds_requests:
+            return False
+        await shown.settled()
+        if shown.message_id is None or not shown.draft.finish():
+            return False
+        text = self._sessions.label(address.source) + reply.text.strip()
+        metadata = send_metadata(address.source, final=True)
+        result = await adapter.edit_message(address.source.chat_id, shown.message_id, text, metadata)
+        return result.success
 
     async def _update_card(self, row: OutboxMessage, reply: Reply) -> SendResult:
         """Show on a card what was answered or chosen; without a card there is nothing to show."""

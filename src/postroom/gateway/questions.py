@@ -22,10 +22,12 @@ ANSWERED_ALREADY = "This question was already answered."
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What is to be said about a decision, and the question that it answered, if it did."""
+    """What is to be said about a decision, and the question that has its answer, by it or before."""
 
     note: str
     question: Question | None = None
+    answer: str = ""
+    """What the question's card is to show of the answer."""
     thread_id: str = ""
     """The thread on which it was asked."""
 
@@ -58,7 +60,8 @@ class Questions:
         number, why = _number_in(words)
         matching = [one for one in asked if one[1].number == number]
         if not matching:
-            return Decided(_not_open(number, [question for _, question in asked], approved=approved))
+            note = _not_open(number, [question for _, question in asked], approved=approved)
+            return await self._answered_before(thread_ids, number, note)
         if len(matching) > 1:
             return Decided(f"Several open questions have the number {number}: answer them on the pages.")
         thread_id, chosen = matching[0]
@@ -67,7 +70,18 @@ class Questions:
         if not await answer_run(self._run_queue, thread_id, chosen, decision):
             return Decided(ANSWERED_ALREADY)
         note = f"{'Approved' if approved else 'Denied'} by {who or 'an unknown person'}."
-        return Decided(note, chosen, thread_id)
+        return Decided(note, chosen, note, thread_id)
+
+    async def _answered_before(self, thread_ids: Sequence[str], number: str | None, note: str) -> Decided:
+        """Return this note, and the question with its answer, which its card may not show yet."""
+        for thread_id in thread_ids if number else ():
+            for run in await self._threads.latest_runs(thread_id):
+                for one in run.answered:
+                    question, by = question_of(run, one.ticket), one.decision.by
+                    if question.number == number:
+                        word = {True: "Approved", False: "Denied"}.get(one.decision.approved, "Answered")  # type: ignore[arg-type]
+                        return Decided(note, question, f"{word} by {by}." if by else f"{word}.", thread_id)
+        return Decided(note)
 
 
 def decision_of(

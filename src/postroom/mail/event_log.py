@@ -95,7 +95,12 @@ def _check_cursor(after: int, bounds: LogBounds) -> None:
             details=details,
         )
     if after > bounds.newest:
-        raise CursorAhead(f"the newest entry is {bounds.newest}", value=after, details=details)
+        raise CursorAhead(
+            f"the newest entry is {bounds.newest}",
+            value=after,
+            remedy=f"continue after {bounds.newest}: the database was restored or replaced",
+            details=details,
+        )
 
 
 def _sight(context: ReadContext, home: Project, events: Sequence[ProjectEvent]) -> _Sight:

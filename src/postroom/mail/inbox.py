@@ -233,7 +233,12 @@ def fetch_inbox_events(context: ReadContext, asked: FetchInboxEvents) -> InboxEv
             details=bounds,
         )
     if asked.after > reader.inbox_seq:
-        raise CursorAhead(f"the newest entry is {reader.inbox_seq}", value=asked.after, details=bounds)
+        raise CursorAhead(
+            f"the newest entry is {reader.inbox_seq}",
+            value=asked.after,
+            remedy=f"continue after {reader.inbox_seq}: the database was restored or replaced",
+            details=bounds,
+        )
     entries = context.tx.inbox_events(reader.id, after=asked.after, limit=asked.limit)
     views = inbox_views(context, project, reader, entries, bodies=False)
     return {

@@ -15,8 +15,9 @@ from postroom.contracts.runs import AnsweredTicket, OnTimeout, RunRecord, RunSta
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
 from postroom.contracts.work import GivenAnswer, OpenQuestion
 from postroom.dispatch.budgets import answers_budget
+from postroom.gateway.notices import Notices
 from postroom.gateway.questions import answer_run, decision_of
-from postroom.gateway.replies import Question, number_of, question_of
+from postroom.gateway.replies import Question, is_chat, number_of, question_of
 from postroom.log import get_logger
 from postroom.mail.waking.open_questions import BY_MAIL
 from postroom.services.cut_ids import whole_id
@@ -135,6 +136,8 @@ class QuestionService:
         delay_ms = self._take_back_ms if at == PAGES and not answers_budget([question.call_id]) else 0
         if not await answer_run(self._runs.mailbox, run.thread_id, question, decision, delay_ms=delay_ms):
             raise await self._stale(whose(run.thread_id)[0], run.run_id, question.number)
+        word, who = "Approved" if approved else "Denied", f" by {by}" if by else ""
+        await _show_answered(self._runs, run, question, f"{word}{who} {_PLACES[at]}.")
 
     async def _stale(self, slug: str, run_id: str, number: str) -> StaleDecision:
         """Return the refusal of an answer to a question of a run that is not open, or not any more."""
@@ -232,6 +235,17 @@ def _stale(number: str, before: GivenAnswer | None, now: Sequence[Question]) -> 
     )
 
 
+async def _show_answered(runs: RunService, run: RunRecord, question: Question, note: str) -> None:
+    """Have the card of a chat's question lose its buttons; the answer counts also when that fails."""
+    if not is_chat(run.thread_id):
+        return
+    try:
+        notices = Notices(runs.stores.outbox)
+        await notices.show_answered(run.thread_id, question.number, f"{question.text}\n\n{note}")
+    except PostroomError as error:
+        _LOG.warning("question.card_left", question=question.number, reason=error.describe())
+
+
 class QuestionTimeouts:
     """Ends the waiting of questions whose time is over."""
 
@@ -281,4 +295,5 @@ class QuestionTimeouts:
             updated_at=self._clock.now(),
             by=NOBODY,
         )
-        await answer_run(self._runs.mailbox, run.thread_id, question, decision)
+        if await answer_run(self._runs.mailbox, run.thread_id, question, decision):
+            await _show_answered(self._runs, run, question, f"Denied: {SILENCE}.")

@@ -14,6 +14,7 @@ from postroom.contracts.events import EventScope
 from postroom.contracts.run_stores import MAX_PAGE, RunCursor, RunQuery, ThreadQuery
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.work import (
+    SHOWN_STATES,
     ChatWork,
     FoundRuns,
     HealthFact,
@@ -318,7 +319,12 @@ class WorkService:
         work = await self.named(run_id)
         if not work.can_hasten or work.dispatch_id is None:
             raise IllegalTransition(
-                f"run {work.run_id} is {work.state}, and does not wait for another attempt", value=run_id
+                f"run {work.run_id} is {SHOWN_STATES[work.state]}, and does not wait for another attempt",
+                value=run_id,
+                remedy=(
+                    "only a queued run that is tried again later can be retried now; "
+                    f"`postroom runs why {work.run_id}` says why this run does not go on"
+                ),
             )
         await self._runs.mailbox.hasten(work.dispatch_id)
         return await self.named(work.run_id)

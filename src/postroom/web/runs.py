@@ -9,7 +9,7 @@ from starlette.responses import Response
 from postroom.contracts.errors import InvalidArgument, UnknownRun
 from postroom.contracts.mail import Project
 from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunCursor
-from postroom.contracts.work import RunFilter, RunSearch, Work
+from postroom.contracts.work import SHOWN_STATES, RunFilter, RunSearch, Work
 from postroom.stores.transaction import Transaction
 from postroom.web import links
 from postroom.web.forms import RunForm, read_form, see
@@ -31,6 +31,8 @@ STATES: Final[tuple[RunFilter, ...]] = (
     "cancelled",
     "failed",
 )
+_BY_WORD: Final[dict[str, RunFilter]] = {SHOWN_STATES.get(one, one): one for one in STATES}
+"""The states by the words that the pages show for them."""
 _PLACE: Final = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})\.(.{1,512})")
 
 
@@ -112,6 +114,24 @@ def known_run(services: PageServices, tx: Transaction, project: Project, named: 
     return work
 
 
+def _state(request: Request) -> RunFilter:
+    """Return the state that an address asks for, by its value or by the word that the pages show for it.
+
+    Raises:
+        InvalidArgument: It is neither.
+    """
+    given = request.query_params.get("state", "")
+    if given in _BY_WORD:
+        return _BY_WORD[given]
+    if given in STATES:
+        return STATES[STATES.index(given)]
+    raise InvalidArgument(
+        f"state must be one of {', '.join(filter(None, _BY_WORD))}, not {given[:40]!r}",
+        value=given[:40],
+        remedy="choose a state in the list",
+    )
+
+
 def _wanted(request: Request) -> RunSearch:
     """Return which runs an address asks for.
 
@@ -127,7 +147,7 @@ def _wanted(request: Request) -> RunSearch:
             remedy="return to the newest runs",
         )
     return RunSearch(
-        state=choice(request, "state", STATES),
+        state=_state(request),
         agent=given.get("agent", "")[:LONGEST_NAME],
         text=given.get("q", "").strip()[:LONGEST_TEXT],
         before=BEFORE_ALL_RUNS if before is None else RunCursor(int(before[1]), int(before[2]), before[3]),

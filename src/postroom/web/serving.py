@@ -30,6 +30,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.project_log import EVENT_KINDS
 from postroom.contracts.quoting import sentence
+from postroom.contracts.work import SHOWN_STATES
 from postroom.mail.conversation import awaited
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.projects import PEOPLE_SLUG
@@ -228,6 +229,7 @@ def _environment() -> Environment:
         avatar=_avatar,
         people_slug=PEOPLE_SLUG,
         event_kinds=" ".join(EVENT_KINDS),
+        shown_states=SHOWN_STATES,
     )
     made.filters.update(
         absolute=absolute,

@@ -104,6 +104,8 @@ class Control(asyncio.Protocol):
         """The exit code of the program, negative for a signal; None before it has exited."""
         self.left: tuple[int, ...] = ()
         """The processes that a kill had not ended when the shim last looked."""
+        self.is_late = False
+        """Whether the shim kills the program at its deadline: this server stood still, or was cut off."""
         self.is_lost = False
         """Whether the shim ended before it had ended all processes of the program."""
         self._begun = b""
@@ -132,6 +134,8 @@ class Control(asyncio.Protocol):
             if about == b"exited":
                 self.code = int(numbers[0])
                 self.exited.set()
+            elif about == b"late":
+                self.is_late = True
             elif about == b"left":
                 self.left = tuple(map(int, numbers))
             else:  # it has ended

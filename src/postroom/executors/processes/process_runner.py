@@ -22,7 +22,7 @@ from postroom.concurrency import SystemTimer, Tasks, in_thread, within
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Clock, SystemClock, Timer, milliseconds
-from postroom.contracts.errors import CommandNotEnded, ConfigError
+from postroom.contracts.errors import CommandNotEnded, ConfigError, StaleClaim
 from postroom.contracts.files import ChatFile
 from postroom.contracts.run_access import RunAccess
 from postroom.contracts.runners import Runner
@@ -207,12 +207,14 @@ class ProgramEnd:
         code: The exit code, negative for a signal; None if the program could not be ended.
         taken: The number of bytes of its output, with standard error.
         left: Processes that could not be ended.
+        is_late: Whether it was killed at its deadline, because another server could begin its run by then.
     """
 
     code: int | None
     stopped: StopReason | None
     taken: int
     left: tuple[int, ...] = ()
+    is_late: bool = False
 
 
 class Talk(Protocol):
@@ -266,6 +268,7 @@ class Program:
 
         Raises:
             CommandNotStarted, PromptTooLong, CommandBusy: It was not started; nothing of it is left.
+            StaleClaim: It was killed at its deadline, because the claim may be another server's by then.
         """
         if self._work.active.stop.is_ending:
             return None
@@ -286,6 +289,8 @@ class Program:
         self._work.folder.is_in_use = bool(ended.left)
         if ended.left:
             _LOG.error("command.processes_left", run_id=self._work.active.identity.run_id, pids=ended.left)
+        elif ended.is_late:
+            raise StaleClaim("the program was ended: its server stood still, or could not renew the claim")
         return ended
 
     def _started(self, launch: Launch) -> Started:
@@ -317,6 +322,7 @@ class Program:
         asked = tasks.start(stop.asked(), name="stop")
         await asyncio.wait((exited, asked), return_when=asyncio.FIRST_COMPLETED)
         stopped = None if control.exited.is_set() else stop.reason
+        is_late = control.is_late and stopped is not StopReason.CANCELLED
         stop.settle()  # from here on it ends by itself, or for the reason that was first
         if stopped is not None:
             await talk.part(control.exited)
@@ -337,7 +343,8 @@ class Program:
         await talk.end()
         stopped = StopReason.BROKEN if _has_failed(reading) else stopped
         code = -signal.SIGKILL if control.is_lost and control.code is None else control.code
-        return ProgramEnd(code=code, stopped=stopped, taken=self._taken, left=left)
+        is_late = is_late and code != 0
+        return ProgramEnd(code=code, stopped=stopped, taken=self._taken, left=left, is_late=is_late)
 
     async def _read(self, pipe: Output, to: Talk | Tail) -> None:
         while chunk := await pipe.reader.read(READ_BYTES):

@@ -11,7 +11,8 @@ them escapes. On other systems it knows the process group of the program alone.
 
 The server writes lines to the control socket: `end` sends SIGTERM to all processes, `kill` sends SIGKILL, and
 `hold T` moves the deadline to the instant T. The shim answers `started PID` or `refused ERRNO`, `exited CODE`
-for the program, `left PID...` for processes that a kill has not ended yet, and `ended` when none is left.
+for the program, `late` before it kills at the deadline, `left PID...` for processes that a kill has not ended
+yet, and `ended` when none is left.
 
 Run it as `python -I -S shim.py PLATFORM CLOCK`, with a socket as standard input and the number of the clock
 of deadlines. It uses the standard library alone.
@@ -98,6 +99,8 @@ class Shim:
         self._control.setblocking(False)
         while not self._reap():
             if self._until is not None and time.clock_gettime(self._clock) >= self._until:
+                if self._wish is not signal.SIGKILL:
+                    self._say(b"late\n")
                 self._wish = signal.SIGKILL
             if self._wish is not None:
                 self._signal(self._wish)

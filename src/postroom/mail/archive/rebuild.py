@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from postroom.contracts import progress
-from postroom.contracts.errors import StoreCorrupt
+from postroom.contracts.errors import InvalidPath, StoreCorrupt
 from postroom.mail.archive import layout
 from postroom.mail.archive.mark import read_mark
 from postroom.mail.archive.repository import ArchiveRepository
@@ -66,18 +66,44 @@ def read_archive(repositories: Mapping[str, ArchiveRepository]) -> dict[str, lis
     return {table: found.rows.get(table, []) for table in order}
 
 
-async def rebuild_database(root: Path, store: MailStore, *, author: tuple[str, str]) -> dict[str, int]:
-    """Fill an empty store from the repositories under `root`; return how many rows each table got.
+async def read_root(root: Path, author: tuple[str, str]) -> dict[str, list[Row]]:
+    """Return every row that the repositories under `root` hold; no database is needed.
+
+    Raises:
+        InvalidPath: no project's archive is there.
+        StoreCorrupt: a file of the archive does not read.
+    """
+    rows = await asyncio.to_thread(lambda: read_archive(_repositories(root, author)))
+    if not rows["projects"]:
+        raise no_archive(root)
+    return rows
+
+
+async def write_rows(rows: Mapping[str, list[Row]], root: Path, store: MailStore) -> dict[str, int]:
+    """Fill an empty store with what was read under `root`; return how many rows each table got.
 
     Raises:
         StateError: the store already holds mail; nothing was changed.
-        StoreCorrupt: a file of the archive does not read; nothing was changed.
         ConfigError: the archive's mark does not read; nothing was changed.
     """
-    rows, mark = await asyncio.to_thread(lambda: (_read_all(root, author), read_mark(root)))
+    mark = await asyncio.to_thread(read_mark, root)
     progress.tell(f"writing {sum(map(len, rows.values())):,} rows into the database")
     await store.write(lambda tx: tx.restore_rows(rows, mark.logs if mark else {}))
     return {table: len(records) for table, records in rows.items()}
+
+
+def no_archive(root: Path) -> InvalidPath:
+    """Return the error of a folder that holds no archive."""
+    return InvalidPath(
+        f"no archive at {root}: it has no folder <project>.git that postroom wrote",
+        value=str(root),
+        remedy="name the folder of the archive with --from: it is the folder `archive` in the data folder",
+    )
+
+
+def holds_archive(root: Path) -> bool:
+    """Return whether a folder has anything that may be the archive of a project; nothing is written."""
+    return any(one.is_dir() and any(one.iterdir()) for one in root.glob("*.git"))
 
 
 def projects_made(root: Path, slugs: Sequence[str], *, author: tuple[str, str]) -> dict[str, int]:
@@ -92,10 +118,6 @@ def projects_made(root: Path, slugs: Sequence[str], *, author: tuple[str, str]) 
         if slug in slugs and (told := repository.read(layout.PROJECT_FILE)) is not None:
             made[slug] = layout.instant_of(_parsed(slug, layout.PROJECT_FILE, told).get("created_at"))
     return {slug: at for slug, at in made.items() if at is not None}
-
-
-def _read_all(root: Path, author: tuple[str, str]) -> dict[str, list[Row]]:
-    return read_archive(_repositories(root, author))
 
 
 def _repositories(root: Path, author: tuple[str, str]) -> dict[str, ArchiveRepository]:

@@ -474,17 +474,17 @@ async function stop() {
   showBusy();
 }
 
+const isAsking = () => [...entries.values()].some(({ data }) => data.kind === "card" && data.asks && data.buttons.length > 0);
 const isWriting = () => (writing.get(current) || 0) > Date.now() || [...entries.values()].some(({ data }) => data.draft);
 
 function showBusy() {
   const until = writing.get(current) || 0;
   const grows = [...entries.values()].some(({ data }) => data.draft);
-  const asks = [...entries.values()].some(({ data }) => data.kind === "card" && data.asks && data.buttons.length > 0);
   const waits = until > Date.now();
   if (waits) setTimeout(showBusy, until - Date.now() + 50);
   const hidden = part("typing").hidden;
   part("typing").hidden = !waits || grows;
-  part("stop").hidden = !waits && !grows && !asks; // a run that waits for an answer can be stopped, too
+  part("stop").hidden = !waits && !grows && !isAsking(); // a run that waits for an answer can be stopped, too
   part("stop").disabled = isStopping;
   if (hidden && !part("typing").hidden && isAtEnd(120)) toEnd();
   for (const one of part("conversations").children) one.classList.toggle("writing", (writing.get(one.dataset.id) || 0) > Date.now());
@@ -620,7 +620,7 @@ addEventListener("keydown", (event) => {
   if (event.key !== "Escape" || event.defaultPrevented || part("ask").open) return;
   if (document.body.classList.contains("listed")) showSide(false);
   else if (editing) leaveEditing();
-  else if (isWriting()) stop(); // a question that waits is stopped by its button only
+  else if (isWriting() && !isAsking()) stop(); // a question that waits is stopped by the button only
 });
 text.addEventListener("input", () => {
   grow();
