@@ -23,7 +23,7 @@ def test_a_refused_start_tells_its_code(folder: Path) -> None:
     done = postroom(folder, "up", "--port", "0")
     assert (done.returncode, done.stdout) == (CONFIGURATION, "")
     said, remedy, code = done.stderr.splitlines()
-    assert said == f"{folder / 'postroom.db'} is a folder, and no database"
+    assert said == f"{folder / 'postroom.db'} is a folder instead of a database"
     assert remedy.startswith("remedy: move it away")
     assert code == "code: store_read_only"
 
@@ -46,7 +46,7 @@ def test_a_setting_that_is_wrong_has_a_code_too(tmp_path: Path) -> None:
 def test_doctor_says_of_a_folder_what_the_start_says(folder: Path) -> None:
     done = postroom(folder, "doctor")
     assert done.returncode == 1
-    assert "is a folder, and no database" in done.stdout
+    assert "is a folder instead of a database" in done.stdout
     assert "restore" not in done.stdout
 
 
@@ -56,7 +56,7 @@ def test_a_folder_in_the_place_of_the_lock_is_named_and_not_the_rights_of_a_data
     done = postroom(tmp_path / "data", "up", "--port", "0")
     assert done.returncode == CONFIGURATION
     assert done.stderr.splitlines() == [
-        f"{lock} is a folder, and no lock",
+        f"{lock} is a folder instead of a lock",
         "remedy: move it away",
         "code: store_read_only",
     ]

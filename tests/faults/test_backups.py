@@ -106,7 +106,7 @@ async def test_a_backup_is_read_back_by_a_process_of_low_priority_and_without_it
         while child.nice() < NICENESS:
             await asyncio.sleep(0)
     child.kill()
-    with pytest.raises(StoreUnavailable, match="ended with -9"):
+    with pytest.raises(StoreUnavailable, match="ended with exit code -9"):
         await made
     assert files(tmp_path) == [first.path.name]
     made = asyncio.create_task(timed.make("second"))
@@ -175,7 +175,7 @@ async def test_as_many_are_kept_as_is_said_and_what_a_person_made_stays(
 async def test_a_timer_that_is_off_does_nothing(
     sqlite_store: SqliteStore, tmp_path: Path, clock: ManualClock
 ) -> None:
-    timed = backups(tmp_path, sqlite_store, clock, backup_interval="0")
+    timed = backups(tmp_path, sqlite_store, clock, backup_interval=timedelta(0))
     timed.start()
     await asyncio.sleep(0)
     assert clock.sleeping == 0

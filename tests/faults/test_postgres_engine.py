@@ -976,7 +976,7 @@ async def test_a_database_that_cannot_hold_every_text_is_refused_and_left_as_it_
             made = f"CREATE DATABASE {name} ENCODING {encoding} TEMPLATE template0 LOCALE 'C'"
             await asyncio.to_thread(asked, operator, made)
         dsn = f"{own_server.dsn.rpartition('/')[0]}/{name}"
-        with pytest.raises(ConfigError, match=f"is in {encoding}") as refused:
+        with pytest.raises(ConfigError, match=f"the database uses {encoding}") as refused:
             await asyncio.to_thread(PostgresStore.open, dsn)
         assert "UTF8" in (refused.value.remedy or "")
         with connected(dsn, "public") as operator:

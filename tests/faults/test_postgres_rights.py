@@ -67,7 +67,7 @@ async def test_a_right_that_is_taken_away_is_told_by_the_probe_with_what_to_gran
     name = guest[1]
     await store.probe()
     with without(postgres_dsn, right.format(schema=name), name):
-        with pytest.raises(StoreReadOnly, match=f"the user {name} has {told}") as refused:
+        with pytest.raises(StoreReadOnly, match=f"the user {name} {told}") as refused:
             await store.probe()
         assert f"GRANT {mended_by}" in refused.value.remedy
         with psycopg.connect(postgres_dsn, autocommit=True) as session:

@@ -304,7 +304,7 @@ def test_a_source_that_changed_after_a_cut_is_noticed_and_the_target_stays_shut(
     with closing(sqlite3.connect(file)) as connection, connection:
         add_functions(connection)
         connection.execute("UPDATE messages SET subject = 'another' WHERE id = 3")
-    with pytest.raises(StoreCorrupt, match="messages is not the same") as caught:
+    with pytest.raises(StoreCorrupt, match="a row of messages differs") as caught:
         copied(file, schema)
     assert caught.value.value == ["3"]
     with pytest.raises(WrongStore):
@@ -319,7 +319,7 @@ def test_a_text_that_postgresql_cannot_hold_is_named_and_the_copy_goes_on_once_i
             add_functions(connection)
             connection.execute("UPDATE messages SET subject = ? WHERE id = 3", (text,))
         if "\0" in text:
-            with pytest.raises(InvalidRecord, match=r"holds NUL, in the row \['3'\] of messages"):
+            with pytest.raises(InvalidRecord, match=r"a zero byte, in the row \['3'\] of messages"):
                 copied(file, schema)
         else:
             assert copied(file, schema)["went_on"]
@@ -333,7 +333,7 @@ def test_a_source_on_which_a_server_is_up_is_refused_whoever_holds_its_locks(
     copied(file, schema)
     with closing(PostgresStore.open(schema[0], schema=schema[1])) as store:
         asyncio.run(Leases(store.store, "mill/1", {"version": "0.9"}).renew())
-    with pytest.raises(StoreHeld, match=r"(?m)is running servers use: mill/1 \(0.9\)$"):
+    with pytest.raises(StoreHeld, match=r"(?m)^running servers use .*: mill/1 \(0.9\)$"):
         copied(schema, back)
     assert not back.exists()
     with closing(PostgresStore.open(schema[0], schema=schema[1])) as store:
@@ -433,7 +433,7 @@ def test_a_copy_whose_postgresql_goes_away_ends_with_one_sentence_and_goes_on_la
             if what.startswith("copying messages") and server.running:
                 server.kill()
 
-        with pytest.raises(StoreUnavailable, match=r"^the copy ended early") as caught:
+        with pytest.raises(StoreUnavailable, match=r"^the copy is incomplete") as caught:
             copied(source, target, ends_it)
         assert "\n" not in caught.value.message
         assert exit_code(caught.value) == TEMPORARY

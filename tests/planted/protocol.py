@@ -184,7 +184,7 @@ PLANTS = (
     plant(
         "an effect is stored as claimed before an earlier one of its order",
         "stores/outbox.py",
-        "draft.available_at <= now and one.line not in taken_lines:",
+        "draft.available_at <= now and draft.line not in taken_lines:",
         "draft.available_at <= now:",
     ),
     plant(
