@@ -102,7 +102,7 @@ def test_a_store_that_was_lost_is_refused_with_three_ways_on(
     assert refused.returncode == CONFIGURATION, refused.stdout + refused.stderr
     for way in ("postroom restore", "postroom rebuild database", "postroom up --new-store"):
         assert way in refused.stderr.replace("\n", " ")
-    assert "the archive is written after the database" in " ".join(refused.stderr.split())
+    assert "the changes that the archive had not stored yet" in " ".join(refused.stderr.split())
     assert former(folder) == before, "nothing was written"
     looked = postroom(folder, "doctor")
     assert looked.returncode == 1
