@@ -63,7 +63,7 @@ def test_two_programs_mend_a_bug_and_ask_before_they_finish(server: RunningServe
         page = line.request("GET", found["timeline"].removeprefix(server.url))
     assert page.status == 200
     assert 'aria-current="true">All</a>' in page.text
-    for words in ("The total is wrong", "started 1", "is done", "basket.py"):
+    for words in ("The total is wrong", "started 1", "succeeded", "basket.py"):
         assert words in page.text
     assert "Traceback" not in server.log()
 
