@@ -36,7 +36,7 @@ def reason(office: Office) -> str:
     [run] = office.home.postroom("runs", "list")["runs"]
     shown = office.home.must("postroom", "runs", "show", str(run["run_id"])).out
     why = str(told["body_md"])
-    assert "Bo could not handle your message" in why
+    assert "Bo could not process your message" in why
     assert "npm install -g" in shown or "run `" in shown or "; `" in shown, shown
     return why
 

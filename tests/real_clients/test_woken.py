@@ -184,5 +184,5 @@ def test_a_client_that_is_logged_out_says_what_helps(model: ModelServer, home: H
         office.send("The word is one.")
         [told] = office.await_answers(1)
     version = PINS[client.package]
-    for words in ("Bo could not handle your message", f"Claude Code {version}", "claude auth login"):
+    for words in ("Bo could not process your message", f"Claude Code {version}", "claude auth login"):
         assert words in told["body_md"]
