@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(120 + ROUNDS * 12)]
 
 
 class Gateway:
-    """A gateway in a process of its own that is killed and started again."""
+    """A gateway runs in its own process, is killed, and starts again."""
 
     def __init__(self, place: Path, folder: Path, api: str, *, turn_ms: int) -> None:
         self._words = [str(place), str(folder / "journal"), api, str(turn_ms)]

@@ -320,7 +320,7 @@ class Job:
 
 
 class Ending(Record, frozen=True, kw_only=True):
-    """What the change that ends a run has written."""
+    """The writes of the change that ends a run."""
 
     run: RunRecord | None = None
     leaves_waiting: bool = True

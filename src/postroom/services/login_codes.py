@@ -110,7 +110,7 @@ class Sessions:
         return session is not None and not await self._ended.holds(session)
 
     async def end(self, cookies: str) -> None:
-        """End the session in a Cookie header at every server; nothing where there is none.
+        """End the session that a Cookie header names, at every server. Do nothing if it names none.
 
         Raises:
             StoreError: it could not be ended, and is taken still.

@@ -41,7 +41,7 @@ async def read_form(
 ) -> F:
     """Return a form that was sent by the session for which it was made.
 
-    A field of `kind` that is a list has every text of that name, another one the first that is not empty.
+    A list field of `kind` gets every text of that name. Other fields get the first text that is not empty.
     With a `files_limit`, in bytes, the form may have `files`; `is_cut` says that they were over that limit.
     What was typed is noted at once, so that a page of a failure shows it.
 

@@ -132,7 +132,7 @@ async def run(site: WorkingSite, request: Request) -> Response:
 
 
 async def _output(site: WorkingSite, request: Request, work: Work, wanted: str) -> Response:
-    """Give what a run has put out: what is behind a number of its log, or all that was kept."""
+    """Return the output of a run: the part after a number of its log, or the whole stored output."""
     runs = site.services.runs
     if wanted == "more":
         text, after = await runs.output_after(work.run_id, number(request, "after") or 0)

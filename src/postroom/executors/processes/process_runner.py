@@ -268,7 +268,7 @@ class Program:
 
         Raises:
             CommandNotStarted, PromptTooLong, CommandBusy: It was not started; nothing of it is left.
-            StaleClaim: It was killed at its deadline, because the claim may be another server's by then.
+            StaleClaim: The shim killed the program at its deadline; another server may have the claim.
         """
         if self._work.active.stop.is_ending:
             return None

@@ -80,7 +80,7 @@ async def read_root(root: Path, author: tuple[str, str]) -> dict[str, list[Row]]
 
 
 async def write_rows(rows: Mapping[str, list[Row]], root: Path, store: MailStore) -> dict[str, int]:
-    """Fill an empty store with what was read under `root`; return how many rows each table got.
+    """Fill an empty store with the projects read under `root`; return the number of rows of each table.
 
     Raises:
         StateError: the store already holds mail; nothing was changed.

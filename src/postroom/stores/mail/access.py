@@ -876,7 +876,7 @@ class RecordWrites(RecordReads, RetentionWrites, WakingWrites):
         """Store a token, or replace the one with its id.
 
         Raises:
-            StoreError: another current one has its name, another one its hash, or there is no such project.
+            StoreError: the name or the hash is in use, or the project does not exist.
         """
         values = {name: getattr(token, name) for name in _OF_TOKENS}
         self._tx.run("mail.put_token", {**values, "scopes": " ".join(sorted(token.scopes))})
