@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
@@ -15,6 +16,7 @@ from e2e.running import RunningServer, plain_environment, soon
 from e2e.test_postgres_settings import SEQUENCES, TABLES, a_guest
 from e2e.test_server_on_postgres import ask, readiness
 from postroom.contracts.errors import StoreReadOnly
+from postroom.stores.postgres import notifications
 from postroom.stores.postgres.store import PostgresStore
 
 pytestmark = pytest.mark.long
@@ -73,6 +75,25 @@ async def test_a_right_that_is_taken_away_is_told_by_the_probe_with_what_to_gran
         with psycopg.connect(postgres_dsn, autocommit=True) as session:
             session.execute(refused.value.remedy.removeprefix("let an administrator run "))
         await store.probe()
+
+
+async def test_a_store_that_looks_at_its_schema_while_usage_is_revoked_works_when_it_is_granted_again(
+    guest: tuple[str, str], postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifications, "LOOKS_EVERY", timedelta(0))
+    monkeypatch.setattr(notifications, "LOOK_AGAIN_AFTER", timedelta(0))
+    dsn, name = guest
+    store = await asyncio.to_thread(PostgresStore.open, dsn, schema=name)
+    try:
+        for _ in range(30):
+            with (
+                without(postgres_dsn, f"USAGE ON SCHEMA {name}", name),
+                pytest.raises(StoreReadOnly, match="lacks USAGE on the schema"),
+            ):
+                await store.probe()
+            await store.probe()
+    finally:
+        await asyncio.to_thread(store.close)
 
 
 async def test_a_call_that_lacks_the_right_is_told_what_to_grant(

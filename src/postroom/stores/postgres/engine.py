@@ -233,7 +233,11 @@ class PostgresEngine(Engine):
         """Compare clocks, and look whether the schema is still one for this release."""
         self._own_clock.measure(connection)
         try:
-            refuse_unfit(connection, self._steps)
+            try:
+                refuse_unfit(connection, self._steps)
+            except WrongStore:  # a user that lost USAGE of the schema sees no table
+                refuse_without_rights(connection, self._schema, self._tables)
+                refuse_unfit(connection, self._steps)
             self._unfit = None
         except (SchemaTooNew, StoreCorrupt, WrongStore) as error:
             self._unfit = error

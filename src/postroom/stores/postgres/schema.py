@@ -187,11 +187,14 @@ def refuse_unfit(connection: Connection, steps: Sequence[Migration]) -> None:
     """Refuse a schema that a running server, which knows these steps, cannot use any more.
 
     Raises:
-        SchemaTooNew, StoreCorrupt, WrongStore: as of `missing_migrations`.
+        SchemaTooNew, StoreCorrupt: as of `missing_migrations`.
+        WrongStore: as of `missing_migrations`, or a table vanished between two statements.
     """
     connection.begin()
-    applied, needed = applied_steps(connection), needed_step(connection)
-    connection.undo()
+    try:
+        applied, needed = applied_steps(connection), needed_step(connection)
+    finally:
+        connection.undo()
     missing_migrations(applied, steps, needed=needed)
 
 
