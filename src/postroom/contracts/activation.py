@@ -141,11 +141,11 @@ _RESUMED = RunTraceContext(run_mode=RunMode.RESUME)
 class DeliveryOptions(Record, frozen=True, kw_only=True):
     """Options for the queue; durations in milliseconds, instants in milliseconds since the epoch.
 
-    `priority` 0 is served first, 255 last. A dispatch that has not started at `deadline_at` becomes a dead
-    letter. If the retry options are None, the mailbox's settings apply; `max_attempts` limits the attempts
-    for every kind of failure. `max_interruptions` is the number of executions that a server's end may cut
-    off; the next interruption makes a dead letter. The first delay is at most `retry_delay_ms`, and doubles
-    with each attempt up to `max_retry_delay_ms`.
+    `priority` 0 is served first, 255 last. A dispatch that has not started at `deadline_at` becomes a
+    dead letter. If the retry options are None, the mailbox's settings apply; `max_attempts` limits the
+    attempts for every kind of failure. `max_interruptions` is the number of executions that a server's end
+    may cut off; the next interruption makes a dead letter. The first delay is at most `retry_delay_ms`, and
+    doubles with each attempt up to `max_retry_delay_ms`.
     """
 
     priority: int = 128

@@ -86,7 +86,7 @@ def quoted(text: str, *, longest: int = LONGEST_QUOTED) -> str:
 def between(nonce: str, text: str) -> str:
     """Return a text between two marks `[nonce]` that it does not contain."""
     mark, inner = f"[{nonce}]", readable(text)
-    while mark in inner:  # a removal can join its surroundings to another mark
+    while mark in inner:  # removing a mark can create another from the text around it
         inner = inner.replace(mark, "")
     return f"{mark}\n{inner}\n{mark}"
 
@@ -132,7 +132,7 @@ def end_of(text: str, most: int, *, begins_within: bool = False) -> str:
 
 
 def sentence(text: str, *names: str) -> str:
-    """Return an error message with a capital first letter, unless it starts with one of `names`.
+    """Return an error message that starts with a capital letter, unless it starts with one of `names`.
 
     Pages show it as a sentence; the command line and JSON show it after a colon. A first word that is not all
     lower-case, such as a file name, is unchanged.
