@@ -16,12 +16,16 @@ from starlette.responses import Response
 
 from postroom.contracts.choices import Importance
 from postroom.contracts.errors import (
+    AgentRetired,
     IdempotencyConflict,
     InvalidArgument,
     InvalidRecipients,
     PostroomError,
     StoreError,
     TooLarge,
+    UnknownAgent,
+    UnknownMessage,
+    UnknownProject,
 )
 from postroom.contracts.mail import Project
 from postroom.services.people import Draft, DraftFile
@@ -29,7 +33,7 @@ from postroom.services.statuses import status_of
 from postroom.stores.transaction import Transaction
 from postroom.web import links, reading
 from postroom.web.forms import Number, read_form, see
-from postroom.web.serving import number, remember_name, remembered_name
+from postroom.web.serving import number, remedy_at_pages, remember_name, remembered_name
 from postroom.web.site import WorkingSite
 
 OFFERED = 200
@@ -38,6 +42,13 @@ FORM_ROOM = 64 * 1024
 """Bytes of a form beside the text of its message."""
 _PERCENT = 3
 """Bytes that a form may need for one of the text's."""
+_REMEDIES: Final = {
+    AgentRetired.code: "choose another agent",
+    InvalidRecipients.code: "choose at least one agent",
+    UnknownAgent.code: "choose an agent in the list, or correct the name under Others",
+    UnknownMessage.code: "open the message that you want to answer, and press Reply",
+    UnknownProject.code: "correct the name of the project behind the @",
+}
 _IMPORTANCE: Final[dict[str, Importance]] = {one: one for one in get_args(Importance)}
 
 
@@ -134,6 +145,7 @@ async def _form(
             "limits": messages.limits,
             "levels": list(_IMPORTANCE),
             "refusal": refusal,
+            "remedy": "" if refusal is None else remedy_at_pages(refusal.remedy, refusal.code, _REMEDIES),
             "reasons": _reasons(refusal),
         }
 
@@ -174,4 +186,4 @@ def _reasons(refusal: PostroomError | None) -> list[tuple[str, str]]:
     told = refusal.details.get("recipients") if isinstance(refusal, InvalidRecipients) else None
     if not isinstance(told, list):
         return []
-    return [(str(one.get("message", "")), str(one.get("remedy", ""))) for one in told]
+    return [(one["message"], remedy_at_pages(one["remedy"], one["code"], _REMEDIES)) for one in told]
