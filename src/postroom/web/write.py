@@ -6,6 +6,7 @@ What cannot be sent comes back as it was typed, with the reason beside it. The f
 double click, it is one message.
 """
 
+import re
 import secrets
 from http import HTTPStatus
 from typing import Any, Final, get_args
@@ -49,6 +50,9 @@ _REMEDIES: Final = {
     UnknownMessage.code: "open the message that you want to answer, and press Reply",
     UnknownProject.code: "correct the name of the project behind the @",
 }
+_LABELS: Final = {"body_md": "the message", "subject": "the subject", "to": "the list of recipients"}
+"""What the form calls the arguments of the tool that sends its message."""
+_FIELD: Final = re.compile(r"`(\w+)[^`]*`")
 _IMPORTANCE: Final[dict[str, Importance]] = {one: one for one in get_args(Importance)}
 
 
@@ -144,8 +148,7 @@ async def _form(
             "readers": () if original is None else original.recipients,
             "limits": messages.limits,
             "levels": list(_IMPORTANCE),
-            "refusal": refusal,
-            "remedy": "" if refusal is None else remedy_at_pages(refusal.remedy, refusal.code, _REMEDIES),
+            "refusal": None if refusal is None else _told(refusal),
             "reasons": _reasons(refusal),
         }
 
@@ -179,6 +182,12 @@ def _draft(typed: MessageForm) -> Draft:
         to_all=typed.to_all,
         files=typed.files,
     )
+
+
+def _told(refusal: PostroomError) -> dict[str, str]:
+    """Return an error and its remedy in the words of the form."""
+    message = _FIELD.sub(lambda met: _LABELS.get(met[1], met[0]), refusal.message)
+    return {"message": message, "remedy": remedy_at_pages(refusal.remedy, refusal.code, _REMEDIES)}
 
 
 def _reasons(refusal: PostroomError | None) -> list[tuple[str, str]]:
