@@ -106,7 +106,11 @@ class NamedTokens:
         )
 
     def holds(self, grant: Grant) -> bool:
+<<<<<<< HEAD
         """Return whether a token that was used earlier is still valid, without reading the store."""
+=======
+        """Return whether a token that was recognised earlier is still valid, without asking the store."""
+>>>>>>> next
         if grant.run_id is not None:
             return self.runs.holds(grant)
         ends = (grant.expires_at, self._ends.get(grant.token_id))
@@ -125,10 +129,17 @@ class NamedTokens:
         """Store a new token by its hash; a repeated call returns the same answer and creates no second one.
 
         Raises:
+<<<<<<< HEAD
             InvalidArgument, InvalidName: The token is malformed, or would have no rights or too many.
             NameTaken: A valid token has this name.
             UnknownProject: The project does not exist.
             IdempotencyConflict: The id was used for another token.
+=======
+            InvalidArgument, InvalidName: it is no token, or one that could do nothing or too much.
+            NameTaken: A token of this name is valid.
+            UnknownProject: there is none.
+            IdempotencyConflict: the id was used for another token.
+>>>>>>> next
         """
         _check_new(name, token_id, hashed)
         chosen = _scopes(scopes, bound=project is not None)
@@ -158,6 +169,7 @@ class NamedTokens:
     ) -> Mapping[str, object]:
         """Replace the token of a name by a new one with the same scopes, project and lifetime.
 
+<<<<<<< HEAD
         Earlier tokens stay valid for `overlap`, or until their own expiry. A repeated call returns the same
         answer and changes nothing.
 
@@ -165,6 +177,15 @@ class NamedTokens:
             InvalidArgument, InvalidName: The token is malformed, or the overlap is too long.
             UnknownToken: No valid token has this name.
             IdempotencyConflict: The id was used for another token.
+=======
+        Those before it are valid for `overlap` more, or until they would have ended. The same call again
+        answers alike and changes nothing.
+
+        Raises:
+            InvalidArgument, InvalidName: it is no token, or the overlap is too long.
+            UnknownToken: No valid token has this name.
+            IdempotencyConflict: the id was used for another token.
+>>>>>>> next
         """
         _check_new(name, token_id, hashed)
         _check_length("overlap", overlap, LONGEST_OVERLAP, least=timedelta(0))
@@ -197,7 +218,11 @@ class NamedTokens:
         return answer
 
     async def revoke(self, name: str) -> int:
+<<<<<<< HEAD
         """Revoke every token of a name at once and return the number of valid ones; 0 if none was valid.
+=======
+        """End every token of a name at once and return how many were valid; harmless when none was.
+>>>>>>> next
 
         Raises:
             UnknownToken: No token ever had this name.
@@ -222,7 +247,11 @@ class NamedTokens:
             self._shared.share((_TOKENS,))
 
     async def listed(self, *, ended: bool = False) -> Sequence[Mapping[str, object]]:
+<<<<<<< HEAD
         """Return the valid tokens, and with `ended` the others too, by name, the oldest first."""
+=======
+        """Return the tokens that are valid, and with `ended` the others too, by name, the oldest first."""
+>>>>>>> next
 
         def look(tx: MailReads) -> list[dict[str, object]]:
             now = self._clock.now()
@@ -360,7 +389,11 @@ def _free_name(tx: MailWrites, name: str, now: int) -> None:
     """Free the name of an expired token.
 
     Raises:
+<<<<<<< HEAD
         NameTaken: The token with the name is valid.
+=======
+        NameTaken: The token that has it is valid.
+>>>>>>> next
     """
     current = next((one for one in tx.tokens_named(name) if one.is_current), None)
     if current is None:
@@ -378,7 +411,11 @@ def _living(tx: MailReads, name: str, now: int) -> list[KeptToken]:
     """Return the valid tokens of a name, the current one last.
 
     Raises:
+<<<<<<< HEAD
         UnknownToken: No current token is valid.
+=======
+        UnknownToken: No token is current and valid.
+>>>>>>> next
     """
     living = sorted((one for one in tx.tokens_named(name) if one.lives(now)), key=lambda one: one.is_current)
     if not living or not living[-1].is_current:
@@ -421,4 +458,4 @@ def _state(token: KeptToken, now: int) -> str:
         return "revoked"
     if not token.lives(now):
         return "expired"
-    return "good" if token.replaced_at is None else "replaced"
+    return "valid" if token.replaced_at is None else "replaced"
