@@ -555,10 +555,6 @@ _IN_WORDS = {
     _SHA256: "64 hexadecimal digits in lower case",
     _TOPIC: "up to 64 letters, digits, '.', '_', '/' or '-', beginning with a letter or digit",
 }
-<<<<<<< HEAD
-_WRAPPERS = frozenset({"args", "arguments", "input", "kwargs", "parameters", "params", "tool_input"})
-"""Names of an object that some models wrap around all arguments."""
-=======
 _WRAPPERS = frozenset(
     {
         "args",
@@ -574,10 +570,9 @@ _WRAPPERS = frozenset(
         "tool_input",
     }
 )
-"""Names of an object that some models put around all arguments."""
+"""Names of an object that some models wrap around all arguments."""
 _TOOL_KEYS = frozenset({"function", "name", "tool", "tool_name"})
 """Names beside that object under which a model repeats the name of the tool."""
->>>>>>> next
 _MOST_WRAPPERS = 2
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|\s+")
 _NULLS = frozenset({"null", "none", "nil", "undefined"})
@@ -585,12 +580,7 @@ _SELECTIONS = frozenset({"paths", "ids", "kinds", "agent_name"})
 """Arguments that select a part: a command without them applies to everything."""
 _NAME_KEYS = frozenset({"name", "names", "agent", "agents", "agent_name", "to", "recipient", "recipients"})
 _WRAPPED_NAME = re.compile(r"(?:\*{1,3}([^*]+)\*{1,3}|\(([^()]+)\)|\[([^\[\]]+)\])")
-<<<<<<< HEAD
 """A name, or several, in Markdown's stars or in brackets: `**Ben**`, `(Ben)`, `[Ben, Cyd]`."""
-_VALUE_KEYS = frozenset({"id", "value", "path"})
-_BETWEEN_NAMES = re.compile(r"[,;\n]")
-=======
-"""A name, or names, in Markdown's stars or in brackets: `**Ben**`, `(Ben)`, `[Ben, Cyd]`."""
 _VALUE_KEYS = frozenset({"content", "id", "path", "text", "value"})
 _LIST_KEYS = frozenset({"element", "elements", "item", "items"})
 """Names under which a client puts a list that its model wrote in XML."""
@@ -608,7 +598,6 @@ _TRAILING_TAGS = re.compile(r"\s*</(\w+)>\s*(?:</(?:\w+:)?invoke>\s*)\Z")
 _SWALLOWED = re.compile(r"</\w+>\s*<(?:\w+:)?parameter name=\"(\w+)\">")
 """The end of one argument and the beginning of the next, as some models write a call in XML."""
 _BETWEEN_NAMES = re.compile(r"[,;|\n]|\\n")
->>>>>>> next
 _AND = re.compile(r"\s+(?:and|&|\+)\s+", re.IGNORECASE)
 _BEGINS_WITH_AND = re.compile(r"\A(?:and|&)\s+", re.IGNORECASE)
 _DATA_URL = re.compile(r"\s*data:[^,]{0,200};base64,", re.IGNORECASE)
@@ -652,12 +641,8 @@ _OTHER_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "title": ("subject",),
     "ttl": ("ttl_seconds",),
 }
-<<<<<<< HEAD
-"""Other words that models use for argument names, where a tool has the argument."""
-=======
 """Words that models write for our names of arguments; the first name that a tool has is meant."""
 _BEGINS_WITH_KIND = re.compile(r"\A(?:agent|name)(?::\s*|\s+)(?=[^\s/:]+\Z)", re.IGNORECASE)
->>>>>>> next
 _BEGINS_WITH_TO = re.compile(r"\Ato(?::\s*|\s+)", re.IGNORECASE)
 _MAILBOX = re.compile(r"[\"']?([^\s<>\"']+)[\"']?\s*<\s*([^<>]*?)\s*>")
 """A name followed by an e-mail address."""
@@ -679,13 +664,8 @@ _DEEPEST = 8
 """Maximum depth of lists and objects that is examined; no command has more than three levels."""
 
 
-<<<<<<< HEAD
-def read_command(kind: type[C], arguments: dict[str, Any]) -> C:
-    """Return the command for plain arguments, also if a model wrote them in another form.
-=======
 def read_command(kind: type[C], arguments: dict[str, Any], tool: str = "") -> C:
     """Return the command that plain arguments mean, also if a model wrote them in another form.
->>>>>>> next
 
     `tool` is the name of the tool, which some models repeat around the arguments.
 
@@ -715,15 +695,9 @@ def read_command(kind: type[C], arguments: dict[str, Any], tool: str = "") -> C:
     return command
 
 
-<<<<<<< HEAD
-def _remedy(kind: type[Command], reason: str, where: str) -> str:
-    """Return the remedy: the choices of an argument, the nearest name, or all arguments."""
-    named = next(iter(re.findall(r"\w+", where)), "")
-=======
 def _remedy(kind: type[Command], said: str, given: Mapping[str, Any]) -> str:
-    """Say what to give: the choices of an argument that has some, the nearest name, or all arguments."""
+    """Return the remedy: the choices of an argument, the nearest name, or all arguments."""
     named = next(iter(re.findall(r"\w+", place_of(said))), "")
->>>>>>> next
     field = next((one for one in msgspec.structs.fields(kind) if one.name == named), None)
     choices = [] if field is None else [one for one in _kinds_in(field.type) if get_origin(one) is Literal]
     if choices:
@@ -763,13 +737,8 @@ def _refuse_lost_selection(command: Command, given: Mapping[str, Any]) -> None:
             )
 
 
-<<<<<<< HEAD
-def _named_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments unwrapped and with the right names: `projectKey` becomes `project_key`.
-=======
 def _named_arguments(kind: type[Command], arguments: dict[str, Any], tool: str) -> dict[str, Any]:
     """Return the arguments without an object around them, and under our names: `projectKey` is `project_key`.
->>>>>>> next
 
     Raises:
         InvalidArgument: An argument is given under two names with two values, or for another tool.
@@ -1302,13 +1271,8 @@ def _without_patterns(reason: str) -> str:
     return reason
 
 
-<<<<<<< HEAD
-def _refuse_broken_text(value: object, where: str, depth: int = 0) -> None:
-    """Refuse lone surrogates, which UTF-8 cannot store, and NUL, which ends text early in too many places."""
-=======
 def _refuse_broken_text(value: object, where: str = "", depth: int = 0) -> None:
-    """Lone surrogates cannot be stored as UTF-8, and NUL ends text early in too many places."""
->>>>>>> next
+    """Refuse lone surrogates, which UTF-8 cannot store, and NUL, which ends text early in too many places."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -1344,11 +1308,7 @@ def _signature(kind: type[msgspec.Struct]) -> list[str]:
 
 
 def _value_at(arguments: object, where: str) -> object:
-<<<<<<< HEAD
-    """Return the value at a path such as `$.to[2]`, shortened for an answer; None if there is none."""
-=======
     """Return the value at a place such as `to[2]`, short enough for an answer; None if there is none."""
->>>>>>> next
     found = arguments
     for step in where.replace("[", ".").replace("]", "").split("."):
         if not step:

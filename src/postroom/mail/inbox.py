@@ -269,15 +269,11 @@ def get_attachment(context: ReadContext, asked: GetAttachment) -> AttachmentPart
 
 
 def attached_file(context: ReadContext, asked: GetAttachment) -> tuple[Attachment, bytes]:
-    """Return an attached file, or its preview, with its bytes.
+    """Return a file that came with a message, or the preview of one, with its bytes.
 
     Raises:
-<<<<<<< HEAD
-        UnknownMessage: The agent can see no such message, or the message has no such file.
-=======
         InvalidArgument: Several files of the message fit.
         UnknownMessage: The agent may see no such message, or the message has no such file.
->>>>>>> next
         StoreCorrupt: The store has lost the file's bytes.
     """
     project, agent = acting(context, asked.project_key, asked.agent_name)

@@ -83,7 +83,7 @@ class NamedTokens:
             return self.runs.recognise(token)
         form = TOKEN_FORM.fullmatch(token)
         kept, slug = await self._store.read(lambda tx: _found(tx, form[1])) if form else (None, None)
-        # also for an unknown id, so that the time reveals nothing
+        # Also where there is no such id, so that the time tells nothing.
         same = hmac.compare_digest(token_hash(token) if form else "", _NOBODYS if kept is None else kept.hash)
         if kept is None or not same:
             raise WrongToken("this server does not know the token")
@@ -106,11 +106,7 @@ class NamedTokens:
         )
 
     def holds(self, grant: Grant) -> bool:
-<<<<<<< HEAD
-        """Return whether a token that was used earlier is still valid, without reading the store."""
-=======
         """Return whether a token that was recognised earlier is still valid, without asking the store."""
->>>>>>> next
         if grant.run_id is not None:
             return self.runs.holds(grant)
         ends = (grant.expires_at, self._ends.get(grant.token_id))
@@ -126,20 +122,13 @@ class NamedTokens:
         project: str | None = None,
         life: timedelta | None = None,
     ) -> Mapping[str, object]:
-        """Store a new token by its hash; a repeated call returns the same answer and creates no second one.
+        """Keep a new token by its hash; the same call again answers alike and makes no second one.
 
         Raises:
-<<<<<<< HEAD
-            InvalidArgument, InvalidName: The token is malformed, or would have no rights or too many.
-            NameTaken: A valid token has this name.
-            UnknownProject: The project does not exist.
-            IdempotencyConflict: The id was used for another token.
-=======
             InvalidArgument, InvalidName: it is no token, or one that could do nothing or too much.
             NameTaken: A token of this name is valid.
             UnknownProject: there is none.
             IdempotencyConflict: the id was used for another token.
->>>>>>> next
         """
         _check_new(name, token_id, hashed)
         chosen = _scopes(scopes, bound=project is not None)
@@ -167,17 +156,8 @@ class NamedTokens:
     async def rotate(
         self, name: str, token_id: str, hashed: str, *, overlap: timedelta
     ) -> Mapping[str, object]:
-        """Replace the token of a name by a new one with the same scopes, project and lifetime.
+        """Let a new token take a name, with the same scopes, project and length of life.
 
-<<<<<<< HEAD
-        Earlier tokens stay valid for `overlap`, or until their own expiry. A repeated call returns the same
-        answer and changes nothing.
-
-        Raises:
-            InvalidArgument, InvalidName: The token is malformed, or the overlap is too long.
-            UnknownToken: No valid token has this name.
-            IdempotencyConflict: The id was used for another token.
-=======
         Those before it are valid for `overlap` more, or until they would have ended. The same call again
         answers alike and changes nothing.
 
@@ -185,7 +165,6 @@ class NamedTokens:
             InvalidArgument, InvalidName: it is no token, or the overlap is too long.
             UnknownToken: No valid token has this name.
             IdempotencyConflict: the id was used for another token.
->>>>>>> next
         """
         _check_new(name, token_id, hashed)
         _check_length("overlap", overlap, LONGEST_OVERLAP, least=timedelta(0))
@@ -218,14 +197,10 @@ class NamedTokens:
         return answer
 
     async def revoke(self, name: str) -> int:
-<<<<<<< HEAD
-        """Revoke every token of a name at once and return the number of valid ones; 0 if none was valid.
-=======
         """End every token of a name at once and return how many were valid; harmless when none was.
->>>>>>> next
 
         Raises:
-            UnknownToken: No token ever had this name.
+            UnknownToken: no token ever had this name.
         """
 
         def change(tx: MailWrites) -> tuple[list[str], int]:
@@ -247,11 +222,7 @@ class NamedTokens:
             self._shared.share((_TOKENS,))
 
     async def listed(self, *, ended: bool = False) -> Sequence[Mapping[str, object]]:
-<<<<<<< HEAD
-        """Return the valid tokens, and with `ended` the others too, by name, the oldest first."""
-=======
         """Return the tokens that are valid, and with `ended` the others too, by name, the oldest first."""
->>>>>>> next
 
         def look(tx: MailReads) -> list[dict[str, object]]:
             now = self._clock.now()
@@ -386,14 +357,10 @@ def _used_before(token_id: str) -> IdempotencyConflict:
 
 
 def _free_name(tx: MailWrites, name: str, now: int) -> None:
-    """Free the name of an expired token.
+    """Take the name from a token that has expired.
 
     Raises:
-<<<<<<< HEAD
-        NameTaken: The token with the name is valid.
-=======
         NameTaken: The token that has it is valid.
->>>>>>> next
     """
     current = next((one for one in tx.tokens_named(name) if one.is_current), None)
     if current is None:
@@ -411,11 +378,7 @@ def _living(tx: MailReads, name: str, now: int) -> list[KeptToken]:
     """Return the valid tokens of a name, the current one last.
 
     Raises:
-<<<<<<< HEAD
-        UnknownToken: No current token is valid.
-=======
         UnknownToken: No token is current and valid.
->>>>>>> next
     """
     living = sorted((one for one in tx.tokens_named(name) if one.lives(now)), key=lambda one: one.is_current)
     if not living or not living[-1].is_current:
