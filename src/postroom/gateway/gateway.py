@@ -217,7 +217,7 @@ class Gateway:
         """Count where the messages are that were ever accepted and are still known."""
         found = await self.stores.intake_log.counts()
         waiting, handed = found.get(InboundStatus.WAITING, 0), found.get(InboundStatus.HANDED_OVER, 0)
-        running = min(handed, len(self._presenter.guard.runs))
+        running = min(handed, len(self._presenter.runs))
         ended = (InboundStatus.DONE, InboundStatus.FAILED, InboundStatus.RETRACTED)
         return InboundCounts(
             accepted=sum(found.values()),
