@@ -105,7 +105,7 @@ async def test_a_stop_that_comes_with_the_message_itself_obeys_the_role_of_the_c
 
 
 async def test_a_stop_that_comes_with_the_message_itself_stops_the_run_before_it_begins(room) -> None:
-    agent, gateway, channel = await room.with_agent(held=True)
+    gateway, channel = await room.open(Agent())
     async with being_handed_over(room, channel, "one"):
         await channel.handle_message(channel.message("/stop"))
         await settled(lambda: wording.STARTING_UP in channel.texts(), room.hurry(gateway))
