@@ -14,12 +14,12 @@ import random
 import re
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
-from typing import Any, ClassVar, Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from starlette.routing import BaseRoute
 
@@ -498,20 +498,22 @@ class BasePlatformAdapter(ABC):
 
     # For subclasses: receiving.
 
-    async def _receive(self, look: Callable[[int], Awaitable[int]]) -> None:
-        """Ask the platform for what is new, again and again, until receiving has failed for good.
+    async def _receive(self, look: Callable[[int], Awaitable[int]], *, after_ms: int = 0) -> None:
+        """Ask the platform for what is new, again and again, until that has failed for good.
 
         `look` is given the number of failures in a row before it, and returns the pause in ms until the next
-        look. After a look that raises, the pause grows. A refused credential ends receiving.
+        look. After a look that raises, the pause grows. A refused credential ends receiving. The first look
+        is made after `after_ms`.
         """
         failures = 0
+        await self._timer.sleep(after_ms)
         while not self.liveness.has_failed:
             await self._until_ours()
             try:
                 pause = await look(failures)
-                failures = 0
-                if not self.liveness.has_failed:
+                if not self.liveness.has_failed and (failures or self.liveness.error_code != _DEFECT):
                     self._connected()
+                failures = 0
             except CredentialRefused as refused:
                 self._fail("unauthorized", f"{refused.message}; {refused.remedy}", retryable=False)
             except Exception as error:  # whatever one look meets, the next is tried
@@ -556,20 +558,25 @@ class BasePlatformAdapter(ABC):
                 self.is_held_up = False
                 return
 
-    async def is_taken(self, work: Coroutine[Any, Any, None]) -> bool:
+    async def is_taken(self, work: Callable[[], Awaitable[None]]) -> bool:
         """Do the work of a request as work of the channel; return whether the request may be acknowledged.
 
         The work goes on if the caller hangs up. After `disconnect` nothing is acknowledged.
         """
         if self._tasks.closed:
-            work.close()
             return False
-        task = self._tasks.start(work, name="request")
+
+        async def is_kept() -> bool:
+            try:
+                await work()
+            except (PostroomError, OSError) as error:
+                _LOG.warning("channel.not_kept", platform=self.platform.value, why=type(error).__name__)
+                return False
+            return True
+
+        task = self._tasks.start(is_kept(), name="request")
         await asyncio.wait({task})
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, PostroomError):
-            _LOG.warning("channel.not_kept", platform=self.platform.value, code=error.code)
-        return not task.cancelled() and error is None
+        return not task.cancelled() and task.exception() is None and task.result()
 
     async def handle_message(self, event: MessageEvent) -> None:
         """Hand a message over; when this returns it is on disk.

@@ -10,7 +10,7 @@ once; it documents the errors of that and not the argument, so that a lost answe
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from secrets import token_hex
@@ -298,11 +298,8 @@ class SlackAdapter(BasePlatformAdapter):
 
     # What comes in.
 
-    async def _is_taken(self, work: Coroutine[Any, Any, None]) -> bool:
-        if not self.liveness.is_reachable:
-            work.close()
-            return False
-        return await self.is_taken(work)
+    async def _is_taken(self, work: Callable[[], Awaitable[None]]) -> bool:
+        return self.liveness.is_reachable and await self.is_taken(work)
 
     def _refused(self, why: str) -> None:
         self.liveness.refused += 1

@@ -6,7 +6,8 @@ taken, 503 when it could not be kept: Slack then sends events again.
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote_to_bytes
 
@@ -33,9 +34,9 @@ class SlackReceiver:
         secret: str,
         clock: Clock,
         *,
-        is_taken: Callable[[Coroutine[Any, Any, None]], Awaitable[bool]],
-        take: Callable[[str, Json], Coroutine[Any, Any, None]],
-        take_unreadable: Callable[[bytes, str], Coroutine[Any, Any, None]],
+        is_taken: Callable[[Callable[[], Awaitable[None]]], Awaitable[bool]],
+        take: Callable[[str, Json], Awaitable[None]],
+        take_unreadable: Callable[[bytes, str], Awaitable[None]],
         refused: Callable[[str], None],
     ) -> None:
         """`is_taken` does the work, and returns whether its request may be acknowledged."""
@@ -63,17 +64,17 @@ class SlackReceiver:
             kind, payload = _parsed(request.headers.get("content-type", ""), body)
         except Malformed as error:
             # A form holds its secrets in another spelling.
-            return await self._kept(self._take_unreadable(unquote_to_bytes(body), error.message))
+            return await self._kept(partial(self._take_unreadable, unquote_to_bytes(body), error.message))
         if kind == EVENTS and payload.get("type") == "url_verification":
             return PlainTextResponse(str(payload.get("challenge", ""))[:1_000])
-        return await self._kept(self._take(kind, payload))
+        return await self._kept(partial(self._take, kind, payload))
 
-    async def _kept(self, work: Coroutine[Any, Any, None]) -> Response:
-        return Response() if await self._is_taken(self._in_turn(work)) else Response(status_code=503)
+    async def _kept(self, take: Callable[[], Awaitable[None]]) -> Response:
+        async def in_turn() -> None:
+            async with self._in_order:
+                await take()
 
-    async def _in_turn(self, work: Coroutine[Any, Any, None]) -> None:
-        async with self._in_order:
-            await work
+        return Response() if await self._is_taken(in_turn) else Response(status_code=503)
 
 
 def _parsed(content_type: str, body: bytes) -> tuple[str, Mapping[str, Any]]:

@@ -211,8 +211,9 @@ class TelegramAdapter(BasePlatformAdapter):
         self._tasks = Tasks(f"channel {self.platform.value}")
         self._connected()
         self.liveness.retryable = True
-        look = self._look if self._options.webhook_url else self._poll
-        self._tasks.start(self._receive(look), name="receive")
+        is_called = self._options.webhook_url is not None
+        work = self._receive(self._look, after_ms=LOOK_EVERY_MS) if is_called else self._receive(self._poll)
+        self._tasks.start(work, name="receive")
         if self.commands:
             self._tasks.start(self._show_menu(api), name="show the menu of commands")
 
@@ -382,7 +383,7 @@ class TelegramAdapter(BasePlatformAdapter):
             update = json.loads(body)
         except (ValueError, RecursionError):
             update = body.decode("utf-8", "replace")  # no update, which becomes a dead letter
-        kept = await self.is_taken(self.take_in(update, partial(self._take, update)))
+        kept = await self.is_taken(partial(self.take_in, update, partial(self._take, update)))
         return Response(status_code=200 if kept else 503)
 
     def _receives(self) -> bool:
