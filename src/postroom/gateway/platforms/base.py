@@ -545,10 +545,11 @@ class BasePlatformAdapter(ABC):
         Those behind it wait.
         """
         attempt = 0
+        passing: tuple[type[Exception], ...] = (PostroomError, *self.passing)
         while True:
             try:
                 await self.take_in(update, take)
-            except Exception as error:  # what `take_in` raises passes with time
+            except passing as error:
                 kind, asked = type(error).__name__, getattr(error, "wait_ms", None)
                 _LOG.warning("channel.not_kept", platform=self.platform.value, attempt=attempt, why=kind)
                 self.is_held_up = True
