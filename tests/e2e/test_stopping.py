@@ -43,7 +43,9 @@ def test_ctrl_c_says_what_is_waited_for(tmp_path: Path, times: int, chats: str) 
         process = server._process
         assert process is not None
         process.send_signal(signal.SIGINT)
-        first = "Shutting down. Chats get 600 s" if chats else "Shutting down. Active runs go back to the queue"
+        first = (
+            "Shutting down. Chats get 600 s" if chats else "Shutting down. Active runs go back to the queue"
+        )
         soon(lambda: first in server.log())
         if times == 2:
             process.send_signal(signal.SIGINT)
