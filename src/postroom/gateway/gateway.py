@@ -30,7 +30,7 @@ from postroom.gateway.notices import Notices
 from postroom.gateway.people import People
 from postroom.gateway.platforms.base import UNKNOWN_ACCOUNT, AdapterState, BasePlatformAdapter, pause_ms
 from postroom.gateway.reminders import Reminders
-from postroom.gateway.replies import target_name
+from postroom.gateway.replies import is_chat, target_name
 from postroom.gateway.run import Acknowledgements, GatewayRunner, Services
 from postroom.gateway.session import Platform, SessionSource
 from postroom.gateway.status import ScopedLocks
@@ -86,6 +86,10 @@ class Gateway:
         self._tasks = Tasks("gateway")
         self._connecting = asyncio.Lock()
         self._writing_status = asyncio.Lock()
+        self._ends_at = 0.0
+        """When a stop waits no longer, by the time of the loop."""
+        self._flushing: asyncio.Timeout | None = None
+        """Bounds the wait for answers of a stop."""
         self._leases = leases
         self._locks = ScopedLocks(config.state_dir if leases is None else None)
         self.people = People(stores.people, stores.links, config, clock)
@@ -314,11 +318,21 @@ class Gateway:
         session, _ = await self._presenter.sessions.of(self.config.session_key(source), source)
         return session.thread_id, self.runner.services.handover.asked(session, source)
 
+    async def hurry(self) -> None:
+        """Let a stop wait no longer for runs, and for answers `_LEAST_FLUSH`."""
+        self._ends_at = asyncio.get_running_loop().time()
+        if self._flushing is not None:
+            self._flushing.reschedule(self._ends_at + _LEAST_FLUSH.total_seconds())
+        await self._run_queue.drain(timedelta(0))
+
     async def _wind_down(self) -> None:
-        """Let runs end within the time for that, then deliver what is due."""
-        await self._run_queue.drain(self.config.drain)
+        """Let runs of chats end and deliver answers, within `drain`; the runs of mail are stopped at once."""
+        loop = asyncio.get_running_loop()
+        self._ends_at = loop.time() + self.config.drain.total_seconds()
+        await self._run_queue.drain(self.config.drain, waits_for=is_chat)
         try:
-            async with asyncio.timeout(max(self.config.drain, _LEAST_FLUSH).total_seconds()):
+            ends_at = max(self._ends_at, loop.time() + _LEAST_FLUSH.total_seconds())
+            async with asyncio.timeout_at(ends_at) as self._flushing:
                 await self._relay.idle(CHAT_KIND)
         except TimeoutError:
             _LOG.warning("gateway.not_all_delivered", reason="the time for it ended; the rest is kept")
