@@ -282,8 +282,8 @@ class ChatService:
             self.state = "stopped"
 
     async def hurry(self) -> None:
-        """Let a stop no longer wait for runs; the next start resumes them."""
-        await self.mailbox.drain(timedelta(0))
+        """Let a stop wait no longer for runs and answers; they continue at the next start."""
+        await self.gateway.hurry()
 
     def _take_tokens(self, store_id: str) -> None:
         """Lock each bot token on this machine, for this server or for the servers of one database."""

@@ -74,9 +74,13 @@ GRACE_SECONDS: Final = 5
 """Seconds for open requests to finish when the server stops."""
 _STOPPING: Final = (
     "Shutting down. Active runs go back to the queue and resume at the next start; their programs "
-    f"get 5 s to exit. Chats may finish their answers, and open requests get {GRACE_SECONDS} s. "
-    "Press Ctrl-C again to skip this wait."
+    f"get 5 s to exit, and open requests {GRACE_SECONDS} s. "
 )
+_CHATS_STOPPING: Final = (
+    "Shutting down. Chats get {:g} s to finish their answers. Other active runs go back to the queue and "
+    f"resume at the next start; their programs get 5 s to exit, and open requests {GRACE_SECONDS} s. "
+)
+_AGAIN: Final = "Press Ctrl-C again to skip this wait."
 _HURRYING: Final = "Skipping the wait for chats and open requests. Programs of runs get about 5 s to exit."
 NOTE_AGAIN_MS: Final = 1_000
 """Interval of attempts to write the server's note for clients."""
@@ -95,7 +99,7 @@ class Site:
         self._meter = LagMeter()
         chats = None
         if application.gateway is not None:
-            from postroom.app.gateway_service import GatewayService  # imported only with chats
+            from postroom.app.gateway_service import GatewayService  # loaded where there are chats
 
             chats = GatewayService(application.gateway)
         self._started_at = clock.now()
@@ -179,7 +183,7 @@ class Site:
             is_traced=application.mail.tracing.is_on,
             short=self._short_way,
         )
-        gc.freeze()  # as at the start: objects loaded by now stay
+        gc.freeze()  # as at the start: what was loaded now stays
         return made
 
     def _page_services(self, questions: QuestionService, runs: WorkService) -> PageServices:
@@ -293,11 +297,16 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
         await self._application.tokens.stop()
 
+    def _stopping(self) -> str:
+        if (chats := self._application.gateway) is None:
+            return _STOPPING + _AGAIN
+        return _CHATS_STOPPING.format(chats.gateway.config.drain.total_seconds()) + _AGAIN
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop; at a second signal, wait for no run."""
         with suppress(OSError, RuntimeError):  # RuntimeError: the signal came in the middle of a line
-            print(_HURRYING if self.should_exit else _STOPPING, file=sys.stderr, flush=True)
-        if self.should_exit:  # uvicorn's own exit would leave the rest of the server running, and log that
+            print(_HURRYING if self.should_exit else self._stopping(), file=sys.stderr, flush=True)
+        if self.should_exit:  # uvicorn's own way would leave the rest of the server at work, and log that
             self.config.timeout_graceful_shutdown = 0
             if self._chats is not None:
                 self._chats.hurry()
@@ -367,7 +376,7 @@ def _served(settings: Settings, declared: Declared, token: str, *, new_store: bo
     try:
         site = Site(application, token)
         server = _Server(_uvicorn(site.app), application, site)
-        # Uvicorn stops gracefully and then raises the signal again, for other handlers.
+        # Uvicorn stops gracefully and then raises the signal again, for whoever else waits for it.
         signal.signal(signal.SIGTERM, _raise_stopped)
         server.run(sockets=[listener])
         if server.failure is not None:
@@ -387,7 +396,7 @@ def _uvicorn(app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=Connection,
-        loop="asyncio",  # by default, uvicorn uses uvloop if it is installed
+        loop="asyncio",  # unless told, uvicorn takes uvloop where it is installed
         backlog=ACCEPTED_AT_ONCE,
         log_config=None,
         access_log=False,

@@ -11,12 +11,12 @@ without a bot's name is taken as meant for us, in groups too; one with another b
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, TypeVar
 
 from msgspec import Meta
 
 from postroom.contracts.clock import Clock, Timer
-from postroom.contracts.errors import TooLarge
+from postroom.contracts.errors import ConfigError, CredentialRefused, ServerUnavailable, TooLarge
 from postroom.contracts.files import FileContent
 from postroom.contracts.messages import Json
 from postroom.gateway.capabilities import ChannelCapabilities, LengthUnit, Rate, RateLimits
@@ -36,18 +36,15 @@ if TYPE_CHECKING:
 
 import hmac
 import json
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
-from random import Random
-from typing import TYPE_CHECKING, Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from postroom.concurrency import Tasks
-from postroom.contracts.errors import ConfigError, CredentialRefused, PostroomError
 from postroom.gateway.events import ButtonPress
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.telegram_wire import (
@@ -65,6 +62,7 @@ if TYPE_CHECKING:
 
 import re
 
+T = TypeVar("T")
 _TOKEN: Final = re.compile(r"[0-9]{1,20}:[A-Za-z0-9_-]{1,120}")
 _SECRET: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")
 
@@ -129,8 +127,6 @@ LOOK_EVERY_MS: Final = 300_000
 """How often it is looked whether the webhook is still ours."""
 
 _SHORTEST_POLL_MS: Final = 500
-_FIRST_PAUSE_MS: Final = 1_000
-_LONGEST_PAUSE_MS: Final = 60_000
 _END_SECONDS: Final = 10.0
 _BODY_SECONDS: Final = 15.0
 _LOG = get_logger(__name__)
@@ -172,19 +168,15 @@ class TelegramAdapter(BasePlatformAdapter):
         *,
         clock: Clock | None = None,
         timer: Timer | None = None,
-        random: Random | None = None,
     ) -> None:
         super().__init__(config, clock=clock, timer=timer)
         self._api: TelegramApi | None = None
         self._options = config
-        self._random = random or Random()  # noqa: S311 - spreads retries; nothing secret hangs on it
         self._moved: dict[str, str] = {}
         """The id that each group has now which became a supergroup since the start."""
         self._me: Me | None = None
         self._offset: int | None = None
         """The first update that Telegram has not been told we have."""
-        self._asked_ms = 0
-        """How long Telegram asked us to wait before the next poll."""
 
     @property
     def account(self) -> str:
@@ -209,7 +201,7 @@ class TelegramAdapter(BasePlatformAdapter):
         await self.disconnect()
         self.liveness.state = AdapterState.CONNECTING
         async with AsyncExitStack() as undo:
-            undo.callback(self._stopped)
+            undo.callback(setattr, self.liveness, "state", AdapterState.STOPPED)
             api = await asyncio.to_thread(_client, self._options, token)
             undo.push_async_callback(api.close)
             self._me = await self._who_we_are(api)
@@ -217,8 +209,10 @@ class TelegramAdapter(BasePlatformAdapter):
             undo.pop_all()
         self._api = api
         self._tasks = Tasks(f"channel {self.platform.value}")
-        self._well()
-        work = self._watch(api) if self._options.webhook_url else self._poll(api)
+        self._connected()
+        self.liveness.retryable = True
+        is_called = self._options.webhook_url is not None
+        work = self._receive(self._look, after_ms=LOOK_EVERY_MS) if is_called else self._receive(self._poll)
         self._tasks.start(work, name="receive")
         if self.commands:
             self._tasks.start(self._show_menu(api), name="show the menu of commands")
@@ -241,7 +235,7 @@ class TelegramAdapter(BasePlatformAdapter):
         if api is not None:
             await api.close()
         if self.liveness.state is not AdapterState.FAILED:
-            self._stopped()
+            self.liveness.state = AdapterState.STOPPED
 
     async def _who_we_are(self, api: "TelegramApi") -> Me:
         told = _checked(await api.call("getMe", {}))
@@ -281,112 +275,66 @@ class TelegramAdapter(BasePlatformAdapter):
             )
         _checked(answer)
 
-    def _stopped(self) -> None:
-        self.liveness.state = AdapterState.STOPPED
-
-    def _well(self) -> None:
-        self._heard()
-        self._asked_ms = 0
-        if self.liveness.state is not AdapterState.FAILED:
-            self.liveness.state = AdapterState.CONNECTED
-            self.liveness.error_code = self.liveness.error = None
-            self.liveness.retryable = True
-
     # What comes in.
 
-    async def _poll(self, api: "TelegramApi") -> None:
-        failures = 0
-        while True:
-            good = await self._contained(self._round(api))
-            if self.liveness.state is AdapterState.FAILED:
-                return
-            failures = 0 if good else failures + 1
-            if not good:
-                await self._timer.sleep(self._pause_ms(failures))
-
-    async def _watch(self, api: "TelegramApi") -> None:
-        while self.liveness.state is not AdapterState.FAILED:
-            await self._timer.sleep(LOOK_EVERY_MS)
-            await self._contained(self._look(api))
-
-    async def _contained(self, work: Coroutine[Any, Any, bool]) -> bool:
-        """Do one piece of receiving; False also when it failed as nobody foresaw, which its owner logs."""
-        task = self._tasks.start(work, name="receive once")
-        await asyncio.wait({task})
-        if task.cancelled() or task.exception() is None:
-            return not task.cancelled() and bool(task.result())
-        self.liveness.error_code, self.liveness.error = "receive_failed", "receiving failed: see the log"
-        return False
-
-    async def _round(self, api: "TelegramApi") -> bool:
-        """Poll once; False when there is to be a pause before the next."""
-        await self._until_ours()
+    async def _poll(self, _: int) -> int:
+        """Ask for updates once and take them in; return the pause before the next poll."""
         wanted = {"timeout": self._options.poll_seconds, "allowed_updates": ALLOWED_UPDATES}
         if self._offset is not None:
             wanted["offset"] = self._offset
-        began = self._clock.now()
-        answer = await api.call("getUpdates", wanted, more_silence_ms=self._options.poll_seconds * 1_000)
-        if answer.kind is not None or not isinstance(answer.result, list):
-            return self._missed(answer)
-        self._well()
-        # Nothing new comes after a while: at once, it would be asked for again and again.
-        moved = not answer.result and self._clock.now() - began >= _SHORTEST_POLL_MS
-        for update in answer.result:
-            if not await self._hand_over(update):
-                return False
+        began, silence_ms = self._clock.now(), self._options.poll_seconds * 1_000
+        updates = await self._asked("getUpdates", wanted, list, more_silence_ms=silence_ms)
+        # An empty answer that comes at once, or one whose updates have no number, would come again at once.
+        moved = not updates and self._clock.now() - began >= _SHORTEST_POLL_MS
+        for update in updates:
+            await self.take_in(update, partial(self._take, update))
             if (update_id := update_id_of(update)) is not None:
                 self._offset, moved = update_id + 1, True
-        return moved
+        return 0 if moved else _SHORTEST_POLL_MS
 
-    async def _look(self, api: "TelegramApi") -> bool:
-        """See that Telegram still calls us."""
-        answer = await api.call("getWebhookInfo", {})
-        if answer.kind is not None or not isinstance(answer.result, dict):
-            return self._missed(answer)
-        if answer.result.get("url") != self._options.webhook_url:
+    async def _look(self, _: int) -> int:
+        """Check that Telegram still calls us; return the pause before the next look."""
+        told = await self._asked("getWebhookInfo", {}, dict)
+        if told.get("url") != self._options.webhook_url:
             self._fail(
                 "conflict",
                 "the bot's webhook was removed or changed: check which other program uses its token",
                 retryable=True,
             )
-            return False
-        self._well()
-        return True
+        return LOOK_EVERY_MS
 
-    def _missed(self, answer: Answer) -> bool:
-        """Note that Telegram did not give what was asked for; return False."""
+    async def _asked(
+        self, method: str, fields: dict[str, Json], kind: type[T], *, more_silence_ms: int = 0
+    ) -> T:
+        """Return the result of a call of the receiving side, which must have this type.
+
+        Raises:
+            CredentialRefused: The token is not valid any more.
+            ServerUnavailable: Telegram did not give what was asked for.
+        """
+        if self._api is None:
+            raise unreachable("the channel is not connected")
+        answer = await self._api.call(method, fields, more_silence_ms=more_silence_ms)
         if answer.is_unauthorized:
-            refused = refused_token(answer.error)
-            self._fail("unauthorized", f"{refused.message}; {refused.remedy}", retryable=False)
-        else:
-            self.liveness.state = AdapterState.RECONNECTING
-            self.liveness.error_code = "unreachable"
-            self.liveness.error = answer.error or "Telegram's answer contains no list of updates"
-            if answer.is_conflict:
-                self.liveness.error_code = "conflict"
-                self.liveness.error = (
-                    f"another program receives for this bot: {answer.error}; stop that program, or "
-                    "remove the webhook (delete_webhook)"
-                )
-            self._asked_ms = answer.retry_after_ms or 0
-        return False
+            raise refused_token(answer.error)
+        details: dict[str, object] = {"retry_after_ms": answer.retry_after_ms}
+        if answer.is_conflict:
+            raise ServerUnavailable(
+                f"another program receives for this bot: {answer.error}; stop that program, or "
+                "remove the webhook (delete_webhook)",
+                remedy="",
+                details={**details, "channel": "conflict"},
+            )
+        if answer.kind is not None or not isinstance(answer.result, kind):
+            why = answer.error or f"Telegram's answer to {method} has another form"
+            raise ServerUnavailable(why, remedy="postroom retries", details=details)
+        self._heard()
+        return answer.result
 
-    async def _hand_over(self, update: Json) -> bool:
-        """Hand an update over; say whether Telegram may be told that we have it."""
+    async def _take(self, update: Json) -> None:
         if self._me is None:
-            return False
-        try:
-            await self.take_in(update, partial(self._take, update, self._me))
-        except PostroomError as error:
-            if self.liveness.state is not AdapterState.RECONNECTING:
-                self.liveness.error_code = "not_kept"
-                self.liveness.error = f"a message could not be stored: {error.code}"
-            _LOG.warning("channel.not_kept", platform=self.platform.value, code=error.code)
-            return False
-        return True
-
-    async def _take(self, update: Json, me: Me) -> None:
-        found = read_update(update, me)
+            raise unreachable("the channel is not connected")
+        found = read_update(update, self._me)
         if isinstance(found, ButtonPress):
             await self._pressed(found)
         elif isinstance(found, Moved):
@@ -430,8 +378,12 @@ class TelegramAdapter(BasePlatformAdapter):
             return Response(status_code=413)
         if not self._receives():
             return Response(status_code=503)
-        self._well()
-        kept = await self._contained(self._hand_over(_update_of(body)))
+        self._heard()
+        try:
+            update = json.loads(body)
+        except (ValueError, RecursionError):
+            update = body.decode("utf-8", "replace")  # no update, which becomes a dead letter
+        kept = await self.is_taken(partial(self.take_in, update, partial(self._take, update)))
         return Response(status_code=200 if kept else 503)
 
     def _receives(self) -> bool:
@@ -440,10 +392,6 @@ class TelegramAdapter(BasePlatformAdapter):
     def _refuse(self, code: str, **more: object) -> None:
         self.liveness.refused += 1
         _LOG.warning("channel.refused", platform=self.platform.value, code=code, **more)
-
-    def _pause_ms(self, failures: int) -> int:
-        grown = min(_LONGEST_PAUSE_MS, _FIRST_PAUSE_MS * 2 ** min(failures - 1, 10))
-        return max(int(grown * (0.5 + self._random.random() / 2)), self._asked_ms)
 
     # What it says.
 
@@ -645,14 +593,6 @@ def _checked(answer: Answer) -> Json:
     if answer.kind is not None:
         raise failed_call(answer)
     return answer.result
-
-
-def _update_of(body: bytes) -> Json:
-    """Return the JSON of a body; if it is no JSON, its text, which is no update."""
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        return body.decode("utf-8", "replace")
 
 
 def _unusable(why: str) -> SendResult:
