@@ -16,7 +16,7 @@ difference was seen. It costs no processor time that can be measured.
 def set_for_a_server() -> None:
     """Let threads wait shortly for one another, and the collector leave alone what is loaded now.
 
-    Full runs of the collector are else the tail of every latency (docs/benchmarks.md).
+    Full runs of the collector are else the tail of every latency (docs/internals/benchmarks.md).
     """
     gc.collect()
     gc.freeze()
