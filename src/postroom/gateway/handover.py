@@ -128,7 +128,7 @@ class Handover:
         source, thread_id = event.source, session.thread_id
         if source is None or (draft is None and event.inbound_id is None):
             raise UnknownMessage("a message is handed over only when it was kept", value=event.message_id)
-        take = self._taking(event, draft, thread_id)
+        take = self._finder(event, draft, thread_id)
         mode, asked = mode or self.busy_mode(session, source), self.asked(session, source)
         locks = {chat_lock(inbound_key(source, event.message_id)), *(activity.locks if activity else ())}
         delivery, place = delivery_of(mode, source), self._place_of(source)
@@ -162,7 +162,7 @@ class Handover:
             await self._run_queue.cancel(admission.interrupts)
         return admission
 
-    def _taking(
+    def _finder(
         self, event: MessageEvent, draft: InboundDraft | None, thread_id: str
     ) -> Callable[[Transaction], InboundMessage | None]:
         """Return the function that gives the change its message, or None if the message does not wait."""
