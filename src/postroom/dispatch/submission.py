@@ -546,6 +546,7 @@ class Submissions:
     async def _claimed_now(self, request: RunActivation, policy: BusyPolicy) -> tuple[Prepared, Claimed]:
         """Have the active run give way, and claim the request's dispatch in the commit that stores it."""
         core, thread_id = self._core, request.thread_id
+        worker = self._dispatcher.workers.get_or_create(thread_id)
         claims, was_free = self._dispatcher.asks(is_now=True), False
         for _ in range(max(core.config.cancel_wait_ms // core.config.cancel_poll_ms, 1)):
             active = await core.dispatches.claimed_dispatch(thread_id)
@@ -559,7 +560,11 @@ class Submissions:
                     await self._refuse_unfit(submission, active)
                     if not await self._control.give_way(active):
                         break
-                prepared = await self.prepare(submission)
+                worker.storing += 1
+                try:
+                    prepared = await self.prepare(submission)
+                finally:
+                    worker.storing -= 1
             except ActiveRunConflict:
                 if active is None and was_free:
                     raise  # a run waits for an answer: it gives way to no submission
