@@ -29,6 +29,8 @@ from simulation.plan import HINT_FAULTS, Act, Fault, Plan
 from simulation.servers import Post, Server, effect_faults
 from simulation.work import Watch
 
+FAULTS_MS = 15_000
+"""Until when faults happen at least, if the work takes so long."""
 QUIET_MS = 120_000
 """How long a world may take to come to rest once no fault happens any more."""
 _CRASHES = {
@@ -156,6 +158,8 @@ class World:
             await asyncio.wait(work)
         for one in work:
             one.result()
+        while loop.ms < FAULTS_MS and not self._is_idle():
+            await loop.passes(150)
         await self._calm()
         until = loop.ms + QUIET_MS
         while loop.ms < until and not self._is_idle():
