@@ -305,7 +305,7 @@ class Delivery:
         return row.target if source.person is None else target_name(source.platform.value, source.account)
 
     def _is_elsewhere(self, target: str) -> bool:
-        """Say whether another server has a bot that is set up here: this one stood still, and lost its lease."""
+        """Return whether another server has a bot of ours: this server stood still, and lost the lease."""
         return target in self._adapters and not self.serves(target)
 
     async def _address(
