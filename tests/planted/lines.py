@@ -108,8 +108,8 @@ LINES: tuple[Plant, ...] = (
     plant(
         "dispatch/limits.py: return False",
         "dispatch/limits.py",
-        "                return True\n",
-        "                return False\n",
+        '                    worker.lease.stop(LeaseEnd.CANCELLED, "cancelled")\n                return True\n',
+        '                    worker.lease.stop(LeaseEnd.CANCELLED, "cancelled")\n                return False\n',
     ),
     plant(
         "dispatch/submission.py: if is_queued or submission.claims is not None:",
@@ -202,9 +202,9 @@ LINES: tuple[Plant, ...] = (
         '        return inner if set_already or inner.strip() else f"{mark}{inner}{mark}"\n',
     ),
     plant(
-        "gateway/intake.py: pass",
-        "gateway/intake.py",
-        "            arrival.waits_in_turn()\n",
+        "gateway/worker.py: pass",
+        "gateway/worker.py",
+        "            self.decided.clear()\n",
         "            pass\n",
     ),
     plant(

@@ -166,8 +166,8 @@ PLANTS = (
     plant(
         "a slot is not freed when a run is tried again",
         WORKER,
-        "        self.slots.give(job.dispatch.tenant)\n        if job.comes_again:",
-        "        if not job.comes_again:\n            self.slots.give(job.dispatch.tenant)\n        if job.comes_again:",
+        "        self.slots.give(job.dispatch.tenant)\n        if job.comes_again and",
+        "        if not job.comes_again:\n            self.slots.give(job.dispatch.tenant)\n        if job.comes_again and",
     ),
     plant(
         "a tick is not compared when it is written",
