@@ -397,6 +397,8 @@ class GatewayRunner:
             return wording.unknown_command(name)
         if not self._may_use(command, source):
             return wording.NOT_ALLOWED
+        if (refusal := command.refusal(name, event.get_command_args())) is not None:
+            return refusal
         if command.name == "stop" and self.guard.wish_stop(key):
             return wording.STARTING_UP
         if command.name == "help":
@@ -407,7 +409,10 @@ class GatewayRunner:
         return self._services is None or self._services.commands.may_use(command, source)
 
     async def _handle_help_command(self, event: MessageEvent) -> str:
-        return help_text(lambda command: event.source is None or self._may_use(command, event.source))
+        return help_text(
+            lambda command: event.source is None or self._may_use(command, event.source),
+            event.get_command_args(),
+        )
 
     async def pressed(self, press: ButtonPress) -> str:
         """Take a pressed button: it is the command that its value names, said by whoever pressed it."""

@@ -283,6 +283,11 @@ def unknown_command(name: str) -> str:
     return f"There is no command /{name}. /help lists the commands."
 
 
+def not_read_by(command: str, takes: str, words: str) -> str:
+    """Say which words a command takes, because it was given others."""
+    return f"Not done: /{command} takes {takes}, and you wrote {_short(words, 60)!r}."
+
+
 def agent_gone(agent: str) -> str:
     """Say that the agent that was chosen does not answer any more."""
     return f"{agent}, your chosen agent, no longer answers in this chat. /agent lists the available agents."
