@@ -461,7 +461,7 @@ class Delivery:
             )
             metadata = send_metadata(
                 source,
-                dedupe_key=f"{outgoing.key}/{number}",
+                dedupe_key=f"{outgoing.key}/question/{number}",
                 read=list(outgoing.address.read),
                 final=True,
             )
