@@ -631,7 +631,7 @@ class Commands:
             )
             kept = await self._reminders.add(call.key, call.source, when, text, once=once, key=key)
         except InvalidSchedule as error:
-            return f"{error.message}: {error.remedy}." if error.remedy else error.message
+            return f"Not saved: {error.message}; {error.remedy}." if error.remedy else error.message
         coming = "" if once else f"; next {await asyncio.to_thread(next_time, kept)}"
         return f"Saved: {when.words}{coming}."
 

@@ -313,13 +313,14 @@ def too_much_forgotten(most: int) -> str:
 
 def no_time_of_day(told: str) -> str:
     """Say that a word names no time of day."""
-    return f"{_short(told, 40)} is not a time of day: write 9:00, 18:30 or 6pm."
+    return f"Not saved: {_short(told, 40)!r} is not a time of day; write 9:00, 18:30 or 6pm."
 
 
 def no_day(told: str) -> str:
     """Say that a word names no days."""
     return (
-        f"{_short(told, 40)} is not a day: write day, weekday, weekend, or days such as mon,wed or mon-fri."
+        f"Not saved: {_short(told, 40)!r} is not a day; write day, weekday, weekend, or days such as mon,wed "
+        "or mon-fri."
     )
 
 

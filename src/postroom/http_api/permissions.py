@@ -106,7 +106,7 @@ _PAGES: Final = tuple(
         "GET POST /p/{slug}/runs",
         "GET POST /p/{slug}/runs/{run_id:path}",
         "GET POST /p/{slug}/schedules",
-        "GET POST /chats",
+        "GET /chats",
         "GET POST /chats/{run_id:path}",
     )
 )

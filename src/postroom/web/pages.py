@@ -42,7 +42,7 @@ def page_routes(store: SqlStore, *, clock: Clock, services: PageServices | None 
     if services is not None:
         site = working = WorkingSite(store=store, clock=clock, services=services)
         works = [
-            working.route("/chats", chats, _FORM),
+            working.route("/chats", chats),
             working.route("/p/{slug}/questions", questions, _FORM),
             working.route("/p/{slug}/write", write, _FORM),
             working.route("/p/{slug}/m/{message_id}/mark", mark, _FORM),
