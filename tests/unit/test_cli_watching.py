@@ -24,6 +24,7 @@ from postroom.contracts.errors import ServerUnavailable
 
 QUESTION = {
     **{"number": "4f2a", "question": "May I?", "thread_id": "agent:p/Ada"},
+    **{"agent": "Ada", "project": "p", "chat": "", "who": ""},
     "waiting_since": "2026-11-26T09:00:00Z",
 }
 STATUS = {"version": "1", "url": "http://127.0.0.1:1", "records": {"unread": 3}}

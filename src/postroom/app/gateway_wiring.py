@@ -283,8 +283,8 @@ class ChatService:
             self.state = "stopped"
 
     async def hurry(self) -> None:
-        """Let a stop that waits for runs wait no longer; they are taken up at the next start."""
-        await self.mailbox.drain(timedelta(0))
+        """Let a stop wait no longer for runs and answers; they continue at the next start."""
+        await self.gateway.hurry()
 
     def _take_tokens(self, store_id: str) -> None:
         """Have each token to ourselves on this machine, or to the servers of one shared database."""

@@ -74,9 +74,13 @@ GRACE_SECONDS: Final = 5
 """How long open requests may go on when the server is told to stop."""
 _STOPPING: Final = (
     "Shutting down. Active runs go back to the queue and resume at the next start; their programs "
-    f"get 5 s to exit. Chats may finish their answers, and open requests get {GRACE_SECONDS} s. "
-    "Press Ctrl-C again to skip this wait."
+    f"get 5 s to exit, and open requests {GRACE_SECONDS} s. "
 )
+_CHATS_STOPPING: Final = (
+    "Shutting down. Chats get {:g} s to finish their answers. Other active runs go back to the queue and "
+    f"resume at the next start; their programs get 5 s to exit, and open requests {GRACE_SECONDS} s. "
+)
+_AGAIN: Final = "Press Ctrl-C again to skip this wait."
 _HURRYING: Final = "Skipping the wait for chats and open requests. Programs of runs get about 5 s to exit."
 NOTE_AGAIN_MS: Final = 1_000
 """After how long it is tried again to tell clients where the server is."""
@@ -292,10 +296,15 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
         await self._application.tokens.stop()
 
+    def _stopping(self) -> str:
+        if (chats := self._application.gateway) is None:
+            return _STOPPING + _AGAIN
+        return _CHATS_STOPPING.format(chats.gateway.config.drain.total_seconds()) + _AGAIN
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop; asked once more, wait for nobody's turn."""
         with suppress(OSError, RuntimeError):  # RuntimeError: the signal came in the middle of a line
-            print(_HURRYING if self.should_exit else _STOPPING, file=sys.stderr, flush=True)
+            print(_HURRYING if self.should_exit else self._stopping(), file=sys.stderr, flush=True)
         if self.should_exit:  # uvicorn's own way would leave the rest of the server at work, and log that
             self.config.timeout_graceful_shutdown = 0
             if self._chats is not None:

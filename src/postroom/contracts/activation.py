@@ -202,7 +202,7 @@ class RunActivation(Record, frozen=True, kw_only=True):
     """The request handed to the mailbox, and by it to the executor.
 
     For the executor `trace.dispatch_id` and `trace.session_id` are set, `hints.run_id` or `continue_run_id`
-    names the run, `attempt` counts executions from 1 and `recovery` says how this one begins. `control` is
+    names the run, `attempt` counts attempts from 1 and `recovery` says how this one begins. `control` is
     what lives in this process alone; it is never stored.
     """
 
@@ -218,6 +218,9 @@ class RunActivation(Record, frozen=True, kw_only=True):
     delivery: DeliveryOptions = DeliveryOptions()
     hints: RunHints = RunHints()
     attempt: int = 1
+    """The number of this attempt: 1 more than the attempts of the run that have failed."""
+    interruptions: int = 0
+    """How many executions of the run the end of a server, or a lost lease, has cut off."""
     recovery: Recovery = Recovery.START
     control: Json = None
 

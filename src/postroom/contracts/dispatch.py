@@ -332,10 +332,13 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         available_at = now + delay_ms if delay_ms else 0
         return self._requeued(available_at=available_at, attempts=attempts, most=most, error=error, now=now)
 
-    def released(self, *, now: int) -> "RunDispatch":
-        """Return it queued at once with its attempts as they were: the worker is leaving."""
+    def released(self, *, now: int, delay_ms: int = 0) -> "RunDispatch":
+        """Return the dispatch queued again, due after `delay_ms`. Count no attempt and no interruption."""
         self._require(RunDispatchStatus.CLAIMED, "release")
-        return self._requeued(attempts=self.attempt_count, error=self.last_error, now=now)
+        available_at = now + delay_ms if delay_ms else 0
+        return self._requeued(
+            available_at=available_at, attempts=self.attempt_count, error=self.last_error, now=now
+        )
 
     def lease_ended(self, *, now: int, reason: str = LEASE_ENDED) -> "RunDispatch":
         """Return it taken back from an owner that has ended or lost its lease: queued, or a dead letter.

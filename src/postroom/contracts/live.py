@@ -30,14 +30,15 @@ class LiveRunCommand:
     messages: tuple[Message, ...] = ()
     decisions: tuple[tuple[str, ToolCallResume], ...] = ()
     gives_way: bool = False
-    """Whether a `cancel` comes from a submission that wants the place of the run."""
-    is_refused: bool = False
-    """Whether that submission was refused: if the run has stopped for it, the run is queued again."""
+    """Whether a `cancel` comes from a submission that takes the place of the run.
+
+    The run stops and is queued again. The commit of the submission ends the run as cancelled.
+    """
 
     @property
     def cancels(self) -> bool:
         """Whether the run ends as cancelled."""
-        return self.kind is LiveCommandKind.CANCEL and not self.is_refused
+        return self.kind is LiveCommandKind.CANCEL and not self.gives_way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ Outcome = Literal["", "done", "failed", "cancelled", "waiting", "cut_off"]
 
 
 class Attempt(Record, frozen=True, kw_only=True):
-    """One execution of an agent's run."""
+    """One execution of an agent's run: an attempt, or with the outcome `cut_off` an interruption."""
 
     id: int
     run_id: str

@@ -74,9 +74,9 @@ class Work:
     started_at: int | None = None
     finished_at: int | None = None
     attempts: int = 0
-    """How often it was executed since it was last queued: failed, interrupted, and the last, also at work."""
+    """The number of its attempts: those that failed, and the active or last one."""
     interruptions: int = 0
-    """How many of these executions the end of a server or a lost lease has cut off."""
+    """How many executions the end of a server or a lost lease has cut off; no attempt counts them."""
     dispatch_id: str | None = None
     why: str = ""
     """Why it is not executing; or why it ended, when it did not end well."""
@@ -102,9 +102,8 @@ class Work:
 
     @property
     def failed_attempts(self) -> int:
-        """How many of its executions have failed."""
-        ended = self.attempts if self.state in ("queued", "failed") else max(self.attempts - 1, 0)
-        return max(ended - self.interruptions, 0)
+        """How many of its attempts have failed."""
+        return self.attempts if self.state in ("queued", "failed") else max(self.attempts - 1, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

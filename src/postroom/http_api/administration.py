@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from postroom.contracts.errors import InvalidArgument
+from postroom.contracts.misfits import misfit
 from postroom.http_api.long_work import LongWork
 
 
@@ -128,7 +129,8 @@ def asked_of(request: Request, kind: type[A]) -> A:
     try:
         return msgspec.convert(dict(request.query_params), kind, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidArgument(f"the parameters are invalid: {error}"[:300]) from error
+        names = ", ".join(getattr(kind, "__struct_fields__", ()))
+        raise InvalidArgument(misfit(str(error))[:300], remedy=f"the parameters are: {names}") from error
 
 
 async def read_body(request: Request, kind: type[D]) -> D:
@@ -141,8 +143,10 @@ async def read_body(request: Request, kind: type[D]) -> D:
     remedy = f"send a JSON object with {', '.join(names)} as text" if names else "send a JSON object"
     try:
         return msgspec.json.decode(await request.body() or b"{}", type=kind)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(misfit(str(error))[:300], remedy=remedy) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidArgument(f"the body is invalid: {error}"[:300], remedy=remedy) from error
+        raise InvalidArgument(f"the body is not JSON: {error}"[:300], remedy=remedy) from error
 
 
 AnyTable = Table[Any]

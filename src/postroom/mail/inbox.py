@@ -272,29 +272,54 @@ def attached_file(context: ReadContext, asked: GetAttachment) -> tuple[Attachmen
     """Return a file that came with a message, or the preview of one, with its bytes.
 
     Raises:
+        InvalidArgument: Several files of the message fit.
         UnknownMessage: The agent may see no such message, or the message has no such file.
         StoreCorrupt: The store has lost the file's bytes.
     """
     project, agent = acting(context, asked.project_key, asked.agent_name)
     message, _ = visible_message(context, project, agent, asked.message_id)
-    for attachment in context.tx.attachments([message.id])[message.id]:
-        if asked.sha256 in (attachment.sha256, attachment.preview_sha256):
-            content = context.tx.blob(asked.sha256)
-            if content is None or not is_content_of(asked.sha256, content):
-                state = "is missing from the store" if content is None else "changed on the disk"
-                raise StoreCorrupt(
-                    f"the content of {attachment.name!r} {state}",
-                    value=asked.sha256,
-                    remedy="run `postroom doctor` on the server",
-                )
-            if asked.sha256 == attachment.preview_sha256:
-                preview = f"{attachment.name}.preview.webp"
-                attachment = replace(attachment, sha256=asked.sha256, name=preview, media_type="image/webp")
-            return attachment, content
+    attachment = _attachment(message.id, context.tx.attachments([message.id])[message.id], asked)
+    sha256 = asked.sha256 or attachment.sha256
+    content = context.tx.blob(sha256)
+    if content is None or not is_content_of(sha256, content):
+        state = "is missing from the store" if content is None else "changed on the disk"
+        raise StoreCorrupt(
+            f"the content of {attachment.name!r} {state}",
+            value=sha256,
+            remedy="run `postroom doctor` on the server",
+        )
+    if sha256 == attachment.preview_sha256:
+        preview = f"{attachment.name}.preview.webp"
+        attachment = replace(attachment, sha256=sha256, name=preview, media_type="image/webp")
+    return attachment, content
+
+
+def _attachment(message_id: int, attachments: Sequence[Attachment], asked: GetAttachment) -> Attachment:
+    """Return the attachment with the digest or the name that was asked for; without both, the only one.
+
+    Raises:
+        InvalidArgument: Several attachments fit.
+        UnknownMessage: No attachment fits.
+    """
+    fitting = [
+        one
+        for one in attachments
+        if asked.sha256 in (None, one.sha256, one.preview_sha256) and asked.name in (None, one.name)
+    ]
+    if fitting and (asked.sha256 or len({one.sha256 for one in fitting}) == 1):
+        return fitting[0]
+    value = asked.sha256 or asked.name
+    if fitting:
+        raise InvalidArgument(
+            f"{len(fitting)} files of message {message_id} fit",
+            value=value,
+            remedy=f"give `sha256`: {'; '.join(f'{one.name}: {one.sha256}' for one in fitting[:10])}",
+        )
+    known = ", ".join(f"{one.name!r}" for one in attachments[:10])
     raise UnknownMessage(
-        f"message {message.id} has no attachment with this sha256",
-        value=asked.sha256,
-        remedy="take sha256 from `attachments` of the message, as get_message shows it",
+        f"message {message_id} has no such file" if attachments else f"message {message_id} has no files",
+        value=value,
+        remedy=f"give the `name` of one of its files: {known}" if attachments else None,
     )
 
 

@@ -106,7 +106,7 @@ class NamedTokens:
         )
 
     def holds(self, grant: Grant) -> bool:
-        """Return whether a token that was recognised earlier is still good, without asking the store."""
+        """Return whether a token that was recognised earlier is still valid, without asking the store."""
         if grant.run_id is not None:
             return self.runs.holds(grant)
         ends = (grant.expires_at, self._ends.get(grant.token_id))
@@ -126,7 +126,7 @@ class NamedTokens:
 
         Raises:
             InvalidArgument, InvalidName: it is no token, or one that could do nothing or too much.
-            NameTaken: a token of this name is good.
+            NameTaken: A token of this name is valid.
             UnknownProject: there is none.
             IdempotencyConflict: the id was used for another token.
         """
@@ -158,12 +158,12 @@ class NamedTokens:
     ) -> Mapping[str, object]:
         """Let a new token take a name, with the same scopes, project and length of life.
 
-        Those before it are good for `overlap` more, or until they would have ended. The same call again
+        Those before it are valid for `overlap` more, or until they would have ended. The same call again
         answers alike and changes nothing.
 
         Raises:
             InvalidArgument, InvalidName: it is no token, or the overlap is too long.
-            UnknownToken: no token that is good has this name.
+            UnknownToken: No valid token has this name.
             IdempotencyConflict: the id was used for another token.
         """
         _check_new(name, token_id, hashed)
@@ -197,7 +197,7 @@ class NamedTokens:
         return answer
 
     async def revoke(self, name: str) -> int:
-        """End every token of a name at once and return how many were good; harmless when none was.
+        """End every token of a name at once and return how many were valid; harmless when none was.
 
         Raises:
             UnknownToken: no token ever had this name.
@@ -222,7 +222,7 @@ class NamedTokens:
             self._shared.share((_TOKENS,))
 
     async def listed(self, *, ended: bool = False) -> Sequence[Mapping[str, object]]:
-        """Return the tokens that are good, and with `ended` the others too, by name, the oldest first."""
+        """Return the tokens that are valid, and with `ended` the others too, by name, the oldest first."""
 
         def look(tx: MailReads) -> list[dict[str, object]]:
             now = self._clock.now()
@@ -360,7 +360,7 @@ def _free_name(tx: MailWrites, name: str, now: int) -> None:
     """Take the name from a token that has expired.
 
     Raises:
-        NameTaken: the one that has it is good.
+        NameTaken: The token that has it is valid.
     """
     current = next((one for one in tx.tokens_named(name) if one.is_current), None)
     if current is None:
@@ -375,10 +375,10 @@ def _free_name(tx: MailWrites, name: str, now: int) -> None:
 
 
 def _living(tx: MailReads, name: str, now: int) -> list[KeptToken]:
-    """Return the tokens of a name that are good, the current one last.
+    """Return the valid tokens of a name, the current one last.
 
     Raises:
-        UnknownToken: none is current and good.
+        UnknownToken: No token is current and valid.
     """
     living = sorted((one for one in tx.tokens_named(name) if one.lives(now)), key=lambda one: one.is_current)
     if not living or not living[-1].is_current:
@@ -421,4 +421,4 @@ def _state(token: KeptToken, now: int) -> str:
         return "revoked"
     if not token.lives(now):
         return "expired"
-    return "good" if token.replaced_at is None else "replaced"
+    return "valid" if token.replaced_at is None else "replaced"

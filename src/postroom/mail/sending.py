@@ -163,7 +163,7 @@ def _thread_of(context: WriteContext, asked: SendMessage) -> str | None:
         raise UnknownThread(
             f"thread {thread_id!r} would begin with message {kept[1]}, which does not exist yet",
             value=thread_id,
-            remedy="use another id, or leave out thread_id to start a thread",
+            remedy="use another id, or leave out `thread_id` to start a thread",
         )
     return thread_id
 

@@ -122,7 +122,7 @@ class Mail:
         """
         operation = OPERATIONS[name]
         return await self.perform(
-            operation, read_command(operation.command, arguments), caller=caller or Caller()
+            operation, read_command(operation.command, arguments, name), caller=caller or Caller()
         )
 
     async def perform(self, operation: Operation, command: Command, *, caller: Caller) -> Any:

@@ -139,7 +139,7 @@ class AgentRuntime(RunDispatchExecutor):
     async def _told_again(
         self, activation: RunActivation, record: RunRecord, identity: RunIdentity, sink: EventSink
     ) -> AgentRunResult:
-        if activation.attempt == 1:
+        if activation.attempt == 1 and not activation.interruptions:
             raise InvalidResume(f"run {record.run_id!r} has ended and cannot continue", value=record.run_id)
         ended = record.termination or TerminationReason.natural_end()
         said = record.final_output or ""
