@@ -136,6 +136,30 @@ def test_open_questions_are_asked_in_turn_at_a_terminal(
     assert run("questions", "answer", "none").code == 2
 
 
+def test_lists_name_the_agent_with_its_project_or_its_chat(fake: FakePostroom, run: Run) -> None:
+    in_chat = {**QUESTION, "number": "77aa", "agent": "default", "project": "", "chat": "telegram/4711"}
+    fake.admin["GET", "/admin/questions"] = lambda _: {"questions": [QUESTION, in_chat]}
+    dead = {
+        "run_id": "f" * 36,
+        "since": "2026-11-26T09:00:00Z",
+        "attempts": 3,
+        "interruptions": 0,
+        "error": "no",
+    }
+    both = [
+        {**dead, **{name: one[name] for name in ("agent", "project", "chat")}} for one in (QUESTION, in_chat)
+    ]
+    fake.admin["GET", "/admin/runs/dead"] = lambda _: {"dead": both}
+    for command in (("questions", "list"), ("runs", "dead"), ("top",)):
+        if command == ("top",):
+            fake.admin["GET", "/admin/runs"] = lambda _: {"runs": [], "waiting": []}
+            fake.admin["GET", "/admin/status"] = lambda _: STATUS
+        shown = run(*command).out
+        assert "Ada@p" in shown
+        assert "default in telegram/4711" in shown
+        assert "agent:p/Ada" not in shown
+
+
 def test_without_a_terminal_an_answer_must_be_given(fake: FakePostroom, run: Run) -> None:
     for words in ([], ["4f2a"], ["4f2a", "--json"], ["4f2a", "perhaps"]):
         done = run("questions", "answer", *words)
