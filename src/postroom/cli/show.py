@@ -41,7 +41,20 @@ _NAMES = {
     "USER",
     "WORK",
 }
-_WHOLE = _NAMES | {"ID", "NUMBER", "THREAD", "PATH", "FOLDER", "VALUE", "QUESTION", "KIND", "REASON", "WHY"}
+_WHOLE = _NAMES | {
+    "ID",
+    "STATE",
+    "SCOPES",
+    "NUMBER",
+    "THREAD",
+    "PATH",
+    "FOLDER",
+    "VALUE",
+    "QUESTION",
+    "KIND",
+    "REASON",
+    "WHY",
+}
 """Columns that people copy from, tell rows apart by, or that say why: never cut, and below the row where
 there is no room."""
 _NARROW = 16
@@ -199,6 +212,11 @@ def _drawn(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     shown = [[_cut(*one) for one in zip(row[:fitting], kept, strict=True)] for row in cells]
     drawn = _grid(heads[:fitting], shown, at_least=_with_gaps(kept) + 2)
     return drawn if fitting == len(heads) else "\n".join(_with_the_rest_below(drawn, cells, fitting))
+
+
+def moment(text: object) -> str:
+    """Return a moment as a part of one line: on a terminal in local time, to the minute."""
+    return _MOMENT.sub(_local_minute, line(text)) if sys.stdout.isatty() else line(text)
 
 
 def _local_minute(moment: re.Match[str]) -> str:
