@@ -46,7 +46,6 @@ _WHOLE = _NAMES | {
     "STATE",
     "SCOPES",
     "NUMBER",
-    "THREAD",
     "PATH",
     "FOLDER",
     "VALUE",
@@ -84,6 +83,11 @@ def plain(text: object) -> str:
 def line(text: object) -> str:
     """Return text as part of one line."""
     return one_line(str(text))
+
+
+def agent(one: Mapping[str, Any]) -> str:
+    """Return the agent of a run or question with its project, or with the chat in which it answers."""
+    return f"{one['agent']}@{one['project']}" if one["project"] else f"{one['agent']} in {one['chat']}"
 
 
 def answer(document: Mapping[str, object], *, as_json: bool, text: Callable[[], str]) -> None:
