@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import httpx2
+from postroom.http_api.operators import QUESTIONS, RUNS, SCHEDULES
 from prometheus_client import CollectorRegistry
 
 from dispatch_room import done
@@ -15,7 +16,6 @@ from postroom.app.tokens import token_check
 from postroom.contracts.agent_events import TextDelta
 from postroom.contracts.errors import Overloaded, Unauthorized
 from postroom.http_api.guard import Credentials, Guard, GuardRules
-from postroom.http_api.operators import QUESTIONS, RUNS, SCHEDULES
 from postroom.http_api.routes import application
 from postroom.http_api.sessions import LoginService
 from postroom.mail.context import Rules

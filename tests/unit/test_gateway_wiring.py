@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from postroom.http_api.chat_routes import Notice
 from prometheus_client import CollectorRegistry
 
 from channels.fake_speech import KEY, FakeSpeech, sound
@@ -44,9 +45,8 @@ from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.replies import thread_name
 from postroom.gateway.session import Platform
-from postroom.http_api.chat_routes import Notice
 from postroom.http_api.guard import OpenPath
-from postroom.http_api.operations import Readiness
+from postroom.http_api.readiness import Readiness
 from postroom.relay import Relay
 from postroom.services.runs import RunService
 from postroom.stores.memory import MemoryRunStores

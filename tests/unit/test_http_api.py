@@ -20,7 +20,8 @@ from postroom.contracts import errors
 from postroom.contracts.outbox import Backlog
 from postroom.http_api.errors import problem_of
 from postroom.http_api.guard import Credentials, Guard, GuardRules
-from postroom.http_api.operations import (
+from postroom.http_api.permissions import Permission, Who, table
+from postroom.http_api.readiness import (
     Check,
     FreshReadiness,
     LagMeter,
@@ -30,7 +31,6 @@ from postroom.http_api.operations import (
     measure_lag,
     store_check,
 )
-from postroom.http_api.permissions import Permission, Who, table
 from postroom.http_api.routes import application, routes
 from postroom.http_api.sessions import Attempts, LoginService
 from postroom.services.login_codes import FORM_TOKEN, MOST_CODES, EndedSessions, LoginCodes, Sessions

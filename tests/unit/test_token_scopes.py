@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from postroom.http_api.operators import TOKENS
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
@@ -18,15 +19,15 @@ from log_lines import capture_logs
 from mail_room import HARBOR, SHORE, THE_PLAN, everything, furnish
 from postroom.app.tokens import new_named_token
 from postroom.contracts.errors import InsufficientScope, NotPermitted, StoreClosed, UnknownProject
+from postroom.contracts.operations import Operation
 from postroom.contracts.tokens import ADMIN, SCOPES, Grant
 from postroom.http_api.guard import Credentials, Guard, GuardRules
-from postroom.http_api.operators import TOKENS
 from postroom.http_api.permissions import Permission, Who, table
 from postroom.http_api.rest.routes import rest_paths
 from postroom.http_api.routes import application
 from postroom.mail.commands import HealthCheck
 from postroom.mail.context import Caller
-from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS, Operation
+from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS
 from postroom.mcp_server import resources
 from postroom.mcp_server.endpoint import Endpoint
 from postroom.mcp_server.resources import RESOURCES

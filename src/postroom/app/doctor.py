@@ -37,7 +37,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.mail import Project
 from postroom.dispatch.inspection import WhyNot
 from postroom.gateway.platforms.base import AdapterState
-from postroom.http_api.operations import CheckState
+from postroom.http_api.readiness import CheckState
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.waking.runners import read_runner
 from postroom.services.runners import DeclaredRunner, declared_runners

@@ -1,11 +1,11 @@
 """Everything a caller may do: one table from which tools, documents, tests and the command line are made."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Final, get_type_hints
+from dataclasses import replace
+from typing import Any, Final
 
-from postroom.contracts.errors import InsufficientScope, NotPermitted
-from postroom.contracts.tokens import ADMIN, SCOPES, Grant, Scope
+from postroom.contracts.operations import CommandLine, Operation, Option, Who
+from postroom.contracts.tokens import ADMIN, Scope
 from postroom.mail import (
     agents,
     commands,
@@ -29,67 +29,20 @@ RUN: Final[frozenset[Scope]] = frozenset({"run"})
 """To act as a run that the server has started."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
-    """One thing a caller may do: its name, what it takes, the function that does it, and who may."""
+_HERE: Final = {"project_key": Option(kind="project")}
+_AGENT: Final = Option(metavar="NAME", complete="agents", help="The agent.")
 
-    name: str
-    command: type[Command]
-    run: Callable[[OperationContext[Any, Any], Any], Any]
-    changes: bool
-    needs: frozenset[Scope]
-    """The scopes that a named token must have, all of them; agents and the operator need none."""
-    is_of_one_project: bool = False
-    """Whether a token that is bound to a project may do it, there; refused unless it is said."""
-    destructive: bool = False
-    repeatable: bool = False
-    """Whether the same change made twice leaves everything as it is after the first time."""
-    settled: bool = False
-    """Whether it reads what a store may bring up to date afterwards: search and the list of threads."""
 
-    def __post_init__(self) -> None:
-        if not self.needs or not self.needs <= set(SCOPES):
-            raise ValueError(f"operation {self.name} declares an unknown scope: {sorted(self.needs)}")
-
-    def check(self, grant: Grant | None, *, slug: str | None = None) -> None:
-        """Raise unless a named token of this grant may do it; without a grant nothing is held back.
-
-        Raises:
-            InsufficientScope: it has too few scopes.
-            NotPermitted: it is bound to a project, and this is about more than one.
-        """
-        if grant is not None:
-            grant.check(self.needs, self.name, is_of_one_project=self.is_of_one_project, slug=slug)
-
-    def is_open_to(self, grant: Grant | None) -> bool:
-        """Return whether a named token of this grant may do it."""
-        try:
-            self.check(grant)
-        except (InsufficientScope, NotPermitted):
-            return False
-        return True
-
-    @property
-    def description(self) -> str:
-        """What it does, when to use it and what to do next, as a model reads it; one line."""
-        return " ".join((self.command.__doc__ or "").split())
-
-    @property
-    def answer(self) -> Any:
-        """The type of its answer, as its function declares it."""
-        return get_type_hints(self.run)["return"]
-
-    @property
-    def summary(self) -> str:
-        """What it does, in a sentence."""
-        return (self.command.__doc__ or "").partition("\n")[0]
+def _about_agent(words: str, help_text: str) -> CommandLine:
+    options = {**_HERE, "agent_name": _AGENT}
+    return CommandLine(words=words, places=("agent_name",), options=options, help=help_text)
 
 
 def _looks(
     needs: frozenset[Scope],
     command: type[Command],
     run: Callable[[OperationContext[Any, Any], Any], Any],
-    **more: bool,
+    **more: Any,
 ) -> Operation:
     return Operation(name=run.__name__, command=command, run=run, changes=False, needs=needs, **more)
 
@@ -98,9 +51,11 @@ def _changes(
     needs: frozenset[Scope],
     command: type[Command],
     run: Callable[[OperationContext[Any, Any], Any], Any],
-    **more: bool,
+    **more: Any,
 ) -> Operation:
-    return Operation(name=run.__name__, command=command, run=run, changes=True, needs=needs, **more)
+    return Operation(
+        name=run.__name__, command=command, run=run, changes=True, needs=needs, who=Who.CALLERS, **more
+    )
 
 
 ALL_OPERATIONS: tuple[Operation, ...] = (
@@ -110,8 +65,32 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
     _changes(SEND, commands.RegisterAgent, agents.register_agent, is_of_one_project=True),
     _changes(SEND, commands.CreateAgentIdentity, agents.create_agent_identity, is_of_one_project=True),
     _looks(READ, commands.ShowProject, threads.show_project, settled=True, is_of_one_project=True),
-    _looks(READ, commands.Whois, agents.whois, is_of_one_project=True),
-    _looks(READ, commands.ListAgents, agents.list_agents, is_of_one_project=True),
+    _looks(
+        READ,
+        commands.Whois,
+        agents.whois,
+        is_of_one_project=True,
+        line=_about_agent(
+            "agents show",
+            "Show an agent, its waiting messages and reservations, and how a message reaches it.",
+        ),
+    ),
+    _looks(
+        READ,
+        commands.ListAgents,
+        agents.list_agents,
+        is_of_one_project=True,
+        line=CommandLine(
+            words="agents list",
+            options={
+                **_HERE,
+                "include_retired": Option(name="--retired", help="Include retired agents."),
+                "limit": Option(metavar="N", help="Maximum number of agents."),
+                "after": Option(metavar="N", help="Continue after a page: its `next`."),
+            },
+            help="List the agents of a project.",
+        ),
+    ),
     _changes(
         ADMIN,
         commands.RetireAgent,
@@ -119,14 +98,25 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
         destructive=True,
         repeatable=True,
         is_of_one_project=True,
+        line=_about_agent(
+            "agents retire", "Retire an agent. It sends and receives nothing, and its reservations end."
+        ),
     ),
-    _changes(ADMIN, commands.UnretireAgent, agents.unretire_agent, repeatable=True, is_of_one_project=True),
+    _changes(
+        ADMIN,
+        commands.UnretireAgent,
+        agents.unretire_agent,
+        repeatable=True,
+        is_of_one_project=True,
+        line=_about_agent("agents unretire", "Make a retired agent active again."),
+    ),
     Operation(
         name="rotate_agent_token",
         command=commands.RotateAgentToken,
         run=agents.rotated_elsewhere,
         changes=True,
         needs=ADMIN,
+        who=Who.CALLERS,
         destructive=True,
         is_of_one_project=True,
     ),
@@ -161,6 +151,17 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
         contact_requests.request_contact,
         repeatable=True,
         is_of_one_project=True,
+        line=CommandLine(
+            words="agents request-contact",
+            places=("to",),
+            options={
+                **_HERE,
+                "agent_name": Option(kind="acting"),
+                "to": Option(metavar="NAME", help="The agent to ask. In another project: name@project."),
+                "reason": Option(metavar="TEXT", help="The reason for the request."),
+            },
+            help="Ask an agent to accept another agent's messages. A repeated request has no effect.",
+        ),
     ),
     _changes(
         SEND,
