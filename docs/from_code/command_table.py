@@ -4,13 +4,14 @@ Commands must start fast, so they load neither the functions of the table nor th
 """
 
 import json
+import typing
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from postroom.app.operations import TABLE
-from postroom.contracts.operations import CommandLine, Operation, Option
+from postroom.contracts.operations import Operation, Option
 
 FILE: Final = Path(__file__).resolve().parents[2] / "src" / "postroom" / "cli" / "operations.json"
 _LAST: Final = ("project", "key")
@@ -18,9 +19,10 @@ _LAST: Final = ("project", "key")
 
 
 def text() -> str:
-    """Return the content of the file."""
-    found = {one.name: _row(one) for one in TABLE if one.line is not None or one.service is not None}
-    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+    """Return the content of the file, a line for each operation."""
+    rows = [one for one in TABLE if one.line or one.service is not None]
+    lines = [f"{json.dumps(one.name)}: {json.dumps(_row(one), ensure_ascii=False)}" for one in rows]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _row(operation: Operation) -> dict[str, Any]:
@@ -29,36 +31,41 @@ def _row(operation: Operation) -> dict[str, Any]:
         told = {"method": operation.method, "path": operation.path}
     if operation.doing:
         told["doing"] = operation.doing
-    if operation.line is not None:
-        told |= {
-            "words": operation.line.words,
-            "help": operation.help,
-            "fields": _fields(operation.command, operation.line),
-        }
+    if operation.line:
+        told |= {"words": operation.words, "help": operation.help, "fields": _fields(operation)}
     return told
 
 
-def _fields(command: type[Any], line: CommandLine) -> list[dict[str, Any]]:
+def _fields(operation: Operation) -> list[dict[str, Any]]:
+    command, places = operation.command, operation.places
     _, parts = msgspec.json.schema_components([command])
-    schema = parts[command.__name__]
+    schema, hints = parts[command.__name__], typing.get_type_hints(command, include_extras=True)
+    if unknown := {*places, *operation.options} - hints.keys():
+        raise LookupError(f"{operation.line} names fields that {command.__name__} lacks: {unknown}")
     required = schema.get("required", [])
-    fields = {
-        name: _field(name, given, line, is_required=name in required)
-        for name, given in schema["properties"].items()
-    }
-    if unknown := [one for one in (*line.places, *line.options) if one not in fields]:
-        raise LookupError(f"{line.words} names fields that {command.__name__} lacks: {unknown}")
-    options = [one for name, one in fields.items() if name not in line.places]
+    fields = {}
+    for name, given in schema["properties"].items():
+        option = operation.options.get(name) or _option_of(name, hints[name])
+        fields[name] = _field(name, given, option, is_required=name in required)
+    options = [one for name, one in fields.items() if name not in places]
     options.sort(key=lambda one: _LAST.index(one["kind"]) if one.get("kind") in _LAST else -1)
-    return [*({**fields[name], "place": True} for name in line.places), *options]
+    return [*({**fields[name], "place": True} for name in places), *options]
 
 
-def _field(name: str, given: dict[str, Any], line: CommandLine, *, is_required: bool) -> dict[str, Any]:
-    option = line.options.get(name, Option(kind="key" if name == "idempotency_key" else ""))
-    kinds = [one for one in (given, *given.get("anyOf", ())) if one.get("type") != "null"]
+def _option_of(name: str, hint: Any) -> Option:
+    """Return how the type of a field says that commands take it."""
+    for one in (hint, *typing.get_args(hint)):
+        for meta in getattr(one, "__metadata__", ()):
+            if meta.extra and "option" in meta.extra:
+                return typing.cast("Option", meta.extra["option"])
+    return Option(kind="key" if name == "idempotency_key" else "")
+
+
+def _field(name: str, given: dict[str, Any], option: Option, *, is_required: bool) -> dict[str, Any]:
     whole: dict[str, Any] = {}
-    for one in kinds:
-        whole = {**one, **whole}
+    for one in (given, *given.get("anyOf", ())):
+        if one.get("type") != "null":
+            whole = {**one, **whole}
     told = {
         "name": name,
         "type": whole.get("type", "string"),

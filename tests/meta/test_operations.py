@@ -48,7 +48,7 @@ def test_names_and_addresses_are_each_given_once() -> None:
     for of in (lambda one: one.name, lambda one: (one.method, one.path)):
         given = [of(one) for one in TABLE]
         assert len(given) == len(set(given))
-    lines = [one.line.words for one in TABLE if one.line is not None]
+    lines = [one.words for one in TABLE if one.line]
     assert len(lines) == len(set(lines))
 
 

@@ -23,7 +23,6 @@ from postroom.app.support import (
     told_runners,
 )
 from postroom.app.tokens import new_agent_token
-from postroom.app.wiring import Application
 from postroom.contracts import progress
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import InvalidPath, StateError, StoreError
@@ -53,6 +52,7 @@ from postroom.version import __version__
 
 if TYPE_CHECKING:
     from postroom.app.gateway_service import GatewayService
+    from postroom.app.wiring import Application
 
 
 class AdminService:
@@ -60,7 +60,7 @@ class AdminService:
 
     def __init__(
         self,
-        application: Application,
+        application: "Application",
         meter: LagMeter,
         *,
         started_at: int,

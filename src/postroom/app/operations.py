@@ -21,7 +21,7 @@ from postroom.app.undelivered import UndeliveredService
 from postroom.contracts.choices import Importance
 from postroom.contracts.errors import InvalidArgument, InvalidPath
 from postroom.contracts.messages import Json
-from postroom.contracts.operations import CommandLine, Operation, Option, Who
+from postroom.contracts.operations import Operation, Option, Who
 from postroom.contracts.tokens import ADMIN
 from postroom.contracts.work import told
 from postroom.http_api.long_work import LongWork
@@ -38,36 +38,41 @@ _LONGEST_PATH: Final = 4096
 _MOST_SECONDS: Final = 10**9
 _Seconds = Annotated[int, Meta(ge=0, le=_MOST_SECONDS)]
 _Span = Annotated[float, Meta(ge=0, le=_MOST_SECONDS)]
-_Project = Annotated[str, Meta(description="The project: its folder or slug.")]
-_AgentName = Annotated[str, Meta(description="The agent.")]
+
+
+def _text(description: str, **option: str) -> Meta:
+    """Return what a field of text means, and how a command takes it."""
+    return Meta(description=description, extra={"option": Option(**option)})
+
+
+_Project = Annotated[str, _text("The project: its folder or slug.", kind="project")]
+"""At the command line the option `--project`; without it the current folder."""
+_OneProject = Annotated[str, _text("The project: its folder or slug.", kind="one_project")]
+"""At the command line the option `--project`; without it every project."""
+_AgentName = Annotated[str, _text("The agent.", metavar="NAME", complete="agents")]
 _RunId = Annotated[
-    str, Meta(description="The run's id, its dispatch's id, or the first characters of either.")
+    str,
+    _text(
+        "The run's id, its dispatch's id, or the first characters of either.", metavar="ID", complete="runs"
+    ),
 ]
-_TokenName = Annotated[str, Meta(description="The token's name.")]
-_Platform = Annotated[str, Meta(description="The channel, such as telegram.")]
-
-_HERE: Final = Option(kind="project")
-"""The option `--project`; without it the current folder."""
-_ONE: Final = Option(kind="one_project")
-"""The option `--project`; without it every project."""
-_AGENT: Final = Option(metavar="NAME", complete="agents")
-_RUN: Final = Option(metavar="ID", complete="runs")
+_TokenName = Annotated[str, _text("The token's name.")]
+_PersonName = Annotated[str, _text("The person, as agents write it: human:NAME.")]
+_ScheduleName = Annotated[str, _text("The schedule's name.")]
+_Platform = Annotated[str, _text("The channel, such as telegram.")]
+_OutboxId = Annotated[str, _text("The id of the message, or its first characters.")]
 
 
-class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The JSON body of a change."""
 
 
-class Query(msgspec.Struct, frozen=True, kw_only=True):
+class Query(msgspec.Struct, frozen=True):
     """The parameters of an address; other parameters are ignored."""
 
 
 def _row(
-    command: type[Command | Query],
-    run: Callable[..., Any],
-    address: str,
-    line: CommandLine | None = None,
-    **more: Any,
+    command: type[Command | Query], run: Callable[..., Any], address: str, line: str = "", **more: Any
 ) -> Operation:
     """Return a row that has its name from its command, for holders of `admin`."""
     name = "".join(f"_{one.lower()}" if one.isupper() else one for one in command.__name__)
@@ -92,13 +97,13 @@ def _of(service: type[Any], *rows: Operation, who: Who = Who.ADMINS) -> tuple[Op
 # opens these addresses, because a caller who can make tokens can do everything.
 
 
-class ListTokens(Query, frozen=True, kw_only=True):
+class ListTokens(Query, frozen=True):
     """List the tokens: their rights, expiry and last use. Tokens themselves are not shown."""
 
     all: Annotated[bool, Meta(description="Include expired and revoked tokens.")] = False
 
 
-class CreateToken(Command, frozen=True, kw_only=True):
+class CreateToken(Command, frozen=True):
     """Store a new token by its hash. The same call again stores no second token."""
 
     name: _TokenName
@@ -109,13 +114,13 @@ class CreateToken(Command, frozen=True, kw_only=True):
     life_seconds: _Seconds | None = None
 
 
-class RevokeToken(Command, frozen=True, kw_only=True):
+class RevokeToken(Command, frozen=True):
     """Revoke every token of this name now, also one in its overlap. Without a token, nothing happens."""
 
     name: _TokenName
 
 
-class RotateToken(Command, frozen=True, kw_only=True):
+class RotateToken(Command, frozen=True):
     """Replace a token by a new token with the same rights. The old token expires after the overlap."""
 
     name: _TokenName
@@ -145,15 +150,9 @@ async def rotate_token(tokens: NamedTokens, command: RotateToken) -> Mapping[str
 
 _TOKENS: Final = _of(
     NamedTokens,
-    _row(ListTokens, list_tokens, "GET /admin/tokens", CommandLine(words="tokens list"), answer_key="tokens"),
+    _row(ListTokens, list_tokens, "GET /admin/tokens", "tokens list", answer_key="tokens"),
     _row(CreateToken, create_token, "POST /admin/tokens"),
-    _row(
-        RevokeToken,
-        NamedTokens.revoke,
-        "DELETE /admin/tokens",
-        CommandLine(words="tokens revoke", places=("name",)),
-        answer_key="revoked",
-    ),
+    _row(RevokeToken, NamedTokens.revoke, "DELETE /admin/tokens", "tokens revoke NAME", answer_key="revoked"),
     _row(RotateToken, rotate_token, "POST /admin/tokens/rotate"),
     who=Who.OPERATOR,
 )
@@ -162,68 +161,68 @@ _TOKENS: Final = _of(
 # The server itself.
 
 
-class ShowProgress(Query, frozen=True, kw_only=True):
+class ShowProgress(Query, frozen=True):
     """Show the progress of long work that another request waits for. Empty if no such work runs."""
 
     of: Annotated[str, Meta(description="the path of that request, such as /admin/backup")] = ""
 
 
-class ShowStatus(Query, frozen=True, kw_only=True):
+class ShowStatus(Query, frozen=True):
     """Show the server's state: its version, data folder and counts."""
 
 
-class ShowCluster(Query, frozen=True, kw_only=True):
+class ShowCluster(Query, frozen=True):
     """List the running servers, and which server does each exclusive task, and since when."""
 
 
-class ListProjects(Query, frozen=True, kw_only=True):
+class ListProjects(Query, frozen=True):
     """List every project: its slug and its folder."""
 
 
-class CheckInstallation(Query, frozen=True, kw_only=True):
+class CheckInstallation(Query, frozen=True):
     """Run the checks of `postroom doctor`."""
 
     full: Annotated[bool, Meta(description="compare each record with the archive")] = False
 
 
-class RepairInstallation(Command, frozen=True, kw_only=True):
+class RepairInstallation(Command, frozen=True):
     """Repair what can be repaired without a loss, then run the checks."""
 
     full: bool = False
     dry_run: bool = False
 
 
-class CollectSupportBundle(Query, frozen=True, kw_only=True):
+class CollectSupportBundle(Query, frozen=True):
     """Collect the content of `postroom support-bundle`, as texts by file name."""
 
 
-class WriteBackup(Command, frozen=True, kw_only=True):
+class WriteBackup(Command, frozen=True):
     """Write a verified backup of the database. Without a target it goes to the folder of backups."""
 
     target: Annotated[str, Meta(description="an absolute path on the server's machine")] | None = None
 
 
-class IssueAgentToken(Command, frozen=True, kw_only=True):
+class IssueAgentToken(Command, frozen=True):
     """Create a new token for an agent. It is shown once and replaces the previous token."""
 
     project: _Project
     agent: _AgentName
 
 
-class RevokeAgentToken(Command, frozen=True, kw_only=True):
+class RevokeAgentToken(Command, frozen=True):
     """Revoke an agent's token. Without a token, nothing happens."""
 
     project: _Project
     agent: _AgentName
 
 
-class MakeLoginLink(Command, frozen=True, kw_only=True):
+class MakeLoginLink(Command, frozen=True):
     """Print a link to the pages. The link works once, within 10 minutes."""
 
-    path: Annotated[str, Meta(description="The page to open, such as /p/shop/runs.")] = "/"
+    path: Annotated[str, _text("The page to open, such as /p/shop/runs.", complete="pages")] = "/"
 
 
-class MergeProjects(Command, frozen=True, kw_only=True):
+class MergeProjects(Command, frozen=True):
     """Merge a project into another, then delete the first."""
 
     source: str
@@ -237,18 +236,26 @@ class MergeProjects(Command, frozen=True, kw_only=True):
     dry_run: bool = False
 
 
-class MoveProject(Command, frozen=True, kw_only=True):
+class MoveProject(Command, frozen=True):
     """Change the folder of a project after you moved it. Agents, messages, ids and the slug stay.
 
     The old path still names the project. A renamed folder needs no command: the next registration or session
     there finds the project again.
     """
 
-    project: _Project
-    folder: Annotated[str, Meta(description="The new folder of the project.")]
+    project: Annotated[
+        str,
+        _text(
+            "A folder or a slug. A folder of this name in the current folder takes precedence.",
+            kind="named_project",
+            metavar="PATH|SLUG",
+            complete="projects",
+        ),
+    ]
+    folder: Annotated[str, _text("The new folder of the project.", kind="folder")]
 
 
-class Prune(Command, frozen=True, kw_only=True):
+class Prune(Command, frozen=True):
     """Delete the messages that no [[keep]] rule keeps.
 
     A running server does this every hour, in small steps, so that other work continues.
@@ -257,13 +264,13 @@ class Prune(Command, frozen=True, kw_only=True):
     dry_run: Annotated[bool, Meta(description="Count the messages, and delete none.")] = False
 
 
-class RebuildArchive(Command, frozen=True, kw_only=True):
+class RebuildArchive(Command, frozen=True):
     """Write the records of the database to the Git archive, of one project or of all."""
 
     project: str | None = None
 
 
-class ShowHealth(Query, frozen=True, kw_only=True):
+class ShowHealth(Query, frozen=True):
     """Show whether the server is ready, and the chats: channels, states of accepted messages, queue.
 
     The `state` of `gateway` is `off` if the server has no chats.
@@ -293,13 +300,9 @@ _SERVER: Final = (
     *_of(
         AdminService,
         _row(ShowStatus, AdminService.status, "GET /admin/status"),
-        _row(ShowCluster, AdminService.cluster, "GET /admin/cluster", CommandLine(words="cluster status")),
+        _row(ShowCluster, AdminService.cluster, "GET /admin/cluster", "cluster status"),
         _row(
-            ListProjects,
-            AdminService.projects,
-            "GET /admin/projects",
-            CommandLine(words="projects list"),
-            answer_key="projects",
+            ListProjects, AdminService.projects, "GET /admin/projects", "projects list", answer_key="projects"
         ),
         _row(CheckInstallation, AdminService.doctor, "GET /admin/doctor", doing="checking the installation"),
         _row(
@@ -317,29 +320,20 @@ _SERVER: Final = (
             IssueAgentToken,
             AdminService.issue_agent_token,
             "POST /admin/agent-token",
-            CommandLine(words="agents token", places=("agent",), options={"agent": _AGENT, "project": _HERE}),
+            "agents token AGENT",
             answer_key="token",
         ),
         _row(
             RevokeAgentToken,
             AdminService.revoke_agent_token,
             "DELETE /admin/agent-token",
-            CommandLine(
-                words="agents revoke-token", places=("agent",), options={"agent": _AGENT, "project": _HERE}
-            ),
+            "agents revoke-token AGENT",
             answer_key="revoked",
         ),
     ),
     *_of(
         LoginService,
-        _row(
-            MakeLoginLink,
-            LoginService.make_link,
-            "POST /admin/login-code",
-            CommandLine(
-                words="open", places=("path",), options={"path": Option(metavar="PATH", complete="pages")}
-            ),
-        ),
+        _row(MakeLoginLink, LoginService.make_link, "POST /admin/login-code", "open PATH"),
     ),
     *_of(
         AdminService,
@@ -348,28 +342,9 @@ _SERVER: Final = (
             MoveProject,
             AdminService.move_project,
             "POST /admin/projects/move",
-            CommandLine(
-                words="projects move",
-                places=("project", "folder"),
-                options={
-                    "project": Option(
-                        kind="named_project",
-                        metavar="PATH|SLUG",
-                        help="A folder or a slug. A folder of this name in the current folder takes "
-                        "precedence.",
-                        complete="projects",
-                    ),
-                    "folder": Option(kind="folder"),
-                },
-            ),
+            "projects move PROJECT FOLDER",
         ),
-        _row(
-            Prune,
-            AdminService.prune,
-            "POST /admin/prune",
-            CommandLine(words="prune"),
-            doing="looking for messages",
-        ),
+        _row(Prune, AdminService.prune, "POST /admin/prune", "prune", doing="looking for messages"),
         _row(
             RebuildArchive,
             AdminService.rebuild_archive,
@@ -383,62 +358,47 @@ _SERVER: Final = (
 # People to whom agents may write by name, and the chat of each.
 
 
-class ListPeople(Query, frozen=True, kw_only=True):
+class ListPeople(Query, frozen=True):
     """List the people whom agents may write to."""
 
 
-class AddPerson(Command, frozen=True, kw_only=True):
+class AddPerson(Command, frozen=True):
     """Let agents write to a person, or change the chat of a person.
 
     Without a chat the person reads messages on the pages.
     """
 
-    name: Annotated[str, Meta(description="The person, as agents write it: human:NAME.")]
-    chat: Annotated[str, Meta(description="The chat for the messages, such as telegram/123456.")] | None = (
-        None
-    )
+    name: _PersonName
+    chat: (
+        Annotated[str, _text("The chat for the messages, such as telegram/123456.", metavar="PLATFORM/ID")]
+        | None
+    ) = None
 
 
-class RemovePerson(Command, frozen=True, kw_only=True):
+class RemovePerson(Command, frozen=True):
     """Stop agents from writing to a person. Stored messages stay."""
 
-    name: Annotated[str, Meta(description="The person, as agents write it: human:NAME.")]
+    name: _PersonName
 
 
 _PEOPLE: Final = _of(
     PeopleService,
-    _row(
-        ListPeople,
-        PeopleService.everybody,
-        "GET /admin/people",
-        CommandLine(words="people list"),
-        answer_key="people",
-    ),
-    _row(
-        AddPerson,
-        PeopleService.add,
-        "PUT /admin/people",
-        CommandLine(words="people add", places=("name",), options={"chat": Option(metavar="PLATFORM/ID")}),
-    ),
-    _row(
-        RemovePerson,
-        PeopleService.remove,
-        "DELETE /admin/people",
-        CommandLine(words="people remove", places=("name",)),
-    ),
+    _row(ListPeople, PeopleService.everybody, "GET /admin/people", "people list", answer_key="people"),
+    _row(AddPerson, PeopleService.add, "PUT /admin/people", "people add NAME"),
+    _row(RemovePerson, PeopleService.remove, "DELETE /admin/people", "people remove NAME"),
 )
 
 
 # Runners: how the server executes an agent when mail comes for it.
 
 
-class ListRunners(Query, frozen=True, kw_only=True):
+class ListRunners(Query, frozen=True):
     """List the agents that the server runs, and how."""
 
     project: _Project | None = None
 
 
-class SetRunner(Command, frozen=True, kw_only=True):
+class SetRunner(Command, frozen=True):
     """Have the server run an agent when mail comes for it."""
 
     project: _Project
@@ -446,7 +406,7 @@ class SetRunner(Command, frozen=True, kw_only=True):
     runner: Annotated[dict[str, Json], Meta(description='such as `{"argv": ["..."]}`')]
 
 
-class RemoveRunner(Command, frozen=True, kw_only=True):
+class RemoveRunner(Command, frozen=True):
     """Have the server run an agent no more. Its mail waits in its inbox."""
 
     project: _Project
@@ -455,21 +415,13 @@ class RemoveRunner(Command, frozen=True, kw_only=True):
 
 _RUNNERS: Final = _of(
     RunnerService,
-    _row(
-        ListRunners,
-        RunnerService.declared,
-        "GET /admin/runners",
-        CommandLine(words="agents runners", options={"project": _HERE}),
-        answer_key="runners",
-    ),
+    _row(ListRunners, RunnerService.declared, "GET /admin/runners", "agents runners", answer_key="runners"),
     _row(SetRunner, RunnerService.declare, "PUT /admin/runners"),
     _row(
         RemoveRunner,
         RunnerService.withdraw,
         "DELETE /admin/runners",
-        CommandLine(
-            words="agents unset-runner", places=("agent",), options={"agent": _AGENT, "project": _HERE}
-        ),
+        "agents unset-runner AGENT",
         answer_key="removed",
     ),
 )
@@ -478,54 +430,54 @@ _RUNNERS: Final = _of(
 # Runs: what agents do, the messages that wait and why, and dead letters.
 
 
-class ListRuns(Query, frozen=True, kw_only=True):
+class ListRuns(Query, frozen=True):
     """List the runs of agents: open runs, then recently ended runs.
 
     Without a project the open and failed runs of chats are listed, too.
     """
 
-    project: _Project | None = None
+    project: _OneProject | None = None
 
 
-class ShowRun(Query, frozen=True, kw_only=True):
+class ShowRun(Query, frozen=True):
     """Show one run and the end of its output, or its whole output."""
 
     run: _RunId = ""
     output: Literal["", "end", "whole"] = ""
 
 
-class ShowControlRoom(Query, frozen=True, kw_only=True):
+class ShowControlRoom(Query, frozen=True):
     """Show a project's control room: what needs a person, runs, and waiting messages."""
 
     project: _Project = ""
 
 
-class ListDeadLetters(Query, frozen=True, kw_only=True):
+class ListDeadLetters(Query, frozen=True):
     """List the dead letters: failed runs that wait for a person, oldest first, and why they failed.
 
     At most 500 are listed. `replay` executes a dead letter again, `discard` removes it from the list.
     """
 
 
-class CancelRun(Command, frozen=True, kw_only=True):
+class CancelRun(Command, frozen=True):
     """Cancel a run that is queued, active or waiting. Its question is withdrawn; its sender is notified."""
 
     run: _RunId
 
 
-class HastenRun(Command, frozen=True, kw_only=True):
+class HastenRun(Command, frozen=True):
     """Retry now a run that waits for its next attempt."""
 
     run: _RunId
 
 
-class DiscardRun(Command, frozen=True, kw_only=True):
+class DiscardRun(Command, frozen=True):
     """Discard a dead letter. Its run stays failed."""
 
     run: _RunId
 
 
-class ReplayRun(Command, frozen=True, kw_only=True):
+class ReplayRun(Command, frozen=True):
     """Replay a dead letter: execute its messages in a new run."""
 
     run: _RunId
@@ -557,42 +509,27 @@ async def show_control_room(runs: WorkService, project: str) -> Mapping[str, obj
     return told(await runs.store.read(partial(runs.floor, slug=slug, health=health)))
 
 
-def _run_line(words: str) -> CommandLine:
-    return CommandLine(words=words, places=("run",), options={"run": _RUN})
-
-
 _RUNS: Final = _of(
     WorkService,
-    _row(ListRuns, list_runs, "GET /admin/runs", CommandLine(words="runs list", options={"project": _ONE})),
+    _row(ListRuns, list_runs, "GET /admin/runs", "runs list"),
     _row(ShowRun, show_run, "GET /admin/runs/one"),
-    _row(
-        ShowControlRoom,
-        show_control_room,
-        "GET /admin/floor",
-        CommandLine(words="runs overview", options={"project": _HERE}),
-    ),
-    _row(
-        ListDeadLetters,
-        WorkService.dead,
-        "GET /admin/runs/dead",
-        CommandLine(words="runs dead"),
-        answer_key="dead",
-    ),
-    _row(CancelRun, WorkService.cancel, "POST /admin/runs/cancel", _run_line("runs cancel")),
-    _row(HastenRun, WorkService.hasten, "POST /admin/runs/hasten", _run_line("runs hasten")),
+    _row(ShowControlRoom, show_control_room, "GET /admin/floor", "runs overview"),
+    _row(ListDeadLetters, WorkService.dead, "GET /admin/runs/dead", "runs dead", answer_key="dead"),
+    _row(CancelRun, WorkService.cancel, "POST /admin/runs/cancel", "runs cancel RUN"),
+    _row(HastenRun, WorkService.hasten, "POST /admin/runs/hasten", "runs hasten RUN"),
     _row(DiscardRun, WorkService.discard, "POST /admin/runs/discard"),
-    _row(ReplayRun, WorkService.replay, "POST /admin/runs/replay", _run_line("runs replay")),
+    _row(ReplayRun, WorkService.replay, "POST /admin/runs/replay", "runs replay RUN"),
 )
 
 
 # Questions that runs ask people.
 
 
-class ListQuestions(Query, frozen=True, kw_only=True):
+class ListQuestions(Query, frozen=True):
     """List the open questions of agents, oldest first."""
 
 
-class AnswerQuestion(Command, frozen=True, kw_only=True):
+class AnswerQuestion(Command, frozen=True):
     """Answer a question. The first answer counts, from every surface."""
 
     number: Annotated[str, Meta(description="the question's number, or its first digits")]
@@ -613,7 +550,7 @@ _QUESTIONS: Final = _of(
         ListQuestions,
         QuestionService.questions,
         "GET /admin/questions",
-        CommandLine(words="questions list"),
+        "questions list",
         answer_key="questions",
     ),
     _row(AnswerQuestion, answer_question, "POST /admin/questions"),
@@ -622,16 +559,14 @@ _QUESTIONS: Final = _of(
 
 # Schedules: messages of people that are sent again and again.
 
-_ScheduleName = Annotated[str, Meta(description="The schedule's name.")]
 
-
-class ListSchedules(Query, frozen=True, kw_only=True):
+class ListSchedules(Query, frozen=True):
     """List the schedules and their next times."""
 
-    project: _Project | None = None
+    project: _OneProject | None = None
 
 
-class AddSchedule(Command, frozen=True, kw_only=True):
+class AddSchedule(Command, frozen=True):
     """Send a message on a schedule. The same call again changes nothing."""
 
     name: _ScheduleName
@@ -651,31 +586,31 @@ class AddSchedule(Command, frozen=True, kw_only=True):
     replaces: bool = False
 
 
-class RemoveSchedule(Command, frozen=True, kw_only=True):
+class RemoveSchedule(Command, frozen=True):
     """Remove a schedule. Messages that were sent stay."""
 
     name: _ScheduleName
 
 
-class ShowSchedule(Query, frozen=True, kw_only=True):
+class ShowSchedule(Query, frozen=True):
     """Show a schedule: its message, its times, and the result of the last time."""
 
     name: _ScheduleName
 
 
-class PauseSchedule(Command, frozen=True, kw_only=True):
+class PauseSchedule(Command, frozen=True):
     """Pause a schedule. It sends nothing until it is resumed."""
 
     name: _ScheduleName
 
 
-class ResumeSchedule(Command, frozen=True, kw_only=True):
+class ResumeSchedule(Command, frozen=True):
     """Resume a schedule at its next time. Times missed during the pause are not sent."""
 
     name: _ScheduleName
 
 
-class TriggerSchedule(Command, frozen=True, kw_only=True):
+class TriggerSchedule(Command, frozen=True):
     """Send the message now, also if the schedule is paused. Its times stay the same."""
 
     name: _ScheduleName
@@ -702,42 +637,25 @@ async def add_schedule(schedules: MailSchedules, command: AddSchedule) -> Mappin
     )
 
 
-def _schedule_line(words: str) -> CommandLine:
-    return CommandLine(words=words, places=("name",))
-
-
 _SCHEDULES: Final = _of(
     MailSchedules,
-    _row(
-        ListSchedules,
-        list_schedules,
-        "GET /admin/schedules",
-        CommandLine(words="schedules list", options={"project": _ONE}),
-        answer_key="schedules",
-    ),
+    _row(ListSchedules, list_schedules, "GET /admin/schedules", "schedules list", answer_key="schedules"),
     _row(AddSchedule, add_schedule, "POST /admin/schedules"),
     _row(
         RemoveSchedule,
         MailSchedules.remove,
         "DELETE /admin/schedules",
-        _schedule_line("schedules remove"),
+        "schedules remove NAME",
         answer_key="removed",
     ),
-    _row(ShowSchedule, MailSchedules.named, "GET /admin/schedules/one", _schedule_line("schedules show")),
-    _row(
-        PauseSchedule, MailSchedules.pause, "POST /admin/schedules/pause", _schedule_line("schedules pause")
-    ),
-    _row(
-        ResumeSchedule,
-        MailSchedules.resume,
-        "POST /admin/schedules/resume",
-        _schedule_line("schedules resume"),
-    ),
+    _row(ShowSchedule, MailSchedules.named, "GET /admin/schedules/one", "schedules show NAME"),
+    _row(PauseSchedule, MailSchedules.pause, "POST /admin/schedules/pause", "schedules pause NAME"),
+    _row(ResumeSchedule, MailSchedules.resume, "POST /admin/schedules/resume", "schedules resume NAME"),
     _row(
         TriggerSchedule,
         MailSchedules.trigger,
         "POST /admin/schedules/trigger",
-        _schedule_line("schedules trigger"),
+        "schedules trigger NAME",
         answer_key="message",
     ),
 )
@@ -746,7 +664,7 @@ _SCHEDULES: Final = _of(
 # Chats: the gateway, the people who may write, and messages that no chat took.
 
 
-class PairPerson(Command, frozen=True, kw_only=True):
+class PairPerson(Command, frozen=True):
     """Admit a person who wrote to a bot and received a code."""
 
     platform: _Platform
@@ -756,18 +674,18 @@ class PairPerson(Command, frozen=True, kw_only=True):
     ] = "member"
 
 
-class ListChatPeople(Query, frozen=True, kw_only=True):
+class ListChatPeople(Query, frozen=True):
     """List the people who may write, and those who ask to."""
 
 
-class RemoveChatPerson(Command, frozen=True, kw_only=True):
+class RemoveChatPerson(Command, frozen=True):
     """Remove a person who was admitted with a code."""
 
     platform: _Platform
     user_id: str
 
 
-class SendToChat(Command, frozen=True, kw_only=True):
+class SendToChat(Command, frozen=True):
     """Send a message to a chat, or to the channel's home. It is stored, then delivered like an answer.
 
     The answer has the status 202 and the id of the stored message.
@@ -780,38 +698,33 @@ class SendToChat(Command, frozen=True, kw_only=True):
     key: Annotated[str, Meta(description="the same key sends the message once")] | None = None
 
 
-class ReconnectChannel(Command, frozen=True, kw_only=True):
+class ReconnectChannel(Command, frozen=True):
     """Reconnect a channel, also after its credential was rejected. It uses the secrets of the last start."""
 
     platform: _Platform
 
 
-class ListUndelivered(Query, frozen=True, kw_only=True):
+class ListUndelivered(Query, frozen=True):
     """List the dead letters of chats: undelivered messages, and why they failed."""
 
 
-class RetryUndelivered(Command, frozen=True, kw_only=True):
+class RetryUndelivered(Command, frozen=True):
     """Retry an undelivered message."""
 
-    outbox_id: Annotated[str, Meta(description="the id of the message, or its first characters")]
+    outbox_id: _OutboxId
 
 
-class DiscardUndelivered(Command, frozen=True, kw_only=True):
+class DiscardUndelivered(Command, frozen=True):
     """Discard an undelivered message for good."""
 
-    outbox_id: Annotated[str, Meta(description="the id of the message, or its first characters")]
+    outbox_id: _OutboxId
 
 
 _CHATS: Final = (
     *_of(AdminService, _row(ShowHealth, AdminService.health, "GET /health/detailed")),
     *_of(
         ChatAdministration,
-        _row(
-            PairPerson,
-            ChatAdministration.pair,
-            "POST /admin/gateway/pair",
-            CommandLine(words="gateway pair", places=("platform", "code")),
-        ),
+        _row(PairPerson, ChatAdministration.pair, "POST /admin/gateway/pair", "gateway pair PLATFORM CODE"),
         _row(ListChatPeople, ChatAdministration.people, "GET /admin/gateway/people"),
         _row(RemoveChatPerson, ChatAdministration.remove_person, "DELETE /admin/gateway/people"),
         _row(SendToChat, ChatAdministration.send, "POST /admin/gateway/send", status=202),
@@ -819,7 +732,7 @@ _CHATS: Final = (
             ReconnectChannel,
             ChatAdministration.reconnect,
             "POST /admin/gateway/reconnect",
-            CommandLine(words="gateway reconnect", places=("platform",)),
+            "gateway reconnect PLATFORM",
         ),
     ),
     *_of(

@@ -32,7 +32,10 @@ class Who(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """How a command takes one field; an empty text stands for the default of the field."""
+    """How a command takes one field; an empty text stands for the default of the field.
+
+    It stands in the row of the operation, or in the `extra` of the field's type.
+    """
 
     name: str = ""
     """The option, such as `--all`. Default: the name of the field."""
@@ -43,20 +46,6 @@ class Option:
     """The kind of names or ids that a shell completes."""
     kind: str = ""
     """An option that many commands share, or a conversion of what is given: see `postroom.cli.call`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandLine:
-    """How an operation is called at the command line."""
-
-    words: str
-    """The words after `postroom`."""
-    places: tuple[str, ...] = ()
-    """The fields that are given by their place, in order. All other fields are options."""
-    options: Mapping[str, Option] = field(default_factory=dict, hash=False)
-    """By field, how the command takes it. Other fields are taken as they are described."""
-    help: str = ""
-    """Default: the description of the command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +81,15 @@ class Operation:
     status: int = 200
     doing: str = ""
     """The text that is shown during long work until the progress is known; "" for short work."""
-    line: CommandLine | None = None
+    line: str = ""
+    """The words after `postroom`, then in capitals the fields that are given by their place.
+
+    All other fields are options. Without a line, no command is made from this row.
+    """
+    options: Mapping[str, Option] = field(default_factory=dict, hash=False)
+    """By field, how the command takes it if its type does not say so."""
+    line_help: str = ""
+    """The help of the command. Default: the description of the operation."""
 
     def __post_init__(self) -> None:
         if not self.needs or not self.needs <= set(SCOPES):
@@ -132,9 +129,19 @@ class Operation:
         return " ".join((self.command.__doc__ or "").split())
 
     @property
+    def words(self) -> str:
+        """The words of the command, after `postroom`."""
+        return " ".join(one for one in self.line.split() if not one.isupper())
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The fields that the command takes by their place, in order."""
+        return tuple(one.lower() for one in self.line.split() if one.isupper())
+
+    @property
     def help(self) -> str:
         """The text of `--help`."""
-        return (self.line.help if self.line else "") or inspect.cleandoc(self.command.__doc__ or "")
+        return self.line_help or inspect.cleandoc(self.command.__doc__ or "")
 
     @property
     def answer(self) -> Any:

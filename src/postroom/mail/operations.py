@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from postroom.contracts.operations import CommandLine, Operation, Option, Who
+from postroom.contracts.operations import Operation, Option, Who
 from postroom.contracts.tokens import ADMIN, Scope
 from postroom.mail import (
     agents,
@@ -30,12 +30,7 @@ RUN: Final[frozenset[Scope]] = frozenset({"run"})
 
 
 _HERE: Final = {"project_key": Option(kind="project")}
-_AGENT: Final = Option(metavar="NAME", complete="agents", help="The agent.")
-
-
-def _about_agent(words: str, help_text: str) -> CommandLine:
-    options = {**_HERE, "agent_name": _AGENT}
-    return CommandLine(words=words, places=("agent_name",), options=options, help=help_text)
+_AGENT: Final = {**_HERE, "agent_name": Option(metavar="NAME", complete="agents", help="The agent.")}
 
 
 def _looks(
@@ -70,26 +65,23 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
         commands.Whois,
         agents.whois,
         is_of_one_project=True,
-        line=_about_agent(
-            "agents show",
-            "Show an agent, its waiting messages and reservations, and how a message reaches it.",
-        ),
+        line="agents show AGENT_NAME",
+        line_help="Show an agent, its waiting messages and reservations, and how a message reaches it.",
+        options=_AGENT,
     ),
     _looks(
         READ,
         commands.ListAgents,
         agents.list_agents,
         is_of_one_project=True,
-        line=CommandLine(
-            words="agents list",
-            options={
-                **_HERE,
-                "include_retired": Option(name="--retired", help="Include retired agents."),
-                "limit": Option(metavar="N", help="Maximum number of agents."),
-                "after": Option(metavar="N", help="Continue after a page: its `next`."),
-            },
-            help="List the agents of a project.",
-        ),
+        line="agents list",
+        line_help="List the agents of a project.",
+        options={
+            **_HERE,
+            "include_retired": Option(name="--retired", help="Include retired agents."),
+            "limit": Option(metavar="N", help="Maximum number of agents."),
+            "after": Option(metavar="N", help="Continue after a page: its `next`."),
+        },
     ),
     _changes(
         ADMIN,
@@ -98,9 +90,9 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
         destructive=True,
         repeatable=True,
         is_of_one_project=True,
-        line=_about_agent(
-            "agents retire", "Retire an agent. It sends and receives nothing, and its reservations end."
-        ),
+        line="agents retire AGENT_NAME",
+        line_help="Retire an agent. It sends and receives nothing, and its reservations end.",
+        options=_AGENT,
     ),
     _changes(
         ADMIN,
@@ -108,7 +100,8 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
         agents.unretire_agent,
         repeatable=True,
         is_of_one_project=True,
-        line=_about_agent("agents unretire", "Make a retired agent active again."),
+        line="agents unretire AGENT_NAME",
+        options=_AGENT,
     ),
     Operation(
         name="rotate_agent_token",
@@ -151,17 +144,14 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
         contact_requests.request_contact,
         repeatable=True,
         is_of_one_project=True,
-        line=CommandLine(
-            words="agents request-contact",
-            places=("to",),
-            options={
-                **_HERE,
-                "agent_name": Option(kind="acting"),
-                "to": Option(metavar="NAME", help="The agent to ask. In another project: name@project."),
-                "reason": Option(metavar="TEXT", help="The reason for the request."),
-            },
-            help="Ask an agent to accept another agent's messages. A repeated request has no effect.",
-        ),
+        line="agents request-contact TO",
+        line_help="Ask an agent to accept another agent's messages. A repeated request has no effect.",
+        options={
+            **_HERE,
+            "agent_name": Option(kind="acting"),
+            "to": Option(metavar="NAME", help="The agent to ask. In another project: name@project."),
+            "reason": Option(metavar="TEXT", help="The reason for the request."),
+        },
     ),
     _changes(
         SEND,
