@@ -122,7 +122,7 @@ async def test_a_refusal_that_may_pass_says_when_to_come_again(edge: Edge) -> No
     "query, said",
     [
         (f"project_key={HARBOR}&agent_name=Ada&agent_name=Ben&message_id=1", "more than once"),
-        (f"project_key={HARBOR}&agent_name=Ada&message_id=x", "$.message_id"),
+        (f"project_key={HARBOR}&agent_name=Ada&message_id=x", "`message_id` must be a whole number"),
         (f"project_key={HARBOR}&agent_name=Ada", "message_id"),
         (f"project_key={HARBOR}&agent_name=%FF&message_id=1", "malformed"),
         (f"project_key={HARBOR}&agent_name=%00&message_id=1", "zero byte"),

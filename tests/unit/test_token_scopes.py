@@ -396,11 +396,11 @@ async def test_the_operator_makes_lists_replaces_and_revokes(edge: Edge) -> None
     asked = {"name": "ci", "id": first.id, "hash": first.hash, "scopes": ["run"], "life_seconds": 60}
     for _ in range(2):
         made = (await _ask(edge, "POST", "/admin/tokens", OPERATOR, json=asked)).json()
-        assert (made["scopes"], made["state"]) == (["run"], "good")
+        assert (made["scopes"], made["state"]) == (["run"], "valid")
     again = {"name": "ci", "id": second.id, "hash": second.hash, "overlap_seconds": 9}
     assert (await _ask(edge, "POST", "/admin/tokens/rotate", OPERATOR, json=again)).json()["id"] == second.id
     listed = await _ask(edge, "GET", "/admin/tokens", OPERATOR)
-    assert [one["state"] for one in listed.json()["tokens"]] == ["replaced", "good"]
+    assert [one["state"] for one in listed.json()["tokens"]] == ["replaced", "valid"]
     assert first.hash not in listed.text
     gone = await _ask(edge, "DELETE", "/admin/tokens", OPERATOR, json={"name": "ci"})
     assert gone.json() == {"revoked": 2}

@@ -1,4 +1,4 @@
-"""The server as its operator sees it: status, readiness, examination, backup, tokens, rebuilding."""
+"""The server for its operator: status, readiness, examination, backup, tokens, rebuilding."""
 
 import asyncio
 import os
@@ -70,10 +70,10 @@ class AdminService:
         self._meter = meter
         self._started_at = started_at
         self.chats = chats
-        """Answers for the gateway, where there is one."""
+        """The service of the gateway, if there is one."""
 
     async def status(self) -> Mapping[str, object]:
-        """Return what runs, where its data is and how much there is."""
+        """Return the parts that run, the place of the data, and counts."""
         application = self._application
         counts = await application.store.read(lambda tx: tx.counts())
         backlogs = await application.backlogs()
@@ -354,7 +354,7 @@ class AdminService:
         return {one.slug: await self._application.archive.rebuild(one) for one in chosen}
 
     async def refresh_metrics(self) -> None:
-        """Read what the gauges show."""
+        """Update the gauges."""
         counts = await self._application.store.read(lambda tx: tx.counts())
         application, now = self._application, self._application.clock.now()
         unread, with_runner = counts.pop("unread"), counts.pop("runners")

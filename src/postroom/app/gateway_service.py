@@ -1,4 +1,4 @@
-"""The gateway as its operator sees it: health, people, notices."""
+"""The gateway for its operator: health, people, notices."""
 
 from collections.abc import Mapping
 from secrets import token_hex
@@ -32,7 +32,7 @@ class GatewayService(UndeliveredService):
         self._gateway = chats.gateway
 
     def check(self) -> Check:
-        """Look how many channels are connected, and whether those that we serve take requests yet."""
+        """Check how many channels are connected, and whether webhook channels accept requests yet."""
         ours = [one for one in self._chats.adapters if one.liveness.state is not AdapterState.ELSEWHERE]
         states = [str(adapter.liveness.shown()["state"]) for adapter in ours]
         is_served = all(
@@ -41,7 +41,7 @@ class GatewayService(UndeliveredService):
         return channels_check(states, is_running=self._chats.state == "running", is_served=is_served)
 
     async def health(self) -> Mapping[str, object]:
-        """Return its state, its channels, where the accepted messages are, and what is queued."""
+        """Return its state, its channels, counts of accepted messages, and the queue."""
         counts = await self._gateway.counts()
         messages = {
             "accepted": counts.accepted,
@@ -68,14 +68,14 @@ class GatewayService(UndeliveredService):
     async def _held(self) -> int:
         """Count the messages of agents that wait for the end of quiet hours, of the oldest 500 that wait.
 
-        Those behind the first of a chat wait for it and are not tried.
+        Messages after the first of a chat wait for it and are not attempted.
         """
         rows = await self._chats.runs.stores.store.read(lambda tx: tx.outbox.open(CHAT_KIND, limit=MOST_DEAD))
         held = {(row.target, row.order_key) for row in rows if row.last_error == QUIET}
         return sum((row.target, row.order_key) in held for row in rows)
 
     async def refresh_metrics(self) -> None:
-        """Read what the gauges show."""
+        """Update the gauges."""
         self._chats.mailbox.metrics.show_depths(await self._chats.runs.stores.dispatches.count_by_status())
 
     async def pair(self, platform: str, code: str, role: str) -> Mapping[str, object]:
@@ -95,7 +95,7 @@ class GatewayService(UndeliveredService):
         return {"person": _person(person, "paired")}
 
     async def people(self) -> Mapping[str, object]:
-        """Return who may write, and who asks to."""
+        """Return the people with access, and those who request it."""
         store, after, kept = self._gateway.stores.people, ("", ""), list[Person]()
         while page := await store.people(after=after, limit=MAX_PEOPLE):
             kept += page

@@ -86,7 +86,7 @@ def _run(given: list[str]) -> int:
             raise PostroomError(f"system error: {error}", value=error.filename) from error
         return code if isinstance(code, int) else DONE
     except PostroomError as error:
-        show.failure(error, as_json=as_json)
+        show.failure(error, as_json=as_json, given=given)
         return exit_code(error)
     except SystemExit as end:  # how typer ends a command unless it is told to raise
         return end.code if isinstance(end.code, int) else DONE

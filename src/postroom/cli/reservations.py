@@ -9,7 +9,7 @@ from postroom.cli import show
 from postroom.cli.client import Server
 from postroom.cli.exit_codes import FAILED
 from postroom.cli.help_text import examples
-from postroom.cli.options import HERE, Acting, AsJson, Key, Project, completed, project_key
+from postroom.cli.options import HERE, Acting, AsJson, Key, Project, completed, project_key, seconds
 from postroom.contracts.errors import InvalidArgument
 
 app = typer.Typer(
@@ -40,7 +40,13 @@ Shared = Annotated[
     bool, typer.Option("--shared", help="Share the paths with other agents that also share them.")
 ]
 Seconds = Annotated[
-    int | None, typer.Option("--ttl", min=1, metavar="SECONDS", help="Duration of the reservation.")
+    int | None,
+    typer.Option(
+        "--ttl",
+        parser=lambda text: int(text) if text.isdecimal() else seconds(text),
+        metavar="TIME",
+        help="Duration of the reservation, such as 30m. A number without a unit counts seconds.",
+    ),
 ]
 
 

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from postroom.cli.exit_codes import READER_GONE
-from postroom.cli.remedies import as_commands
+from postroom.cli.remedies import at_the_command_line
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.progress import Lines, amount, watched
 from postroom.contracts.quoting import one_line, readable
@@ -82,15 +82,18 @@ def answer(document: Mapping[str, object], *, as_json: bool, text: Callable[[], 
         print_line("".join(part if _COLOURS.fullmatch(part) else plain(part) for part in parts))
 
 
-def failure(error: PostroomError, *, as_json: bool) -> None:
-    """Print why a command failed: on stdout as JSON, or on stderr with what to do."""
+def failure(error: PostroomError, *, as_json: bool, given: Sequence[str] = ()) -> None:
+    """Print why the command of the words `given` failed: on stdout as JSON, or on stderr with what to do."""
+    told = at_the_command_line(error, given)
     if as_json:
-        document = error.as_dict() | {"remedy": error.remedy and as_commands(error.remedy)}
-        print_line(json.dumps({"error": document}, indent=2, default=str))
+        print_line(json.dumps({"error": told}, indent=2, default=str))
         return
-    print(plain(error.message), file=sys.stderr)
-    if error.remedy:
-        print(f"remedy: {plain(as_commands(error.remedy))}", file=sys.stderr)
+    print(plain(told["message"]), file=sys.stderr)
+    reasons = items(told["details"].get("recipients"))
+    for one in reasons:
+        print(f"  {line(one['message'])}: {line(one['remedy'])}".removesuffix(": "), file=sys.stderr)
+    if told["remedy"] and not reasons:
+        print(f"remedy: {plain(told['remedy'])}", file=sys.stderr)
 
 
 def tell_more(page: Mapping[str, object], option: str) -> None:

@@ -7,7 +7,7 @@ whose answer was lost is repeated as it was.
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
@@ -24,8 +24,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     epilog=examples("tokens create ci --scope mail:read", "tokens list", "tokens rotate ci"),
 )
-
-_STATES: Final = {"replaced": "replaced, valid until it expires"}
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The token's name.")]
 Out = Annotated[
@@ -99,15 +97,23 @@ def _(found: dict[str, Any]) -> str:
             one["name"],
             " ".join(one["scopes"]),
             one["project"] or "all",
-            _STATES.get(one["state"], one["state"]),
-            one["expires_at"] or "never",
+            _state(one),
             one["last_used_at"] or "never",
             one["id"],
         )
         for one in show.items(found.get("tokens"))
     ]
-    heads = ("NAME", "SCOPES", "PROJECT", "STATE", "EXPIRES", "LAST USED", "ID")
+    heads = ("NAME", "SCOPES", "PROJECT", "STATE", "LAST USED", "ID")
     return show.table(heads, rows, none="No tokens.")
+
+
+def _state(token: Mapping[str, Any]) -> str:
+    """Return whether a token is valid, and until when; or when it stopped being valid."""
+    state, until = token["state"], token["expires_at"]
+    if state in ("revoked", "expired"):
+        return f"{state} {token['revoked_at'] or until}"
+    valid = f"valid until {until}" if until else "valid"
+    return f"replaced, {valid}" if state == "replaced" else valid
 
 
 def _make(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.live import LiveRunCommand
 from postroom.dispatch.core import Core
+from postroom.dispatch.limits import Workers
 from postroom.log import get_logger
 from postroom.stores.changes import commands_to
 
@@ -20,16 +21,11 @@ _LOG = get_logger(__name__)
 class Commands:
     """Looks what is asked of the runs at work in this process."""
 
-    def __init__(
-        self, core: Core, at_work: Callable[[], Mapping[str, bool]], cancel: Callable[[str], object]
-    ) -> None:
-        """Keep what it works with.
-
-        `at_work` returns the dispatches that execute here, and whether they are cancelled; `cancel` ends one.
-        """
+    def __init__(self, core: Core, at_work: Callable[[], Mapping[str, bool]], workers: Workers) -> None:
+        """Take commands for the dispatches that `at_work` returns, each with whether it is cancelled."""
         self._core = core
         self._at_work = at_work
-        self._cancel = cancel
+        self._workers = workers
         self._taken: set[tuple[str, str]] = set()
         """The calls of dispatches at work whose decisions the executor has taken."""
         self._is_served = False
@@ -63,10 +59,13 @@ class Commands:
 
     def _hand_over(self, dispatch_id: str, command: LiveRunCommand) -> None:
         """Tell the executor, once; a decision that it does not take it is asked about again later."""
-        decide = self._core.executor.send_decision
+        executor = self._core.executor
+        decide = executor.send_decision
         try:
-            if command.cancels:
-                self._cancel(dispatch_id)
+            if command.gives_way:
+                self._workers.give_way(dispatch_id)
+            elif command.cancels:
+                self._workers.cancel(dispatch_id, executor.cancel)
             for call_id, resume in command.decisions:
                 call = dispatch_id, call_id
                 if call not in self._taken and decide(dispatch_id, call_id, resume):

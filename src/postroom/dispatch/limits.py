@@ -19,6 +19,8 @@ class LeaseEnd(StrEnum):
 
     LOST = "lost"
     GIVEN_UP = "given_up"
+    GAVE_WAY = "gave_way"
+    """A submission takes the place of the run."""
     CANCELLED = "cancelled"
     TIMED_OUT = "timed_out"
 
@@ -129,6 +131,14 @@ class Workers:
                 worker.lease.is_cancelled = True
                 if not is_told:
                     worker.lease.stop(LeaseEnd.CANCELLED, "cancelled")
+                return True
+        return False
+
+    def give_way(self, dispatch_id: str) -> bool:
+        """Stop the execution of this dispatch for a submission; return False if there is none here."""
+        for worker in self.executing.values():
+            if worker.lease is not None and worker.dispatch_id == dispatch_id:
+                worker.lease.stop(LeaseEnd.GAVE_WAY, "a submission takes the place of the run")
                 return True
         return False
 

@@ -66,7 +66,9 @@ from postroom.dispatch.completion import (
     claimed_next,
     claimed_within,
     classify,
+    finish_event,
     is_left_open,
+    termination_of,
 )
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
@@ -82,6 +84,8 @@ _LOG = get_logger(__name__)
 _MOST_SAFETY_MS = 1_000
 _TOGETHER_S = 0.002
 _LONGEST_END_S = 0.1
+PLACE_KEPT_MS = 1_000
+"""How long a run that gave way to a submission stays queued, if the submission is not stored."""
 _LEASES = "leases"
 """The key of changes that renew claims, of whatever threads."""
 _TRACEBACK_KEPT = 16 * 1024
@@ -112,11 +116,7 @@ class Dispatcher:
         self._completion = completion
         self._execution = Execution(core, events, completion)
         self._leases = LeaseKeeper(core)
-        self._commands = Commands(
-            core,
-            self._leases.at_work,
-            lambda id: workers.cancel(id, core.executor.cancel),
-        )
+        self._commands = Commands(core, self._leases.at_work, workers)
         self.workers = workers
         self.slots = Slots(core.config.max_concurrent_runs, core.config.max_concurrent_runs_per_tenant)
         self.accepting = True
@@ -348,12 +348,33 @@ class Dispatcher:
                 break
         self._core.metrics.waiting_threads.set(len(self.slots))
 
-    async def forget_ended_readers(self) -> None:
-        """Let go of readers whose run is tried again elsewhere, or not at all."""
-        for dispatch_id in list(self._readers):
-            row = await self._core.dispatches.load_dispatch(dispatch_id)
-            if row is None or row.status is not RunDispatchStatus.QUEUED:
-                self.stop_reading(dispatch_id)
+    async def end_readers(self) -> None:
+        """Close the streams of dispatches that have ended while they were queued, or execute elsewhere.
+
+        The last event of a stream says how its run has ended. A failure is logged.
+        """
+        if not self._readers:
+            return
+        try:
+            rows = await self._core.store.read(
+                lambda tx: [tx.runs.dispatches.load(one) for one in tuple(self._readers)]
+            )
+        except PostroomError as error:
+            _LOG.warning("readers.not_looked_at", reason=error.describe())
+            return
+        for row in filter(None, rows):  # a dispatch that is not stored yet has a reader as well
+            if row.status.is_terminal:
+                await self.end_reading(row)
+            elif row.status is RunDispatchStatus.CLAIMED and row.claimed_by != self._core.consumer_id:
+                self.stop_reading(row.dispatch_id)
+
+    async def end_reading(self, ended: RunDispatch) -> None:
+        """Tell the reader of a queued dispatch how its run has ended, and close the stream."""
+        if (reader := self._readers.get(ended.dispatch_id)) is not None:
+            if not reader.finished:
+                termination = ended.termination or termination_of(ended)
+                await reader.emit(finish_event(ended, termination, ended.run_response))
+            self.stop_reading(ended.dispatch_id)
 
     def hold(self, held: Held | None) -> None:
         """Know until when nothing may begin in the scope of a limit."""
@@ -381,11 +402,15 @@ class Dispatcher:
             self._idle.clear()
             await self._idle.wait()
 
-    def leave(self) -> None:
-        """Stop every execution and give its dispatch back; an interruption counts, and no failed attempt."""
-        self._core.is_leaving = True
+    def leave(self, stays: Callable[[str], bool] | None = None) -> None:
+        """Stop every execution and queue its run again; an interruption counts, and no failed attempt.
+
+        An execution of a thread for which `stays` returns True goes on.
+        """
+        self._core.is_leaving = self._core.is_leaving or stays is None
         for job in list(self._leases.jobs.values()):
-            job.lease.stop(LeaseEnd.GIVEN_UP, "the worker is leaving")
+            if stays is None or not stays(job.dispatch.thread_id):
+                job.lease.stop(LeaseEnd.GIVEN_UP, "the worker is leaving")
 
     def _begin(
         self,
@@ -504,7 +529,7 @@ class Dispatcher:
             self.workers.executing.pop(job.dispatch.thread_id, None)
         self._was_full = not self.slots.free
         self.slots.give(job.dispatch.tenant)
-        if job.comes_again:
+        if job.comes_again and job.sink.stream is not None:
             self._readers[job.dispatch.dispatch_id] = job.sink
         else:
             job.sink.close()
@@ -833,6 +858,8 @@ class Execution:
         elif end is LeaseEnd.GIVEN_UP:
             give_back = self._completion.stop if job.has_executed else self._completion.release
             await give_back(dispatch)
+        elif end is LeaseEnd.GAVE_WAY:
+            job.comes_again = await self._completion.release(dispatch, PLACE_KEPT_MS)
         else:
             await self._completion.reconcile(dispatch.dispatch_id)  # it was superseded
         if job.comes_again and job.lease.is_cancelled:  # while it was put back
@@ -989,7 +1016,8 @@ async def rebuild(
         trace=replace(kept.trace, dispatch_id=dispatch.dispatch_id, session_id=instance_id),
         delivery=kept.delivery,
         hints=RunHints(run_id=run.run_id, dispatch_id=dispatch.dispatch_id, resolution_id=run.resolution_id),
-        attempt=dispatch.attempt_count + dispatch.interruption_count + 1,
+        attempt=dispatch.attempt_count + 1,
+        interruptions=dispatch.interruption_count,
     )
 
 

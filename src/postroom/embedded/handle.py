@@ -150,7 +150,7 @@ class RunHandle:
         While the database is unavailable, this waits.
 
         Raises:
-            TimeoutError: it was not over in time; it goes on.
+            TimeoutError: The run did not end within `timeout`. It goes on; call this again to wait on.
             RunUnsuccessful: it failed, or was cancelled.
             InvalidArgument: `timeout` is no number, `type` is no type, or the answer is no value of it.
             UnknownRun: there is no such run any more.
@@ -163,8 +163,14 @@ class RunHandle:
         if run is None and timeout is not None and timeout < _ONE_LOOK_S:
             run = await self._loaded()  # a look is not cut off: a run that is over is found
         if run is None or run.status is not RunStatus.DONE:
-            async with asyncio.timeout(timeout):
-                run = await self._ended()
+            try:
+                async with asyncio.timeout(timeout):
+                    run = await self._ended()
+            except TimeoutError:
+                raise TimeoutError(
+                    f"run {self.id} did not end within {max(timeout or 0, 0):g} s. The run goes on: call "
+                    "result() again to wait on, or cancel() to end the run."
+                ) from None
         text = run.final_output or ""
         if _state(run) is not State.DONE:
             what = (

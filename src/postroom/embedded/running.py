@@ -182,7 +182,9 @@ class Run:
         self.thread_id = activation.thread_id
         self.agent_id = activation.agent_id or ""
         self.attempt = activation.attempt
-        """Counts executions after failures from 1."""
+        """The number of this attempt: 1 more than the attempts that have failed."""
+        self.interruptions = activation.interruptions
+        """How many executions the end of a server, or a lost lease, has cut off; no attempt counts them."""
         self.messages: Sequence[Message] = activation.messages
         """What it is to answer, in order."""
         self._activation = activation

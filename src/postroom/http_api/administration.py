@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from postroom.contracts.errors import InvalidArgument
+from postroom.contracts.misfits import misfit
 from postroom.contracts.operations import Operation
 from postroom.contracts.work import Work, told
 from postroom.http_api.long_work import LongWork
@@ -70,7 +71,8 @@ def read_query(request: Request, kind: type[S]) -> S:
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidArgument(f"the parameters are invalid: {error}"[:300]) from error
+        names = ", ".join(kind.__struct_fields__)
+        raise InvalidArgument(misfit(str(error))[:300], remedy=f"the parameters are: {names}") from error
 
 
 async def read_body(request: Request, kind: type[D]) -> D:
@@ -83,5 +85,7 @@ async def read_body(request: Request, kind: type[D]) -> D:
     remedy = f"send a JSON object with {', '.join(names)} as text" if names else "send a JSON object"
     try:
         return msgspec.json.decode(await request.body() or b"{}", type=kind)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(misfit(str(error))[:300], remedy=remedy) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidArgument(f"the body is invalid: {error}"[:300], remedy=remedy) from error
+        raise InvalidArgument(f"the body is not JSON: {error}"[:300], remedy=remedy) from error

@@ -1,4 +1,4 @@
-"""Everything a caller may do: one table from which tools, documents, tests and the command line are made."""
+"""All operations of callers: one table from which tools, documents, tests and the command line are made."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,12 +21,12 @@ from postroom.mail.context import OperationContext
 from postroom.mail.waking import asking
 
 READ: Final[frozenset[Scope]] = frozenset({"mail:read"})
-"""To look at everything of mail; no operation that changes something asks for it alone."""
+"""The right to read all mail; no operation that changes something needs only this."""
 SEND: Final[frozenset[Scope]] = frozenset({"mail:send"})
-"""To act in mail: write, mark, answer, ask for contact, register agents and projects."""
+"""The right to act in mail: write, mark, answer, ask for contact, register agents and projects."""
 RESERVE: Final[frozenset[Scope]] = frozenset({"reserve"})
 RUN: Final[frozenset[Scope]] = frozenset({"run"})
-"""To act as a run that the server has started."""
+"""The right to act as a run that the server has started."""
 
 
 _HERE: Final = {"project_key": Option(kind="project")}
@@ -190,4 +190,4 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
 
 OPERATIONS = {operation.name: operation for operation in ALL_OPERATIONS}
 WHOLE_ATTACHMENT: Final = replace(OPERATIONS["get_attachment"], run=inbox.attached_file)
-"""get_attachment where a caller takes bytes: its answer is the whole file."""
+"""get_attachment for callers that accept bytes: it returns the whole file."""

@@ -214,7 +214,7 @@ class Calls:
 
     async def _performed(self, operation: Operation, arguments: dict[str, Any], caller: Caller) -> Any:
         operation.check(caller.grant)
-        command = read_command(operation.command, arguments)
+        command = read_command(operation.command, arguments, operation.name)
         answer = await self._mail.perform(operation, command, caller=caller)
         if operation.changes and caller.grant is not None and caller.grant.run_id is None:
             project, agent = named_in(command)

@@ -49,6 +49,8 @@ _FOLDER: Final = ".run"
 _LOCK: Final = "lock"
 _SETTINGS: Final = "settings"
 _LOOK_AGAIN_MS: Final = 50
+_CONTINUED_MS: Final = 1_000
+"""How long a shim that was stopped, and is continued, may take to kill the processes of its run."""
 _MARGIN_SECONDS: Final = 1.0
 """The time that the server itself has to stop its programs, before their shims do."""
 
@@ -331,6 +333,9 @@ class Program:
             if not control.gone.is_set():
                 control.say(wish)
                 await within(control.gone.wait(), milliseconds(most), timer)
+        if not (control.gone.is_set() or control.left):  # the program may have stopped its shim
+            await asyncio.to_thread(self._with.launcher.close)  # which continues the shim
+            await within(control.gone.wait(), min(milliseconds(limits.kill_wait), _CONTINUED_MS), timer)
         left = () if control.gone.is_set() else control.left or (program.pid,)
         if left or control.is_lost:  # the shim was killed, or stands still
             with suppress(OSError):

@@ -9,6 +9,9 @@ socket closes (as when the server is killed), at its deadline, and at the server
 On Linux the shim becomes the parent of each process of the run that loses its own parent, so that none of
 them escapes. On other systems it knows the process group of the program alone.
 
+A program may stop its shim by SIGSTOP. On Linux the end of the launcher continues the shim. The launcher ends
+with the server, and when the server closes it because a shim does not obey.
+
 The server writes lines to the control socket: `end` sends SIGTERM to all processes, `kill` sends SIGKILL, and
 `hold T` moves the deadline to the instant T. The shim answers `started PID` or `refused ERRNO`, `exited CODE`
 for the program, `late` before it kills at the deadline, `left PID...` for processes that a kill has not ended
@@ -79,6 +82,8 @@ class Shim:
         self._until: float | None = None
         self._pid = 0
         self._is_reaper = sys.argv[1] == "linux" and bool(_stat("self")) and _prctl(_SET_CHILD_SUBREAPER, 1)
+        if self._is_reaper:  # a shim that its program has stopped goes on when the launcher ends
+            _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGCONT)
         self._asked: set[tuple[int, bytes]] = set()
         self._wish: signal.Signals | None = None
         self._kills = 0

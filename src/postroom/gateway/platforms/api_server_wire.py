@@ -15,6 +15,7 @@ import msgspec
 from postroom.contracts.activation import InferenceOverride
 from postroom.contracts.inference import CallerRequest
 from postroom.contracts.messages import Json, Message
+from postroom.contracts.misfits import misfit, place_of
 from postroom.contracts.tools import ToolDescriptor
 from postroom.gateway.events import Attachment
 from postroom.gateway.platforms.api_server_conversation import read_conversation, wrong
@@ -217,7 +218,7 @@ def _overrides(data: Mapping[str, Json], limit: Json, more: dict[str, Json]) -> 
             {name: one for name, one in told.items() if one is not None}, InferenceOverride
         )
     except msgspec.ValidationError as error:
-        raise wrong(f"a setting of the model is wrong: {error}") from error
+        raise wrong(misfit(str(error)), place_of(str(error)) or None) from error
     return None if made == InferenceOverride() else made
 
 

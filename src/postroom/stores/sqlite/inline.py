@@ -1,4 +1,4 @@
-"""A database in memory whose changes run at once, on the thread that asks; simulations write to it."""
+"""A database in memory whose changes run at once, on the calling thread; simulations write to it."""
 
 import sqlite3
 from collections.abc import Callable
@@ -12,29 +12,32 @@ T = TypeVar("T")
 
 
 class InlineDatabase:
-    """Runs each change in place. Everything since `begin` is one transaction of SQLite, and can be undone."""
+    """Runs each change in place.
+
+    All changes since `begin` are one transaction of SQLite, and can be undone.
+    """
 
     def __init__(self) -> None:
         self._connection = new_in_memory()
 
     def begin(self) -> None:
-        """Begin what `keep` or `undo` ends."""
+        """Begin a transaction, which `keep` or `undo` ends."""
         self._connection.execute("BEGIN")
 
     def keep(self) -> None:
-        """Keep everything since `begin`."""
+        """Keep all changes since `begin`."""
         self._connection.execute("COMMIT")
 
     def undo(self) -> None:
-        """Undo everything since `begin`: the next world finds the rows that were kept."""
+        """Undo all changes since `begin`: the next world finds the rows that were kept."""
         self._connection.execute("ROLLBACK")
 
     def rows(self, statement: str, values: tuple[object, ...] = ()) -> list[Any]:
-        """Return the rows of a look that no part of the product has."""
+        """Return the rows of a query that the product does not have."""
         return self._connection.execute(statement, values).fetchall()
 
     def read(self, look: Callable[[SqliteTransaction], T]) -> T:
-        """Run a look.
+        """Run a read.
 
         Raises:
             StoreError: The database refused it.
