@@ -11,7 +11,18 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from from_code import command_table, commands, errors, http, metrics, permissions, rest, settings, tools
+from from_code import (
+    command_table,
+    commands,
+    errors,
+    http,
+    library,
+    metrics,
+    permissions,
+    rest,
+    settings,
+    tools,
+)
 
 FOLDER: Final = Path(__file__).resolve().parent / "reference"
 NOTE: Final = "<!-- Made by docs/generate.py from the code. Do not edit: run `make docs`. -->"
@@ -19,6 +30,7 @@ PAGES: Final = {
     "commands.md": commands.page,
     "errors.md": errors.page,
     "http.md": http.page,
+    "library.md": library.page,
     "metrics.md": metrics.page,
     "permissions.md": permissions.page,
     "rest.md": rest.page,

@@ -16,7 +16,7 @@ difference. It costs no measurable processor time.
 def set_for_a_server() -> None:
     """Shorten the wait of threads for each other, and exempt present objects from garbage collection.
 
-    Full garbage collections would otherwise dominate tail latency (docs/benchmarks.md).
+    Full garbage collections would otherwise dominate tail latency (docs/internals/benchmarks.md).
     """
     gc.collect()
     gc.freeze()
