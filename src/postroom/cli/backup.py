@@ -19,7 +19,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 class _MakesOne(TyperGroup):
-    """Words that name no command of this group are those of `create`."""
+    """Treats arguments that name no command of this group as those of `create`."""
 
     @override
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -63,7 +63,8 @@ def create(
             place = None if chosen is None else str(chosen)
             found = call("write_backup", data_dir=data_dir, target=place)
         except ServerUnavailable:
-            if places.environment().get("POSTROOM_URL"):  # somebody else's machine: there is no database here
+            # another machine's server: there is no database here
+            if places.environment().get("POSTROOM_URL"):
                 raise
             from postroom.cli.offline import back_up_offline
 
@@ -124,7 +125,7 @@ def prune(
 
 @app.command()
 def restore(
-    # Not looked at by the parser of arguments: it would take a file without rights for a wrong word.
+    # The argument parser must not check the file, or it would report an unreadable file as wrong usage.
     file: Annotated[
         Path,
         typer.Argument(

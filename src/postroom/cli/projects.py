@@ -25,7 +25,7 @@ app = typer.Typer(
 
 _MOVED: Final = ("agents", "messages", "reservations", "tokens")
 _NAMED: Final = 10
-"""Threads that are named one by one."""
+"""Maximum number of threads that are listed."""
 
 _Key = Annotated[
     str,
@@ -52,7 +52,7 @@ def _renames(given: Sequence[str]) -> dict[str, str]:
     """Return the new names by the old ones.
 
     Raises:
-        InvalidArgument: an option is not `OLD=NEW`, or names an agent twice.
+        InvalidArgument: An option is not `OLD=NEW`, or names an agent twice.
     """
     found: dict[str, str] = {}
     for one in given:

@@ -1,4 +1,4 @@
-"""`postroom questions`: what agents wait to be told before they go on."""
+"""`postroom questions`: the open questions of agents."""
 
 import sys
 from pathlib import Path
@@ -65,7 +65,7 @@ def answer(
 
 
 def _ask_in_turn(data_dir: Path | None, number: str | None, why: str) -> None:
-    """Show open questions to the person at the terminal, one after the other, and give their answers."""
+    """Show open questions to the person at the terminal in turn, and send the answers."""
     found = show.items(call("list_questions", data_dir=data_dir).get("questions"))
     if number is not None:
         numbers = {one["number"]: one for one in found}
@@ -86,7 +86,7 @@ def _ask_in_turn(data_dir: Path | None, number: str | None, why: str) -> None:
         try:
             call("answer_question", data_dir=data_dir, number=one["number"], answer=word, why=told)
             show.print_line(_answered(one["number"], word))
-        except StaleDecision as error:  # somebody was quicker; the next question is still open
+        except StaleDecision as error:  # another person was faster; the next question is still open
             show.failure(error, as_json=False)
 
 
