@@ -526,7 +526,7 @@ _RUNS: Final = _of(
 
 
 class ListQuestions(Query, frozen=True):
-    """List the open questions of agents, oldest first."""
+    """List the open questions of agents, also those in chats, oldest first."""
 
 
 class AnswerQuestion(Command, frozen=True):

@@ -28,10 +28,10 @@ _LISTED: Final = "list the questions: `postroom questions list`"
 @shows(app, "list_questions")
 def _(found: dict[str, Any]) -> str:
     rows = [
-        (one["number"], one["question"], one["thread_id"], one["waiting_since"])
+        (one["number"], one["question"], show.agent(one), one["waiting_since"])
         for one in show.items(found.get("questions"))
     ]
-    return show.table(("NUMBER", "QUESTION", "THREAD", "SINCE"), rows, none="No open questions.")
+    return show.table(("NUMBER", "QUESTION", "AGENT", "SINCE"), rows, none="No open questions.")
 
 
 @app.command()
@@ -76,8 +76,8 @@ def _ask_in_turn(data_dir: Path | None, number: str | None, why: str) -> None:
     if not found:
         show.print_line("No open questions.")
     for place, one in enumerate(found, start=1):
-        number, since, thread = (show.line(one[name]) for name in ("number", "waiting_since", "thread_id"))
-        head = f"{place} of {len(found)}: {number}, since {since}, on {thread}"
+        number, since = show.line(one["number"]), show.line(one["waiting_since"])
+        head = f"{place} of {len(found)}: {number}, since {since}, from {show.line(show.agent(one))}"
         show.print_line(f"\n{head}\n\n{show.plain(one['question'])}\n")
         word = _word()
         if word not in ("yes", "no"):

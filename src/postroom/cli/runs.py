@@ -49,7 +49,7 @@ def _(found: dict[str, Any]) -> str:
     rows = [
         (
             one["run_id"],
-            _agent(one),
+            show.agent(one),
             show.state_word(one["state"]),
             one["finished_at"] or one["started_at"] or one["created_at"],
             one["why"],
@@ -57,7 +57,7 @@ def _(found: dict[str, Any]) -> str:
         for one in show.items(found.get("runs"))
     ]
     rows += [
-        (f"message {one['message']}", _agent(one), "waits", one["since_at"], one["why"])
+        (f"message {one['message']}", show.agent(one), "waits", one["since_at"], one["why"])
         for one in show.items(found.get("waiting"))
     ]
     return show.table(("ID", "AGENT", "STATE", "SINCE", "WHY"), rows, none="No runs.")
@@ -141,12 +141,12 @@ def _(found: dict[str, Any]) -> str:
         "QUESTIONS": [f"{one['number']}  {one['agent']}: {one['text']}" for one in found["questions"]],
         "DEAD LETTERS": [f"{one['run_id']}  {one['agent']}: {one['why']}" for one in found["given_up"]],
         "CONFLICTING RESERVATIONS": _overlaps(found["conflicts"]),
-        "RUNS": [f"{one['run_id']}  {_agent(one)}: {_stands(one)}" for one in found["works"]],
+        "RUNS": [f"{one['run_id']}  {show.agent(one)}: {_stands(one)}" for one in found["works"]],
         "WAITING FOR EACH OTHER": [
             f"{' -> '.join(one['names'])}: {show.state_word(one['state'])}" for one in found["waits"]
         ],
         "WAITING MESSAGES": [
-            f"#{one['message']} for {_agent(one)}: {one['why']}" for one in found["waiting"]
+            f"#{one['message']} for {show.agent(one)}: {one['why']}" for one in found["waiting"]
         ],
         "UNREAD AND UNACKNOWLEDGED": [
             f"#{one['id']} {one['subject']}: missing {', '.join(one['missing'])}" for one in found["owed"]
@@ -192,7 +192,7 @@ def _(found: dict[str, Any]) -> str:
     rows = [
         (
             one["run_id"],
-            one["thread_id"],
+            show.agent(one),
             one["since"],
             one["attempts"],
             one["interruptions"],
@@ -200,7 +200,7 @@ def _(found: dict[str, Any]) -> str:
         )
         for one in show.items(found.get("dead"))
     ]
-    heads = ("ID", "THREAD", "SINCE", "FAILED ATTEMPTS", "INTERRUPTIONS", "WHY")
+    heads = ("ID", "AGENT", "SINCE", "FAILED ATTEMPTS", "INTERRUPTIONS", "WHY")
     return show.table(heads, rows, none="No dead letters.")
 
 
@@ -232,10 +232,6 @@ def _follow(run: str, data_dir: Path | None, *, as_json: bool) -> int:
 def _new(printed: str, output: str) -> str:
     """Return the output that is not printed yet; a retried run starts from the beginning."""
     return output[len(printed) :] if output.startswith(printed) else output
-
-
-def _agent(one: Mapping[str, Any]) -> str:
-    return f"{one['agent']}@{one['project']}" if one["project"] else f"{one['agent']} in {one['chat']}"
 
 
 def _reason(found: Mapping[str, Any]) -> str:
