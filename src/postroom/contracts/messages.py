@@ -5,9 +5,10 @@
 When a pending message is read is its delivery mode: at which boundary, alone or with others, and by whom.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from postroom.contracts.errors import InvalidRecord
 from postroom.contracts.records import Record, field, replace
@@ -18,6 +19,10 @@ Json = Any
 
 TASKS_UPDATED = "<background-tasks-updated />"
 """Tells a run that waited for its own tasks to look at them: they ended, or were lost with their process."""
+
+
+CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+"""Characters that a name must not contain, because a terminal or a line of a log cannot show them."""
 
 
 def storable(text: str) -> str:
