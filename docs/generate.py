@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from from_code import commands, errors, http, metrics, permissions, rest, settings, tools
+from from_code import commands, errors, http, library, metrics, permissions, rest, settings, tools
 
 FOLDER: Final = Path(__file__).resolve().parent / "reference"
 NOTE: Final = "<!-- Made by docs/generate.py from the code. Do not edit: run `make docs`. -->"
@@ -18,6 +18,7 @@ PAGES: Final = {
     "commands.md": commands.page,
     "errors.md": errors.page,
     "http.md": http.page,
+    "library.md": library.page,
     "metrics.md": metrics.page,
     "permissions.md": permissions.page,
     "rest.md": rest.page,

@@ -1,6 +1,7 @@
 """Commands act at once, also while an agent is at work, and never become what it reads."""
 
 import asyncio
+import contextlib
 from datetime import timedelta
 
 import pytest
@@ -18,7 +19,7 @@ from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, Terminati
 from postroom.gateway import wording
 from postroom.gateway.config import Route
 from postroom.gateway.handover import inbound_key
-from postroom.gateway.session import Platform, build_session_key
+from postroom.gateway.session import Platform
 
 
 async def said(room, gateway, channel, number: int) -> list[str]:
@@ -72,15 +73,44 @@ async def test_a_viewer_looks_and_is_told_that_writing_is_not_for_viewers(room) 
     assert agent.read == []
 
 
+@contextlib.asynccontextmanager
+async def being_handed_over(room, channel, text: str):
+    """Say something to an idle chat, and hold it in the change that hands it over."""
+    mailbox, held, goes_on = room.opened[-1][1], asyncio.Event(), asyncio.Event()
+    accepting = mailbox.accepting
+
+    async def slow(*given, **more):
+        held.set()
+        await goes_on.wait()
+        return await accepting(*given, **more)
+
+    mailbox.accepting = slow
+    async with asyncio.TaskGroup() as group:
+        group.create_task(channel.handle_message(channel.message(text, user="u2")))
+        await held.wait()
+        yield
+        goes_on.set()
+        mailbox.accepting = accepting
+
+
 async def test_a_stop_that_comes_with_the_message_itself_obeys_the_role_of_the_command(room) -> None:
     agent = Agent()
     config = replace(CONFIG, command_roles={"stop": PersonRole.OWNER})
     gateway, channel = await room.open(agent, config=config)
-    message, stop = channel.message("one", user="u2"), channel.message("/stop", user="u2")
-    key = build_session_key(message.source)
-    gateway.runner.guard.admit(key, message)  # as while the message is handed over
-    assert await gateway.runner._handle_message(stop) == wording.NOT_ALLOWED
-    assert not gateway.runner.guard.stop_wishes
+    async with being_handed_over(room, channel, "one"):
+        await channel.handle_message(channel.message("/stop", user="u2"))
+        await settled(lambda: wording.NOT_ALLOWED in channel.texts(), room.hurry(gateway))
+    await all_answered(room, gateway, 2)
+    assert agent.read == [["one"]]
+
+
+async def test_a_stop_that_comes_with_the_message_itself_stops_the_run_before_it_begins(room) -> None:
+    _, gateway, channel = await room.with_agent(held=True)
+    async with being_handed_over(room, channel, "one"):
+        await channel.handle_message(channel.message("/stop"))
+        await settled(lambda: wording.STARTING_UP in channel.texts(), room.hurry(gateway))
+    await all_answered(room, gateway, 2)
+    assert "Stopped." in channel.texts()
 
 
 async def test_stop_ends_the_run_and_keeps_what_waits(room) -> None:
@@ -228,11 +258,9 @@ async def test_a_command_that_hangs_holds_up_neither_the_start_nor_another_chat(
     async with asyncio.timeout(60):
         gateway, channel = await room.open(agent)
     await settled(lambda: agent.read == [["hi"]], room.hurry(gateway))
-    async with asyncio.TaskGroup() as group:
-        group.create_task(gateway.intake.accept(channel.message("and the newest", chat="a")))
-        assert await gateway.intake.sweep() == 0  # what waits is in hand
-        await settled(lambda: len(gateway.intake.tasks) > 1)
-        may_go_on.set()
+    await gateway.intake.accept(channel.message("and the newest", chat="a"))
+    assert await gateway.intake.sweep() == 0  # the waiting messages are in the queue of their chat
+    may_go_on.set()
     await all_answered(room, gateway, 6)
     assert agent.read == [["hi"], ["behind"], ["and the newest"]]
     assert agent.activations[-1].thread_id == agent.activations[-2].thread_id

@@ -1,4 +1,4 @@
-"""The server as its operator sees it: status, readiness, examination, backup, tokens, rebuilding."""
+"""The server for its operator: status, readiness, examination, backup, tokens, rebuilding."""
 
 import asyncio
 import os
@@ -70,10 +70,10 @@ class AdminService:
         self._meter = meter
         self._started_at = started_at
         self.chats = chats
-        """Answers for the gateway, where there is one."""
+        """The service of the gateway, if there is one."""
 
     async def status(self) -> Mapping[str, object]:
-        """Return what runs, where its data is and how much there is."""
+        """Return the parts that run, the place of the data, and counts."""
         application = self._application
         counts = await application.store.read(lambda tx: tx.counts())
         backlogs = await application.backlogs()
@@ -101,7 +101,7 @@ class AdminService:
         }
 
     async def cluster(self) -> Mapping[str, object]:
-        """Return which servers share the database, and which of them does what one does at a time."""
+        """Return the servers that share the database, and the holders of their leases."""
         application = self._application
         leases, now = await application.store.store.read(lambda tx: (tx.leases.listed(), tx.now()))
         return {
@@ -170,7 +170,7 @@ class AdminService:
     async def merge_projects(
         self, source: str, target: str, *, renames: Mapping[str, str], rename_equal: bool, dry_run: bool
     ) -> Mapping[str, object]:
-        """Make one project of two, or say what that would do."""
+        """Merge two projects, or return what that would do."""
         application = self._application
         if dry_run:
             plan = await application.store.read(
@@ -199,7 +199,7 @@ class AdminService:
         }
 
     async def ready(self) -> Readiness:
-        """Look at every part the server needs."""
+        """Check every part that the server needs."""
         application = self._application
         now = application.clock.now()
         return Readiness(
@@ -228,7 +228,7 @@ class AdminService:
         )
 
     async def doctor(self, *, full: bool = False) -> Mapping[str, object]:
-        """Examine every part: the store by a write and a read of all, the archive by Git, the rest."""
+        """Examine every part: the store by a write and a full read, the archive by Git, the rest."""
         found = await Doctor(self._application, self.chats, full=full).findings()
         return {
             "ok": all(one.state != "failed" for one in found),
@@ -236,14 +236,14 @@ class AdminService:
         }
 
     async def repair(self, *, full: bool, dry_run: bool) -> Mapping[str, object]:
-        """Mend what can be mended, or only say what that is, and examine again."""
+        """Repair faults, or only list the repairs, and examine again."""
         doctor = Doctor(self._application, self.chats, full=full)
         await doctor.findings()
         done = await performed(doctor.repairs, dry_run=dry_run)
         return {**await self.doctor(full=full), "dry_run": dry_run, "repairs": done}
 
     async def support_bundle(self) -> Mapping[str, str]:
-        """Return what may be shown to others, as texts by the names of their files."""
+        """Return the contents of a support bundle, as texts by file name, without private data."""
         application = self._application
         found = await Doctor(application, self.chats).findings()
         await self.refresh_metrics()
@@ -257,7 +257,7 @@ class AdminService:
         }
 
     async def back_up(self, target: Path | None) -> Mapping[str, object]:
-        """Write a whole, verified copy of the database."""
+        """Write a complete, verified copy of the database."""
         application = self._application
         if application.settings.database_url:
             raise no_backup()
@@ -279,7 +279,7 @@ class AdminService:
         return {"path": str(chosen), "bytes": chosen.stat().st_size}
 
     async def prune(self, *, dry_run: bool) -> Mapping[str, object]:
-        """Delete what no rule keeps any more, or count it."""
+        """Delete messages that no rule keeps any longer, or count them."""
         retention = self._application.retention
         found = await retention.preview()
         if not dry_run:
@@ -291,17 +291,17 @@ class AdminService:
         }
 
     async def issue_agent_token(self, project: str, agent: str) -> str:
-        """Give an agent a new token, which is shown this once."""
+        """Give an agent a new token, which is shown only once."""
         token = new_agent_token()
         await self._application.mail.issue_token(project, agent, token_hash(token))
         return token
 
     async def revoke_agent_token(self, project: str, agent: str) -> None:
-        """End an agent's token."""
+        """Revoke an agent's token."""
         await self._application.mail.issue_token(project, agent, None)
 
     async def rebuild_archive(self, project: str | None) -> Mapping[str, object]:
-        """Write what the database holds into the archive; what is there already stays."""
+        """Write the records of the database into the archive; existing files stay."""
         if project is not None:
             chosen = [await self._application.store.read(lambda tx: find_project(tx, project))]
         else:
@@ -309,7 +309,7 @@ class AdminService:
         return {one.slug: await self._application.archive.rebuild(one) for one in chosen}
 
     async def refresh_metrics(self) -> None:
-        """Read what the gauges show."""
+        """Update the gauges."""
         counts = await self._application.store.read(lambda tx: tx.counts())
         application, now = self._application, self._application.clock.now()
         unread, with_runner = counts.pop("unread"), counts.pop("runners")

@@ -1,4 +1,4 @@
-"""`postroom questions`: what agents wait to be told before they go on."""
+"""`postroom questions`: the open questions of agents."""
 
 import sys
 from typing import Annotated, Final
@@ -70,7 +70,7 @@ def answer(
 
 
 def _ask_in_turn(server: Server, number: str | None, why: str) -> None:
-    """Show open questions to the person at the terminal, one after the other, and give their answers."""
+    """Show open questions to the person at the terminal in turn, and send the answers."""
     found = show.items(server.admin("GET", "/admin/questions").get("questions"))
     if number is not None:
         numbers = {one["number"]: one for one in found}
@@ -91,7 +91,7 @@ def _ask_in_turn(server: Server, number: str | None, why: str) -> None:
         try:
             _give(server, one["number"], word, told)
             show.print_line(_answered(one["number"], word))
-        except StaleDecision as error:  # somebody was quicker; the next question is still open
+        except StaleDecision as error:  # another person was faster; the next question is still open
             show.failure(error, as_json=False)
 
 

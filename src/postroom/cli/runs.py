@@ -1,4 +1,4 @@
-"""`postroom runs`: what the server executes for agents and chats."""
+"""`postroom runs`: the runs of agents and chats."""
 
 import json
 import sys
@@ -37,7 +37,7 @@ Run = Annotated[
 _POLL_SECONDS: Final = 0.5
 _OPEN: Final = ("at work", "queued", "asks")
 _OUTPUT_SHOWN: Final = 4_000
-"""Characters of the output that are shown to a person, at most: the last ones."""
+"""Maximum number of characters of the output that a person sees: the last ones."""
 
 
 @app.callback()
@@ -157,7 +157,7 @@ def overview(project: Project = ".", data_dir: DataDir = None, as_json: AsJson =
 
 
 def _overview(found: Mapping[str, Any]) -> str:
-    """Return the control room as lists of lines, those that are empty left out."""
+    """Return the control room as lists of lines, without the empty lists."""
     lists = {
         "SERVER": [one["text"] for one in found["health"]],
         "QUESTIONS": [f"{one['number']}  {one['agent']}: {one['text']}" for one in found["questions"]],
@@ -187,7 +187,7 @@ class _Held:
 
 
 def _overlaps(pairs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line for all that hang together by conflicts: who holds each path."""
+    """Return a line for each group of conflicting reservations: each path and its holder."""
     from postroom.mail.conflicts import together  # here, for other commands would wait for it
 
     both = ((_held(one["first"]), _held(one["second"])) for one in pairs)
@@ -244,7 +244,7 @@ def _one(run: str, data_dir: DataDir, *, output: str = "end") -> dict[str, objec
 
 
 def _follow(run: str, data_dir: Path | None, *, as_json: bool) -> int:
-    """Print what a run puts out, piece by piece, and at its end how it ended; return the exit code."""
+    """Print the output of a run as it arrives, then the result; return the exit code."""
     printed, seen = "", ""
     while True:
         leave_when_unread()
@@ -269,7 +269,7 @@ def _follow(run: str, data_dir: Path | None, *, as_json: bool) -> int:
 
 
 def _new(printed: str, output: str) -> str:
-    """Return what was put out beyond what is printed; a run that is tried again begins anew."""
+    """Return the output that is not printed yet; a retried run starts from the beginning."""
     return output[len(printed) :] if output.startswith(printed) else output
 
 

@@ -2,11 +2,10 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
-from weakref import WeakValueDictionary
 
 from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat import ChatSession
@@ -229,8 +228,6 @@ class Commands:
         self._sessions, self._handover = sessions, handover
         self._questions = Questions(run_queue, threads, clock)
         self._run_queue, self._threads = run_queue, threads
-        self._turns: MutableMapping[str, asyncio.Lock] = WeakValueDictionary()
-        """By session, as long as somebody holds it or waits for it."""
         self._handlers = self._by_name()
 
     def _by_name(self) -> Mapping[str, Callable[[CommandCall], Awaitable[Answer]]]:
@@ -271,10 +268,7 @@ class Commands:
         return self._people.may(source, self._config.command_roles.get(command.name, command.role))
 
     async def obey(self, command: Command, event: MessageEvent, source: SessionSource, key: str) -> Answer:
-        """Do what a command says and return what is to be said about it.
-
-        Those of one session are done in the order in which they came: what is said at once after `/title`
-        must not be about another conversation by then.
+        """Do what a command says and return the answer to it.
 
         Raises:
             StoreError: it could not be done.
@@ -283,10 +277,7 @@ class Commands:
         handler = self._handlers[command.name]
         if is_person(source.agent) and command.name in _FOR_AGENTS:
             return wording.A_PERSON_ANSWERS
-        if command.name == "stop":  # it waits for nothing
-            return await handler(call)
-        async with self._turns.setdefault(key, asyncio.Lock()):
-            return await handler(call)
+        return await handler(call)
 
     # Looking.
 

@@ -252,6 +252,9 @@ class Delivery:
             return await self._given_up(row, reply, closes, "it is too old to be sent")
         if address is None:
             return await self._given_up(row, reply, closes, "its target is unknown")
+        for target, rest in ((row.target, 0), (self._target(row, address.source), UNTOLD_MS)):
+            if self._is_elsewhere(target):
+                return NotPerformed(error="another server has its channel", untried=True, not_before_ms=rest)
         if reply.keeps_quiet and (left := await self._quiet_ms(address.source)):
             return NotPerformed(error=wording.QUIET, untried=True, not_before_ms=min(left, _LOOKED_AGAIN_MS))
         # Looked up before the text is sent: a failing store must not have the text sent again.
@@ -295,8 +298,15 @@ class Delivery:
 
     def adapter_of(self, row: OutboxMessage, source: SessionSource) -> BasePlatformAdapter | None:
         """Return who speaks in a chat; threads of linked chats are named after one of them."""
-        target = row.target if source.person is None else target_name(source.platform.value, source.account)
+        target = self._target(row, source)
         return self._adapters.get(target) if self.serves(target) else None
+
+    def _target(self, row: OutboxMessage, source: SessionSource) -> str:
+        return row.target if source.person is None else target_name(source.platform.value, source.account)
+
+    def _is_elsewhere(self, target: str) -> bool:
+        """Return whether another server has a bot of ours: this server stood still, and lost the lease."""
+        return target in self._adapters and not self.serves(target)
 
     async def _address(
         self, reply: Reply, inbound: Sequence[InboundMessage], files: tuple[ChatFile, ...]

@@ -28,7 +28,7 @@ from postroom.gateway.links import Links
 from postroom.gateway.metrics import GatewayMetrics, InboundCounts
 from postroom.gateway.notices import Notices
 from postroom.gateway.people import People
-from postroom.gateway.platforms.base import UNKNOWN_ACCOUNT, AdapterState, BasePlatformAdapter
+from postroom.gateway.platforms.base import UNKNOWN_ACCOUNT, AdapterState, BasePlatformAdapter, pause_ms
 from postroom.gateway.reminders import Reminders
 from postroom.gateway.replies import is_chat, target_name
 from postroom.gateway.run import Acknowledgements, GatewayRunner, Services
@@ -49,8 +49,6 @@ _LOG = get_logger(__name__)
 _SWEEP_EVERY_MS = 15_000
 _PURGE_EVERY_MS = 3_600_000
 _WATCH_EVERY_MS = 1_000
-_FIRST_RECONNECT_MS = 1_000
-_LONGEST_RECONNECT_MS = 60_000
 _LEAST_FLUSH = timedelta(seconds=1)
 
 
@@ -221,7 +219,7 @@ class Gateway:
         """Count where the messages are that were ever accepted and are still known."""
         found = await self.stores.intake_log.counts()
         waiting, handed = found.get(InboundStatus.WAITING, 0), found.get(InboundStatus.HANDED_OVER, 0)
-        running = min(handed, len(self._presenter.guard.runs))
+        running = min(handed, len(self._presenter.runs))
         ended = (InboundStatus.DONE, InboundStatus.FAILED, InboundStatus.RETRACTED)
         return InboundCounts(
             accepted=sum(found.values()),
@@ -248,7 +246,7 @@ class Gateway:
 
     async def _watch(self, adapter: BasePlatformAdapter) -> None:
         """Connect a channel again that went down and may come back."""
-        pause = _FIRST_RECONNECT_MS
+        failures = 0
         while True:
             await self._timer.sleep(_WATCH_EVERY_MS)
             liveness = adapter.liveness
@@ -256,10 +254,10 @@ class Gateway:
                 await self.reconnect(adapter)
             self._metrics.channel(adapter.platform.value, is_up=liveness.state is AdapterState.CONNECTED)
             if liveness.state is not AdapterState.FAILED or not liveness.retryable:
-                pause = _FIRST_RECONNECT_MS
+                failures = 0
                 continue
-            await self._timer.sleep(pause)
-            pause = min(pause * 2, _LONGEST_RECONNECT_MS)
+            failures += 1
+            await self._timer.sleep(pause_ms(failures))
             if liveness.state is AdapterState.FAILED:
                 await self.reconnect(adapter)
 

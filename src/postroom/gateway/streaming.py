@@ -31,7 +31,6 @@ from postroom.contracts.files import RunFiles
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
 from postroom.contracts.runs import TerminationKind
-from postroom.gateway.admission import SessionGuard
 from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.config import StreamingConfig
 from postroom.gateway.drafts import Draft, Edit, Show, Step
@@ -188,7 +187,8 @@ class StreamingPresenter:
         clock: Clock,
         timer: Timer,
     ) -> None:
-        self.guard = SessionGuard()
+        self.runs: dict[str, RunInChat] = {}
+        """By session: the newest run of it that executes in this process."""
         self.sessions = sessions
         self.adapters = {adapter.platform: adapter for adapter in adapters}
         self._config = config
@@ -239,7 +239,7 @@ class StreamingPresenter:
         if adapter is not None and not adapter.is_ours():
             adapter = None
         tasks, deltas = Tasks(f"run {run.run_id}"), None
-        self.guard.run_began(key, run)
+        self.runs[key] = run
         try:
             if adapter is not None and adapter.capabilities.typing:
                 tasks.start(self._typing(adapter, source), name="typing")
@@ -248,7 +248,8 @@ class StreamingPresenter:
                 tasks.start(self._draw(adapter, source, run, deltas, tasks), name="draft")
             yield deltas
         finally:
-            self.guard.run_ended(key, run)
+            if self.runs.get(key) is run:
+                del self.runs[key]
             await tasks.close()
 
     async def _address(self, activation: RunActivation) -> tuple[str, SessionSource] | None:

@@ -1,4 +1,4 @@
-"""What a caller may ask, as typed and documented values; every edge reads its arguments through these."""
+"""Requests of callers as typed and documented values, through which every edge reads its arguments."""
 
 import ast
 import math
@@ -20,7 +20,8 @@ from postroom.contracts.project_log import EVENT_KINDS, EventKind
 from postroom.mail.names import nearest
 
 _END = r"$(?!\n)"
-"""The end of a text, where Python alone would let a line break follow; readers of the schema know it too."""
+"""The end of a text, after which Python alone would allow a line break; readers of the schema support it
+too."""
 
 ProjectKey = Annotated[str, Meta(description="absolute path or slug", min_length=1, max_length=4096)]
 AgentName = Annotated[str, Meta(description="your name", min_length=1, max_length=200)]
@@ -49,7 +50,7 @@ When = Annotated[str, Meta(max_length=64, description="ISO 8601 time")]
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every command is: frozen, named fields only, nothing unknown let through."""
+    """The base of all commands: frozen, with named fields only, and without unknown fields."""
 
 
 class Change(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -569,7 +570,7 @@ _WRAPPERS = frozenset(
         "tool_input",
     }
 )
-"""Names of an object that some models put around all arguments."""
+"""Names of an object that some models wrap around all arguments."""
 _TOOL_KEYS = frozenset({"function", "name", "tool", "tool_name"})
 """Names beside that object under which a model repeats the name of the tool."""
 _MOST_WRAPPERS = 2
@@ -579,7 +580,7 @@ _SELECTIONS = frozenset({"paths", "ids", "kinds", "agent_name"})
 """Arguments that select a part: a command without them applies to everything."""
 _NAME_KEYS = frozenset({"name", "names", "agent", "agents", "agent_name", "to", "recipient", "recipients"})
 _WRAPPED_NAME = re.compile(r"(?:\*{1,3}([^*]+)\*{1,3}|\(([^()]+)\)|\[([^\[\]]+)\])")
-"""A name, or names, in Markdown's stars or in brackets: `**Ben**`, `(Ben)`, `[Ben, Cyd]`."""
+"""A name, or several, in Markdown's stars or in brackets: `**Ben**`, `(Ben)`, `[Ben, Cyd]`."""
 _VALUE_KEYS = frozenset({"content", "id", "path", "text", "value"})
 _LIST_KEYS = frozenset({"element", "elements", "item", "items"})
 """Names under which a client puts a list that its model wrote in XML."""
@@ -644,7 +645,7 @@ _OTHER_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
 _BEGINS_WITH_KIND = re.compile(r"\A(?:agent|name)(?::\s*|\s+)(?=[^\s/:]+\Z)", re.IGNORECASE)
 _BEGINS_WITH_TO = re.compile(r"\Ato(?::\s*|\s+)", re.IGNORECASE)
 _MAILBOX = re.compile(r"[\"']?([^\s<>\"']+)[\"']?\s*<\s*([^<>]*?)\s*>")
-"""A name with an e-mail address behind it."""
+"""A name followed by an e-mail address."""
 _NUMBER = re.compile(
     r"(?:(?:message|msg)[ _-]?|id |id[:=] ?|no\. ?)?#? ?(\d{1,3}(?:,\d{3})+|\d{1,16})(?:\.0*)?"
 )
@@ -658,9 +659,9 @@ _OPENING = ("[", "{", "(")
 _NO_COMMA = re.compile(r"""["']\s+["']""")
 _BULLET = re.compile(r"\A(?:[-*•]|\d{1,3}[.)])\s+")
 _LONGEST_LITERAL = 8_000
-"""Characters of a text that is read as a literal of Python."""
+"""Maximum characters of a text that is read as a Python literal."""
 _DEEPEST = 8
-"""Levels of lists and objects that are looked at; no command has more than three."""
+"""Maximum depth of lists and objects that is examined; no command has more than three levels."""
 
 
 def read_command(kind: type[C], arguments: dict[str, Any], tool: str = "") -> C:
@@ -695,7 +696,7 @@ def read_command(kind: type[C], arguments: dict[str, Any], tool: str = "") -> C:
 
 
 def _remedy(kind: type[Command], said: str, given: Mapping[str, Any]) -> str:
-    """Say what to give: the choices of an argument that has some, the nearest name, or all arguments."""
+    """Return the remedy: the choices of an argument, the nearest name, or all arguments."""
     named = next(iter(re.findall(r"\w+", place_of(said))), "")
     field = next((one for one in msgspec.structs.fields(kind) if one.name == named), None)
     choices = [] if field is None else [one for one in _kinds_in(field.type) if get_origin(one) is Literal]
@@ -817,9 +818,9 @@ def _without_markup(fields: tuple[str, ...], arguments: dict[str, Any]) -> dict[
 
 
 def _clean_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments with names, ids of threads and moments as they are meant.
+    """Return the arguments with names, thread ids and moments in their intended form.
 
-    Such a value can be wrong and still be a text, as ` @Ada` or the text `null` for no thread.
+    Such a value can be wrong although it is a text, such as ` @Ada` or the text `null` for no thread.
     """
     cleaned = arguments
     for name in _CLEANED.keys() & arguments.keys() & set(kind.__struct_fields__):
@@ -851,7 +852,7 @@ def _required(kind: type[Command]) -> frozenset[str]:
 
 
 def _plain_text(value: object) -> object:
-    """Return a text without spaces and quotes around it, None for a text that says null."""
+    """Return a text without surrounding spaces and quotes, or None for a text that means null."""
     if not isinstance(value, str):
         return value
     text = value.strip()
@@ -873,7 +874,7 @@ def _plain_name(value: object) -> object:
 
 
 def _plain_names(value: object) -> object:
-    """Return names as a list; no name holds a comma or a line break."""
+    """Return names as a list; no name contains a comma or a line break."""
     if isinstance(value, str) and value.strip()[:1] in _OPENING:
         value = next(_json_forms(value.strip()), value)
     if isinstance(value, dict):
@@ -910,7 +911,7 @@ def _unwrapped(text: str) -> str:
 
 
 def _listed_names(text: str) -> list[str]:
-    """Return the names that a text lists: `Ben, Cy and Dan`. The path behind an `@` may hold an `and`."""
+    """Return the names in a list as text: `Ben, Cy and Dan`. The path after an `@` may contain an `and`."""
     names = list[str]()
     for part in _BETWEEN_NAMES.split(text):
         name = _BEGINS_WITH_AND.sub("", _unwrapped(part), count=1) if names else _unwrapped(part)
@@ -919,7 +920,7 @@ def _listed_names(text: str) -> list[str]:
 
 
 def _one_name(name: object) -> object:
-    """Return a name without an e-mail address behind it.
+    """Return a name without the e-mail address after it.
 
     Raises:
         InvalidArgument: It may mean an agent of this project or of another one, or is more than one name.
@@ -972,7 +973,7 @@ def _plain_files(value: object) -> object:
 
 
 def _plain_file(given: dict[str, Any]) -> dict[str, Any]:
-    """Return an attachment under our names, its content in standard base64: also from a data URL."""
+    """Return an attachment with the right field names; its content, even a data URL, in standard base64."""
     file = _with_known_names(given, AttachmentIn)
     text = file.get("content_base64")
     if not isinstance(text, str):
@@ -986,7 +987,7 @@ def _plain_file(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_known_names(given: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return arguments with other words for our names replaced: `body` is `body_md`.
+    """Return arguments with the right names in place of other words: `body` becomes `body_md`.
 
     Raises:
         InvalidArgument: Both names are given, with two values.
@@ -1023,13 +1024,13 @@ def _plain_moment(value: object) -> object:
 
 
 def _normalize_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments with each value that does not fit replaced by the form that does.
+    """Return the arguments with each invalid value replaced by its valid form.
 
-    A value that fits stays as given. An optional argument that is null or empty text is left out if it
-    does not fit.
+    A valid value is unchanged. An optional argument that is null or an empty text is omitted if it is
+    invalid.
 
     Raises:
-        InvalidArgument: JSON text in an argument contains invalid Unicode or nests too deep.
+        InvalidArgument: JSON text in an argument contains invalid Unicode or is nested too deep.
     """
     normal = dict(arguments)
     for field in msgspec.structs.fields(kind):
@@ -1091,9 +1092,9 @@ def _other_forms(value: object, kind: Any, name: str) -> Iterator[object]:
 
 
 def _forms_of_list(value: list[object], kind: Any, name: str) -> Iterator[object]:
-    """Yield the other forms of a list: its only item, the list without nulls, each item as it is meant.
+    """Yield the other forms of a list: its only item, the list without nulls, each item in its intended form.
 
-    A list of nulls has no other form: it is never an argument that is left out.
+    A list of nulls has no other form: it never counts as an omitted argument.
     """
     items = [item for item in value if item is not None]
     if value and not items:
@@ -1143,7 +1144,7 @@ def _forms_of_text(text: str, kind: Any, name: str) -> Iterator[object]:
 
 @cache
 def _kinds_in(kind: Any) -> frozenset[Any]:
-    """Return the plain types of which a type is made: of a union its members, of a list its items."""
+    """Return the plain types in a type: the members of a union, the items of a list."""
     parts: list[Any] = [part for part in get_args(kind) if part is type(None) or not isinstance(part, Meta)]
     if get_origin(kind) is Literal or not parts:
         return frozenset({kind})
@@ -1151,7 +1152,7 @@ def _kinds_in(kind: Any) -> frozenset[Any]:
 
 
 def _json_forms(text: str) -> Iterator[object]:
-    """Yield what JSON text stands for, or a list, a tuple or a set as Python writes it: `['a', 'b']`."""
+    """Yield the value of JSON text, or of a Python list, tuple or set: `['a', 'b']`."""
     try:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
@@ -1223,10 +1224,10 @@ def _list_of_lines(text: str) -> list[object]:
 
 
 def _plain_json(literal: object, depth: int = 0) -> object:
-    """Return a literal of Python as JSON has it; a set in the order of its values.
+    """Return a Python literal as JSON; a set in the order of its values.
 
     Raises:
-        ValueError: It holds what JSON has not, or nests too deep.
+        ValueError: It contains a value without a form in JSON, or is nested too deep.
     """
     if depth > _DEEPEST:
         raise ValueError("too deep")
@@ -1242,7 +1243,7 @@ def _plain_json(literal: object, depth: int = 0) -> object:
 
 
 def _plain_paths(value: object) -> object:
-    """Return paths as a list, also from the text of a list; no path holds a line break."""
+    """Return paths as a list, also from the text of a list; no path contains a line break."""
     if isinstance(value, str) and value.strip().lower() not in _NULLS:
         text = value.strip()
         if "\n" in text and text[:1] not in _OPENING:
@@ -1256,7 +1257,7 @@ def _plain_paths(value: object) -> object:
 
 
 def _path_list(item: object) -> list[object] | None:
-    """Return the texts of a list that stands in a text; None if it is no list of texts."""
+    """Return the texts of a list that is written as text; None if it is not a list of texts."""
     text = item.strip() if isinstance(item, str) else ""
     found = next(_json_forms(text), None) if text[:1] in _OPENING else None
     is_of_texts = isinstance(found, list) and any(isinstance(one, str) for one in found)
@@ -1264,14 +1265,14 @@ def _path_list(item: object) -> list[object] | None:
 
 
 def _without_patterns(reason: str) -> str:
-    """Say in words what a pattern asks for."""
+    """Return a reason with patterns replaced by their descriptions."""
     for pattern, words in _IN_WORDS.items():
         reason = reason.replace(f"Expected `str` matching regex {pattern!r}", f"Expected `{words}`")
     return reason
 
 
 def _refuse_broken_text(value: object, where: str = "", depth: int = 0) -> None:
-    """Lone surrogates cannot be stored as UTF-8, and NUL ends text early in too many places."""
+    """Refuse lone surrogates, which UTF-8 cannot store, and NUL, which ends text early in too many places."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -1322,7 +1323,7 @@ def _value_at(arguments: object, where: str) -> object:
 
 
 def _presentable(value: object) -> object:
-    """Return a value that every reader of JSON takes, and that is short."""
+    """Return a short form of a value that every reader of JSON accepts."""
     if isinstance(value, str):
         return value[:_LONGEST_SHOWN]
     if isinstance(value, int) and abs(value) > 2**53:
@@ -1352,4 +1353,4 @@ _CLEANED: Final[Mapping[str, Callable[[object], object]]] = {
     "reserve_paths": _plain_paths,
     "attachments": _plain_files,
 }
-"""The arguments that are read before their type is looked at."""
+"""The arguments that are cleaned before their type is checked."""

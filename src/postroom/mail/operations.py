@@ -1,4 +1,4 @@
-"""Everything a caller may do: one table from which tools, documents, tests and the command line are made."""
+"""All operations of callers: one table from which tools, documents, tests and the command line are made."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,17 +21,17 @@ from postroom.mail.context import OperationContext
 from postroom.mail.waking import asking
 
 READ: Final[frozenset[Scope]] = frozenset({"mail:read"})
-"""To look at everything of mail; no operation that changes something asks for it alone."""
+"""The right to read all mail; no operation that changes something needs only this."""
 SEND: Final[frozenset[Scope]] = frozenset({"mail:send"})
-"""To act in mail: write, mark, answer, ask for contact, register agents and projects."""
+"""The right to act in mail: write, mark, answer, ask for contact, register agents and projects."""
 RESERVE: Final[frozenset[Scope]] = frozenset({"reserve"})
 RUN: Final[frozenset[Scope]] = frozenset({"run"})
-"""To act as a run that the server has started."""
+"""The right to act as a run that the server has started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One thing a caller may do: its name, what it takes, the function that does it, and who may."""
+    """One operation of a caller: its name, its command, its function, and the rights that it needs."""
 
     name: str
     command: type[Command]
@@ -40,29 +40,29 @@ class Operation:
     needs: frozenset[Scope]
     """The scopes that a named token must have, all of them; agents and the operator need none."""
     is_of_one_project: bool = False
-    """Whether a token that is bound to a project may do it, there; refused unless it is said."""
+    """Whether a token that is bound to a project may call it there; refused by default."""
     destructive: bool = False
     repeatable: bool = False
-    """Whether the same change made twice leaves everything as it is after the first time."""
+    """Whether a repeated change leaves the same state as the first."""
     settled: bool = False
-    """Whether it reads what a store may bring up to date afterwards: search and the list of threads."""
+    """Whether it reads indexes that a store may update later: search and the list of threads."""
 
     def __post_init__(self) -> None:
         if not self.needs or not self.needs <= set(SCOPES):
             raise ValueError(f"operation {self.name} declares an unknown scope: {sorted(self.needs)}")
 
     def check(self, grant: Grant | None, *, slug: str | None = None) -> None:
-        """Raise unless a named token of this grant may do it; without a grant nothing is held back.
+        """Raise unless a named token with this grant may call it; without a grant every call is permitted.
 
         Raises:
-            InsufficientScope: it has too few scopes.
-            NotPermitted: it is bound to a project, and this is about more than one.
+            InsufficientScope: The token lacks a scope.
+            NotPermitted: The token is bound to a project, and the operation concerns several.
         """
         if grant is not None:
             grant.check(self.needs, self.name, is_of_one_project=self.is_of_one_project, slug=slug)
 
     def is_open_to(self, grant: Grant | None) -> bool:
-        """Return whether a named token of this grant may do it."""
+        """Return whether a named token with this grant may call it."""
         try:
             self.check(grant)
         except (InsufficientScope, NotPermitted):
@@ -71,17 +71,17 @@ class Operation:
 
     @property
     def description(self) -> str:
-        """What it does, when to use it and what to do next, as a model reads it; one line."""
+        """Its description for a model in one line: what it does, when to use it and what to do next."""
         return " ".join((self.command.__doc__ or "").split())
 
     @property
     def answer(self) -> Any:
-        """The type of its answer, as its function declares it."""
+        """The return type that its function declares."""
         return get_type_hints(self.run)["return"]
 
     @property
     def summary(self) -> str:
-        """What it does, in a sentence."""
+        """Its description in one sentence."""
         return (self.command.__doc__ or "").partition("\n")[0]
 
 
@@ -199,4 +199,4 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
 
 OPERATIONS = {operation.name: operation for operation in ALL_OPERATIONS}
 WHOLE_ATTACHMENT: Final = replace(OPERATIONS["get_attachment"], run=inbox.attached_file)
-"""get_attachment where a caller takes bytes: its answer is the whole file."""
+"""get_attachment for callers that accept bytes: it returns the whole file."""

@@ -1,7 +1,7 @@
 """The MCP server: the SDK's, with the mail room's operations as its tools and typed refusals as results.
 
 Built on the SDK's `MCPServer` and not on the framework above it: the same in-memory client is served at
-twice the rate (docs/benchmarks.md, ADR 2).
+twice the rate (docs/internals/benchmarks.md, ADR 2).
 """
 
 import json

@@ -17,7 +17,7 @@ from postroom.contracts.errors import MissingExtra, TooLarge
 from postroom.contracts.files import FileContent
 from postroom.contracts.messages import Json
 from postroom.gateway.events import SendErrorKind
-from postroom.gateway.platforms.telegram_wire import Answer, read_answer, unreachable
+from postroom.gateway.platforms.telegram import Answer, read_answer, unreachable
 
 try:
     import httpx2

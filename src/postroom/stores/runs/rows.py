@@ -1,4 +1,4 @@
-"""One mapper a record: a row's columns in the order in which every statement names them."""
+"""One mapper for each record: a row's columns in the order in which every statement names them."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -24,7 +24,7 @@ _STATUS, _RESULT, _TERMINATION, _RECONCILED = map(
     _NAMES.index, ("status", "run_status", "termination", "reconciled")
 )
 _BOUNDLESS: Final = "\U0010ffff" * 64
-"""Beyond every id: none is made of so many last characters."""
+"""Greater than every id, because no id consists of so many last characters."""
 _LAST_BEFORE_SURROGATES, _FIRST_AFTER_SURROGATES, _LAST = 0xD7FF, 0xE000, 0x10FFFF
 _FREE = tuple(map(_NAMES.index, ("last_error", "run_response", "run_error")))
 _RESPONSE, _ANSWER = _NAMES.index("run_response"), len(_NAMES)
@@ -35,7 +35,7 @@ def dispatch(row: Row) -> RunDispatch:
     """Map a row of `run_dispatches`.
 
     Raises:
-        StoreCorrupt: the row is no such record.
+        StoreCorrupt: The row cannot be read.
     """
     values = list(row)
     try:
@@ -55,7 +55,7 @@ def dispatch(row: Row) -> RunDispatch:
 
 @lru_cache(maxsize=256)
 def _termination(text: str) -> TerminationReason:
-    """Read why a run ended; nearly all ended for one of a few reasons."""
+    """Read the reason for the end of a run; cached, because most runs share a few reasons."""
     return decode(TerminationReason, text, where="termination")
 
 
@@ -113,7 +113,7 @@ def run_values(record: RunRecord) -> Values:
 def message_values(
     thread_id: str, messages: Sequence[Message], first_seq: int, now: int, run: RunRecord | None = None
 ) -> list[Values]:
-    """Return the columns of messages of a thread by name; `run` is given some of them, or has said them."""
+    """Return the columns of messages of a thread by name; `run` received some of them, or wrote them."""
     given = () if run is None or run.input is None else run.input.trigger_message_ids
     answer = Answer.of(run)
     refers = [answer is not None and answer.is_told_by(message) for message in messages]
@@ -155,7 +155,7 @@ def thread(row: Row) -> Thread:
     """Map a row of `run_threads`.
 
     Raises:
-        StoreCorrupt: the row is no such record.
+        StoreCorrupt: The row cannot be read.
     """
     try:
         return Thread(
@@ -177,26 +177,26 @@ def thread(row: Row) -> Thread:
 
 
 class ThreadState(NamedTuple):
-    """What a step of a thread is decided on, as one look finds it."""
+    """The facts that decide a step of a thread, from one query."""
 
     thread: Thread | None
     run: RunRecord | None
-    """The run that the step writes, as it is stored."""
+    """The stored version of the run that the step writes."""
     claimed: str | None
     """The claimed dispatch of the thread."""
     epoch: int
     queued: int
-    """How many dispatches are queued on the thread, counted as far as was asked."""
+    """Number of queued dispatches on the thread, counted up to the requested limit."""
     waiting: int
-    """How many messages wait on the thread, counted as far as was asked."""
+    """Number of pending messages on the thread, counted up to the requested limit."""
     held_by: str | None
-    """The run whose questions the other runs of the thread wait for."""
+    """The run whose questions hold back the other runs of the thread."""
     has_parent: bool
-    """Whether the thread exists that is to be the parent."""
+    """Whether the thread named as the parent exists."""
     taken: tuple[tuple[int, str], ...]
-    """The dispatches that keep a new one from being queued, each with the number of its rule."""
+    """The dispatches that conflict with a new one, each with the number of the violated rule."""
     has_commands: bool
-    """Whether something is asked of the run of the owned dispatch."""
+    """Whether there are commands to the run of the owned dispatch."""
     owned: Row | None
     """The row of the dispatch whose claim the step proves, with the epoch of its thread."""
 
@@ -205,7 +205,7 @@ def thread_state(row: Row) -> ThreadState:
     """Map the row of `dispatches.thread_state`.
 
     Raises:
-        StoreCorrupt: The thread or the run in it is no such record.
+        StoreCorrupt: The thread or the run in it cannot be read.
     """
     return ThreadState(
         thread=None if row[0] is None else thread(row),
@@ -230,7 +230,7 @@ def run(row: Row) -> RunRecord:
     """Map `run_id` and `body` of a row of `runs`.
 
     Raises:
-        StoreCorrupt: the row is no such record.
+        StoreCorrupt: The row cannot be read.
     """
     run_id, body = row
     try:
@@ -243,7 +243,7 @@ def turn(row: Row) -> Turn:
     """Map `run_id`, `status`, `created_at` and `body` of a row of `runs`.
 
     Raises:
-        StoreCorrupt: the row is no such record.
+        StoreCorrupt: The row cannot be read.
     """
     run_id, status, created_at, body = row
     if status != RunStatus.DONE:
@@ -267,7 +267,7 @@ def message(row: Row) -> MessageRecord:
     """Map a row of `run_messages` with the run whose answer the message is.
 
     Raises:
-        StoreCorrupt: the row is no such record.
+        StoreCorrupt: The row cannot be read.
     """
     thread_id, seq, created_at, body, run_body = row
     try:
@@ -280,10 +280,10 @@ def message(row: Row) -> MessageRecord:
 
 
 def pending(row: Row, position: int) -> PendingMessage:
-    """Map a row of `pending_messages`, which stands at a position in its thread.
+    """Map a row of `pending_messages` with its position in its thread.
 
     Raises:
-        StoreCorrupt: the row is no such record.
+        StoreCorrupt: The row cannot be read.
     """
     thread_id, _, pending_id, revision, created_at, updated_at, mode, body = row
     try:
@@ -301,7 +301,7 @@ def pending(row: Row, position: int) -> PendingMessage:
 
 
 def beyond(prefix: str) -> str:
-    """Return the first text that is greater than all that begin with a prefix."""
+    """Return the first text that is greater than all texts with a prefix."""
     for end in range(len(prefix) - 1, -1, -1):
         point = ord(prefix[end])
         if point < _LAST:
