@@ -26,16 +26,16 @@ _LISTED: Final = "list the questions: `postroom questions list`"
 
 @app.command("list")
 def list_all(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List the open questions of agents, oldest first."""
+    """List the open questions of agents, also those in chats, oldest first."""
     found = Server.find(data_dir=data_dir).admin("GET", "/admin/questions")
     rows = [
-        (one["number"], one["question"], one["thread_id"], one["waiting_since"])
+        (one["number"], one["question"], show.agent(one), one["waiting_since"])
         for one in show.items(found.get("questions"))
     ]
     show.answer(
         found,
         as_json=as_json,
-        text=lambda: show.table(("NUMBER", "QUESTION", "THREAD", "SINCE"), rows, none="No open questions."),
+        text=lambda: show.table(("NUMBER", "QUESTION", "AGENT", "SINCE"), rows, none="No open questions."),
     )
 
 
@@ -81,8 +81,8 @@ def _ask_in_turn(server: Server, number: str | None, why: str) -> None:
     if not found:
         show.print_line("No open questions.")
     for place, one in enumerate(found, start=1):
-        number, since, thread = (show.line(one[name]) for name in ("number", "waiting_since", "thread_id"))
-        head = f"{place} of {len(found)}: {number}, since {since}, on {thread}"
+        number, since = show.line(one["number"]), show.line(one["waiting_since"])
+        head = f"{place} of {len(found)}: {number}, since {since}, from {show.line(show.agent(one))}"
         show.print_line(f"\n{head}\n\n{show.plain(one['question'])}\n")
         word = _word()
         if word not in ("yes", "no"):

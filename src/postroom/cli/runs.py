@@ -54,11 +54,11 @@ def list_all(project: OneProject = None, data_dir: DataDir = None, as_json: AsJs
     asked = "" if project is None else "?" + urlencode({"project": project_key(project)})
     found = Server.find(data_dir=data_dir).admin("GET", f"/admin/runs{asked}")
     rows = [
-        (one["run_id"], _agent(one), show.state_word(one["state"]), _since(one), one["why"])
+        (one["run_id"], show.agent(one), show.state_word(one["state"]), _since(one), one["why"])
         for one in show.items(found.get("runs"))
     ]
     rows += [
-        (f"message {one['message']}", _agent(one), "waits", one["since_at"], one["why"])
+        (f"message {one['message']}", show.agent(one), "waits", one["since_at"], one["why"])
         for one in show.items(found.get("waiting"))
     ]
     show.answer(
@@ -163,12 +163,12 @@ def _overview(found: Mapping[str, Any]) -> str:
         "QUESTIONS": [f"{one['number']}  {one['agent']}: {one['text']}" for one in found["questions"]],
         "DEAD LETTERS": [f"{one['run_id']}  {one['agent']}: {one['why']}" for one in found["given_up"]],
         "CONFLICTING RESERVATIONS": _overlaps(found["conflicts"]),
-        "RUNS": [f"{one['run_id']}  {_agent(one)}: {_stands(one)}" for one in found["works"]],
+        "RUNS": [f"{one['run_id']}  {show.agent(one)}: {_stands(one)}" for one in found["works"]],
         "WAITING FOR EACH OTHER": [
             f"{' -> '.join(one['names'])}: {show.state_word(one['state'])}" for one in found["waits"]
         ],
         "WAITING MESSAGES": [
-            f"#{one['message']} for {_agent(one)}: {one['why']}" for one in found["waiting"]
+            f"#{one['message']} for {show.agent(one)}: {one['why']}" for one in found["waiting"]
         ],
         "UNREAD AND UNACKNOWLEDGED": [
             f"#{one['id']} {one['subject']}: missing {', '.join(one['missing'])}" for one in found["owed"]
@@ -219,7 +219,7 @@ def dead(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     rows = [
         (
             one["run_id"],
-            one["thread_id"],
+            show.agent(one),
             one["since"],
             one["attempts"],
             one["interruptions"],
@@ -231,7 +231,7 @@ def dead(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         found,
         as_json=as_json,
         text=lambda: show.table(
-            ("ID", "THREAD", "SINCE", "FAILED ATTEMPTS", "INTERRUPTIONS", "WHY"),
+            ("ID", "AGENT", "SINCE", "FAILED ATTEMPTS", "INTERRUPTIONS", "WHY"),
             rows,
             none="No dead letters.",
         ),
@@ -271,10 +271,6 @@ def _follow(run: str, data_dir: Path | None, *, as_json: bool) -> int:
 def _new(printed: str, output: str) -> str:
     """Return the output that is not printed yet; a retried run starts from the beginning."""
     return output[len(printed) :] if output.startswith(printed) else output
-
-
-def _agent(one: Mapping[str, Any]) -> str:
-    return f"{one['agent']}@{one['project']}" if one["project"] else f"{one['agent']} in {one['chat']}"
 
 
 def _since(one: Mapping[str, Any]) -> object:

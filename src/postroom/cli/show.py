@@ -41,7 +41,7 @@ _NAMES = {
     "USER",
     "WORK",
 }
-_WHOLE = _NAMES | {"ID", "NUMBER", "THREAD", "PATH", "FOLDER", "VALUE", "QUESTION", "KIND", "REASON", "WHY"}
+_WHOLE = _NAMES | {"ID", "NUMBER", "PATH", "FOLDER", "VALUE", "QUESTION", "KIND", "REASON", "WHY"}
 """Columns that people copy, that identify rows or that give reasons. They are never cut: without enough room
 they are printed below the row."""
 _NARROW = 16
@@ -71,6 +71,11 @@ def plain(text: object) -> str:
 def line(text: object) -> str:
     """Return text as part of one line."""
     return one_line(str(text))
+
+
+def agent(one: Mapping[str, Any]) -> str:
+    """Return the agent of a run or question with its project, or with the chat in which it answers."""
+    return f"{one['agent']}@{one['project']}" if one["project"] else f"{one['agent']} in {one['chat']}"
 
 
 def answer(document: Mapping[str, object], *, as_json: bool, text: Callable[[], str]) -> None:

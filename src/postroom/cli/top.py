@@ -198,12 +198,12 @@ Row = tuple[str, str, str, str, str]
 
 
 def _question(one: Mapping[str, Any], now: int) -> Row:
-    return one["number"], since(one["waiting_since"], now), "", one["question"], ""
+    return one["number"], since(one["waiting_since"], now), "", show.agent(one), one["question"]
 
 
 def _run(run: Mapping[str, Any], now: int, text: str) -> Row:
     moment = run["finished_at"] or run["started_at"] or run["created_at"]
-    return run["run_id"], since(moment, now), "", f"{run['agent']}@{run['project']}", text
+    return run["run_id"], since(moment, now), "", show.agent(run), text
 
 
 def _ended(run: Mapping[str, Any], now: int) -> Row:
