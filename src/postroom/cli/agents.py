@@ -47,7 +47,7 @@ def list_all(
 @app.command()
 def register(  # noqa: PLR0913 - the options of the command
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="The agent's name. Default: a new random name.")
+        str | None, typer.Argument(metavar="NAME", help="The agent's name. Default: a new random name.")
     ] = None,
     program: Annotated[str, typer.Option(help="The program that runs the agent.")] = "cli",
     model: Annotated[str, typer.Option(help="The model of the agent.")] = "unknown",

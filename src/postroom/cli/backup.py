@@ -43,7 +43,7 @@ backups = typer.Typer(
 @backups.command()
 def create(
     target: Annotated[
-        Path | None, typer.Argument(metavar="[TARGET]", help="Write the backup to this new file.")
+        Path | None, typer.Argument(metavar="TARGET", help="Write the backup to this new file.")
     ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,

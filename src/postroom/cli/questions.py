@@ -44,12 +44,12 @@ def answer(
     number: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NUMBER]",
+            metavar="NUMBER",
             help="The question's number, or its first digits.",
             autocompletion=completed("questions"),
         ),
     ] = None,
-    word: Annotated[str | None, typer.Argument(metavar="[yes|no]", help="The answer.")] = None,
+    word: Annotated[str | None, typer.Argument(metavar="yes|no", help="The answer.")] = None,
     why: Annotated[str, typer.Option(help="A comment for the agent.")] = "",
     data_dir: DataDir = None,
     as_json: AsJson = False,

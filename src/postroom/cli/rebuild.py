@@ -32,7 +32,7 @@ LACKS: Final = (
 @app.command()
 def archive(
     project: Annotated[
-        str | None, typer.Argument(metavar="[PATH|SLUG]", help="The project. Default: all projects.")
+        str | None, typer.Argument(metavar="PATH|SLUG", help="The project. Default: all projects.")
     ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,

@@ -143,7 +143,7 @@ def _command_of(given: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:
 
 
 def _argument_shown(parameter: Any) -> str:
-    return re.sub(r"\W", "", str(parameter.metavar or parameter.name).partition("|")[0]).upper()
+    return str(parameter.metavar or parameter.name).partition("|")[0].strip("- ").upper()
 
 
 def as_commands(remedy: str) -> str:

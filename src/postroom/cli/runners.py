@@ -17,7 +17,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The agent.", autocompletion=completed("agents"))]
 Command = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[-- COMMAND...]", help="The program and its arguments. No shell reads them."),
+    typer.Argument(metavar="-- COMMAND", help="The program and its arguments. No shell reads them."),
 ]
 
 

@@ -158,12 +158,12 @@ def _listed(found: Mapping[str, Any]) -> str:
             " ".join(one["scopes"]),
             one["project"] or "all",
             _state(one),
-            one["last_used_at"] or "never",
             one["id"],
+            one["last_used_at"] or "never used",
         )
         for one in show.items(found.get("tokens"))
     ]
-    heads = ("NAME", "SCOPES", "PROJECT", "STATE", "LAST USED", "ID")
+    heads = ("NAME", "SCOPES", "PROJECT", "STATE", "ID", "LAST USED")
     return show.table(heads, rows, none="No tokens.")
 
 
@@ -172,5 +172,6 @@ def _state(token: Mapping[str, Any]) -> str:
     state, until = token["state"], token["expires_at"]
     if state in ("revoked", "expired"):
         return f"{state} {token['revoked_at'] or until}"
-    valid = f"valid until {until}" if until else "valid"
-    return f"replaced, {valid}" if state == "replaced" else valid
+    if until is None:
+        return "valid" if state == "valid" else "replaced, valid"
+    return f"{'valid' if state == 'valid' else 'replaced,'} until {until}"
