@@ -1,4 +1,4 @@
-"""One piece of work as a program hands it over, and the request that the queue gets for it."""
+"""A piece of work from a program, and its request to the queue."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from postroom.embedded.values import instant_of, message_of, refuse_control_char
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Work for a conversation, with the options that `Mailbox.enqueue` has and the same meaning."""
+    """Work for a conversation; the options are those of `Mailbox.enqueue`."""
 
     thread: str
     content: object
@@ -32,10 +32,10 @@ class Item:
     max_retry_delay: timedelta | None = field(default=None, kw_only=True)
 
     def request(self) -> RunActivation:
-        """Return what the queue is asked for; with a key, of the run that is named after it.
+        """Return the request to the queue; with a key, the request for the run that the key names.
 
         Raises:
-            InvalidArgument: an option is of another type, or cannot be stored.
+            InvalidArgument: An option has another type, or cannot be stored.
         """
         for name, kinds, allowed in _TYPES:
             value = getattr(self, name)
@@ -79,7 +79,7 @@ def run_id_of(thread: str, key: str) -> str:
     """Return the id of the run that a key names on a thread.
 
     Raises:
-        InvalidArgument: the key is blank.
+        InvalidArgument: The key is blank.
     """
     if not key.strip():
         raise InvalidArgument(
