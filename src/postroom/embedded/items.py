@@ -10,7 +10,7 @@ from uuid import uuid4
 from postroom.contracts.activation import DeliveryOptions, RunActivation, RunHints
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import InvalidArgument
-from postroom.embedded.values import instant_of, message_of
+from postroom.embedded.values import instant_of, message_of, refuse_control_characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,20 @@ class Item:
         for name, kinds, allowed in _TYPES:
             value = getattr(self, name)
             if not isinstance(value, kinds) or value is True or value is False:
+                remedy = f"pass {allowed}" if name == "thread" else f"leave out {name} to use its default"
                 raise InvalidArgument(
-                    f"{name} must be {allowed}, not {type(value).__name__}", value=repr(value)[:80]
+                    f"{name} must be {allowed}, not {type(value).__name__}",
+                    value=repr(value)[:80],
+                    remedy=remedy,
                 )
+            if isinstance(value, str) and name != "key":  # a key is made from data, and never shown
+                refuse_control_characters(name, value)
         if not self.thread.strip():
-            raise InvalidArgument("thread must not be blank: it names a conversation", value=self.thread)
+            raise InvalidArgument(
+                "thread must not be blank: it names a conversation",
+                value=self.thread,
+                remedy="pass a name, for example 'chat-1'",
+            )
         run_id = None if self.key is None else run_id_of(self.thread, self.key)
         deadline = self.deadline
         return RunActivation(
@@ -73,7 +82,9 @@ def run_id_of(thread: str, key: str) -> str:
         InvalidArgument: The key is blank.
     """
     if not key.strip():
-        raise InvalidArgument("a key must not be blank", value=key)
+        raise InvalidArgument(
+            "a key must not be blank", value=key, remedy="pass a text that names the job, or leave out key"
+        )
     return "key-" + hashlib.sha256(f"{thread}\0{key}".encode(errors="surrogatepass")).hexdigest()[:32]
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 
 from postroom.contracts.errors import InvalidArgument
-from postroom.contracts.messages import ContentBlock, Json, Message, Role, storable
+from postroom.contracts.messages import CONTROL, ContentBlock, Json, Message, Role, storable
 from postroom.contracts.records import replace
 
 DATA: Final = "data"
@@ -76,7 +76,11 @@ def typed(value: Json, type: type[T], what: str) -> T:
     try:
         return msgspec.convert(value, type)
     except (msgspec.ValidationError, TypeError) as error:
-        raise InvalidArgument(f"{what} is not of type {getattr(type, '__name__', type)}: {error}") from error
+        raise InvalidArgument(
+            f"{what} is not of type {getattr(type, '__name__', type)}: {error}",
+            value=repr(value)[:80],
+            remedy="pass the type of the stored value, or correct the value",
+        ) from error
 
 
 def refuse_other_type(what: str, type: object) -> None:
@@ -115,9 +119,15 @@ def refuse_other_text(what: str, text: object) -> None:
         InvalidArgument: The value is not such text.
     """
     if not isinstance(text, str):
-        raise InvalidArgument(f"{what} must be text, not {type(text).__name__}", value=repr(text)[:80])
+        raise InvalidArgument(
+            f"{what} must be text, not {type(text).__name__}", value=repr(text)[:80], remedy="pass a str"
+        )
     if storable(text) != text:
-        raise InvalidArgument(f"{what} contains half of a character", value=storable(text)[:80])
+        raise InvalidArgument(
+            f"{what} contains half of a character",
+            value=storable(text)[:80],
+            remedy="decode the text with errors='replace' where you read it",
+        )
 
 
 def refuse_other_id(what: str, id: object) -> None:
@@ -128,7 +138,23 @@ def refuse_other_id(what: str, id: object) -> None:
     """
     refuse_other_text(what, id)
     if isinstance(id, str) and "\0" in id:
-        raise InvalidArgument(f"{what} must not contain a zero byte: {id[:80]!r}", value=id[:80])
+        raise InvalidArgument(
+            f"{what} must not contain a zero byte: {id[:80]!r}", value=id[:80], remedy="remove the zero byte"
+        )
+
+
+def refuse_control_characters(what: str, name: str) -> None:
+    """Refuse a new name that a terminal or a line of a log cannot show.
+
+    Raises:
+        InvalidArgument: The name contains a line break, a tab, a zero byte or another control character.
+    """
+    if CONTROL.search(name):
+        raise InvalidArgument(
+            f"{what} must not contain control characters: {name[:80]!r}",
+            value=name[:80],
+            remedy="remove line breaks, tabs and other control characters",
+        )
 
 
 def message_of(content: object, *, id: str) -> Message:
