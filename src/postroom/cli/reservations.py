@@ -25,10 +25,10 @@ app = typer.Typer(
 
 Paths = Annotated[
     list[str],
-    typer.Argument(metavar="PATH...", help="Paths relative to the project, such as src/**, or port:8080."),
+    typer.Argument(metavar="PATH", help="Paths relative to the project, such as src/**, or port:8080."),
 ]
 SomePaths = Annotated[
-    list[str] | None, typer.Argument(metavar="[PATH]...", help="Only reservations that concern these paths.")
+    list[str] | None, typer.Argument(metavar="PATH", help="Only reservations that concern these paths.")
 ]
 Ids = Annotated[
     list[int] | None,
