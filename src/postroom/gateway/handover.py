@@ -16,7 +16,6 @@ from postroom.contracts.accepting import Accept
 from postroom.contracts.activation import BusyPolicy, InferenceOverride
 from postroom.contracts.chat import (
     ChatSession,
-    InboundDraft,
     InboundKey,
     InboundMessage,
     InboundMove,
@@ -111,7 +110,7 @@ class Handover:
         event: MessageEvent,
         session: ChatSession,
         *,
-        draft: InboundDraft | None = None,
+        draft: InboundMessage | None = None,
         mode: BusyPolicy | None = None,
         activity: Activity | None = None,
     ) -> Admission:
@@ -163,7 +162,7 @@ class Handover:
         return admission
 
     def _finder(
-        self, event: MessageEvent, draft: InboundDraft | None, thread_id: str
+        self, event: MessageEvent, draft: InboundMessage | None, thread_id: str
     ) -> Callable[[Transaction], InboundMessage | None]:
         """Return the function that gives the change its message, or None if the message does not wait."""
         if draft is None:
