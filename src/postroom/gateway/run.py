@@ -121,7 +121,9 @@ class GatewayRunner:
     @property
     def workers(self) -> ChatWorkers:
         """The workers of all chats."""
-        found: ChatWorkers = self.__dict__.setdefault("_workers", ChatWorkers())
+        found = self.__dict__.get("_workers")
+        if not isinstance(found, ChatWorkers):
+            found = self.__dict__["_workers"] = ChatWorkers()
         return found
 
     async def _handle_message(self, event: MessageEvent) -> Answer:
