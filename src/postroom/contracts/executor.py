@@ -143,73 +143,15 @@ class RunDispatchExecutor(ABC):
         return self.commit_coordinator() is not None
 
 
+_PASSED_ON = tuple(name for name in vars(RunDispatchExecutor) if not name.startswith("_") and name != "run")
+
+
 class ExecutorAround(RunDispatchExecutor):
     """Stands around another executor: what it does not do itself, that one does."""
 
     def __init__(self, within: RunDispatchExecutor) -> None:
-        """Keep what it stands around."""
+        """Take the methods of `within` that the class does not define."""
         self._within = within
-
-    def recovery(self, activation: RunActivation) -> Recovery:
-        """Say how a run that was cut off is executed again."""
-        return self._within.recovery(activation)
-
-    def cancel(self, id: str) -> bool:
-        """Ask a run to end."""
-        return self._within.cancel(id)
-
-    async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
-        """Ask the thread's run to end and wait until it has."""
-        return await self._within.cancel_and_wait_by_thread(thread_id)
-
-    def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Hand a decision to a run."""
-        return self._within.send_decision(id, tool_call_id, resume)
-
-    def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
-        """Hand messages to a run for its next step."""
-        return self._within.send_messages(id, messages)
-
-    def wake_pending_boundary(self, id: str) -> bool:
-        """Tell a run that messages wait for it."""
-        return self._within.wake_pending_boundary(id)
-
-    def listen_to(self, live: LiveChannels | None) -> None:
-        """Take what other processes have for runs at work here from this channel."""
-        self._within.listen_to(live)
-
-    async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
-        """Return what the run is pinned to."""
-        return await self._within.resolve(activation, pinned=pinned)
-
-    def live_registry(self) -> RegistrySet | None:
-        """Return the registry that is live now."""
-        return self._within.live_registry()
-
-    def commit_coordinator(self) -> CommitCoordinator | None:
-        """Return what the executor writes with on its own."""
-        return self._within.commit_coordinator()
-
-    def has_commit_coordinator(self) -> bool:
-        """Say whether its steps are committed through a coordinator at all."""
-        return self._within.has_commit_coordinator()
-
-    def stages_events(self) -> bool:
-        """Say whether its commits carry the events of the step."""
-        return self._within.stages_events()
-
-    def waits_for_outages(self, thread_id: str) -> bool:
-        """Say whether this thread's runs are tried again for minutes when their failure may be an outage."""
-        return self._within.waits_for_outages(thread_id)
-
-    def can_pause(self, thread_id: str) -> bool:
-        """Return whether this thread's runs stand still between the steps of their coroutine."""
-        return self._within.can_pause(thread_id)
-
-    def commits_steps(self, thread_id: str) -> bool:
-        """Say whether the steps of this thread's runs are committed by what executes them."""
-        return self._within.commits_steps(thread_id)
-
-    def agent_of(self, thread_id: str) -> str | None:
-        """Return which agent all runs of a thread are of."""
-        return self._within.agent_of(thread_id)
+        for name in _PASSED_ON:
+            if getattr(type(self), name) is getattr(RunDispatchExecutor, name):
+                setattr(self, name, getattr(within, name))

@@ -7,6 +7,7 @@ When a pending message is read is its delivery mode: at which boundary, alone or
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any
 
 from postroom.contracts.errors import InvalidRecord
@@ -18,6 +19,10 @@ Json = Any
 
 TASKS_UPDATED = "<background-tasks-updated />"
 """Tells a run that waited for its own tasks to look at them: they ended, or were lost with their process."""
+
+
+id_of = attrgetter("id")
+"""Returns the id of a message."""
 
 
 def storable(text: str) -> str:

@@ -32,12 +32,13 @@ class Commands:
         self._cancel = cancel
         self._taken: set[tuple[str, str]] = set()
         """The calls of dispatches at work whose decisions the executor has taken."""
-        self._is_served = False
+        self.is_served = False
+        """Whether it listens."""
 
     def serve(self) -> None:
         """Listen from now on, until the mailbox is closed; harmless when done twice."""
-        if not self._is_served:
-            self._is_served = True
+        if not self.is_served:
+            self.is_served = True
             self._core.tasks.start(self._serve(), name="commands")
 
     async def _serve(self) -> None:

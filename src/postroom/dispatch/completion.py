@@ -62,12 +62,13 @@ from postroom.dispatch.capture import CapturingSink, RunCoordinator
 from postroom.dispatch.config import RECONCILE_PAGE, MailboxConfig
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
-from postroom.dispatch.limits import Lease
+from postroom.dispatch.limits import LeaseEnd
 from postroom.dispatch.shared_limits import held_back, note_start
 from postroom.dispatch.sinks import ReconnectableEventSink
 from postroom.log import get_logger
 from postroom.ports import RunEffects
 from postroom.stores.changes import WORK
+from postroom.stores.runs.dispatches import due_look, state_look
 from postroom.stores.transaction import Transaction
 
 T = TypeVar("T")
@@ -273,15 +274,14 @@ class Job:
     dispatch: RunDispatch
     begun: Claimed
     sink: ReconnectableEventSink
-    lease: Lease
     stops_at: int
     """When the work stops if its claim was not renewed: shortly before another process may claim it."""
     kept_since: int
     """When the thread took the slot in which its runs follow one another."""
-    asks_next: Callable[[], ClaimAsk | None]
-    """Returns what the end of the run claims of the thread; None for nothing."""
     concluded: "asyncio.Future[None]"
     """Has a result when the slot of the run is free."""
+    has_followers: bool = False
+    """Whether more is queued on the thread, as far as this process knows; the end looks for it at once."""
     alarm: "asyncio.Task[None] | None" = None
     """Stops the run when it has executed for the longest time that a run may."""
     run: RunRecord = field(init=False)
@@ -312,11 +312,24 @@ class Job:
     """Whether messages may wait on the thread when the run has ended."""
     comes_again: bool = False
     """Whether the dispatch was queued again."""
+    end: LeaseEnd | None = None
+    """Why the execution was stopped from outside; None if it may go on."""
+    is_cancelled: bool = False
+    """Whether somebody has cancelled the run: a failure is not tried again then."""
+    stops: Callable[[], None] | None = None
+    """Interrupts what executes, while something does."""
     is_executing: bool = False
     has_executed: bool = False
     is_left_behind: bool = False
     can_pause: bool = False
     """Whether the work waits, and is not stopped, while it is not known if the claim holds."""
+
+    def stop(self, end: LeaseEnd) -> None:
+        """Stop the execution; the first reason stands."""
+        if self.end is None:
+            self.end = end
+            if self.stops is not None:
+                self.stops()
 
 
 class Ending(Record, frozen=True, kw_only=True):
@@ -521,22 +534,21 @@ class Completion:
         is_told = job.sink.finished
         if not is_told and isinstance(job.told, CapturingSink) and is_left_open(job.run, dispatch):
             job.told.keep(finish_event(dispatch, result.termination, result.response))
-        job.result, job.spends, job.asks, job.drafts = result, spends, asks, tuple(staged.drafts)
+        job.result, job.spends, job.asks, job.drafts = result, spends, asks, tuple(staged)
         says = bool(result.response) and not core.executor.commits_steps(dispatch.thread_id)
         job.answer_id = core.new_id() if says else None
         job.ended_at = core.now()
 
         def end(tx: Transaction, accept: Accept = NOWHERE) -> Ending | StaleClaim:
             if accept is NOWHERE:  # who claims next sees what was spent, and that this run asks
-                tx.lock(thread_lock(dispatch.thread_id), *((LIMITS,) if core.budgets else ()))
+                tx.lock(thread_lock(dispatch.thread_id), *((LIMITS,) if core.has_budgets else ()))
             return self._end_in(tx, job, accept)
 
         ending = await core.retried(lambda: core.observed("ack", self._written_end(dispatch.thread_id, end)))
-        if job.drafts:
-            staged.written(len(job.drafts))
+        del staged[: len(job.drafts)]
         job.next, job.leaves_waiting, job.comes_again = ending.next, ending.leaves_waiting, ending.comes_again
         job.has_looked = not ending.comes_again and (asks is not None or not ending.leaves_queued)
-        job.lease.is_cancelled &= not ending.comes_again
+        job.is_cancelled &= not ending.comes_again
         if ending.run is None or ending.run.status is RunStatus.DONE:
             core.metrics.runs.add(OutcomeKind.COMPLETED.value)
         if ending.run is not None and core.effects is not None:
@@ -555,7 +567,12 @@ class Completion:
         the thread's next message.
         """
         core, dispatch, asks, result = self._core, job.dispatch, job.asks, job.result
-        run, asked = tx.runs.owned_run(dispatch, None if asks is None else job.ended_at)
+        thread_id = dispatch.thread_id
+        looks = [state_look(thread_id, run_id=dispatch.run_id, owned=dispatch.dispatch_id)]
+        if job.has_followers and asks is not None:
+            looks.append(due_look(thread_id, job.ended_at, dispatch))
+        state = tx.runs.state(*looks)
+        run, asked = state.run, commands_in(tx, dispatch) if state.has_commands else []
         is_over = run is not None and run.status is RunStatus.DONE
         is_asked = bool(asked) and not is_over
         is_cancelled = is_asked and any(one.cancels for one in asked)
@@ -575,9 +592,9 @@ class Completion:
             )
             return acked if isinstance(acked, StaleClaim) else Ending()
         following = None
-        if asks is not None and not asked and run.status is RunStatus.DONE:
-            due = tx.runs.dispatches.due(run.thread_id, behind=dispatch, now=job.ended_at)
-            following = _next(tx, run.thread_id, asks, due)
+        if state.queued and asks is not None and not asked and run.status is RunStatus.DONE:
+            due = tx.runs.dispatches.due(thread_id, behind=dispatch, now=job.ended_at)
+            following = _next(tx, thread_id, asks, due)
         effects = core.effects
         step = ThreadCommit(
             thread_id=run.thread_id,
@@ -592,7 +609,7 @@ class Completion:
             ends=ends,
             ended_before=run if ended is None else None,
         )
-        done = tx.runs.commit(step, None if following is None else following.rows)
+        done = tx.runs.commit(step, None if following is None else following.rows, state=state)
         if isinstance(done, StaleClaim):
             return self._ended_before(tx, job, run) or done
         tx.tell(*((WORK,) if core.config.limits or core.budgets.holds_back else ()))
@@ -1091,16 +1108,6 @@ def as_ended(
     waiting = replace(waiting, since_dispatch_id=dispatch.dispatch_id)
     updated_at = max(now, run.updated_at)
     return replace(after, status=RunStatus.WAITING, waiting=waiting, updated_at=updated_at), answer
-
-
-def as_result(ended: AgentRunResult | BaseException, run_id: str) -> AgentRunResult:
-    """Return the end of an execution that is consumed: a failure among them ends the run as it stands."""
-    if isinstance(ended, AgentRunResult):
-        said = storable(ended.response)
-        return ended if said == ended.response else replace(ended, response=said)
-    code = ended.code if isinstance(ended, PostroomError) else None
-    text = ended.describe() if isinstance(ended, PostroomError) else str(ended)
-    return AgentRunResult(run_id=run_id, termination=TerminationReason.error(storable(text), code))
 
 
 def finish_event(dispatch: RunDispatch, termination: TerminationReason, response: str | None) -> RunFinish:

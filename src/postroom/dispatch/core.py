@@ -46,7 +46,7 @@ class Core:
         self.consumer_id = consumer_id
         self.config = config
         self.budgets = Budgets(config.budgets)
-        self.places: Callable[[], Places] = config.places or (lambda: None)
+        self.has_budgets = bool(config.budgets)
         self.counts_all = bool(config.limits or config.budgets)
         """Whether a claim counts what all workers of the database do: it is a change of its own then."""
         self.timer = timer
@@ -67,10 +67,19 @@ class Core:
         self.is_leaving = False
         """Whether this worker no longer waits for an unavailable store; it leaves runs to their leases."""
 
+    @property
+    def places(self) -> Places:
+        """The places where this process executes runs; None for every place."""
+        return None if self.config.places is None else self.config.places()
+
+    def gives_up(self) -> bool:
+        """Return whether a step of a run is not repeated while the store is unavailable."""
+        return self.is_leaving
+
     async def retried(self, step: Callable[[], Awaitable[T]]) -> T:
         """Return what `step` returns; repeat the step while the store is unavailable.
 
         Raises:
             StoreError: The worker is leaving, or the failure does not pass by itself.
         """
-        return await retried(step, self.timer, gives_up=lambda: self.is_leaving)
+        return await retried(step, self.timer, gives_up=self.gives_up)

@@ -10,8 +10,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from postroom.dispatch.sinks import ReconnectableEventSink
+if TYPE_CHECKING:  # a job is made of what this module has
+    from postroom.dispatch.completion import Job
 
 
 class LeaseEnd(StrEnum):
@@ -21,25 +23,6 @@ class LeaseEnd(StrEnum):
     GIVEN_UP = "given_up"
     CANCELLED = "cancelled"
     TIMED_OUT = "timed_out"
-
-
-@dataclass(slots=True, eq=False)
-class Lease:
-    """Whether an execution may go on, and if not, why."""
-
-    end: LeaseEnd | None = None
-    reason: str = ""
-    is_cancelled: bool = False
-    """Whether somebody has cancelled the run: a failure is not tried again then."""
-    stops: Callable[[], None] | None = None
-    """Interrupts what executes, while something does."""
-
-    def stop(self, end: LeaseEnd, reason: str) -> None:
-        """Stop the execution; the first reason stands."""
-        if self.end is None:
-            self.end, self.reason = end, reason
-            if self.stops is not None:
-                self.stops()
 
 
 class WorkerStatus(StrEnum):
@@ -55,11 +38,9 @@ class MailboxWorker:
     """The one place in this process where a thread's run executes."""
 
     status: WorkerStatus = WorkerStatus.IDLE
-    dispatch_id: str | None = None
-    run_id: str | None = None
+    job: "Job | None" = None
+    """What executes."""
     tenant: str = ""
-    sink: ReconnectableEventSink | None = None
-    lease: Lease | None = None
     is_wanted: bool = False
     """Whether somebody found the worker reserved who would have begun something."""
     foreground: int = 0
@@ -70,28 +51,20 @@ class MailboxWorker:
         """Whether a run executes."""
         return self.status is WorkerStatus.RUNNING
 
-    def begin(
-        self,
-        dispatch_id: str,
-        run_id: str,
-        tenant: str,
-        sink: ReconnectableEventSink,
-        lease: Lease | None = None,
-    ) -> None:
-        """Run this dispatch from now on."""
-        self.status = WorkerStatus.RUNNING
-        self.dispatch_id, self.run_id, self.tenant, self.sink = dispatch_id, run_id, tenant, sink
-        self.lease = lease
+    @property
+    def dispatch_id(self) -> str | None:
+        """The dispatch of the run that executes."""
+        return None if self.job is None else self.job.dispatch.dispatch_id
+
+    @property
+    def run_id(self) -> str | None:
+        """The run that executes."""
+        return None if self.job is None else self.job.dispatch.run_id
 
     def expect(self, tenant: str) -> None:
         """Know whose work is next, where nothing runs."""
         if self.status is WorkerStatus.IDLE:
             self.tenant = tenant
-
-    def rest(self) -> None:
-        """Run nothing."""
-        self.status = WorkerStatus.IDLE
-        self.dispatch_id = self.run_id = self.sink = self.lease = None
 
 
 class Workers:
@@ -125,10 +98,10 @@ class Workers:
         One whose executor is told already ends by itself.
         """
         for thread_id, worker in self.executing.items():
-            if worker.lease is not None and id in (thread_id, worker.run_id, worker.dispatch_id):
-                worker.lease.is_cancelled = True
+            if worker.job is not None and id in (thread_id, worker.run_id, worker.dispatch_id):
+                worker.job.is_cancelled = True
                 if not is_told:
-                    worker.lease.stop(LeaseEnd.CANCELLED, "cancelled")
+                    worker.job.stop(LeaseEnd.CANCELLED)
                 return True
         return False
 
@@ -138,8 +111,8 @@ class Workers:
         `tell` asks its executor to end. An execution that no executor ends is stopped. An execution that was
         cancelled before is not stopped: it is ending, and what it said until then is being stored.
         """
-        known = (worker.lease for worker in self.executing.values() if worker.dispatch_id == dispatch_id)
-        is_ending = any(lease is not None and lease.is_cancelled for lease in known)
+        known = (worker.job for worker in self.executing.values() if worker.dispatch_id == dispatch_id)
+        is_ending = any(job is not None and job.is_cancelled for job in known)
         return self.stop(dispatch_id, is_told=tell(dispatch_id) or is_ending)
 
     def idle_threads(self) -> list[str]:
@@ -202,7 +175,8 @@ class Slots:
         """
         is_free = self.used < self._total and self.has_room(tenant)
         if is_free and (has_turn or not any(map(self.has_room, self._lines))):
-            self._leave(thread_id)
+            if thread_id in self._waiting:
+                self._leave(thread_id)
             self.used += 1
             self._by_tenant[tenant] += 1
             return True
@@ -260,8 +234,7 @@ class Slots:
         return found
 
     def _leave(self, thread_id: str) -> None:
-        tenant = self._waiting.pop(thread_id, None)
-        if tenant is not None:
-            del self._lines[tenant][thread_id]
-            if not self._lines[tenant]:
-                del self._lines[tenant]
+        tenant = self._waiting.pop(thread_id)
+        del self._lines[tenant][thread_id]
+        if not self._lines[tenant]:
+            del self._lines[tenant]

@@ -1,4 +1,4 @@
-"""Checks a submission and decides what it writes, from what was seen of its thread. Looks nothing up.
+"""Checks a submission and decides what it writes, from the state of its thread. Looks nothing up.
 
 run named, or waiting for input ──▶ the same run goes on: the messages are its input
 a message that may not resume it ──▶ waits until that run has ended
@@ -7,6 +7,7 @@ otherwise ───────────────────────�
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from postroom.contracts.activation import (
     DeliveryOptions,
@@ -17,7 +18,7 @@ from postroom.contracts.activation import (
     RunOrigin,
 )
 from postroom.contracts.clock import Ids, iso
-from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS, LOWEST_PRIORITY, RunDispatch
+from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS, LOWEST_PRIORITY, Interrupt, RunDispatch
 from postroom.contracts.errors import (
     AlreadyConsumed,
     DeliveryBlocked,
@@ -37,11 +38,12 @@ from postroom.contracts.messages import (
     PendingVersion,
     Role,
     SeqRange,
+    id_of,
     select_pending,
     storable,
 )
 from postroom.contracts.records import Record, replace
-from postroom.contracts.run_stores import SubmissionFacts, ThreadCommit
+from postroom.contracts.run_stores import ThreadCommit, ThreadState
 from postroom.contracts.runs import (
     AnsweredTicket,
     RunMessageInput,
@@ -50,6 +52,7 @@ from postroom.contracts.runs import (
     RunWaitingTicket,
 )
 from postroom.contracts.tools import ToolCallResume
+from postroom.dispatch.completion import Claimed, EndedRuns
 from postroom.dispatch.config import MailboxConfig
 
 _LONGEST_ID = 512
@@ -57,6 +60,7 @@ _SHOWN_OF_ID = 40
 _MOST = 2**53
 """Numbers up to which every store keeps them as they are."""
 DEFAULT_AGENT = "default"
+_NO_OPTIONS = DeliveryOptions()
 
 _BOUNDARIES = {
     RunMode.FOREGROUND: Boundary.INTERRUPT,
@@ -129,7 +133,8 @@ def refuse_bad_delivery(request: RunActivation) -> None:
             refuse_odd_id(name, value)
             if not value.strip():
                 raise InvalidSubmission(f"the {name} must not be blank")
-    _refuse_odd_numbers(options)
+    if options != _NO_OPTIONS:
+        _refuse_odd_numbers(options)
     for call, resume in request.decisions:
         if not call.strip() or not resume.decision_id.strip():
             raise InvalidSubmission("a decision needs an id and the id of its tool call")
@@ -212,26 +217,58 @@ def normalized_mode(request: RunActivation, *, background: bool) -> RunActivatio
     return request.traced(run_mode=RunMode.SCHEDULED) if background else request
 
 
-class Plan(Record, frozen=True, kw_only=True):
-    """What a submission writes; `joins` is the queued dispatch that it becomes part of."""
+class GaveWay(NamedTuple):
+    """What was ended so that a run can start."""
+
+    interrupt: Interrupt
+    ended: EndedRuns
+    """The queued dispatches, each with its run."""
+    cancelled: RunRecord | None
+    """The run that waited for an answer."""
+
+
+class Prepared(Record, frozen=True, kw_only=True):
+    """What a submission writes, and what was written for it."""
 
     activation: RunActivation
+    """The request with all that was decided on."""
     run: RunRecord
+    """The run that fulfils it."""
     commit: ThreadCommit
     """The step that stores the run and its messages, without a dispatch."""
-    first_seq: int
-    """The number of the first of these messages on the thread."""
     queued_at: int
     """When it counts as queued: after what the thread was given before, whatever the clocks of others say."""
     joins: RunDispatch | None = None
+    """The queued dispatch that it becomes part of."""
     answers: tuple[AnsweredTicket, ...] = ()
     """What the run is told with it, that it was not told before."""
+    dispatch: RunDispatch | None = None
+    """Its dispatch as it is stored, where it was queued."""
+    claimed: Claimed | None = None
+    """What was claimed with it; it may be an older dispatch of the thread."""
+    gave_way: GaveWay | None = None
+    """What was ended for it; None if its policy ends nothing."""
+
+    @property
+    def run_id(self) -> str:
+        """The run that fulfils it."""
+        return self.run.run_id
+
+    @property
+    def dispatch_id(self) -> str:
+        """The dispatch that delivers it."""
+        return self.run.dispatch_id or ""
+
+    @property
+    def first_seq(self) -> int:
+        """The number of the first of its messages on the thread."""
+        return (self.commit.expected_message_count or 0) + 1
 
 
-def reusable_waiting_run(facts: SubmissionFacts) -> RunRecord | None:
+def reusable_waiting_run(state: ThreadState) -> RunRecord | None:
     """Return the run that waits for input: the one that the thread calls open, else the latest."""
-    thread_id = facts.thread.id if facts.thread else None
-    for run in (facts.open_run, facts.latest_run):
+    thread_id = state.thread.id if state.thread else None
+    for run in (state.open_run, state.latest_run):
         if run is not None and run.status is RunStatus.WAITING and thread_id in (None, run.thread_id):
             return run
     return None
@@ -248,7 +285,7 @@ def boundary_of(request: RunActivation) -> Boundary | None:
     return None if request.decisions else _BOUNDARIES.get(request.trace.run_mode)
 
 
-def existing_run(request: RunActivation, facts: SubmissionFacts) -> RunRecord | None:
+def existing_run(request: RunActivation, state: ThreadState) -> RunRecord | None:
     """Return the stored run that the request is for, or None when it asks for a new one.
 
     Raises:
@@ -257,8 +294,8 @@ def existing_run(request: RunActivation, facts: SubmissionFacts) -> RunRecord | 
         RunNotOpen: the run is running, or done.
     """
     if request.run_id is None:
-        return reusable_waiting_run(facts)
-    run = facts.named_run
+        return reusable_waiting_run(state)
+    run = state.run
     if run is None:
         if request.continue_run_id is not None:
             raise UnknownRun(f"there is no run {request.continue_run_id!r}", value=request.continue_run_id)
@@ -271,7 +308,7 @@ def existing_run(request: RunActivation, facts: SubmissionFacts) -> RunRecord | 
 
 
 def selected_messages(
-    request: RunActivation, facts: SubmissionFacts, run_id: str, *, pending_zone: bool, now: int
+    request: RunActivation, state: ThreadState, run_id: str, *, pending_zone: bool, now: int
 ) -> tuple[tuple[Message, ...], tuple[PendingVersion, ...]]:
     """Return what the run reads first, and what of it waited on the thread.
 
@@ -280,10 +317,8 @@ def selected_messages(
         AlreadyConsumed: it brings no messages, and nothing waits that it could read.
     """
     asks_itself = bool(request.messages or request.decisions or request.committed_message_ids)
-    if not facts.pending and asks_itself:
-        return request.messages, ()
     boundary = boundary_of(request)
-    may_read = pending_zone and boundary is not None and bool(facts.pending)
+    may_read = pending_zone and boundary is not None and bool(state.pending)
     if not asks_itself and not may_read:
         raise AlreadyConsumed(
             f"no run and no message waits on thread {request.thread_id!r}", value=request.thread_id
@@ -295,21 +330,21 @@ def selected_messages(
         PendingMessage(
             thread_id=request.thread_id,
             message=message,
-            position=len(facts.pending) + place,
+            position=len(state.pending) + place,
             mode=mode,
             created_at=now,
         )
         for place, message in enumerate(request.messages, start=1)
     )
-    taken = select_pending((*facts.pending, *fresh), boundary, run_id)
+    taken = select_pending((*state.pending, *fresh), boundary, run_id)
     if not asks_itself and not taken:
         raise AlreadyConsumed(
             f"no run and no message waits on thread {request.thread_id!r}", value=request.thread_id
         )
     missing = {entry.pending_id for entry in fresh} - {entry.pending_id for entry in taken}
     if missing:
-        before = (entry for entry in facts.pending if entry not in taken or entry.mode.barrier)
-        blocking = next(before, facts.pending[-1])  # or the last of them wants to be read alone
+        before = (entry for entry in state.pending if entry not in taken or entry.mode.barrier)
+        blocking = next(before, state.pending[-1])  # or the last of them wants to be read alone
         raise DeliveryBlocked(
             f"pending message {blocking.pending_id!r} must be read first", value=blocking.pending_id
         )
@@ -320,7 +355,7 @@ def selected_messages(
 
 def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by name
     request: RunActivation,
-    facts: SubmissionFacts,
+    state: ThreadState,
     *,
     run_id: str,
     dispatch_id: str,
@@ -329,18 +364,22 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     joins: RunDispatch | None,
     config: MailboxConfig,
     now: int,
-) -> Plan:
-    """Return what the submission writes when nothing has changed since the facts were seen.
+) -> Prepared:
+    """Return what the submission writes when nothing has changed since the state were seen.
 
     Raises:
         StaleDecision: one of the questions that it answers has another answer already, or its time is over.
     """
     request = request if existing is None else _of_its_run(request, existing)
-    messages, consumes = selected_messages(request, facts, run_id, pending_zone=config.pending_zone, now=now)
-    last_seq = facts.message_count + len(messages)
+    messages, consumes = request.messages, tuple[PendingVersion, ...]()
+    if state.pending or not (messages or request.decisions or request.committed_message_ids):
+        messages, consumes = selected_messages(
+            request, state, run_id, pending_zone=config.pending_zone, now=now
+        )
+    last_seq = state.message_count + len(messages)
     covered = SeqRange(from_seq=1, to_seq=last_seq) if last_seq else None
-    triggers = (*request.committed_message_ids, *(message.id or "" for message in messages))
-    agent_id = agent_of(request, existing or facts.latest_started_run)
+    triggers = (*request.committed_message_ids, *map(id_of, messages))
+    agent_id = agent_of(request, existing or state.latest_started_run)
     hints = RunHints(run_id=run_id, dispatch_id=dispatch_id, resolution_id=resolution_id)
     activation = replace(request, agent_id=agent_id, hints=hints)
     if existing is not None and existing.status is RunStatus.WAITING:
@@ -348,7 +387,7 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     snapshot = activation.snapshot(trigger_message_ids=triggers, covered=covered)
     if joins is not None and existing is not None and existing.activation is not None:
         snapshot = _joined(existing.activation, snapshot)
-    run, before = existing, facts.latest_started_run
+    run, before = existing, state.latest_started_run
     if run is None:
         run = RunRecord(
             run_id=run_id,
@@ -374,20 +413,19 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
         transport_request_id=request.trace.transport_request_id or run.transport_request_id,
         updated_at=max(now, run.updated_at),
     )
-    latest = None if facts.thread is None else facts.thread.latest_run_updated_at
-    return Plan(
+    latest = None if state.thread is None else state.thread.latest_run_updated_at
+    return Prepared(
         activation=activation,
         run=written,
         commit=ThreadCommit(
             thread_id=run.thread_id,
             messages=messages,
-            expected_message_count=facts.message_count,
+            expected_message_count=state.message_count,
             consumes=consumes,
             run=written,
             parent_thread_id=activation.trace.parent_thread_id,
             joins=None if joins is None else joins.dispatch_id,
         ),
-        first_seq=facts.message_count + 1,
         queued_at=now if latest is None or latest < now else latest + 1,
         joins=joins,
         answers=answers,

@@ -376,7 +376,7 @@ class Rounds:
         if limits := self._core.config.limits:
             room = room_in(tx, limits, self._dispatcher.closed_scopes())
             full_keys = room.full_keys()
-        places = self._core.places()
+        places = self._core.places
         found = queue.due_threads(limit, full_keys=full_keys, places=places)
         if len(found) >= limit and (tenants := queue.due_tenants(_MOST_DUE)):
             # There are more than were looked at, and they may be of others.

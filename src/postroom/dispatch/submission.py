@@ -20,7 +20,7 @@ import msgspec
 
 from postroom.contracts.accepting import Accept, ThreadsNeeded
 from postroom.contracts.activation import BusyPolicy, RunActivation, RunMode
-from postroom.contracts.dispatch import INTERRUPTED, OPEN, Interrupt, RunDispatch, RunDispatchStatus
+from postroom.contracts.dispatch import INTERRUPTED, OPEN, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
     ActiveRunConflict,
     AlreadyConsumed,
@@ -41,16 +41,17 @@ from postroom.contracts.messages import (
     DeliveryMode,
     Message,
     PendingMessage,
+    id_of,
     leading_barrier,
     select_pending,
 )
-from postroom.contracts.records import Record, field, replace
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import (
     MAX_PAGE,
     Committed,
     Delivery,
-    SubmissionFacts,
     ThreadCommit,
+    ThreadState,
     thread_lock,
 )
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason
@@ -60,7 +61,6 @@ from postroom.dispatch.completion import (
     ClaimAsk,
     Claimed,
     Completion,
-    EndedRuns,
     begun_in,
     budgeted,
     claimed_next,
@@ -71,7 +71,8 @@ from postroom.dispatch.control import Control
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents, decision_facts
 from postroom.dispatch.planning import (
-    Plan,
+    GaveWay,
+    Prepared,
     agent_of,
     boundary_of,
     build_dispatch,
@@ -87,8 +88,9 @@ from postroom.dispatch.shared_limits import note_start
 from postroom.dispatch.sinks import EventStream
 from postroom.dispatch.worker import Dispatcher
 from postroom.log import get_logger
-from postroom.stores.runs.tables import likely_looks
+from postroom.stores.runs.dispatches import state_look
 from postroom.stores.runs.together import Together
+from postroom.stores.sql_transaction import Look
 from postroom.stores.transaction import Joined, Transaction
 
 T = TypeVar("T")
@@ -116,45 +118,6 @@ class MailboxSubmitResult:
     thread_id: str
     status: MailboxDispatchStatus
     joined: bool = False
-
-
-class Prepared(Record, frozen=True, kw_only=True):
-    """A request as it was accepted, and what was written for it."""
-
-    plan: Plan
-    dispatch: RunDispatch | None = None
-    """Its dispatch as it is stored, where it was queued."""
-    claimed: Claimed | None = None
-    """What was claimed with it; it may be an older dispatch of the thread."""
-    interrupt: Interrupt | None = None
-    ended: EndedRuns = field(default_factory=list)
-    cancelled: RunRecord | None = None
-    """The run that asked, and gave way to it."""
-
-    @property
-    def activation(self) -> RunActivation:
-        """The request with all that was decided on."""
-        return self.plan.activation
-
-    @property
-    def run(self) -> RunRecord:
-        """The run that fulfils it."""
-        return self.plan.run
-
-    @property
-    def run_id(self) -> str:
-        """The run that fulfils it."""
-        return self.plan.run.run_id
-
-    @property
-    def thread_id(self) -> str:
-        """The thread that it is on."""
-        return self.plan.run.thread_id
-
-    @property
-    def dispatch_id(self) -> str:
-        """The dispatch that delivers it."""
-        return self.plan.run.dispatch_id or ""
 
 
 class _Known(NamedTuple):
@@ -232,7 +195,10 @@ class Submissions:
         """
         request = normalized_mode(request, background=background)
         refuse_bad_delivery(request)
-        if not background or request.hints.run_id is None:  # a stored run may be submitted again after it
+        is_new = not background or request.hints.run_id is None
+        if (
+            is_new and request.delivery.deadline_at is not None
+        ):  # a stored run may be submitted again after it
             refuse_missed_deadline(request.delivery, self._core.now())
         thread_id, messages = validate_run_inputs(
             request.thread_id,
@@ -346,10 +312,13 @@ class Submissions:
             if isinstance(prepared, Prepared):
                 await self._told(prepared)
                 if not dispatcher.is_polled:
-                    worker = dispatcher.workers.get_or_create(prepared.thread_id)
+                    worker = dispatcher.workers.get_or_create(prepared.run.thread_id)
                     worker.expect(prepared.activation.delivery.tenant)
-                    await dispatcher.try_dispatch_next(prepared.thread_id)
-        return [(one.thread_id, one.run_id, isinstance(one, Prepared)) for one in written]
+                    await dispatcher.try_dispatch_next(prepared.run.thread_id)
+        return [
+            (one.run.thread_id, one.run_id, True) if isinstance(one, Prepared) else (*one, False)
+            for one in written
+        ]
 
     def _one_of_many_in(
         self, tx: Transaction, together: Together, submission: Submission
@@ -364,11 +333,11 @@ class Submissions:
             return _Known(thread_id, run_id)
         is_more = request.decisions or request.continue_run_id or request.committed_message_ids
         if not (is_more or trace.parent_thread_id or request.delivery.dedupe_key or self._events.in_commits):
-            facts = together.facts(thread_id, run_id, submission.dispatch_id, request.messages)
-            if facts is not None and (cap is None or facts.queued < cap):
-                plan = self._plan(tx, self._as_its_agent(request), facts, submission, None)
+            state = together.state(thread_id, run_id, submission.dispatch_id, request.messages)
+            if state is not None and (cap is None or state.queued < cap):
+                plan = self._plan(tx, self._as_its_agent(request), state, submission, None)
                 dispatch = together.add(plan.run, plan.commit.messages, self._dispatch_of(tx, plan))
-                return Prepared(plan=plan, dispatch=dispatch)
+                return replace(plan, dispatch=dispatch)
         together.write(looked_at_alone=thread_id)
         prepared = self._submitted_in(tx, submission, request)
         together.runs[prepared.run_id] = thread_id
@@ -378,9 +347,10 @@ class Submissions:
         agent_id = self._core.executor.agent_of(request.thread_id)
         return request if agent_id is None else replace(request, agent_id=agent_id)
 
-    def _dispatch_of(self, tx: Transaction, plan: Plan) -> RunDispatch:
+    def _dispatch_of(self, tx: Transaction, plan: Prepared) -> RunDispatch:
         core = self._core
-        refuse_missed_deadline(plan.activation.delivery, tx.now())
+        if plan.activation.delivery.deadline_at is not None:
+            refuse_missed_deadline(plan.activation.delivery, tx.now())
         return build_dispatch(
             plan.activation, config=core.config, new_id=core.new_id, now=tx.now(), queued_at=plan.queued_at
         )
@@ -473,22 +443,23 @@ class Submissions:
         dispatcher, thread_id = self._dispatcher, submission.request.thread_id
         worker = dispatcher.workers.get_or_create(thread_id)
         try:
-            if prepared.interrupt is not None:
-                await self._control.stop_active(prepared.interrupt)
+            if prepared.gave_way is not None:
+                await self._control.stop_active(prepared.gave_way.interrupt)
         finally:  # what is claimed is begun, also when the caller has gone meanwhile
             if prepared.claimed is not None:
                 await dispatcher.begin_or_release(prepared.claimed)
         others_first = self._core.config.limits and dispatcher.is_polled  # the rounds know whose turn it is
         if (not submission.is_reserved or prepared.dispatch is None) and not others_first:
             await dispatcher.try_dispatch_next(thread_id)  # it may be free by now
-        run = prepared.plan.run
-        runs = worker.dispatch_id == run.dispatch_id and prepared.dispatch is not None  # or an older one
+        run = prepared.run
+        dispatch, job = prepared.dispatch, worker.job
+        runs = dispatch is not None and job is not None and job.dispatch.dispatch_id == dispatch.dispatch_id
         return MailboxSubmitResult(
             dispatch_id=run.dispatch_id or "",
             run_id=run.run_id,
             thread_id=run.thread_id,
             status=MailboxDispatchStatus.RUNNING if runs else MailboxDispatchStatus.QUEUED,
-            joined=prepared.plan.joins is not None,
+            joined=prepared.joins is not None,
         )
 
     # Now.
@@ -901,76 +872,89 @@ class Submissions:
         mode: DeliveryMode | None = None,
     ) -> Prepared:
         """Look, decide and write, under the lock of the thread; `mode` is that of messages that may wait."""
-        interrupt: Interrupt | None = None
-        cancelled: RunRecord | None = None
-        ended: EndedRuns = []
-        threads, cap, is_queued = tx.runs.threads, submission.queue_cap or 1, submission.is_queued
         request = asked = self._as_its_agent(request)
-        ids = submission.run_id, submission.dispatch_id
-        likely = likely_looks(request, *ids, at_most=cap) if is_queued else ()
-        facts = threads.submission_facts(request.thread_id, request.run_id, cap, likely)
-        if is_queued:
-            run, is_now = facts.named_run, submission.is_now
-            # A run that is stored already is not kept out by itself.
-            is_own = (
-                request.hints.run_id is not None and run is not None and run.status is not RunStatus.WAITING
-            )
-            policy = BusyPolicy.QUEUE if is_own else submission.policy
-            is_busy = facts.held_by not in (None, request.run_id) and not request.decisions and mode is None
-            asking = facts.held_by if is_busy else None
-            if is_now or policy is not BusyPolicy.QUEUE:
-                request = _by_policy(tx, request, facts, policy, is_now=is_now, asking=asking)
-            if policy in (BusyPolicy.INTERRUPT, BusyPolicy.ROLLBACK):
-                if is_busy and not is_now:
-                    cancelled = self._completion.cancelled_in(tx, facts.held_by or "")
-                raised = tx.runs.dispatches.interrupt(request.thread_id)
-                interrupt, ended = self._completion.interrupted_in(tx, raised)
-            if interrupt is not None or request is not asked:
-                facts = threads.submission_facts(request.thread_id, request.run_id, cap)
-            if asked.run_id is not None and request.messages:
-                request = _unrepeated(tx, request, facts)
-        plan = self._plan(tx, request, facts, submission, mode)
-        if not is_queued or plan.joins is not None:
-            done, claimed = self._committed(tx, plan, plan.commit), None
+        state, gave_way = tx.runs.state(_look_for(request, submission)), None
+        if submission.is_queued and (submission.is_now or submission.policy is not BusyPolicy.QUEUE):
+            request, state, gave_way = self._by_policy(tx, submission, request, state, mode)
+        if asked.run_id is not None and request.messages and submission.is_queued:
+            request = _unrepeated(tx, request, state)
+        plan = self._plan(tx, request, state, submission, mode)
+        # The commit is decided on the same look, unless it writes to what that has not looked at.
+        is_seen = plan.run.run_id == (request.run_id or submission.run_id) and not plan.commit.consumes
+        seen = state if is_seen and plan.joins is None else None
+        if submission.is_queued and plan.joins is None:
+            is_held = state.held_by not in (None, plan.run.run_id)
+            is_free = state.claimed is None and not state.queued and not is_held
+            plan = self._queued_in(tx, plan, submission, seen, is_free=is_free)
+        else:
+            done, claimed = self._committed(tx, plan, plan.commit, seen), None
             if plan.joins is not None and plan.answers:
                 tx.runs.dispatches.hurry(plan.joins.dispatch_id, not_before=_due_with_answers(plan, tx.now()))
-            if is_queued and submission.claims is not None:
+            if submission.is_queued and submission.claims is not None:
                 claimed = self._claimed_in(tx, plan, submission.claims, is_now=submission.is_now)
-        else:
-            is_held = facts.held_by not in (None, plan.run.run_id)
-            is_free = facts.claimed is None and not facts.queued and not is_held
-            plan, done, claimed = self._queued_in(tx, plan, submission, is_free=is_free)
-        return Prepared(
-            plan=plan,
-            dispatch=done.dispatch,
-            claimed=claimed,
-            interrupt=interrupt,
-            ended=ended,
-            cancelled=cancelled,
-        )
+            plan = replace(plan, dispatch=done.dispatch, claimed=claimed)
+        return plan if gave_way is None else replace(plan, gave_way=gave_way)
+
+    def _by_policy(
+        self,
+        tx: Transaction,
+        submission: Submission,
+        request: RunActivation,
+        state: ThreadState,
+        mode: DeliveryMode | None,
+    ) -> tuple[RunActivation, ThreadState, GaveWay | None]:
+        """Return the request and the thread as the policy has them, and what gave way to the request.
+
+        Raises:
+            ActiveRunConflict: The thread is not idle, or not free for a caller who waits.
+        """
+        run, asked, policy = state.run, request, submission.policy
+        # A run that is stored already is not kept out by itself.
+        if request.hints.run_id is not None and run is not None and run.status is not RunStatus.WAITING:
+            policy = BusyPolicy.QUEUE
+        is_busy = state.held_by not in (None, request.run_id) and not request.decisions and mode is None
+        asking, gave_way = state.held_by if is_busy else None, None
+        request = _as_policy_says(tx, request, state, policy, is_now=submission.is_now, asking=asking)
+        if policy in (BusyPolicy.INTERRUPT, BusyPolicy.ROLLBACK):
+            cancelled = None
+            if is_busy and not submission.is_now:
+                cancelled = self._completion.cancelled_in(tx, state.held_by or "")
+            raised = tx.runs.dispatches.interrupt(request.thread_id)
+            gave_way = GaveWay(*self._completion.interrupted_in(tx, raised), cancelled)
+        if gave_way is not None or request is not asked:
+            state = tx.runs.state(_look_for(request, submission))
+        return request, state, gave_way
 
     def _queued_in(
-        self, tx: Transaction, plan: Plan, submission: Submission, *, is_free: bool
-    ) -> tuple[Plan, Committed, Claimed | None]:
+        self,
+        tx: Transaction,
+        plan: Prepared,
+        submission: Submission,
+        state: ThreadState | None,
+        *,
+        is_free: bool,
+    ) -> Prepared:
         """Store a run with its dispatch, claimed and begun with them when it is its thread's next."""
-        claims, dispatch = submission.claims, self._dispatch_of(tx, plan)
+        claims, dispatch, run = submission.claims, self._dispatch_of(tx, plan), plan.run
+        if claims is not None and claims.is_elsewhere(tx, dispatch.thread_id):
+            claims = None
+        is_next = submission.is_now or (is_free and dispatch.available_at <= tx.now())
         # An answer goes to a run that was accepted before, whatever is queued.
         cap = None if plan.answers else submission.queue_cap
-        delivery = Delivery(dispatch=dispatch, queue_cap=cap)
-        if claims is None or claims.is_elsewhere(tx, dispatch.thread_id):
-            return plan, self._committed(tx, plan, replace(plan.commit, delivery=delivery)), None
-        is_next = is_free and dispatch.available_at <= tx.now()
-        if not is_next and not submission.is_now:
-            done = self._committed(tx, plan, replace(plan.commit, delivery=delivery))
-            return plan, done, claimed_next(tx, dispatch.thread_id, claims)
-        commit = replace(plan.commit, delivery=replace(delivery, claim=claims))
+        delivery = Delivery(dispatch=dispatch, queue_cap=cap, claim=claims if is_next else None)
+        if claims is None or not is_next:
+            done = self._committed(tx, plan, replace(plan.commit, delivery=delivery), state)
+            claimed = None if claims is None else claimed_next(tx, run.thread_id, claims)
+            return replace(plan, dispatch=done.dispatch, claimed=claimed)
         # A run that is new and has all that it reads in its plan begins with it.
-        is_new = plan.run.status is RunStatus.CREATED and plan.joins is None
-        if not claims.begins or not is_new or plan.activation.committed_message_ids:
-            done = self._committed(tx, plan, commit)
-            return plan, done, None if done.dispatch is None else begun_in(tx, done.dispatch, claims)
-        run = plan.run.begun(dispatch.dispatch_id, claims.instance_id, now=tx.now())
-        done = self._committed(tx, plan, replace(commit, run=run, begins=claims.instance_id))
+        is_new = run.status is RunStatus.CREATED and not plan.activation.committed_message_ids
+        if not claims.begins or not is_new:
+            done = self._committed(tx, plan, replace(plan.commit, delivery=delivery), state)
+            claimed = None if done.dispatch is None else begun_in(tx, done.dispatch, claims)
+            return replace(plan, dispatch=done.dispatch, claimed=claimed)
+        run = run.begun(dispatch.dispatch_id, claims.instance_id, now=tx.now())
+        commit = replace(plan.commit, delivery=delivery, run=run, begins=claims.instance_id)
+        done = self._committed(tx, plan, commit, state)
         claimed = None
         if done.dispatch is not None:
             claimed = Claimed(
@@ -981,26 +965,29 @@ class Submissions:
                 has_begun=True,
                 beginning=claims.effects and claims.effects.begin(tx, run, plan.commit.messages),
             )
-        return replace(plan, run=run), done, claimed
+        return replace(plan, run=run, dispatch=done.dispatch, claimed=claimed)
 
-    def _committed(self, tx: Transaction, plan: Plan, commit: ThreadCommit) -> Committed:
+    def _committed(
+        self, tx: Transaction, plan: Prepared, commit: ThreadCommit, state: ThreadState | None
+    ) -> Committed:
         """Write what was decided, with the events that tell of it where they are of the same place."""
         if plan.answers:
             settle(tx, plan.run, plan.answers)
-        if self._events.in_commits:
-            run, first_seq = plan.run, plan.first_seq
-            drafts = self._events.of_commit(
-                run.thread_id, run.run_id, plan.commit.messages, first_seq=first_seq
-            )
+        in_commits = self._events.in_commits
+        if in_commits:
+            run, messages = plan.run, plan.commit.messages
+            drafts = self._events.of_commit(run.thread_id, run.run_id, messages, first_seq=plan.first_seq)
             commit = replace(commit, events=drafts)
-        done = tx.runs.commit(commit)
+        done = tx.runs.commit(commit, state=state)
         if isinstance(done, StaleClaim):
             raise done
-        if done.dispatch is not None and self._events.in_commits:
+        if in_commits and done.dispatch is not None:
             tx.events.append((self._events.of_dispatch("RunQueued", done.dispatch),))
         return done
 
-    def _claimed_in(self, tx: Transaction, plan: Plan, claims: ClaimAsk, *, is_now: bool) -> Claimed | None:
+    def _claimed_in(
+        self, tx: Transaction, plan: Prepared, claims: ClaimAsk, *, is_now: bool
+    ) -> Claimed | None:
         """Claim what is next on the thread; or, when somebody waits, the dispatch that was joined."""
         if not is_now or plan.joins is None:
             return claimed_next(tx, plan.run.thread_id, claims)
@@ -1013,25 +1000,13 @@ class Submissions:
         self,
         tx: Transaction,
         request: RunActivation,
-        facts: SubmissionFacts,
+        state: ThreadState,
         submission: Submission,
         mode: DeliveryMode | None,
-    ) -> Plan:
-        existing, row = existing_run(request, facts), None
-        if existing is not None and existing.status is RunStatus.WAITING:
-            if mode is not None and not mode.may_resume(existing.run_id, asks=bool(existing.open_tickets)):
-                raise _LeftWaiting
-            existing = existing if mode is not None or goes_on(existing, request) else None
-        resumed = existing if existing is not None and existing.status is RunStatus.WAITING else None
-        if existing is not None and existing.dispatch_id is not None:
-            row = tx.runs.dispatches.load(existing.dispatch_id)
-            if row is not None and (row.run_id != existing.run_id or row.status not in OPEN):
-                row = None
-        joins = row if row is not None and row.status is RunDispatchStatus.QUEUED else None
-        if row is not None and joins is None:
-            if request.run_id is not None:
-                raise RunNotOpen(f"run {row.run_id!r} is being delivered already", value=row.dispatch_id)
-            existing = None  # another message resumes it at this moment: this one is for the next run
+    ) -> Prepared:
+        existing, joins, resumed = existing_run(request, state), None, None
+        if existing is not None:
+            existing, joins, resumed = _going_on(tx, request, existing, mode)
         resolution_id = None if existing is None else existing.resolution_id
         if resolution_id is None:
             if isinstance(submission.pin, PostroomError):
@@ -1040,9 +1015,11 @@ class Submissions:
                 raise _PinNeeded
             resolution_id = submission.pin
         run_id = existing.run_id if existing else submission.run_id
+        if state.waiting:
+            state = self._with_pending(tx, request, state, run_id, resumed)
         return plan_submission(
             request,
-            self._with_pending(tx, request, facts, run_id, resumed) if facts.waits else facts,
+            state,
             run_id=run_id,
             dispatch_id=joins.dispatch_id if joins else submission.dispatch_id,
             resolution_id=resolution_id,
@@ -1056,11 +1033,11 @@ class Submissions:
         self,
         tx: Transaction,
         request: RunActivation,
-        facts: SubmissionFacts,
+        state: ThreadState,
         run_id: str,
         resumed: RunRecord | None,
-    ) -> SubmissionFacts:
-        """Return the facts with the messages that wait in front, as far as the request may read them.
+    ) -> ThreadState:
+        """Return the state with the messages that wait in front, as far as the request may read them.
 
         Raises:
             DuplicateRecord: One of its messages waits on the thread already.
@@ -1071,22 +1048,21 @@ class Submissions:
             for twice in messages.among_waiting(request.thread_id, message_ids):
                 raise DuplicateRecord(f"message {twice!r} waits on the thread already", value=twice)
         if boundary is None or not self._core.config.pending_zone:
-            return facts
+            return state
         pending = messages.leading(request.thread_id, boundary, run_id, resumed=resumed)
-        return replace(facts, pending=pending)
+        return replace(state, pending=pending)
 
     async def _told(self, prepared: Prepared) -> None:
         """Count and tell what was written."""
-        plan, metrics, events = prepared.plan, self._core.metrics, self._events
-        for dispatch, run in prepared.ended:
-            self._completion.told(dispatch, run)
-        if prepared.cancelled is not None:
-            await self._completion.told_cancelled(prepared.cancelled)
+        metrics, events = self._core.metrics, self._events
+        if prepared.gave_way is not None:
+            for dispatch, run in prepared.gave_way.ended:
+                self._completion.told(dispatch, run)
+            if prepared.gave_way.cancelled is not None:
+                await self._completion.told_cancelled(prepared.gave_way.cancelled)
         if events.is_on and not events.in_commits:
-            thread_id, first_seq = plan.run.thread_id, plan.first_seq
-            await events.messages_committed(
-                thread_id, plan.run.run_id, plan.commit.messages, first_seq=first_seq
-            )
+            run, messages = prepared.run, prepared.commit.messages
+            await events.messages_committed(run.thread_id, run.run_id, messages, first_seq=prepared.first_seq)
             if prepared.dispatch is not None:
                 await events.dispatch_happened("RunQueued", prepared.dispatch)
         if prepared.dispatch is not None:
@@ -1110,7 +1086,44 @@ class Submissions:
             )
 
 
-def _due_with_answers(plan: Plan, now: int) -> int:
+def _look_for(request: RunActivation, submission: Submission) -> Look:
+    """Return the look for all that a request, and the commit of its new run, is decided on."""
+    return state_look(
+        request.thread_id,
+        run_id=request.run_id or submission.run_id,
+        parent=request.trace.parent_thread_id or "",
+        adds=(submission.dispatch_id, request.delivery.dedupe_key, submission.run_id),
+        message_ids=tuple(filter(None, map(id_of, request.messages))),
+        at_most=submission.queue_cap or 1,
+        is_submission=True,
+    )
+
+
+def _going_on(
+    tx: Transaction, request: RunActivation, existing: RunRecord, mode: DeliveryMode | None
+) -> tuple[RunRecord | None, RunDispatch | None, RunRecord | None]:
+    """Return the stored run with which a request goes on, its queued dispatch, and the run if it waits.
+
+    Raises:
+        RunNotOpen: The request names the run, and the run is claimed.
+    """
+    if existing.status is RunStatus.WAITING:
+        if mode is not None and not mode.may_resume(existing.run_id, asks=bool(existing.open_tickets)):
+            raise _LeftWaiting
+        if mode is None and not goes_on(existing, request):
+            return None, None, None
+    resumed = existing if existing.status is RunStatus.WAITING else None
+    row = None if existing.dispatch_id is None else tx.runs.dispatches.load(existing.dispatch_id)
+    if row is None or row.run_id != existing.run_id or row.status not in OPEN:
+        return existing, None, resumed
+    if row.status is RunDispatchStatus.QUEUED:
+        return existing, row, resumed
+    if request.run_id is not None:
+        raise RunNotOpen(f"run {row.run_id!r} is being delivered already", value=row.dispatch_id)
+    return None, None, resumed  # another message resumes it at this moment: this one is for the next run
+
+
+def _due_with_answers(plan: Prepared, now: int) -> int:
     """Return when a queued run may go on with the answers of a submission, in milliseconds since the epoch.
 
     Each answer can be taken back until the delay of its submission is over. The run reads all answers at
@@ -1123,13 +1136,13 @@ def _due_with_answers(plan: Plan, now: int) -> int:
     return max(due, plan.joins.available_at or 0) if plan.joins and waits_for_earlier else due
 
 
-def _unrepeated(tx: Transaction, request: RunActivation, facts: SubmissionFacts) -> RunActivation:
+def _unrepeated(tx: Transaction, request: RunActivation, state: ThreadState) -> RunActivation:
     """Return the request without its messages when the run that it names is queued with them already.
 
     Who repeats a request by the id of its run, for the answer to the first was lost, has given no ids to its
     messages: they are compared as they stand.
     """
-    run = facts.named_run
+    run = state.run
     if run is None or run.activation is None or run.dispatch_id is None or run.thread_id != request.thread_id:
         return request
     row = tx.runs.dispatches.load(run.dispatch_id)
@@ -1179,10 +1192,10 @@ def _said(message: Message) -> Message:
     return replace(message, id=None, metadata=None)
 
 
-def _by_policy(
+def _as_policy_says(
     tx: Transaction,
     request: RunActivation,
-    facts: SubmissionFacts,
+    state: ThreadState,
     policy: BusyPolicy,
     *,
     is_now: bool,
@@ -1194,16 +1207,16 @@ def _by_policy(
         ActiveRunConflict: the thread was to be idle, or free for who waits, and is not.
     """
     queue, thread_id = tx.runs.dispatches, request.thread_id
-    if is_now and facts.claimed is not None:
-        raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=facts.claimed)
+    if is_now and state.claimed is not None:
+        raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=state.claimed)
     match policy:
-        case BusyPolicy.REJECT if facts.claimed is not None or facts.queued or asking is not None:
-            raise ActiveRunConflict(f"thread {thread_id!r} is busy", value=facts.claimed or thread_id)
-        case BusyPolicy.COLLECT if facts.queued and request.run_id is None:
+        case BusyPolicy.REJECT if state.claimed is not None or state.queued or asking is not None:
+            raise ActiveRunConflict(f"thread {thread_id!r} is busy", value=state.claimed or thread_id)
+        case BusyPolicy.COLLECT if state.queued and request.run_id is None:
             queued = queue.of_thread(thread_id, (RunDispatchStatus.QUEUED,), limit=MAX_PAGE, offset=0)
             for row in sorted(queued, key=lambda row: (row.created_at, row.dispatch_id), reverse=True):
                 run = tx.runs.threads.load_run(row.run_id)
-                if run is not None and _may_join(request, facts, row, run, now=tx.now()):
+                if run is not None and _may_join(request, state, row, run, now=tx.now()):
                     return request.hinted(run_id=row.run_id)
         case BusyPolicy.ROLLBACK:
             rows = queue.of_thread(thread_id, OPEN, limit=MAX_PAGE, offset=0)
@@ -1212,14 +1225,14 @@ def _by_policy(
 
 
 def _may_join(
-    request: RunActivation, facts: SubmissionFacts, row: RunDispatch, run: RunRecord, *, now: int
+    request: RunActivation, state: ThreadState, row: RunDispatch, run: RunRecord, *, now: int
 ) -> bool:
     """Return whether a queued run may read a request as well: it is due, and has the request's options."""
     queued = run.activation
     if queued is None or run.status is not RunStatus.CREATED or row.available_at > now:
         return False  # a run that has begun has its input
     delivery = replace(queued.delivery, delay_ms=0, dedupe_key=request.delivery.dedupe_key)
-    asked = agent_of(request, facts.latest_started_run), request.delivery, request.options
+    asked = agent_of(request, state.latest_started_run), request.delivery, request.options
     return asked == (queued.agent_id, delivery, queued.options)
 
 

@@ -5,7 +5,7 @@ Losing a hint costs latency and never correctness: whoever waits for one looks a
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 from hashlib import blake2b
 from types import TracebackType
@@ -154,5 +154,5 @@ class SharedChanges(NamedTuple):
     """Passes hints between the servers of one database: what they tell, and how they are told."""
 
     changes: ChangeNotifier
-    share: Callable[[Iterable[str]], None]
+    share: Callable[[Collection[str]], None]
     """Tells the others of topics, and nobody here."""

@@ -1,6 +1,6 @@
 """What an engine is: transactions, what is particular to its files or server, and hints between processes."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -109,7 +109,7 @@ class Engine(Protocol):
         """
         ...
 
-    def share(self, topics: Iterable[str]) -> None:
+    def share(self, topics: Collection[str]) -> None:
         """Tell other processes of these topics, some time soon."""
         ...
 

@@ -6,13 +6,13 @@ after a failure, so it must not touch anything but the transaction. Every rule t
 every engine the same atomicity.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Generic, TypeVar
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.outbox import EffectPerformer, OutboxMessage
+from postroom.contracts.outbox import EffectPerformer
 from postroom.stores.changes import MAIL
 from postroom.stores.chats.tables import ChatTables
 from postroom.stores.events import EventTables
@@ -56,18 +56,16 @@ class Transaction:
         performer: EffectPerformer | None = None,
     ) -> None:
         self.sql = sql
+        self.lock = sql.lock
+        """Keep every other change that locks one of these names out until this one has ended.
+
+        It comes first and once in a change, with all its names.
+        """
         self._performer = performer
         self.topics: set[str] = set()
         self._clock = clock
         self._seed = seed
         self._ids = 0
-
-    def __enter__(self) -> "Transaction":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Let go of the parts, which hold this: else only the garbage collector frees either."""
-        vars(self).clear()
 
     @_Part
     def mail(self) -> MailWrites:
@@ -78,7 +76,7 @@ class Transaction:
     @_Part
     def runs(self) -> RunTables:
         """Threads, runs, messages, dispatches and what waits for them."""
-        return RunTables(self.sql, self.now, self.tell, self.new_id, self.outbox)
+        return RunTables(self.sql, self.now, self.tell, self.new_id, lambda: self.outbox)
 
     @_Part
     def chats(self) -> ChatTables:
@@ -105,11 +103,6 @@ class Transaction:
         """Who does what one server does at a time."""
         return LeaseTables(self.sql, self.now, self.tell, self.new_id)
 
-    @property
-    def claimed_effects(self) -> Sequence[OutboxMessage]:
-        """The effects that were stored as claimed by this process."""
-        return self.outbox.claimed if "outbox" in self.__dict__ else ()
-
     def now(self) -> int:
         """Return the instant of this transaction, read once, after the locks that were asked for are held."""
         if self.sql.instant is None:
@@ -121,13 +114,6 @@ class Transaction:
         """Return 32 hexadecimal digits that nobody can guess; a change that is run again gets the same."""
         self._ids += 1
         return blake2b(b"%d" % self._ids, key=self._seed, digest_size=16).hexdigest()
-
-    def lock(self, *names: str) -> None:
-        """Keep every other change that locks one of these names out until this one has ended.
-
-        It comes first and once in a change, with all its names.
-        """
-        self.sql.lock(*names)
 
     def tell(self, *topics: str) -> None:
         """Wake those who listen to these topics, once this change is committed."""
