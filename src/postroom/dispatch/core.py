@@ -64,6 +64,8 @@ class Core:
         """Changes that may claim a dispatch, each with the execution that follows from it."""
         self.effects = effects
         """What belongs to the beginning and the end of runs, where something does."""
+        self.may_hold_more = True
+        """Whether a claim of this process may be stored that it does not execute, after a lost reply."""
         self.is_leaving = False
         """Whether this worker no longer waits for an unavailable store; it leaves runs to their leases."""
 

@@ -420,6 +420,7 @@ class Rounds:
         What fails is logged; the next round tries again.
         """
         try:
+            await self._dispatcher.release_unexecuted()
             reclaimed = await self._recovery.reclaim()
             await self._completion.reconcile_all()
             await self._recovery.repair.drain()
@@ -570,7 +571,7 @@ class Lifecycle:
 
         serve: dict[str, Callable[[], Awaitable[None]]] = {
             "poll": self._poll,
-            "claims": lambda: self._again(settings.poll_interval, self._dispatcher.release_unexecuted),
+            "claims": lambda: self._again(settings.poll_interval, self._dispatcher.look_after_claims),
             "sweep": lambda: self._again(settings.sweep_interval, rounds.sweep),
             "garbage": lambda: self._again(settings.gc_interval, collect),
         }

@@ -186,6 +186,7 @@ class Dispatcher:
             return DispatchAttempt.TRANSIENT_ERROR
         except BaseException:
             self.unreserve(worker)
+            core.may_hold_more = True
             raise
         self.failed_claims = 0
         if isinstance(claimed, Claimed):
@@ -198,21 +199,30 @@ class Dispatcher:
 
     def look_for_unexecuted(self) -> None:
         """Release soon, in the background, what is claimed here and not executed: a reply may be lost."""
+        self._core.may_hold_more = True
         if not self._core.tasks.closed:
             self._core.tasks.start(self.release_unexecuted(), name="claims")
+
+    async def look_after_claims(self) -> None:
+        """Release what is claimed here and not executed, if there may be such a claim."""
+        if self._core.may_hold_more:
+            await self.release_unexecuted()
 
     async def release_unexecuted(self) -> None:
         """Release, without counting an attempt, each dispatch that this process claimed and does not execute.
 
         A claim whose reply is still on its way has a reserved worker, and is left alone. A failure is logged.
         """
+        self._core.may_hold_more = False
         try:
             for row in await self.unexecuted():
+                self._core.may_hold_more = True  # until a look finds none
                 worker = self.workers.get(row.thread_id)
                 if worker is None or (worker.status is WorkerStatus.IDLE and not worker.foreground):
                     _LOG.warning("claim.not_executed", dispatch_id=row.dispatch_id, run_id=row.run_id)
                     await self._execution.give_back(row, self._failed.pop(row.claim_token or "", None))
         except PostroomError as error:
+            self._core.may_hold_more = True
             _LOG.warning("claims.not_looked_at", reason=error.describe())
 
     async def released_for_foreground(self, row: RunDispatch) -> bool:
@@ -426,6 +436,7 @@ class Dispatcher:
                 self._ending.add(job.concluded)
                 await self._guarded(job, self._execution.conclude(job))
         except BaseException:
+            self._core.may_hold_more = True
             if not job.is_left_behind:
                 self._rest(job)
                 self._over()
@@ -481,6 +492,7 @@ class Dispatcher:
         except StoreError as error:
             # It is released when the store can be read again: its run says what is left to do.
             _LOG.error("dispatch.left_claimed", dispatch_id=job.dispatch.dispatch_id, reason=error.describe())
+            self._core.may_hold_more = True
             if job.has_executed or not error.retryable:
                 self._failed[job.dispatch.claim_token or ""] = error
         except DeadlinePassed as error:
@@ -714,6 +726,7 @@ class LeaseKeeper:
         if job.end is not None or id(job) not in self.jobs:
             return
         self._core.metrics.lease_lost()
+        self._core.may_hold_more = True
         _LOG.warning("lease.lost", dispatch_id=job.dispatch.dispatch_id, reason=reason)
         job.stop(LeaseEnd.LOST)
 
@@ -858,6 +871,7 @@ class Execution:
             _LOG.info("dispatch.lost", dispatch_id=claimed.dispatch_id, reason=error.message)
         except StoreError as error:
             _LOG.warning("dispatch.not_released", dispatch_id=claimed.dispatch_id, reason=error.describe())
+            self._core.may_hold_more = True
 
     async def _finish(self, job: Job, result: AgentRunResult) -> None:
         """Store the result of an execution."""
