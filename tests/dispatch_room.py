@@ -30,11 +30,10 @@ from postroom.contracts.runs import (
     WaitingReason,
 )
 from postroom.contracts.tools import ToolCallResume
-from postroom.dispatch.completion import Claimed, Job
-from postroom.dispatch.limits import WorkerStatus
+from postroom.dispatch.completion import Claimed, Job, WorkerStatus
 from postroom.dispatch.mailbox import Mailbox
-from postroom.dispatch.planning import Prepared
 from postroom.dispatch.sinks import ReconnectableEventSink
+from postroom.dispatch.submission import Prepared
 from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 

@@ -34,8 +34,8 @@ from postroom.contracts.errors import ActiveRunConflict, InvalidSubmission
 from postroom.contracts.messages import Message, SeqRange
 from postroom.contracts.run_stores import MAX_PAGE, MessageQuery, ThreadCommit
 from postroom.contracts.runs import RunStatus, TerminationReason
+from postroom.dispatch.completion import MailboxWorker, WorkerStatus
 from postroom.dispatch.config import MailboxConfig
-from postroom.dispatch.limits import MailboxWorker, WorkerStatus
 from postroom.dispatch.sinks import EventStream, ReconnectableEventSink
 from postroom.dispatch.submission import MailboxDispatchStatus
 from postroom.dispatch.worker import DispatchAttempt

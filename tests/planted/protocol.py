@@ -214,7 +214,7 @@ PLANTS = (
     ),
     plant(
         "two answers to a question are both kept",
-        "dispatch/planning.py",
+        "dispatch/control.py",
         '        elif before.decision_id != decision.decision_id:\n            raise StaleDecision(f"call {call!r} was answered already"',
         '        elif before.decision_id == decision.decision_id and call in asked and not kept:\n            raise StaleDecision(f"call {call!r} was answered already"',
     ),

@@ -62,7 +62,6 @@ from postroom.dispatch.capture import CapturingSink, RunCoordinator
 from postroom.dispatch.config import RECONCILE_PAGE, MailboxConfig
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
-from postroom.dispatch.limits import LeaseEnd
 from postroom.dispatch.shared_limits import held_back, note_start
 from postroom.dispatch.sinks import ReconnectableEventSink
 from postroom.log import get_logger
@@ -215,6 +214,15 @@ def retry_delay_ms(config: MailboxConfig, attempt: int, random: Random, *, retry
     return max(random.randint(0, backoff_ms(config, attempt)), retry_after_ms or 0)
 
 
+class LeaseEnd(StrEnum):
+    """Why an execution is stopped from outside."""
+
+    LOST = "lost"
+    GIVEN_UP = "given_up"
+    CANCELLED = "cancelled"
+    TIMED_OUT = "timed_out"
+
+
 class ClaimAsk(ClaimRequest, frozen=True, kw_only=True):
     """Who claims a dispatch, for how long, and what begins with the claim."""
 
@@ -330,6 +338,111 @@ class Job:
             self.end = end
             if self.stops is not None:
                 self.stops()
+
+
+class WorkerStatus(StrEnum):
+    """What a thread's worker is at."""
+
+    IDLE = "idle"
+    CLAIMING = "claiming"
+    RUNNING = "running"
+
+
+@dataclass(slots=True, kw_only=True)
+class MailboxWorker:
+    """The one place in this process where a thread's run executes."""
+
+    status: WorkerStatus = WorkerStatus.IDLE
+    job: Job | None = None
+    """What executes."""
+    tenant: str = ""
+    is_wanted: bool = False
+    """Whether somebody found the worker reserved who would have begun something."""
+    foreground: int = 0
+    """How many foreground submissions want the thread; nothing queued is claimed meanwhile."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a run executes."""
+        return self.status is WorkerStatus.RUNNING
+
+    @property
+    def dispatch_id(self) -> str | None:
+        """The dispatch of the run that executes."""
+        return None if self.job is None else self.job.dispatch.dispatch_id
+
+    @property
+    def run_id(self) -> str | None:
+        """The run that executes."""
+        return None if self.job is None else self.job.dispatch.run_id
+
+    def expect(self, tenant: str) -> None:
+        """Know whose work is next, where nothing runs."""
+        if self.status is WorkerStatus.IDLE:
+            self.tenant = tenant
+
+
+class Workers:
+    """The workers by thread."""
+
+    def __init__(self) -> None:
+        self._workers: dict[str, MailboxWorker] = {}
+        self.executing: dict[str, MailboxWorker] = {}
+        """Those that execute a run, by thread."""
+
+    def __contains__(self, thread_id: str) -> bool:
+        return thread_id in self._workers
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def get(self, thread_id: str) -> MailboxWorker | None:
+        """Return a thread's worker."""
+        return self._workers.get(thread_id)
+
+    def get_or_create(self, thread_id: str) -> MailboxWorker:
+        """Return a thread's worker, an idle one if there was none."""
+        worker = self._workers.get(thread_id)
+        if worker is None:
+            worker = self._workers[thread_id] = MailboxWorker()
+        return worker
+
+    def stop(self, id: str, *, is_told: bool = False) -> bool:
+        """Have the execution of this dispatch, run or thread end as cancelled; False when there is none.
+
+        One whose executor is told already ends by itself.
+        """
+        for thread_id, worker in self.executing.items():
+            if worker.job is not None and id in (thread_id, worker.run_id, worker.dispatch_id):
+                worker.job.is_cancelled = True
+                if not is_told:
+                    worker.job.stop(LeaseEnd.CANCELLED)
+                return True
+        return False
+
+    def cancel(self, dispatch_id: str, tell: Callable[[str], bool]) -> bool:
+        """Have the execution of this dispatch end as cancelled; return False if there is none.
+
+        `tell` asks its executor to end. An execution that no executor ends is stopped. An execution that was
+        cancelled before is not stopped: it is ending, and what it said until then is being stored.
+        """
+        known = (worker.job for worker in self.executing.values() if worker.dispatch_id == dispatch_id)
+        is_ending = any(job is not None and job.is_cancelled for job in known)
+        return self.stop(dispatch_id, is_told=tell(dispatch_id) or is_ending)
+
+    def idle_threads(self) -> list[str]:
+        """Return the threads whose workers have nothing to do and are wanted by nobody."""
+        return [thread_id for thread_id, worker in self._workers.items() if _rests(worker)]
+
+    def forget(self, thread_id: str) -> None:
+        """Drop an idle worker; one that was given work meanwhile stays."""
+        worker = self._workers.get(thread_id)
+        if worker is not None and _rests(worker):
+            del self._workers[thread_id]
+
+
+def _rests(worker: MailboxWorker) -> bool:
+    return worker.status is WorkerStatus.IDLE and not worker.foreground
 
 
 class Ending(Record, frozen=True, kw_only=True):
@@ -595,7 +708,6 @@ class Completion:
         if state.queued and asks is not None and not asked and run.status is RunStatus.DONE:
             due = tx.runs.dispatches.due(thread_id, behind=dispatch, now=job.ended_at)
             following = _next(tx, thread_id, asks, due)
-        effects = core.effects
         step = ThreadCommit(
             thread_id=run.thread_id,
             messages=() if answer is None else (answer,),
@@ -603,7 +715,7 @@ class Completion:
             run=ended,
             claim=dispatch.claim_proof,
             events=job.drafts,
-            outbox=() if effects is None else tuple(effects.of(tx, run)),
+            outbox=() if core.effects is None else tuple(core.effects.of(tx, run)),
             spends=job.spends,
             begins=None if job.started_at else job.begun.instance_id,
             ends=ends,
@@ -613,8 +725,8 @@ class Completion:
         if isinstance(done, StaleClaim):
             return self._ended_before(tx, job, run) or done
         tx.tell(*((WORK,) if core.config.limits or core.budgets.holds_back else ()))
-        if effects is not None:
-            effects.write(tx, run, accept)
+        if core.effects is not None:
+            core.effects.write(tx, run, accept)
         tells, unasked = self._resumed(tx, dispatch, run, asked) if asked else (None, ())
         claimed = None if following is None or asks is None else following.noted(tx, asks)
         if asks is not None and following is None and (done.leaves_queued or tells is not None):
@@ -938,7 +1050,7 @@ class Completion:
 
     async def _release_abandoned(self) -> None:
         """Have another run ask where one has ended that asked for all; when it fails, the sweep does."""
-        if not self._core.budgets:
+        if not self._core.has_budgets:
             return
         try:
             await release_abandoned(self._core.store)

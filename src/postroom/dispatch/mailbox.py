@@ -26,19 +26,23 @@ from postroom.contracts.registry import RegistrySet, VersionedRegistryStore
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.capture import Capture
-from postroom.dispatch.completion import Completion
+from postroom.dispatch.completion import Completion, MailboxWorker, Workers
 from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig
 from postroom.dispatch.control import Control
-from postroom.dispatch.core import Core
+from postroom.dispatch.core import Core, Pinning
 from postroom.dispatch.events import CheckpointRepair, ServerEventPublisher, ServerEvents
 from postroom.dispatch.inspection import Inspection, Reason
-from postroom.dispatch.limits import MailboxWorker, Workers
 from postroom.dispatch.metrics import MailboxMetrics
-from postroom.dispatch.planning import Prepared, build_dispatch, reusable_waiting_run
 from postroom.dispatch.recovery import Lifecycle, MailboxLifecycleHandle, Recovery, Rounds
-from postroom.dispatch.registry import Pinning
 from postroom.dispatch.sinks import EventStream
-from postroom.dispatch.submission import MailboxSubmitResult, Submission, Submissions
+from postroom.dispatch.submission import (
+    MailboxSubmitResult,
+    Prepared,
+    Submission,
+    Submissions,
+    build_dispatch,
+    reusable_waiting_run,
+)
 from postroom.dispatch.worker import DispatchAttempt, Dispatcher
 from postroom.ports import RunEffects
 from postroom.stores.runs.ports import RunStores

@@ -45,9 +45,8 @@ from postroom.dispatch.completion import Completion
 from postroom.dispatch.config import RECLAIM_PAGE, MailboxLifecycleConfig
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import CheckpointRepair, ServerEvents
-from postroom.dispatch.planning import max_interruptions
 from postroom.dispatch.shared_limits import room_in
-from postroom.dispatch.submission import Submissions
+from postroom.dispatch.submission import Submissions, max_interruptions
 from postroom.dispatch.worker import Dispatcher
 from postroom.log import get_logger
 from postroom.stores.transaction import Transaction
@@ -292,7 +291,7 @@ class Rounds:
         """
         slots, self._due_at = self._dispatcher.slots, None
         await self._follow_clock()
-        if self._core.budgets and self._dispatcher.accepting:
+        if self._core.has_budgets and self._dispatcher.accepting:
             await self._end_windows()
         if not slots.free or not self._dispatcher.accepting:
             return 0
@@ -300,7 +299,7 @@ class Rounds:
         # Those that stand in the line are due as well, and must not hide the others.
         limit = min(slots.free + len(slots), _MOST_DUE)
         due, self._due_at = await self._core.store.read(lambda tx: self._due(tx, limit))
-        while self._core.budgets:
+        while self._core.has_budgets:
             held, crowded = await self._hold_back(due)
             self._core.budgets.holds_back = bool(crowded)
             if not held:
@@ -408,7 +407,7 @@ class Rounds:
                 pause = max(pause, min(claim_error_pause_ms(failures), _CLAIMED_AGAIN_WITHIN_MS))
         elif self._due_at is not None:
             pause = min(max(self._due_at - core.now(), 1), pause)
-        if core.budgets and (turns_at := await core.store.read(_next_turn)) is not None:
+        if core.has_budgets and (turns_at := await core.store.read(_next_turn)) is not None:
             pause = min(max(turns_at - core.now(), 1), pause)
         if self._dispatcher.held and self._dispatcher.closed_scopes():
             pause = min(max(min(self._dispatcher.held.values()) - core.now(), 1), pause)
@@ -426,7 +425,7 @@ class Rounds:
             await self._recovery.repair.drain()
             await self._recovery.take_up_left_over()
             await self._dispatcher.forget_ended_readers()
-            if self._core.budgets:
+            if self._core.has_budgets:
                 await release_abandoned(self._core.store)
             self._core.metrics.show_depths(await self._core.dispatches.count_by_status())
             if not self._dispatcher.is_polled:  # else a poll claims them, in the order in which all are due

@@ -10,7 +10,8 @@ cancellation is left behind with its task; what follows from the end is done wit
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from traceback import format_exception
@@ -43,6 +44,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope, EventVisibility
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.limits import Held
+from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.messages import Json, Message, storable
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import thread_lock
@@ -54,13 +56,16 @@ from postroom.contracts.runs import (
     WaitingReason,
 )
 from postroom.dispatch.capture import RunCoordinator
-from postroom.dispatch.commands import Commands
 from postroom.dispatch.completion import (
     ClaimAsk,
     Claimed,
     Completion,
     Job,
+    LeaseEnd,
+    MailboxWorker,
     OutcomeKind,
+    Workers,
+    WorkerStatus,
     claimed_next,
     claimed_within,
     classify,
@@ -68,11 +73,11 @@ from postroom.dispatch.completion import (
 )
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
-from postroom.dispatch.limits import LeaseEnd, MailboxWorker, Slots, Workers, WorkerStatus
 from postroom.dispatch.pending import PendingInput
 from postroom.dispatch.sinks import EventStream, ReconnectableEventSink
 from postroom.log import get_logger
 from postroom.ports import RunControl
+from postroom.stores.changes import commands_to
 from postroom.stores.runs.ports import ThreadStore
 from postroom.stores.transaction import Transaction
 
@@ -85,6 +90,175 @@ _LEASES = "leases"
 _TRACEBACK_KEPT = 16 * 1024
 """Characters: the last ones, where it was raised."""
 ATTEMPT_FAILED = "RunAttemptFailed"
+
+
+class Slots:
+    """How many runs execute at once, in all and for each tenant, and which threads wait for their turn.
+
+    A thread that finds no slot stands in the line of its tenant. The next free slot goes to the tenant that
+    has the fewest, so that neither a busy thread nor a busy tenant keeps others waiting.
+    """
+
+    def __init__(self, total: int, per_tenant: int | None) -> None:
+        self._total = total
+        self._per_tenant = per_tenant
+        self._by_tenant: Counter[str] = Counter()
+        self._lines: dict[str, dict[str, None]] = {}
+        self._waiting: dict[str, str] = {}
+        self._freed = asyncio.Event()
+        self.used = 0
+        """How many runs execute or are being claimed."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def free(self) -> int:
+        """How many more may."""
+        return max(self._total - self.used, 0)
+
+    @property
+    def may_be_kept(self) -> bool:
+        """Whether who has a slot may go on with it: nobody waits, and no more execute than may."""
+        return not self._waiting and self.used <= self._total
+
+    def used_by(self, tenant: str) -> int:
+        """How many of them are a tenant's."""
+        return self._by_tenant[tenant]
+
+    def waits(self, thread_id: str) -> bool:
+        """Whether the thread stands in a line."""
+        return thread_id in self._waiting
+
+    def take(self, thread_id: str, tenant: str, *, has_turn: bool = True) -> bool:
+        """Take a slot, or stand in the line. A tenant that is not known yet is ''.
+
+        A thread that has no turn takes no slot which a thread in the line may have.
+        """
+        is_free = self.used < self._total and self.has_room(tenant)
+        if is_free and (has_turn or not any(map(self.has_room, self._lines))):
+            if thread_id in self._waiting:
+                self._leave(thread_id)
+            self.used += 1
+            self._by_tenant[tenant] += 1
+            return True
+        self.stand_in_line(thread_id, tenant)
+        return False
+
+    def overdraw(self, tenant: str) -> None:
+        """Take a slot that may not be there: a person waits for this run."""
+        self.used += 1
+        self._by_tenant[tenant] += 1
+
+    def has_room(self, tenant: str) -> bool:
+        """Whether the tenant may have one more."""
+        return self._per_tenant is None or not tenant or self._by_tenant[tenant] < self._per_tenant
+
+    def move(self, tenant: str, other: str) -> bool:
+        """Give one tenant's slot to another; False when that one is at its bound."""
+        if not self.has_room(other):
+            return False
+        self._by_tenant[tenant] -= 1
+        self._by_tenant[other] += 1
+        return True
+
+    def give(self, tenant: str) -> None:
+        """Give a slot back."""
+        self.used -= 1
+        self._by_tenant[tenant] -= 1
+        if not self._by_tenant[tenant]:
+            del self._by_tenant[tenant]
+        self._freed.set()
+
+    async def freed(self) -> None:
+        """Return when a slot was given back since the last call."""
+        await self._freed.wait()
+        self._freed.clear()
+
+    def stand_in_line(self, thread_id: str, tenant: str) -> None:
+        """Put a thread at the end of its tenant's line, if it does not stand in one."""
+        if thread_id not in self._waiting:
+            self._waiting[thread_id] = tenant
+            self._lines.setdefault(tenant, {})[thread_id] = None
+
+    def next_in_line(self) -> str | None:
+        """Take the first thread out of the line whose tenant has the fewest slots and may have one more."""
+        if not self.free:
+            return None
+        may = [tenant for tenant in self._lines if self.has_room(tenant)]
+        if not may:
+            return None
+        tenant = min(may, key=self.used_by)
+        found = next(iter(self._lines[tenant]))
+        self._leave(found)
+        if tenant in self._lines:  # among tenants that have as many, it comes last now
+            self._lines[tenant] = self._lines.pop(tenant)
+        return found
+
+    def _leave(self, thread_id: str) -> None:
+        tenant = self._waiting.pop(thread_id)
+        del self._lines[tenant][thread_id]
+        if not self._lines[tenant]:
+            del self._lines[tenant]
+
+
+class Commands:
+    """Looks what is asked of the runs at work in this process."""
+
+    def __init__(
+        self, core: Core, at_work: Callable[[], Mapping[str, bool]], cancel: Callable[[str], object]
+    ) -> None:
+        """Keep what it works with.
+
+        `at_work` returns the dispatches that execute here, and whether they are cancelled; `cancel` ends one.
+        """
+        self._core = core
+        self._at_work = at_work
+        self._cancel = cancel
+        self._taken: set[tuple[str, str]] = set()
+        """The calls of dispatches at work whose decisions the executor has taken."""
+        self.is_served = False
+        """Whether it listens."""
+
+    def serve(self) -> None:
+        """Listen from now on, until the mailbox is closed; harmless when done twice."""
+        if not self.is_served:
+            self.is_served = True
+            self._core.tasks.start(self._serve(), name="commands")
+
+    async def _serve(self) -> None:
+        core = self._core
+        with core.store.changes.listen(commands_to(core.consumer_id)) as told:
+            while True:
+                await told.wait(core.config.poll_interval)
+                try:
+                    await self._look()
+                except PostroomError as error:
+                    _LOG.warning("commands.not_read", reason=error.describe())
+
+    async def _look(self) -> None:
+        at_work = self._at_work()
+        if not at_work:
+            self._taken.clear()
+            return
+        self._taken = {one for one in self._taken if one[0] in at_work}
+        found = await self._core.store.read(lambda tx: tx.runs.dispatches.commands(tuple(at_work)))
+        for dispatch_id, command in found:
+            if not (command.cancels and at_work[dispatch_id]):
+                self._hand_over(dispatch_id, command)
+
+    def _hand_over(self, dispatch_id: str, command: LiveRunCommand) -> None:
+        """Tell the executor, once; a decision that it does not take it is asked about again later."""
+        decide = self._core.executor.send_decision
+        try:
+            if command.cancels:
+                self._cancel(dispatch_id)
+            for call_id, resume in command.decisions:
+                call = dispatch_id, call_id
+                if call not in self._taken and decide(dispatch_id, call_id, resume):
+                    self._taken.add(call)
+        except Exception:  # an executor is anybody's code; the others are told
+            _LOG.exception("run.not_told", dispatch_id=dispatch_id, command=command.kind.value)
 
 
 class DispatchAttempt(StrEnum):
@@ -286,7 +460,7 @@ class Dispatcher:
             consumer=core.consumer_id,
             lease_ms=core.config.lease_ms,
             instance_id=core.new_id(),
-            begins=core.config.max_concurrent_runs_per_tenant is None and not (is_now and core.budgets),
+            begins=core.config.max_concurrent_runs_per_tenant is None and not (is_now and core.has_budgets),
             effects=core.effects,
             places=core.places,
         )

@@ -27,7 +27,7 @@ from postroom.stores.outbox import OutboxTables, effect_looks
 from postroom.stores.runs import rows
 from postroom.stores.runs.dispatches import Dispatches, refuse_taken, state_look
 from postroom.stores.runs.messages import Messages, refuse_changed
-from postroom.stores.runs.threads import Threads, new_thread, no_parent, own_ancestor
+from postroom.stores.runs.threads import Threads, no_parent, own_ancestor
 from postroom.stores.runs.together import Together
 from postroom.stores.sql_transaction import Found, Look, SqlTransaction, Tables
 
@@ -301,7 +301,7 @@ def thread_before(step: ThreadCommit, state: ThreadState, found: Found, now: int
         raise own_ancestor(thread_id)
     if parent is not None and not state.has_parent:
         raise no_parent(parent)
-    return new_thread(thread_id, now, parent)
+    return Thread(id=thread_id, parent_thread_id=parent, created_at=now, updated_at=now)
 
 
 def refuse_others_first(step: ThreadCommit, found: Found) -> None:
