@@ -19,7 +19,8 @@ ifneq ($(shell command -v uv 2>/dev/null),)
 CREATE  := uv venv --quiet --clear --python $(PYTHON)
 INSTALL := uv pip install --compile-bytecode --python $(BIN)/python
 else
-CREATE  := $(PYTHON) -m venv --clear
+# The start script that an older pip writes imports `re`, for which each hook would wait.
+CREATE  := $(PYTHON) -m venv --clear --upgrade-deps
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
 endif
 COMPILE := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
@@ -54,7 +55,7 @@ $(DEV): $(STAMP) requirements-dev.lock
 	@echo "Added: $(VENV) has $$(du -sm $(VENV) | cut -f1) MB now"
 	@touch $@
 
-.PHONY: install dev run test test-long test-nightly test-properties nightly unit seeds seeds-postgres check format static lock docs bench soak soak-servers simulate simulate-planted planted paths peers clients libraries raise-clients test-clients test-clients-nightly clients-table audit sbom wheel screenshot clean help
+.PHONY: install dev run test test-long test-nightly test-properties nightly unit seeds seeds-postgres check format static lock docs bench soak soak-servers simulate simulate-planted planted paths peers clients libraries raise-clients test-clients test-clients-nightly clients-table audit sbom wheel site screenshot clean help
 
 install: $(STAMP) ## make the environment in .venv with what the server needs; `PYTHON=python3.13` makes .venv-python3.13
 
@@ -224,6 +225,15 @@ wheel: .venv-build/.installed ## build sdist and wheel into dist/, install the w
 	build/wheel/bin/python -m pip install --quiet --disable-pip-version-check dist/postroom-*.whl
 	build/wheel/bin/python -m pip check
 	cd build/wheel && ./bin/postroom --version
+
+# Not a dependency of the project either. Strict: a broken link or a page without a place fails.
+.venv-site/.installed: Makefile
+	$(PYTHON) -m venv --clear .venv-site
+	.venv-site/bin/python -m pip install --quiet 'mkdocs-material==9.8.2'
+	@touch $@
+
+site: .venv-site/.installed ## build the website of docs/ into build/site; fails on a broken link
+	NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --strict --quiet
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .venv-python* .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

@@ -1,6 +1,7 @@
 """What a backlog costs: commits a run while slots work it off, and opening a mailbox that has one."""
 
 import asyncio
+import sys
 import tempfile
 import time
 from datetime import timedelta
@@ -16,8 +17,8 @@ OPENED = size(15, 2)
 """How often each mailbox is opened."""
 
 
-async def commits(table: Table, folder: Path) -> None:
-    """Count the commits of a backlog of short runs."""
+async def commits(table: Table, engine_name: str, url: str) -> None:
+    """Count the commits of a backlog of short runs; on PostgreSQL, the transactions that write."""
     left, done = RUNS, asyncio.Event()
 
     async def work(run: Run) -> str:
@@ -27,7 +28,6 @@ async def commits(table: Table, folder: Path) -> None:
             done.set()
         return "done"
 
-    url = f"sqlite:///{folder}/commits.db"
     await _filled(url)
     began = time.perf_counter()
     async with Mailbox.open(url, work, config=MailboxConfig(max_concurrent_runs=SLOTS)) as mailbox:
@@ -35,8 +35,8 @@ async def commits(table: Table, folder: Path) -> None:
         before = engine.grouping[0]
         await done.wait()
         made, took = engine.grouping[0] - before, time.perf_counter() - began
-    table.add(f"{RUNS} runs, {SLOTS} slots: commits a run", f"{made / RUNS:.2f}", aim="0.15")
-    table.add(f"{RUNS} runs, {SLOTS} slots: runs a second", f"{RUNS / took:.0f}")
+    table.add(f"{engine_name}: {RUNS} runs, {SLOTS} slots: commits a run", f"{made / RUNS:.3f}", aim="0.15")
+    table.add(f"{engine_name}: {RUNS} runs, {SLOTS} slots: runs a second", f"{RUNS / took:.0f}")
 
 
 async def opened(table: Table, folder: Path) -> None:
@@ -55,7 +55,7 @@ async def opened(table: Table, folder: Path) -> None:
             async with Mailbox.open(url, work, config=config):
                 seen.append(time.perf_counter() - began)
     ours, against = median(took[full]), median(took[empty])
-    table.add(f"open with {RUNS} queued", ms(ours), f"{ms(against)} with none", ours / against, "1.2")
+    table.add(f"SQLite: open with {RUNS} queued", ms(ours), f"{ms(against)} with none", ours / against, "1.2")
 
 
 async def _filled(url: str) -> None:
@@ -65,7 +65,12 @@ async def _filled(url: str) -> None:
 
 async def main() -> None:
     """Measure both."""
-    table = Table(f"A backlog of {RUNS} runs, SQLite")
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+    from postgres_server import running_postgres
+
+    table = Table(f"A backlog of {RUNS} runs")
     with tempfile.TemporaryDirectory(prefix="postroom-bench-") as folder:
-        await commits(table, Path(folder))
+        await commits(table, "SQLite", f"sqlite:///{folder}/commits.db")
+        with running_postgres() as dsn:
+            await commits(table, "PostgreSQL", dsn)
         await opened(table, Path(folder))

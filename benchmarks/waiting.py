@@ -58,14 +58,12 @@ async def _filled(waiting: int) -> AsyncIterator[Mailbox]:
             store = mailbox.stores.store
             await mailbox.enqueue(DEEP, "x")
             await store.write(lambda tx: tx.runs.dispatches.claim(DEEP, claim))
-            await store.write(lambda tx: tx.outbox.put(_effect(FAR_AWAY), now=1))
+            await store.write(lambda tx: tx.outbox.enqueue([_effect(FAR_AWAY)]))
             await mailbox.enqueue_many([Item(DEEP, "x") for _ in range(waiting)])
             for begin in range(0, waiting, BATCH):
                 messages = [Message.user("x", id=f"m{begin + number}") for number in range(BATCH)]
                 await store.write(lambda tx, some=messages: tx.runs.put_waiting(DEEP, some, WAITS, None))
-                await store.write(
-                    lambda tx: [tx.outbox.put(_effect(0), now=1) for _ in range(BATCH)] and None
-                )
+                await store.write(lambda tx: tx.outbox.enqueue([_effect(0)] * BATCH))
             yield mailbox
 
 

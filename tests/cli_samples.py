@@ -55,8 +55,14 @@ RUN: dict[str, Any] = {
 THREE = [{**HELD, "id": number, "agent": f"A{number}"} for number in (1, 2, 3)]
 TOKENS = [
     {
-        **{"name": "ci", "id": "a" * 12, "scopes": ["run"], "project": None, "expires_at": None},
-        **{"state": state, "last_used_at": used},
+        **{"name": "ci", "id": "a" * 12, "scopes": ["run"], "project": None, "state": state},
+        **{"expires_at": until, "revoked_at": revoked, "last_used_at": used},
     }
-    for state, used in (("good", "2026-11-21"), ("replaced", None))
+    for state, until, revoked, used in (
+        ("valid", None, None, "2026-11-21"),
+        ("valid", "2026-12-01", None, None),
+        ("replaced", "2026-11-30", None, None),
+        ("expired", "2026-11-20", None, None),
+        ("revoked", "2026-12-01", "2026-11-22", None),
+    )
 ]

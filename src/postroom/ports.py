@@ -86,8 +86,14 @@ class RunQueue(Protocol):
         """
         ...
 
-    async def drain(self, grace: timedelta | None = None) -> None:
-        """Claim nothing more, let runs end within the grace time, and give the others back uncounted."""
+    async def drain(
+        self, grace: timedelta | None = None, *, waits_for: Callable[[str], bool] | None = None
+    ) -> None:
+        """Claim no more runs, give active runs the grace time to end, then stop and queue them again.
+
+        `waits_for` says for the id of a thread whether its run gets the grace time; without it, each run gets
+        it.
+        """
         ...
 
     async def send_decision_live(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:

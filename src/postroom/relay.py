@@ -38,7 +38,7 @@ KEPT: Final = timedelta(days=7)
 """How long the key of a performed effect counts."""
 PURGED_EVERY: Final = timedelta(hours=1)
 _PURGED_AT_ONCE: Final = 1_000
-GRACE: Final = timedelta(seconds=30)
+GRACE: Final = timedelta(seconds=5)
 """How long a stop waits for what is being performed."""
 
 Place = tuple[str, str]

@@ -320,6 +320,7 @@ class Run(_Twin):
         self.thread_id = twin.thread_id
         self.agent_id = twin.agent_id
         self.attempt = twin.attempt
+        self.interruptions = twin.interruptions
         self.messages = twin.messages
         self.is_stopped = False
         """Whether it was cancelled, or is another worker's: its next call is refused."""

@@ -13,7 +13,8 @@ from channels.fake_telegram import BOT_ID, USERNAME
 from postroom.contracts.chat import InboundKey, InboundMessage, InboundStatus
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.handover import message_of
-from postroom.gateway.platforms import discord_wire, email_wire, matrix_wire, slack_wire, telegram_wire
+from postroom.gateway.platforms import discord_wire, email_wire, matrix_wire, slack_wire
+from postroom.gateway.platforms.telegram import Me, read_update
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "content.md"
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
@@ -34,7 +35,9 @@ QUOTED = {"m.relates_to": {"m.in_reply_to": {"event_id": "$old"}}}
 
 def telegram(**told: Any) -> MessageEvent | None:
     message = {"message_id": 1, "date": 1, "chat": {"id": 1, "type": "private"}, "from": PERSON, **told}
-    return telegram_wire.read_message(message, telegram_wire.Me(bot_id=BOT_ID, username=USERNAME))
+    found = read_update({"update_id": 1, "message": message}, Me(bot_id=BOT_ID, username=USERNAME))
+    assert found is None or isinstance(found, MessageEvent)
+    return found
 
 
 def replied(**told: Any) -> dict[str, Any]:

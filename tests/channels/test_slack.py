@@ -11,8 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
-from random import Random
-from typing import Any, cast
+from typing import Any
 
 import httpx2
 import pytest
@@ -47,7 +46,6 @@ from channels.fake_slack import (
 from channels.fetching import fetched, sending
 from channels.http_room import endless, status_of
 from platform_tables import table_of
-from postroom.concurrency import Tasks
 from postroom.contracts.errors import (
     ConfigError,
     InvalidArgument,
@@ -68,7 +66,6 @@ from postroom.gateway.events import (
 from postroom.gateway.platforms import slack_socket
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.slack import SlackAdapter, SlackOptions
-from postroom.gateway.platforms.slack_socket import Dialing, SlackSocket
 from postroom.gateway.platforms.slack_text import from_slack, to_mrkdwn
 from postroom.gateway.platforms.slack_wire import Bot, Edit, Malformed, NewMessage, Rules, read
 from postroom.gateway.session import Platform, SessionSource, build_session_key
@@ -445,14 +442,6 @@ async def test_the_wait_that_slack_asks_for_is_kept(adapter, fake, clock) -> Non
     assert clock.sleeping == 2
     clock.advance(timedelta(seconds=27))
     await eventually(lambda: adapter.liveness.state is AdapterState.CONNECTED)
-
-
-def test_no_pause_is_longer_than_a_minute(clock) -> None:
-    hooks = cast(slack_socket.Hooks, None)
-    socket = SlackSocket(hooks, tasks=Tasks("test"), timer=clock, dialing=Dialing(random=Random(1)))
-    pauses = [socket.pause_ms(attempt) for attempt in (0, 1, 6, 7, 8, 10_000)]
-    longest = (500, 1_000, 32_000, 60_000, 60_000, 60_000)
-    assert all(most // 2 <= pause <= most for pause, most in zip(pauses, longest, strict=True))
 
 
 async def test_a_connection_that_says_nothing_is_left(adapter, fake, clock, monkeypatch) -> None:

@@ -7,7 +7,6 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from random import Random
 from typing import Any
 
 import httpx2
@@ -91,7 +90,7 @@ def made(
 ) -> TelegramAdapter:
     secret = SECRET if "webhook_url" in extra else None
     config = TelegramOptions(token=token, api_key=secret, **{"base_url": fake.url, **extra})
-    return Hurried(config, clock=clock, timer=clock, random=Random(1))
+    return Hurried(config, clock=clock, timer=clock)
 
 
 @asynccontextmanager
@@ -355,13 +354,6 @@ async def test_a_poll_that_fails_is_repeated_after_a_pause_and_loses_nothing(
         assert kept.texts == [f"message {one}" for one in range(1, number + 1)]
         assert adapter.liveness.state is AdapterState.CONNECTED
         assert adapter.liveness.error is None
-
-
-async def test_pauses_grow_to_a_minute_and_not_further(fake, kept, clock, adapter) -> None:
-    pauses = [adapter._pause_ms(failures) for failures in range(1, 40)]
-    for failures, pause in enumerate(pauses):
-        assert min(60_000, 1_000 * 2**failures) / 2 <= pause <= min(60_000, 1_000 * 2**failures)
-    assert len(set(pauses)) > 30
 
 
 async def test_the_pause_that_telegram_asks_for_is_kept(fake, kept, clock) -> None:

@@ -22,9 +22,15 @@ from channels.fake_telegram import (
 from platform_tables import table_of
 from postroom.contracts.errors import ConfigError, InvalidArgument
 from postroom.gateway.events import ButtonPress, MessageEvent, MessageType, SendErrorKind
-from postroom.gateway.platforms.telegram import TelegramOptions
+from postroom.gateway.platforms.telegram import (
+    Me,
+    TelegramOptions,
+    mended,
+    place,
+    read_answer,
+    read_update,
+)
 from postroom.gateway.platforms.telegram_markdown import markdown_v2
-from postroom.gateway.platforms.telegram_wire import Me, Posted, mended, place, read_answer, read_update
 from postroom.gateway.session import build_session_key
 from table_rows import each_row
 
@@ -36,8 +42,8 @@ BOT = {"id": 5, "is_bot": True, "first_name": "Other", "username": "OtherBot"}
 def inbound(**told: Any) -> MessageEvent:
     """The event of a message; what is told changes a plain one in the group."""
     found = read_update(update(1, message=message(9, **{"chat": GROUP, **told})), ME)
-    assert isinstance(found, Posted)
-    return found.event
+    assert isinstance(found, MessageEvent)
+    return found
 
 
 def mention(offset: int, length: int, **more: Any) -> dict[str, Any]:
@@ -166,12 +172,10 @@ def test_a_channel_is_a_channel() -> None:
         if name != "from"
     }
     found = read_update(update(1, channel_post=post), ME)
-    assert isinstance(found, Posted)
-    assert (found.event.source.chat_type, found.event.source.user_id) == ("channel", "-100300")
-    assert (found.event.addressed, found.edited) == (False, False)
-    edited = read_update(update(1, edited_channel_post=post), ME)
-    assert isinstance(edited, Posted)
-    assert edited.edited
+    assert isinstance(found, MessageEvent)
+    assert (found.source.chat_type, found.source.user_id) == ("channel", "-100300")
+    assert not found.addressed
+    assert isinstance(read_update(update(1, edited_channel_post=post), ME), MessageEvent)
 
 
 def test_other_bots_are_marked_as_bots() -> None:
@@ -348,9 +352,9 @@ def test_anything_is_read_passed_over_or_refused(told, name, extra) -> None:
             found = read_update({"update_id": 1, name: part}, ME)
         except InvalidArgument:
             continue
-        assert found is None or isinstance(found, Posted | ButtonPress)
-        if isinstance(found, Posted):
-            body = json.dumps(found.event.to_body(), allow_nan=False, ensure_ascii=False).encode()
+        assert found is None or isinstance(found, MessageEvent | ButtonPress)
+        if isinstance(found, MessageEvent):
+            body = json.dumps(found.to_body(), allow_nan=False, ensure_ascii=False).encode()
             assert b"\\u0000" not in body
 
 

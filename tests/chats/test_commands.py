@@ -1,6 +1,7 @@
 """Commands act at once, also while an agent is at work, and never become what it reads."""
 
 import asyncio
+import contextlib
 from datetime import timedelta
 
 import pytest
@@ -16,9 +17,10 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery, ThreadCommit
 from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
 from postroom.gateway import wording
+from postroom.gateway.commands import COMMANDS
 from postroom.gateway.config import Route
 from postroom.gateway.handover import inbound_key
-from postroom.gateway.session import Platform, build_session_key
+from postroom.gateway.session import Platform
 
 
 async def said(room, gateway, channel, number: int) -> list[str]:
@@ -72,15 +74,44 @@ async def test_a_viewer_looks_and_is_told_that_writing_is_not_for_viewers(room) 
     assert agent.read == []
 
 
+@contextlib.asynccontextmanager
+async def being_handed_over(room, channel, text: str):
+    """Say something to an idle chat, and hold it in the change that hands it over."""
+    mailbox, held, goes_on = room.opened[-1][1], asyncio.Event(), asyncio.Event()
+    accepting = mailbox.accepting
+
+    async def slow(*given, **more):
+        held.set()
+        await goes_on.wait()
+        return await accepting(*given, **more)
+
+    mailbox.accepting = slow
+    async with asyncio.TaskGroup() as group:
+        group.create_task(channel.handle_message(channel.message(text, user="u2")))
+        await held.wait()
+        yield
+        goes_on.set()
+        mailbox.accepting = accepting
+
+
 async def test_a_stop_that_comes_with_the_message_itself_obeys_the_role_of_the_command(room) -> None:
     agent = Agent()
     config = replace(CONFIG, command_roles={"stop": PersonRole.OWNER})
     gateway, channel = await room.open(agent, config=config)
-    message, stop = channel.message("one", user="u2"), channel.message("/stop", user="u2")
-    key = build_session_key(message.source)
-    gateway.runner.guard.admit(key, message)  # as while the message is handed over
-    assert await gateway.runner._handle_message(stop) == wording.NOT_ALLOWED
-    assert not gateway.runner.guard.stop_wishes
+    async with being_handed_over(room, channel, "one"):
+        await channel.handle_message(channel.message("/stop", user="u2"))
+        await settled(lambda: wording.NOT_ALLOWED in channel.texts(), room.hurry(gateway))
+    await all_answered(room, gateway, 2)
+    assert agent.read == [["one"]]
+
+
+async def test_a_stop_that_comes_with_the_message_itself_stops_the_run_before_it_begins(room) -> None:
+    _, gateway, channel = await room.with_agent(held=True)
+    async with being_handed_over(room, channel, "one"):
+        await channel.handle_message(channel.message("/stop"))
+        await settled(lambda: wording.STARTING_UP in channel.texts(), room.hurry(gateway))
+    await all_answered(room, gateway, 2)
+    assert "Stopped." in channel.texts()
 
 
 async def test_stop_ends_the_run_and_keeps_what_waits(room) -> None:
@@ -228,11 +259,9 @@ async def test_a_command_that_hangs_holds_up_neither_the_start_nor_another_chat(
     async with asyncio.timeout(60):
         gateway, channel = await room.open(agent)
     await settled(lambda: agent.read == [["hi"]], room.hurry(gateway))
-    async with asyncio.TaskGroup() as group:
-        group.create_task(gateway.intake.accept(channel.message("and the newest", chat="a")))
-        assert await gateway.intake.sweep() == 0  # what waits is in hand
-        await settled(lambda: len(gateway.intake.tasks) > 1)
-        may_go_on.set()
+    await gateway.intake.accept(channel.message("and the newest", chat="a"))
+    assert await gateway.intake.sweep() == 0  # the waiting messages are in the queue of their chat
+    may_go_on.set()
     await all_answered(room, gateway, 6)
     assert agent.read == [["hi"], ["behind"], ["and the newest"]]
     assert agent.activations[-1].thread_id == agent.activations[-2].thread_id
@@ -344,6 +373,77 @@ async def test_undo_hides_the_last_exchange_and_retry_asks_again(room) -> None:
     await all_answered(room, gateway, 5)
     assert seen[-1] == ["one", "re: one", "three"]
     assert channel.texts()[-1] == "re: three"
+
+
+WORDS_THAT_A_COMMAND_CANNOT_READ = {
+    "status": ["now"],
+    "stop": ["now", "all of it"],
+    "new": ["please"],
+    "reset": ["please"],
+    "retry": ["x", "2"],
+    "undo": ["a", "0", "-1", "1 2", "1.5", "²", "9" * 5_000],
+    "compact": ["now"],
+    "usage": ["all"],
+    "link": ["a b", "AAAA", "1" * 8],
+    "unlink": ["now"],
+    "here": ["now"],
+    "sethome": ["now"],
+    "busy": ["perhaps"],
+    "voice": ["loud"],
+    "set": ["colour blue", "busy perhaps", "reset perhaps", "quiet perhaps"],
+    "agent": ["Nobody"],
+    "model": ["none-of-these"],
+    "resume": ["²", "9" * 5_000],
+    "every": ["x", "stop", "stop x", "99m", "mon at noon x", "mon at 9:00 Mars/Base x"],
+    "remind": ["x", "10m", "0m x"],
+    "reply": ["x", "²  x", "5"],
+    "approve": ["x"],
+    "deny": ["x"],
+}
+"""By command, words that it cannot read, or that name nothing."""
+
+
+async def test_words_that_a_command_cannot_read_change_nothing_and_are_answered_in_a_sentence(room) -> None:
+    agent, gateway, channel = await room.with_agent()
+    for text in ("one", "two"):
+        await channel.say(text)
+        await all_answered(room, gateway, len(channel.said) + 1)
+    asked = [f"/{name} {words}" for name, each in WORDS_THAT_A_COMMAND_CANNOT_READ.items() for words in each]
+    assert {one.name for one in COMMANDS if one.form or not one.usage} <= {
+        "start",
+        "reset",
+        *WORDS_THAT_A_COMMAND_CANNOT_READ,
+    }
+    before = len(channel.said)
+    for number, text in enumerate(asked, 1):
+        await channel.say(text)
+        told = (await said(room, gateway, channel, before + number))[-1]
+        assert "\n" not in told, text
+        assert told[0].isupper(), text
+        assert told[-1] in ".>", text
+        assert not told.endswith((":.", ": .", "..")), text
+        if text.split()[0] in ("/undo", "/retry", "/usage", "/stop", "/new"):
+            assert told.startswith(f"Not done: {text.split()[0]} takes "), text
+    await channel.say("three")
+    await all_answered(room, gateway, before + len(asked) + 1)
+    assert agent.read == [["one"], ["two"], ["three"]]
+    await channel.say("/undo 3")
+    assert (await said(room, gateway, channel, len(channel.said) + 1))[-1] == "Removed the last 3 exchanges."
+
+
+async def test_help_explains_one_command(room) -> None:
+    gateway, channel = await room.open(Agent())
+    for number, (word, told) in enumerate(
+        [
+            ("undo", "/undo [n]: remove the last exchanges from the conversation"),
+            ("/Q", "/queue <text>: queue this text for a separate run"),
+            ("frobnicate", "There is no command /frobnicate. /help lists the commands."),
+            ("sethome", "You are not allowed to do that here."),
+        ],
+        1,
+    ):
+        await channel.say(f"/help {word}", user="u2")
+        assert (await said(room, gateway, channel, number))[-1] == told
 
 
 async def test_undo_and_retry_say_that_the_agent_is_at_work_and_what_to_do(room) -> None:

@@ -10,7 +10,6 @@ from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.records import replace
-from postroom.gateway.arrivals import Arrivals
 from postroom.gateway.config import BusyConfig, Route
 from postroom.gateway.replies import agent_on
 from postroom.gateway.session import Platform
@@ -101,27 +100,19 @@ async def test_what_comes_right_behind_a_choice_is_about_the_agent_that_was_chos
     assert read_by(agent) == [(None, "hello")]
 
 
-async def test_a_choice_waits_until_what_came_before_it_is_kept_with_the_agent_of_then(room) -> None:
-    """On PostgreSQL what came first looked who was chosen while the choice behind it was written."""
-    _, channel = await room.open(Agent(), config=SEVERAL)
-    arrivals = Arrivals()
-
-    def coming(text):
-        event = channel.message(text)
-        return arrivals.take(event, event.source)
-
-    first, second, title, choice, behind = map(coming, ("hello", "you", "/title Sea", "/agent cy", "bye"))
-    assert [one.may_come for one in (first, second, title)] == [True] * 3
-    commanded = asyncio.create_task(asyncio.Event().wait())
-    for one, task in ((first, None), (second, None), (title, commanded)):
-        assert not choice.may_come
-        one.lasts(task)
-    assert choice.may_come, "the title is not set yet, and its session is decided"
-    choice.end()
-    assert not behind.may_come
-    commanded.cancel()
-    await asyncio.wait([commanded])
-    await asyncio.wait_for(behind.come(), 60)
+@both_engines
+async def test_a_choice_waits_until_the_messages_before_it_are_stored_with_the_agent_of_then(room) -> None:
+    """On PostgreSQL the first message looked up the chosen agent while the choice behind it was written."""
+    agent, gateway, channel = await room.with_agent(config=SEVERAL)
+    async with asyncio.TaskGroup() as group:
+        for text in ("hello", "you", "/title Sea", "/agent cy", "bye"):
+            group.create_task(gateway.intake.accept(channel.message(text)))
+    await all_answered(room, gateway, 5)
+    read = read_by(agent)
+    assert [text for whose, text in read if whose is None] == ["hello", "you"]
+    assert [text for whose, text in read if whose is not None] == ["bye"]
+    sessions = await room.stores.sessions.sessions()
+    assert {one.session_key.split(":")[1]: one.title for one in sessions if one.title} == {"main": "Sea"}
 
 
 async def test_who_chose_an_agent_that_is_gone_is_told_once_and_answered_by_the_rules(room) -> None:

@@ -153,7 +153,7 @@ async def test_what_was_kept_when_the_process_died_reaches_the_person_at_the_nex
     office = await opened(room, prepared_stores, fault=dying)
     await office.channel.say("one")
     await office.channel.say("two")
-    await settled(lambda: not office.gateway.runner.guard.running, room.hurry(office.gateway))
+    await settled(lambda: not office.gateway.intake.tasks, room.hurry(office.gateway))
     assert (await room.statuses()).get(InboundStatus.WAITING) == 2
     await room.close()
     office = await opened(room, prepared_stores)

@@ -279,6 +279,9 @@ async def test_a_run_that_stopped_for_a_refused_submission_is_queued_again_unles
     if is_cancelled:
         assert await two.other.cancel(work.run_id)
     executor.going.set()
+    await two.owner.settled()
+    room.passes(seconds=1)  # the time for which the submission might still have taken its place
+    await two.owner.poll()
     assert await ended(room, work) is (TerminationKind.CANCELLED if is_cancelled else NATURAL)
     assert executor.run_count == (1 if is_cancelled else 2)
     assert {(one.run_id, one.attempt) for one in executor.activations} == {(work.run_id, 1)}

@@ -10,6 +10,7 @@ from dispatch_room import (
     CLAIMED,
     ENDED_BY_CANCEL,
     QUEUED,
+    SUPERSEDED,
     AgentUnknown,
     Blocking,
     CommittingEmitting,
@@ -322,7 +323,7 @@ async def test_concurrent_submit_same_thread_only_one_claims(room):
         for one in (tick(), *(submit(number) for number in range(3))):
             group.create_task(one)
     *replaced, newest = accepted
-    assert await statuses(room) == dict.fromkeys(replaced, ACKED) | {newest: CLAIMED}, (
+    assert await statuses(room) == dict.fromkeys(replaced, SUPERSEDED) | {newest: CLAIMED}, (
         "what was refused wrote nothing"
     )
     assert sorted(await room.texts()) == sorted(text for _, _, text in accepted.values())

@@ -35,7 +35,7 @@ from postroom.version import __version__
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 TEXTS = [*sorted(ROOT.glob("*.md")), *DOCS]
-ADRS = [path for path in DOCS if path.parent.name == "adr"]
+ADRS = [path for path in DOCS if path.parent.name == "decisions" and path.stem != "index"]
 MARKED = re.compile(
     r"^<!-- (run|run: offline|output|greeting) -->\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -281,9 +281,13 @@ def test_every_file_that_is_named_is_there(subtests: pytest.Subtests) -> None:
 
 
 def test_every_page_is_reached_from_the_first() -> None:
-    first = ROOT / "docs/index.md"
-    linked = {(first.parent / link).resolve() for link in LINK.findall(first.read_text(encoding="utf-8"))}
-    assert [path.name for path in DOCS if path != first and path not in linked] == []
+    lists = [ROOT / "docs/index.md", ROOT / "docs/internals/decisions/index.md"]
+    linked = {
+        (path.parent / link).resolve()
+        for path in lists
+        for link in LINK.findall(path.read_text(encoding="utf-8"))
+    }
+    assert [path.name for path in DOCS if path != lists[0] and path not in linked] == []
 
 
 def test_a_decision_says_why_what_follows_and_what_holds_it(subtests: pytest.Subtests) -> None:
@@ -291,15 +295,16 @@ def test_a_decision_says_why_what_follows_and_what_holds_it(subtests: pytest.Sub
         with subtests.test(path=path):
             text = path.read_text(encoding="utf-8")
             heads = re.findall(r"^## (.*)$", text, re.MULTILINE)
-            if not heads and text.partition("\n\n")[2].startswith("**Replaced** by [ADR "):
-                continue
             assert heads == ["Context", "Decision", "Consequences", "Checked by"]
             assert text.startswith(f"# {int(path.stem[:4])}. ")
             assert len(text.splitlines()) <= 60
 
 
 def test_decisions_are_numbered_without_gaps() -> None:
-    assert [int(path.stem[:4]) for path in ADRS] == list(range(1, len(ADRS) + 1))
+    text = (ROOT / "docs/internals/decisions/index.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^(\d+)\. (\[.*\]\((\d{4})-.*\.md\)$|.*: replaced by \[\d+\]\()", text, re.MULTILINE)
+    assert [int(number) for number, _, _ in listed] == list(range(1, len(listed) + 1))
+    assert [path.stem[:4] for path in ADRS] == [page for _, _, page in listed if page]
 
 
 def test_every_configuration_that_is_shown_reads(subtests: pytest.Subtests) -> None:
@@ -323,12 +328,12 @@ def test_clients_are_shown_the_address_of_a_server_with_no_settings() -> None:
 def test_every_import_name_is_told(subtests: pytest.Subtests) -> None:
     for name in ["app", "config", "db", "storage"]:
         with subtests.test(name=name):
-            told = (ROOT / "docs/import-names.md").read_text(encoding="utf-8")
+            told = (ROOT / "docs/internals/import-names.md").read_text(encoding="utf-8")
             row = next(line for line in told.splitlines() if line.startswith(f"| `mcp_agent_mail.{name}` |"))
             exported = importlib.import_module(f"mcp_agent_mail.{name}").__all__
             assert [one for one in exported if not re.search(rf"`{one}[`(]", row)] == []
 
 
 def test_the_place_for_the_figures_is_marked() -> None:
-    text = (ROOT / "docs/benchmarks.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/internals/benchmarks.md").read_text(encoding="utf-8")
     assert text.index("<!-- table:begin -->") < text.index("<!-- table:end -->")

@@ -1,4 +1,4 @@
-"""Ctrl-C at the terminal of a server with a run at work: it says what is waited for, and ends without a traceback."""
+"""Ctrl-C at the terminal of a server with an active run: it says what the stop waits for, and ends without a traceback."""
 
 import signal
 from pathlib import Path
@@ -11,13 +11,28 @@ from e2e.test_work_in_a_browser import agent, command
 pytestmark = pytest.mark.long
 
 STUBBORN = "trap '' TERM INT; cat > /dev/null; exec tail -f /dev/null"
+CHATS = """
+[agent]
+base_url = "http://127.0.0.1:9/v1"
+model = "none"
+[gateway]
+drain = "10m"
+[platforms.web]
+token_file = "chat.token"
+"""
+"""Chats get ten minutes, for which no run of mail may wait."""
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_ctrl_c_says_what_is_waited_for(tmp_path: Path, times: int) -> None:
-    folder = tmp_path / "yard"
+@pytest.mark.parametrize(("times", "chats"), [(1, ""), (2, ""), (1, CHATS)])
+def test_ctrl_c_says_what_is_waited_for(tmp_path: Path, times: int, chats: str) -> None:
+    folder, data = tmp_path / "yard", tmp_path / "data"
     folder.mkdir()
-    with RunningServer(tmp_path / "data") as server:
+    data.mkdir(mode=0o700)
+    if chats:
+        (data / "gateway.toml").write_text(chats)
+        (data / "chat.token").write_text("the token of the harbour")
+        (data / "chat.token").chmod(0o600)
+    with RunningServer(data) as server:
         with server.line() as line:
             line.tool("ensure_project", human_key=str(folder))
             agent(server, folder, "Ada", ["sh", "-c", STUBBORN])
@@ -28,7 +43,10 @@ def test_ctrl_c_says_what_is_waited_for(tmp_path: Path, times: int) -> None:
         process = server._process
         assert process is not None
         process.send_signal(signal.SIGINT)
-        soon(lambda: "Shutting down. Active runs go back to the queue" in server.log())
+        first = (
+            "Shutting down. Chats get 600 s" if chats else "Shutting down. Active runs go back to the queue"
+        )
+        soon(lambda: first in server.log())
         if times == 2:
             process.send_signal(signal.SIGINT)
             soon(lambda: "Skipping the wait" in server.log())

@@ -9,10 +9,17 @@ import pytest
 from embedded_room import both_engines
 from postroom import MailboxConfig, RunUnsuccessful, State
 from postroom.contracts.activation import BusyPolicy, DeliveryOptions, RunActivation
-from postroom.contracts.errors import ActiveRunConflict, DuplicateRecord, RunNotOpen, UnknownRun
+from postroom.contracts.errors import (
+    ActiveRunConflict,
+    DuplicateRecord,
+    InvalidSubmission,
+    RunNotOpen,
+    UnknownRun,
+)
 from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
+from postroom.contracts.runs import TerminationKind
 from postroom.contracts.tools import ToolCallResume
 
 
@@ -179,6 +186,61 @@ async def test_a_submission_that_must_be_refused_interrupts_nothing(opening):
         assert await active.result(timeout=30) == "finished"
         runs = await mailbox.stores.threads.list_runs(RunQuery(thread_id="t"))
         assert [run.run_id for run in runs] == [active.id]
+
+
+@both_engines
+@pytest.mark.parametrize("refusal", [DuplicateRecord, InvalidSubmission])
+async def test_a_run_that_stopped_for_a_submission_goes_on_if_the_submission_is_then_refused(manual, refusal):
+    """When the run has stopped, the message of the submission is known, or its deadline has passed."""
+    begun, executions = asyncio.Event(), []
+
+    async def work(run):
+        executions.append((run.id, run.attempt, run.interruptions))
+        if len(executions) == 1:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                mailbox.clock.advance(timedelta(seconds=10))
+                if refusal is DuplicateRecord:
+                    await mailbox.admin.append_pending("t", [Message.user("at once", id="m1")])
+        return "finished"
+
+    async with manual(work) as mailbox:
+        active = await mailbox.enqueue("t", "x", attempts=1, interruptions=0)
+        await begun.wait()
+        request = RunActivation.new("t", [Message.user("at once", id="m1")])
+        if refusal is InvalidSubmission:
+            request = request.delivered(deadline_at=int(mailbox.clock.now()) + 5_000)
+        submitting = asyncio.ensure_future(mailbox.admin.submit(request))
+        while not submitting.done():
+            mailbox.clock.advance(timedelta(milliseconds=1))
+            await asyncio.sleep(0)
+        with pytest.raises(refusal):
+            await submitting
+        await mailbox.run_until_idle()
+        assert await active.result(timeout=0) == "finished"
+        assert executions == [(active.id, 1, 0)] * 2
+        runs = await mailbox.stores.threads.list_runs(RunQuery(thread_id="t"))
+        assert [run.run_id for run in runs] == [active.id]
+
+
+async def test_the_stream_of_a_run_that_gives_way_ends_with_its_cancel(opening):
+    begun = asyncio.Event()
+
+    async def work(run):
+        if run.text == "at once":
+            return "finished"
+        begun.set()
+        return await asyncio.Event().wait()
+
+    async with opening(work) as mailbox:
+        first, events = await mailbox.admin.submit(RunActivation.new("t", ["x"]))
+        await begun.wait()
+        await mailbox.admin.submit(RunActivation.new("t", ["at once"]))
+        async with asyncio.timeout(30):
+            last = [event async for event in events][-1]
+        assert (last.run_id, last.termination.type) == (first.run_id, TerminationKind.CANCELLED)
 
 
 @both_engines

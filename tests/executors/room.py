@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -148,6 +149,18 @@ def lives(pid: int) -> bool:
 def parent_of(pid: int) -> int:
     """Return the parent of a process."""
     return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+
+
+def stand_still(shim: int) -> None:
+    """Stop a shim and its launcher, whose end would continue the shim: as if a disk did not answer."""
+    os.kill(parent_of(shim), signal.SIGSTOP)
+    os.kill(shim, signal.SIGSTOP)
+
+
+def go_on(shim: int) -> None:
+    """Continue a shim that stands still, and its launcher."""
+    os.kill(parent_of(shim), signal.SIGCONT)
+    os.kill(shim, signal.SIGCONT)
 
 
 async def is_gone(pid: int) -> None:

@@ -1,8 +1,6 @@
 """Agents that speak the Agent Client Protocol: turns, events, sessions, cancel."""
 
 import asyncio
-import os
-import signal
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ import pytest
 
 from dispatch_room import PATIENCE
 from executors.acp_room import PATIENT, QUICK, AcpRoom, agent, heard
-from executors.room import Sink, is_gone, lives, parent_of, script, shown
+from executors.room import Sink, go_on, is_gone, lives, parent_of, script, shown, stand_still
 from postroom.contracts.agent_events import TextDelta, ToolCallDone, ToolCallReady, ToolCallStart
 from postroom.contracts.errors import CommandNotEnded, CommandTimedOut, InvalidRunner
 from postroom.contracts.messages import Message
@@ -268,13 +266,13 @@ async def test_processes_that_cannot_be_ended_are_named(tmp_path: Path) -> None:
     run = asyncio.ensure_future(room.ends())
     pid = await room.sink.number("pid")
     shim = parent_of(pid)
-    os.kill(shim, signal.SIGSTOP)
+    stand_still(shim)
     try:
         assert room.acp.cancel("r")
         with pytest.raises(CommandNotEnded, match=str(pid)):
             await run
     finally:
-        os.kill(shim, signal.SIGCONT)
+        go_on(shim)
     await is_gone(shim)
 
 

@@ -7,6 +7,7 @@ import resource
 import shutil
 import signal
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,10 +22,12 @@ from executors.room import (
     Room,
     Sink,
     descriptors,
+    go_on,
     is_gone,
     lives,
     parent_of,
     script,
+    stand_still,
     zombies,
 )
 from patient_loop import a_moment
@@ -302,6 +305,20 @@ async def test_a_thread_runs_once_and_one_that_is_being_ended_is_awaited(tmp_pat
     assert first.cancelled()
 
 
+async def test_a_program_that_stops_its_shim_is_ended_with_its_run(tmp_path: Path) -> None:
+    """The next run has a launcher of its own: the end of the first launcher continued the shim."""
+    text = "import signal\nos.kill(os.getppid(), signal.SIGSTOP)\n"
+    limits = replace(QUICK, kill_wait=QUICK.grace)
+    room = Room(tmp_path, script(DEAF + text + READY + HANG), limits=limits)
+    run = asyncio.ensure_future(room.executor.run(await room.activation(), room.sink))
+    shim = parent_of(await room.sink.number("pid"))
+    assert room.executor.cancel("r")
+    assert (await run).termination == TerminationReason.cancelled()
+    await is_gone(shim)
+    room.runners.runner = script("tell('again')")
+    assert await room.run() == "again\n"
+
+
 async def test_what_could_not_be_ended_is_named_and_not_begun_again_beside_it(tmp_path: Path) -> None:
     """Its shim stands still, as if a process waited for a disk that does not answer."""
     clock = ManualClock()
@@ -317,7 +334,7 @@ async def test_what_could_not_be_ended_is_named_and_not_begun_again_beside_it(tm
     run = asyncio.ensure_future(room.executor.run(await room.activation(), room.sink))
     pid = await room.sink.number("pid")
     shim = parent_of(pid)
-    os.kill(shim, signal.SIGSTOP)
+    stand_still(shim)
     try:
         await ended(run)
         with pytest.raises(CommandNotEnded, match=rf"\[{pid}\]") as failed:
@@ -328,7 +345,7 @@ async def test_what_could_not_be_ended_is_named_and_not_begun_again_beside_it(tm
         with pytest.raises(CommandNotEnded, match="earlier execution"):
             await again
     finally:
-        os.kill(shim, signal.SIGCONT)
+        go_on(shim)
     await is_gone(shim)
     room.runners.runner = script("tell('again')")
     assert await room.run() == "again\n"

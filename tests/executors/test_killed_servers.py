@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dispatch_room import PATIENCE
-from executors.room import DEAF, FORKING, HANG, Room, is_gone, lives, parent_of, script
+from executors.room import DEAF, FORKING, HANG, Room, go_on, is_gone, lives, parent_of, script, stand_still
 from patient_loop import a_moment
 from postroom.contracts.messages import Json
 from postroom.executors.processes import servers
@@ -69,6 +69,16 @@ async def test_programs_of_a_killed_server_end_at_once_with_all_that_they_starte
         await is_gone(pid)
 
 
+async def test_a_program_that_stops_its_shim_and_itself_ends_with_a_killed_server(tmp_path: Path) -> None:
+    with an_owner(tmp_path) as owner:
+        pids = await asyncio.to_thread(owner.numbers, "child", "pid")
+        shim = parent_of(pids[1])
+        for pid in (shim, *pids):
+            os.kill(pid, signal.SIGSTOP)
+    for pid in (*pids, shim):
+        await is_gone(pid)
+
+
 async def test_a_server_that_stands_still_has_its_programs_ended_at_their_deadline(tmp_path: Path) -> None:
     """When it goes on, it knows that it was cut off, and no failure of the program is told."""
     with an_owner(tmp_path) as owner:
@@ -87,7 +97,7 @@ async def test_a_run_waits_for_what_its_former_execution_has_left(tmp_path: Path
     with an_owner(tmp_path) as owner:
         [pid] = await asyncio.to_thread(owner.numbers, "pid")
         shim = parent_of(pid)
-        os.kill(shim, signal.SIGSTOP)  # as on a machine that is too busy for it
+        stand_still(shim)  # as on a machine that is too busy for it
     text = "tell(os.path.exists('/proc/' + sys.argv[1]))"
     room = Room(tmp_path, script(text, str(pid)))
     await asyncio.to_thread(room.executor.process_runner.remove_left)
@@ -97,7 +107,7 @@ async def test_a_run_waits_for_what_its_former_execution_has_left(tmp_path: Path
     for _ in range(100):
         await a_moment()
     assert not again.done()
-    os.kill(shim, signal.SIGCONT)
+    go_on(shim)
     assert await again == "False\n"
     assert room.files() == []
 
@@ -124,9 +134,9 @@ async def test_a_killed_server_counts_as_gone_when_its_programs_have_ended(tmp_p
 
         assert not await counts_as_gone()
         shim = parent_of(pid)
-        os.kill(shim, signal.SIGSTOP)
+        stand_still(shim)
     assert not await counts_as_gone()
-    os.kill(shim, signal.SIGCONT)
+    go_on(shim)
     await is_gone(shim)
     assert await counts_as_gone()
     assert not await asyncio.to_thread(servers.is_gone, {**about, "programs": str(tmp_path / "other" / "x")})

@@ -29,6 +29,7 @@ BROAD_EXCEPTS = {
     "postroom/gateway/delivery.py:Delivery._sent": "the relay around one answer, whatever its adapter does",
     "postroom/gateway/files.py:FilesOfRun._taken": "the edge around one file: its message goes on without it",
     "postroom/gateway/gateway.py:Gateway._connected": "the edge around one channel: the others go on",
+    "postroom/gateway/platforms/base.py:BasePlatformAdapter._receive": "the edge around one look at a platform: it is logged, and the next is made",
     "postroom/gateway/platforms/base.py:BasePlatformAdapter.take_in": "the edge around one update of a platform: those behind it are served",
     "postroom/gateway/run.py:GatewayRunner._stop": "the end of one channel: the others are ended as well",
     "postroom/http_api/guard.py:Guard._serve": "the edge around one HTTP request",

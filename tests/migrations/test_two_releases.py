@@ -251,7 +251,7 @@ def breaks_the_rule(step: Migration, before: Sequence[int]) -> list[str]:
 def test_a_step_leaves_the_release_before_at_work_or_says_after_which_step_it_comes(step: Migration) -> None:
     numbers = [one.version for one in TODAY if one.version < step.version]
     assert breaks_the_rule(step, numbers) == [], (
-        "the release before may still be at work: see docs/adr/0069-a-step-leaves-the-release-before-at-work.md"
+        "the release before may still be at work: see docs/internals/decisions/0069-a-step-leaves-the-release-before-at-work.md"
     )
 
 

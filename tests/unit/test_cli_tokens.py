@@ -22,7 +22,7 @@ def _answers(fake: FakePostroom) -> None:
 
 
 def _told(seen: Seen) -> dict[str, Any]:
-    return {"name": seen.body["name"], "id": seen.body["id"], "state": "good"}
+    return {"name": seen.body["name"], "id": seen.body["id"], "state": "valid"}
 
 
 def _problem(status: int, code: str, *, retryable: bool) -> Raw:

@@ -6,6 +6,7 @@ project, which is the folder), `=` what `--json` prints if it is not the answer,
 """
 
 import json
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +18,9 @@ from cli_room import Done, Run, arguments
 from fake_postroom import FakePostroom
 from postroom.cli import remedies
 from postroom.contracts import errors
+from postroom.mail.commands import read_command
+from postroom.mail.operations import OPERATIONS
+from rest_room import arguments_of
 
 
 @dataclass
@@ -122,3 +126,93 @@ def test_a_refusal_has_one_form_in_every_command(run: Run, fake: FakePostroom) -
         assert as_json.document == {"error": {**refusal, "remedy": remedy}}, one.words
         shown = run(*shlex.split(one.words))
         assert shown == Done(2, "", f"no agent 'Ada'\nremedy: {remedy}\n"), one.words
+
+
+OF_TOOLS = re.compile(
+    rf"\$\.|\b({'|'.join(OPERATIONS)})\b|arguments are|`\w+`|\b[a-z]+_(?:id|key|md|name|seconds)\b"
+)
+"""What only readers of tools know."""
+
+
+def refusals(tool: str, name: str) -> errors.PostroomError | None:
+    """Return one error with all that a tool says of the values that one argument cannot have."""
+    good, kind = {"project_key": "/p", **arguments_of(tool)}, OPERATIONS[tool].command
+    good = {name: value for name, value in good.items() if name in kind.__struct_fields__}
+    said: list[errors.PostroomError] = []
+    for value in ({"a": [1]}, 1.5, -1, 10**9, "\0", "", "x" * 10_000, None):
+        try:
+            read_command(kind, {**good, name: value})
+        except errors.PostroomError as error:
+            said.append(error)
+    message, remedy = ("\n".join(getattr(one, part) for one in said) for part in ("message", "remedy"))
+    return errors.InvalidArgument(message, remedy=remedy) if said else None
+
+
+def test_an_error_names_options_and_commands_and_nothing_of_the_tools(run: Run, fake: FakePostroom) -> None:
+    wrong, tried = [], set[tuple[str, str]]()
+    for one in transcripts():
+        if one.code or not one.answers or any(" " in name for name in one.answers):
+            continue
+        tell(fake, one.answers)
+        run(*shlex.split(one.words))
+        calls = [seen.body["params"] for seen in fake.seen if seen.body and "params" in seen.body]
+        tool, fields = calls[-1]["name"], calls[-1]["arguments"]
+        for name in fields:
+            if (tool, name) in tried or (error := refusals(tool, name)) is None:
+                continue
+            tried.add((tool, name))
+            fake.tools[tool] = lambda _, error=error: {"error": error.as_dict()}
+            done = run(*shlex.split(one.words))
+            if done.code != 2 or OF_TOOLS.search(done.err):
+                wrong.append((one.words, name, done))
+    assert wrong == []
+    assert {
+        ("send_message", "to"),
+        ("file_reservation_paths", "ttl_seconds"),
+        ("whois", "agent_name"),
+    } <= tried
+    assert len(tried) > 40
+
+
+def test_an_error_says_what_to_type(run: Run, fake: FakePostroom) -> None:
+    """Each row: a command, the arguments that its tool refuses, and the error."""
+    for words, tool, given, said in (
+        (
+            "reservations reserve a --as Ada --ttl 9999d",
+            "file_reservation_paths",
+            {"ttl_seconds": 9999 * 86_400},
+            "--ttl must be at most 365d\nremedy: run `postroom reservations reserve --help` to see the options\n",
+        ),
+        (
+            "mail send --as Ada --to Ben -s S --thread 'a b' T",
+            "send_message",
+            {"thread_id": "a b"},
+            "--thread must be 1 to 128 letters, digits, '.', '_', ':' or '-', beginning with a letter or digit\n"
+            "remedy: run `postroom mail send --help` to see the options\n",
+        ),
+        (
+            "mail inbox --as Ada --limit 5",
+            "fetch_inbox",
+            {"limit": 0},
+            "--limit must be a whole number of at least 1\n",
+        ),
+    ):
+        good = {**arguments_of(tool), **given}
+        try:
+            read_command(OPERATIONS[tool].command, good)
+        except errors.InvalidArgument as error:
+            fake.tools[tool] = lambda _, error=error: {"error": error.as_dict()}
+        assert run(*shlex.split(words)).err.startswith(said), words
+
+
+def test_each_recipient_that_is_refused_is_told_on_a_line_of_its_own(run: Run, fake: FakePostroom) -> None:
+    reasons = [errors.UnknownAgent(f"no agent {name}", value=name).as_dict() for name in ("Zoe", "Max")]
+    refusal = errors.InvalidRecipients(
+        "nothing was sent", remedy="see `details`", details={"recipients": reasons}
+    )
+    fake.tools["send_message"] = lambda _: {"error": refusal.as_dict()}
+    words = ("mail", "send", "--as", "Ada", "--to", "Zoe", "--to", "Max", "-s", "S", "T")
+    remedy = remedies.as_commands(errors.UnknownAgent.default_remedy)
+    assert run(*words).err == f"nothing was sent\n  no agent Zoe: {remedy}\n  no agent Max: {remedy}\n"
+    told = run(*words, "--json").document["error"]["details"]["recipients"]
+    assert [one["remedy"] for one in told] == [remedy, remedy]

@@ -15,9 +15,10 @@ import pytest
 from fastmcp import Client
 
 from postroom.contracts.errors import InvalidArgument
+from postroom.contracts.operations import Operation
 from postroom.contracts.project_log import EVENT_KINDS
 from postroom.mail.commands import Command, read_command
-from postroom.mail.operations import ALL_OPERATIONS, Operation
+from postroom.mail.operations import ALL_OPERATIONS
 from rest_room import Edge, arguments_of
 from table_rows import each_row
 
@@ -30,22 +31,29 @@ SPELLINGS: Final[dict[str, Callable[[str], str]]] = {
     "$UPPER_CASE": str.upper,
     "$Title Case": lambda name: name.replace("_", " ").title(),
     "$ spaced ": lambda name: f" {name} ",
+    "$esc\\_aped": lambda name: name.replace("_", "\\_"),
+    '$"quoted"': lambda name: f'"{name}"',
+    "$colon:": lambda name: f"{name}:",
 }
 
 
-def shaped(template: Any, arguments: dict[str, Any]) -> Any:
-    """Return a template with the arguments in the place of its `$`."""
+def shaped(template: Any, arguments: dict[str, Any], tool: str) -> Any:
+    """Return a template with the arguments in the place of its `$`, and the tool's name in that of `$tool`."""
     if isinstance(template, dict):
         made: dict[str, Any] = {}
         for name, value in template.items():
-            made |= arguments if name == "$" else {name: shaped(value, arguments)}
+            made |= arguments if name == "$" else {name: shaped(value, arguments, tool)}
         return made
     if isinstance(template, list):
-        return [shaped(one, arguments) for one in template]
+        return [shaped(one, arguments, tool) for one in template]
     if template == "$json":
         return json.dumps(arguments)
     if template == "$broken":
         return json.dumps(arguments)[:-1]
+    if template == "$fenced":
+        return f"```json\n{json.dumps(arguments)}\n```"
+    if isinstance(template, str) and "$tool" in template:
+        return template.replace("$tool", tool)
     if template in SPELLINGS:
         return {SPELLINGS[template](name): value for name, value in arguments.items()}
     return template
@@ -56,7 +64,7 @@ def tools_with(field: str) -> list[Operation]:
 
 
 def read(operation: Operation, arguments: dict[str, Any]) -> Command:
-    return read_command(operation.command, arguments)
+    return read_command(operation.command, arguments, operation.name)
 
 
 def expected_of(row: dict[str, Any], operation: Operation, good: dict[str, Any]) -> dict[str, Any]:
@@ -136,7 +144,7 @@ def test_each_shape_of_all_arguments_is_read_as_a_person_reads_it_or_refused(ope
         return
     for row in CORPUS["shapes"]:
         try:
-            found: Command | str = read(operation, shaped(row["given"], good))
+            found: Command | str = read(operation, shaped(row["given"], good, operation.name))
         except InvalidArgument:
             found = "refused"
         if found != ("refused" if row.get("refused") else read(operation, good)):
@@ -152,12 +160,22 @@ def test_one_argument_under_two_names_is_refused_if_the_values_differ() -> None:
         read(operation, {**good, "agentName": "Zoe"})
 
 
-@each_row("ids", [[12, 13], "[12, 13]", "12, 13", "(12, 13)"])
-def test_several_ids_under_the_name_for_one_are_refused_with_the_name_for_several(ids: object) -> None:
+@each_row("ids", [[12, 13], "[12, 13]", "12, 13", "(12, 13)", ["12", "#13"], {"item": [12, 13]}])
+def test_several_ids_under_the_name_for_one_are_acknowledged_together(ids: object) -> None:
+    operation = next(one for one in ALL_OPERATIONS if one.name == "acknowledge_message")
+    good = {"project_key": "/srv/harbour", "agent_name": "Ada"}
+    assert read(operation, {**good, "message_id": ids}) == read(operation, {**good, "message_ids": [12, 13]})
+    assert read(operation, {**good, "message_id": ids, "message_ids": []}) == read(
+        operation, {**good, "message_ids": [12, 13]}
+    )
+
+
+@each_row("ids", ["1,234", "12 or 13", [12, "x"], {"a": 12}])
+def test_ids_in_doubt_are_refused_with_the_names_for_one_and_for_several(ids: object) -> None:
     operation = next(one for one in ALL_OPERATIONS if one.name == "acknowledge_message")
     with pytest.raises(InvalidArgument) as caught:
         read(operation, {"project_key": "/srv/harbour", "agent_name": "Ada", "message_id": ids})
-    assert caught.value.remedy == "give one id as message_id, or several as message_ids: [12, 13]"
+    assert caught.value.remedy
 
 
 @each_row(
@@ -168,13 +186,28 @@ def test_several_ids_under_the_name_for_one_are_refused_with_the_name_for_severa
         ("send_message", "Recipients", "to"),
         ("start_session", "reservation_paths", "reserve_paths"),
         ("check_file_reservations", "path", "paths"),
+        ("check_file_reservations", "files", "paths"),
+        ("fetch_inbox", "agent", "agent_name"),
+        ("fetch_inbox", "maxResults", "limit"),
+        ("file_reservation_paths", "ttl", "ttl_seconds"),
+        ("get_attachment", "filename", "name"),
+        ("get_attachment", "hash", "sha256"),
+        ("get_message", "id", "message_id"),
+        ("release_file_reservations", "id", "ids"),
+        ("register_agent", "agent_name", "name"),
+        ("search_messages", "q", "query"),
+        ("send_message", "from", "sender_name"),
+        ("send_message", "message", "body_md"),
+        ("send_message", "priority", "importance"),
+        ("send_message", "title", "subject"),
     ],
 )
 def test_another_word_for_an_argument_is_read_unless_ours_is_given_too(
     tool: str, other: str, ours: str
 ) -> None:
     operation = next(one for one in ALL_OPERATIONS if one.name == tool)
-    good = {"reserve_paths": ["a"], **arguments_of(tool)} if ours == "reserve_paths" else arguments_of(tool)
+    some = {"reserve_paths": ["a"], "ttl_seconds": 60, "name": "a.txt", "ids": [1], "importance": "high"}
+    good = {**arguments_of(tool), ours: arguments_of(tool).get(ours, some.get(ours))}
     rest = {name: value for name, value in good.items() if name != ours}
     assert read(operation, {**rest, other: good[ours]}) == read(operation, good)
     with pytest.raises(InvalidArgument, match=f"{ours} is given twice, with two values"):
@@ -200,7 +233,7 @@ def test_a_wrong_choice_is_refused_with_the_choices_of_every_argument_that_has_s
             for wrong in ("medium", 5, ["medium"], {"a": 1}):
                 with pytest.raises(InvalidArgument) as caught:
                     read(operation, {**arguments_of(operation.name), name: wrong})
-                assert caught.value.remedy == f"{name} must be one of: {', '.join(choices)}", (
+                assert caught.value.remedy == f"`{name}` must be one of: {', '.join(choices)}", (
                     operation,
                     wrong,
                 )

@@ -18,9 +18,10 @@ from postroom.contracts.errors import (
     UnknownReservation,
     UnknownThread,
 )
+from postroom.contracts.operations import Operation
 from postroom.mail import sending
 from postroom.mail.context import Rules
-from postroom.mail.operations import ALL_OPERATIONS, Operation
+from postroom.mail.operations import ALL_OPERATIONS
 from postroom.testing import ManualClock
 from table_rows import each_row
 
@@ -83,7 +84,7 @@ async def test_every_operation_refuses_arguments_that_are_unknown_missing_or_of_
         assert name in error.remedy
         if isinstance(value, str):
             for broken in ("\ud800", "a\udfffb", "a\x00b", "\x00"):
-                assert f"$.{name}" in (await refused(**{**good, name: broken})).message
+                assert f"`{name}`" in (await refused(**{**good, name: broken})).message
     for field in msgspec.structs.fields(operation.command):
         for value in HOSTILE:
             optional = value is None and not field.required
@@ -91,6 +92,7 @@ async def test_every_operation_refuses_arguments_that_are_unknown_missing_or_of_
                 field.name != "project_key"
                 and not optional
                 and not (isinstance(value, list) and field.name in LISTS)
+                and not (value == {} and field.name in {"to", "cc", "bcc", "attachments"})  # as an empty list
             ):
                 await refused(**{**good, field.name: value})
     for deep in (_nested(lambda inner: [inner]), _nested(lambda inner: {"a": inner})):
@@ -412,5 +414,4 @@ async def test_what_is_refused_is_told_in_words(room: Room) -> None:
     assert moment.message == "'yesterday' is not a valid time"
     assert "2026-11-21 or 2026-11-21T09:30:00Z" in (moment.remedy or "")
     thread = await room.refused(InvalidArgument, "send_message", **MESSAGE, to=["Ada"], thread_id="a b")
-    assert thread.message.startswith("Expected 1 to 128 letters, digits")
-    assert thread.message.endswith("(at $.thread_id)")
+    assert thread.message.startswith("`thread_id` must be 1 to 128 letters, digits")

@@ -104,11 +104,46 @@ async def test_a_file_that_the_message_does_not_have_is_refused_with_where_to_lo
     other, _ = await sent(room, b"another")
     asked = {"agent_name": "Ben", "message_id": other, "sha256": sha256}
     error = await room.refused(UnknownMessage, "get_attachment", **asked)
-    assert "get_message" in error.remedy
+    assert error.remedy == "give the `name` of one of its files: 'file'"
     error = await room.refused(InvalidArgument, "get_attachment", **{**asked, "sha256": "plan.txt"})
     assert "64 hexadecimal digits" in error.message
+    assert "the file's `name`" in error.remedy
     await room.call("recall_message", sender_name="Ada", message_id=message)
     await room.refused(UnknownMessage, "get_attachment", **{**asked, "message_id": message})
+
+
+async def test_a_file_is_read_by_its_name_and_the_only_file_without_one(room: Room) -> None:
+    await room.open()
+    files = {"a.txt": b"a", "b.txt": b"b"}
+    attached = [{"name": name, "content_base64": encoded(content)} for name, content in files.items()]
+    asked: dict[str, Any] = {
+        "agent_name": "Ben",
+        "message_id": await room.send("Ada", "Ben", attachments=attached),
+    }
+    for name, content in files.items():
+        assert (await room.call("get_attachment", **asked, name=name))["text"] == content.decode()
+        assert (await room.call("get_attachment", **asked, filename=name))["text"] == content.decode()
+    error = await room.refused(InvalidArgument, "get_attachment", **asked)
+    assert "2 files" in error.message
+    assert "a.txt: " in error.remedy
+    error = await room.refused(UnknownMessage, "get_attachment", **asked, name="c.txt")
+    assert error.remedy == "give the `name` of one of its files: 'a.txt', 'b.txt'"
+    only, _ = await sent(room, b"the plan")
+    assert (await room.call("get_attachment", agent_name="Ben", message_id=only))["text"] == "the plan"
+    bare = await room.send("Ada", "Ben")
+    error = await room.refused(UnknownMessage, "get_attachment", agent_name="Ben", message_id=bare)
+    assert "has no files" in error.message
+
+
+async def test_two_files_of_one_name_are_told_apart_by_their_digests(room: Room) -> None:
+    await room.open()
+    attached = [{"name": "a.txt", "content_base64": encoded(content)} for content in (b"one", b"two")]
+    message = await room.send("Ada", "Ben", attachments=attached)
+    asked: dict[str, Any] = {"agent_name": "Ben", "message_id": message, "name": "a.txt"}
+    error = await room.refused(InvalidArgument, "get_attachment", **asked)
+    digests = [part.partition(": ")[2] for part in error.remedy.removeprefix("give `sha256`: ").split("; ")]
+    texts = [(await room.call("get_attachment", **asked, sha256=digest))["text"] for digest in digests]
+    assert texts == ["one", "two"]
 
 
 async def test_base64_with_line_breaks_is_taken(room: Room) -> None:

@@ -24,6 +24,7 @@ from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason
 from postroom.contracts.work import SHOWN_STATES
 from postroom.dispatch.mailbox import Mailbox
 from postroom.mail.context import Caller, Rules, token_hash
+from postroom.mail.operations import OPERATIONS
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.waking.prompts import agent_thread
 from postroom.services import work as work_service
@@ -469,20 +470,25 @@ async def test_a_form_that_was_sent_and_changed_is_kept_and_sent_when_asked_agai
     "typed, status, said",
     [
         ({"to": "", "others": "Nobody-here"}, 404, "no agent &#39;Nobody-here&#39;"),
+        ({"to": "", "others": "Nobody-here"}, 404, "Choose an agent in the list, or correct the name"),
         ({"to": ""}, 400, "The message has no recipient"),
+        ({"to": ""}, 400, "Choose at least one agent"),
         ({"to": "Bo", "others": "Nix, Nox"}, 400, "Nix"),
+        ({"to": "Bo", "others": "Nix, Nox"}, 400, "choose an agent in the list, or correct the name"),
         ({"subject": "s" * 513}, 413, "the limit is 512"),
         ({"subject": "two\nlines"}, 400, "line breaks"),
         ({"body": "b" * (1 << 20) + "é"}, 413, "the limit is 1048576"),
         ({"name": "Bo"}, 404, "There is no person"),
         ({"name": ""}, 404, "There is no person"),
         ({"importance": "loud"}, 400, "importance"),
-        ({"body": "nul\0"}, 400, "zero byte"),
+        ({"body": "nul\0"}, 400, "The message contains text that is not valid Unicode or a zero byte"),
     ],
 )
 async def test_what_is_refused_comes_back_as_it_was_typed(room, typed, status, said):
     browser, fields = await message_form(room, **typed)
     answer = await post(browser, WRITE, *fields)
+    note = answer.text.partition('id="refusal"')[2].partition("</div>")[0]
+    assert not re.search(rf"\b({'|'.join(OPERATIONS)})\b|_md|<code>(to|cc|bcc)</code>", note), note
     assert (answer.status_code, said in answer.text) == (status, True), answer.text[:3000]
     assert "Not sent." in answer.text
     kept = dict(fields)

@@ -1,1 +1,1 @@
-"""Room."""
+"""The application: settings, wiring, services, health, and the set-up of clients."""

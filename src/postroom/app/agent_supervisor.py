@@ -1,7 +1,7 @@
-"""The agents that a server runs itself: what wakes them, what answers for them.
+"""The agents that a server runs itself: their waking and their answers.
 
-start: the mailbox takes up what was left, then mail wakes again
-stop: nobody is woken, what runs is ended and given back uncounted
+start: the mailbox resumes earlier runs, then mail wakes agents again stop: no agent is woken, active runs are
+stopped and released without counting an attempt
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _OPERATOR = Caller(operator=True)
 
 
 class AgentSupervisor:
-    """Runs agents for whom mail comes."""
+    """Runs agents when mail comes for them."""
 
     def __init__(  # noqa: PLR0913 - what it joins
         self,
@@ -43,7 +43,7 @@ class AgentSupervisor:
         schedules: MailSchedules,
         declared: Sequence[DeclaredAgent] = (),
     ) -> None:
-        """Make everything; nothing runs yet. `declared` are the agents of the configuration file."""
+        """Create all parts; none is started. `declared` are the agents of the configuration file."""
         self._declared = declared
         self._mail = mail
         self._runs = runs
@@ -55,14 +55,14 @@ class AgentSupervisor:
         self._timeouts = QuestionTimeouts(runs, clock, SystemTimer())
         self._tasks = Tasks("agents")
         self.is_waking = False
-        """Whether messages wake their readers: from the start on."""
+        """Whether messages wake their recipients: from the start on."""
 
     async def start(self) -> None:
-        """Take up what an earlier server left, and wake readers again.
+        """Resume the work of an earlier server, and wake recipients again.
 
         Raises:
-            InvalidRunner: the configuration file declares an agent that cannot be run here.
-            StoreError: what was left could not be taken up.
+            InvalidRunner: The configuration file declares an agent that cannot run here.
+            StoreError: The earlier work could not be resumed.
         """
         await self._declare()
         await asyncio.to_thread(self._executors.programs.remove_left)
@@ -73,7 +73,7 @@ class AgentSupervisor:
         self._tasks.start(self._schedules.kept.serve(), name="schedules")
 
     async def _declare(self) -> None:
-        """Have the agents that the configuration file declares, and no runner that it declared before."""
+        """Register the agents of the configuration file, and remove runners that it no longer declares."""
         kept: set[tuple[str, str]] = set()
         for one in self._declared:
             self._executors.check(one.runner)
@@ -102,7 +102,7 @@ class AgentSupervisor:
                 await self._mail.set_runner(slug, name, None)
 
     async def stop(self) -> None:
-        """End it; harmless when it never started."""
+        """Stop all parts; no effect if they never started."""
         await self._tasks.close()
         await self._runs.stop()
         await self._executors.close()
@@ -111,12 +111,12 @@ class AgentSupervisor:
 def mail_runs(
     mail: Mail, executors: ExecutorRegistry, clock: Clock, whose: Callable[[str], AgentName | None] = agent_of
 ) -> MailRunExecutor:
-    """Return what runs agents on their mail; `whose` says which agent runs a thread."""
+    """Return the executor of agents on their mail; `whose` returns the agent of a thread."""
     return MailRunExecutor(executors.chosen, mail.store, clock, whose=whose, tracing=mail.tracing)
 
 
 def _introduced(runner: AnyRunner) -> dict[str, str]:
-    """Return what an agent of the configuration file is introduced as: its program and its model."""
+    """Return program and model with which an agent of the configuration file is registered."""
     match runner:
         case Runner():
             return {"program": runner.recipe.value, "model": "unknown"}

@@ -1,4 +1,4 @@
-"""The agents that the configuration file declares: `[[agents]]`, each with its project and how it is run."""
+"""The agents of the configuration file: `[[agents]]`, each with its project and its runner."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ def load_agents(environment: Mapping[str, str]) -> tuple[DeclaredAgent, ...]:
     """Return the agents that the configuration file declares; none without a file.
 
     Raises:
-        ConfigError: one of them cannot be what it says.
+        ConfigError: A declaration is invalid.
     """
     told = tables_of(environment, TABLE)
     found = tuple(_agent(place, one) for place, one in told)

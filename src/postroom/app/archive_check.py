@@ -1,7 +1,7 @@
-"""Compares the messages of a project with those of its archive, beside a server that changes both.
+"""Compares the messages of a project with those of its archive, while a server changes both.
 
-The archive follows the database, and the two are read one after the other. What differs is a failure only
-where both looks at the database say so, the one before the archive was read and the one after.
+The archive follows the database, and the two are read one after the other. A difference is a failure only if
+both reads of the database show it, the one before the archive was read and the one after.
 """
 
 import asyncio
@@ -20,48 +20,48 @@ from postroom.stores.mail.access import MailReads
 from postroom.stores.stores import Stores
 
 PAGE = 500
-"""Messages that one look at the database returns."""
+"""Number of messages in one read of the database."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the database says of a project's messages, in one view."""
+    """The database's facts about a project's messages, in one view."""
 
     stored: set[int]
     coming: set[int]
-    """What the archive has yet to write."""
+    """Messages that the archive has yet to write."""
     going: set[int]
-    """What was deleted, and the archive has yet to take out."""
+    """Deleted messages that the archive has yet to remove."""
 
 
 @dataclass(slots=True)
 class _Difference:
-    """Ids of messages that one has and the other lacks."""
+    """Ids of messages that are in only one of the two."""
 
     unknown: set[int]
-    """The archive has them; the database neither has nor had them."""
+    """Messages of the archive that the database neither has nor had."""
     missing: set[int]
-    """The database has them; they are not on their way to the archive either."""
+    """Messages of the database that are neither in the archive nor waiting for it."""
 
     def __bool__(self) -> bool:
         return bool(self.unknown or self.missing)
 
 
 class ArchiveCheck:
-    """Looks at archives, a project at a time."""
+    """Checks archives, one project at a time."""
 
     def __init__(self, store: Stores, archive: Archive, clock: Clock, *, full: bool) -> None:
         """With `full` every record is compared with its file."""
         self._store, self._archive, self._clock = store, archive, clock
         self._full = full
         self.repairs: list[Repair] = []
-        """What could be mended of what was found."""
+        """Repairs of the faults found."""
 
     async def of(self, project: Project) -> CheckResult:
         """Compare a project with its archive.
 
         Raises:
-            StoreError: the database cannot be read.
+            StoreError: The database cannot be read.
         """
         archive, found = self._archive, partial(_found, project.slug)
         try:
@@ -73,7 +73,8 @@ class ArchiveCheck:
                 self.repairs.append(head_of(archive, project))
             return broken("archive", error, about=project.slug)
         if faults:
-            if not differs.unknown:  # with more than the database it may be all that is left of that
+            # an archive with more records than the database may be all that is left of them
+            if not differs.unknown:
                 now = self._clock.now()
                 self.repairs.append(another_archive(archive, project, now))
             return found(
@@ -107,10 +108,11 @@ class ArchiveCheck:
         return None
 
     async def _settled(self, project: Project, known: _Known, written: set[int]) -> _Difference:
-        """Return what differs whichever was read first.
+        """Return the differences that do not depend on the order of the reads.
 
-        What came to both since the first look at the database is in it at the second; what was deleted since
-        is not. What came and went between the two is in no look: the archive has it no more either.
+        Messages that reached both since the first read of the database are in the second; messages deleted
+        since are not. Messages that came and were deleted in between are in neither read, and no longer in
+        the archive.
         """
         differs = _Difference(
             unknown=written - known.stored - known.going, missing=known.stored - written - known.coming
@@ -151,7 +153,7 @@ def _known(tx: MailReads, *, project: Project) -> _Known:
 
 
 def _told(known: _Known, written: set[int]) -> str:
-    """Say how many messages an archive has for good, and how many come or go."""
+    """Return the number of messages in an archive, and of those that wait to be written or deleted."""
     leaving = len(known.going & written)
     told = (
         f"{len(written) - leaving} messages, {len(known.stored & known.coming - written)} waiting to be "

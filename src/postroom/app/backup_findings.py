@@ -1,13 +1,13 @@
-"""How it stands with backups, in words for an examination."""
+"""The state of backups, in words for an examination."""
 
 from postroom.app.backups import BackupState
 from postroom.app.check_results import CheckResult, span
 from postroom.contracts.errors import StoreReadOnly
-from postroom.http_api.operations import CheckState
+from postroom.http_api.readiness import CheckState
 
 
 def told_of_backups(found: BackupState) -> CheckResult:
-    """Return how it stands with backups."""
+    """Return the result of checking the backups."""
     state, detail, remedy = _backups_in_words(found)
     facts = {
         "interval_ms": found.interval_ms,
@@ -19,7 +19,7 @@ def told_of_backups(found: BackupState) -> CheckResult:
 
 
 def _backups_in_words(found: BackupState) -> tuple[CheckState, str, str]:
-    """Return the state, what it is, and what to do about it."""
+    """Return the state, its description, and its remedy."""
     newest = "there is no backup"
     if found.newest is not None and found.age_ms is not None:
         newest = f"the newest backup, {found.newest.path.name}, is {span(found.age_ms)} old"

@@ -1,11 +1,10 @@
-"""Make a backup of the database every day: a whole database, read back before it gets its name.
+"""Daily backups of the database: a complete database, verified before it gets its name.
 
-due ──▶ copied ──▶ read back by a process apart ──▶ named ──▶ older daily backups removed
-  └──failed: logged, shown, tried again after a pause that grows
+    due ──▶ copied ──▶ verified by a separate process ──▶ named ──▶ older daily backups removed
+             └──failed: logged, shown, retried after a growing pause
 
-Backups that a person made with `postroom backup` lie in the same folder and stay until `postroom backup
-prune`.
-So does a daily backup that is dated in the future: the clock is wrong or was wrong, and its age says nothing.
+Backups that a person made with `postroom backup` are in the same folder and stay until `postroom backup
+prune`. A daily backup with a date in the future stays too: the clock is or was wrong, so its age is unknown.
 """
 
 import asyncio
@@ -38,25 +37,25 @@ from postroom.stores.sqlite.engine import refuse_missing
 from postroom.stores.stores import Stores
 
 FIRST_LOOK: Final = timedelta(minutes=1)
-"""A server that has just started has better things to do."""
+"""Pause after the start before the first check."""
 LONGEST_WAIT: Final = timedelta(minutes=10)
-"""How long a clock that was set, or a machine that slept, goes unnoticed."""
+"""Maximum time in which a clock change, or a machine's sleep, goes unnoticed."""
 FIRST_PAUSE: Final = timedelta(minutes=5)
 LONGEST_PAUSE: Final = timedelta(hours=6)
 _ROOM: Final = 2
-"""How many times the database's size must be free: the copy, and as much again for mail to go on."""
+"""Factor of the database's size that must be free: for the copy, and as much for new mail."""
 _SOME: Final = 2
-"""Of as many backups one can go."""
+"""Number of backups from which one can be deleted."""
 _NAME: Final = re.compile(r"(daily|postroom)-(\d{4}-\d{2}-\d{2}T\d{9}Z)\.db")
 SUFFIX: Final = ".db"
 COPY: Final = ".copy"
-"""The suffix of a copy that has not been read back yet."""
+"""The suffix of a copy that is not verified yet."""
 _LOG = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backup:
-    """A backup in the folder; its name gives `made_at`, or else the time of the file does."""
+    """A backup in the folder; `made_at` is from its name, or else from the file's time."""
 
     path: Path
     made_at: int
@@ -64,24 +63,24 @@ class Backup:
     size: int
     """Bytes of the file."""
     fault: str = ""
-    """Why the backup cannot be restored, as far as its first page tells."""
+    """The reason why the backup cannot be restored, as far as its first page shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupState:
-    """How it stands with backups."""
+    """The state of the backups."""
 
     interval_ms: int
-    """0 when the timer is off."""
+    """0 if the timer is off."""
     newest: Backup | None
-    """The newest that is there, whoever made it."""
+    """The newest existing backup, daily or by a person."""
     age_ms: int | None
     damaged: tuple[str, ...]
-    """Names of those that cannot be given back, as far as was looked."""
+    """Names of damaged backups, as far as they were checked."""
     failure: PostroomError | None
-    """Why the last try failed, or why the next one will; None when nothing stands against it."""
+    """Why the last attempt failed, or why the next one will; None if there is no obstacle."""
     tries: int
-    """How many tries have failed since one went well."""
+    """Number of failed attempts since the last success."""
 
     @property
     def is_overdue(self) -> bool:
@@ -90,7 +89,7 @@ class BackupState:
 
 
 class Backups:
-    """Makes them in the background for as long as it is started."""
+    """Makes backups in the background while it is started."""
 
     def __init__(
         self,
@@ -116,23 +115,23 @@ class Backups:
         self._tasks = Tasks("backups")
 
     def start(self) -> None:
-        """Begin to look whether one is due, the first time after a minute; nothing when the timer is off.
+        """Start to check whether a backup is due, first after a minute; do nothing if the timer is off.
 
-        PostgreSQL is backed up by its own tools.
+        PostgreSQL must be backed up by its own tools.
         """
         if self._interval_ms:
             self._tasks.start(self._serve(), name="timer")
 
     async def stop(self) -> None:
-        """End it; a copy that is being made is broken off when the store closes."""
+        """Stop; an active copy is stopped when the store closes."""
         await self._tasks.close()
 
     async def make(self, name: str) -> Backup:
-        """Make a backup of this name in the folder while work goes on; read it back before it gets its name.
+        """Make a backup with this name while work continues; verify it before it gets its name.
 
         Raises:
-            StoreError: The database cannot be read or the backup cannot be written; the folder is as it was.
-            StateError: Another process writes this backup.
+            StoreError: The database cannot be read or the backup cannot be written; the folder is unchanged.
+            StateError: Another process is writing this backup.
         """
         target, copy = (self.folder / f"{name}{suffix}" for suffix in (SUFFIX, COPY))
         async with self._one_at_a_time:
@@ -145,10 +144,10 @@ class Backups:
                 await asyncio.to_thread(copy.unlink, missing_ok=True)
 
     async def state(self) -> BackupState:
-        """Look how it stands.
+        """Return the state of the backups.
 
         Raises:
-            StoreError: the folder cannot be read.
+            StoreError: The folder cannot be read.
         """
         now = self._clock.now()
         found, no_folder = await asyncio.to_thread(_found, self.folder)
@@ -163,10 +162,10 @@ class Backups:
         )
 
     async def examined(self, *, full: bool) -> BackupState:
-        """Look how it stands, and whether each backup can be restored: its length, or with `full` all of it.
+        """Return the state of the backups with a check of each: of its length, or with `full` of all of it.
 
         Raises:
-            StoreError: the folder cannot be read.
+            StoreError: The folder cannot be read.
         """
         (found, _), now = await asyncio.to_thread(_found, self.folder), self._clock.now()
         damaged = await asyncio.to_thread(_damaged, found, full=full)
@@ -175,7 +174,7 @@ class Backups:
         return replace(await self.state(), newest=newest, age_ms=age_ms, damaged=damaged)
 
     async def round(self) -> int:
-        """Make a backup if one is due, and return after how many milliseconds to look again."""
+        """Make a backup if one is due, and return the milliseconds until the next check."""
         try:
             wait = await self._look()
         except PostroomError as error:
@@ -192,7 +191,7 @@ class Backups:
             wait = await self.round()
 
     async def _look(self) -> int:
-        """Make a backup if one is due and return how long none is."""
+        """Make a backup if one is due and return the milliseconds until the next one is due."""
         timed = await self._timed()
         age = self._clock.now() - timed[-1].made_at if timed else self._interval_ms
         if age < self._interval_ms:
@@ -204,7 +203,7 @@ class Backups:
         return self._interval_ms
 
     async def _timed(self) -> list[Backup]:
-        """Return those of the timer, oldest first, without those of the future."""
+        """Return the daily backups, oldest first, without those from the future."""
         found, now = await asyncio.to_thread(backups_in, self.folder), self._clock.now()
         timed = [one for one in found if one.is_timed and one.made_at <= now]
         return sorted(timed, key=lambda one: one.made_at)
@@ -217,7 +216,7 @@ class Backups:
             raise file_error(error, target) from error
 
     def _prepare(self) -> None:
-        """Make the folder, remove what a server that was killed left half written, and look for room."""
+        """Create the folder, remove unfinished files of a killed server, and check the free space."""
         refuse_missing(self._database)
         refuse_no_folder(self.folder)
         try:
@@ -263,7 +262,7 @@ def remove(backup: Backup) -> None:
 def remove_left(folder: Path) -> None:
     """Remove the copies, and the digests without a backup, that a killed process left. Blocks.
 
-    The caller makes the only backup in the folder.
+    No other process may write a backup to the folder.
 
     Raises:
         OSError: A file cannot be removed.
@@ -278,12 +277,12 @@ def remove_left(folder: Path) -> None:
 
 
 def _named(folder: Path, pattern: str) -> list[Path]:
-    """Return the files of such names in a folder, none when there is no folder.
+    """Return the files in a folder that match a pattern; none if the folder does not exist.
 
-    `Path.glob` finds none either in a folder that it may not read.
+    Unlike `Path.glob`, raise for an unreadable folder.
 
     Raises:
-        OSError: the folder cannot be read.
+        OSError: The folder cannot be read.
     """
     try:
         return [path for path in folder.iterdir() if fnmatch.fnmatch(path.name, pattern)]
@@ -292,17 +291,17 @@ def _named(folder: Path, pattern: str) -> list[Path]:
 
 
 def folder_of(settings: Settings) -> Path:
-    """Return where backups lie."""
+    """Return the folder of backups."""
     return settings.data_dir / "backups"
 
 
 def backups_in(folder: Path) -> list[Backup]:
-    """Return the backups in a folder that postroom named, in no order; none if there is no folder. Blocks.
+    """Return the backups in a folder by postroom's names, unordered; none without the folder. Blocks.
 
-    Other files, folders and links in the folder are left alone.
+    Other files, folders and links in the folder are ignored.
 
     Raises:
-        StoreError: the folder cannot be read, or is none.
+        StoreError: The folder cannot be read, or is not a folder.
     """
     refuse_no_folder(folder)
     try:
@@ -313,7 +312,7 @@ def backups_in(folder: Path) -> list[Backup]:
 
 
 def _found(folder: Path) -> tuple[list[Backup], StoreReadOnly | None]:
-    """Return the backups of a folder, or none and why it cannot be read. Blocks."""
+    """Return the backups of a folder, or none and the reason why it cannot be read. Blocks."""
     try:
         return backups_in(folder), None
     except StoreReadOnly as error:
@@ -321,10 +320,10 @@ def _found(folder: Path) -> tuple[list[Backup], StoreReadOnly | None]:
 
 
 def newest_backup(folder: Path, now: int) -> Backup | None:
-    """Return the newest that is not of the future, whoever made it. Blocks.
+    """Return the newest backup that is not from the future. Blocks.
 
     Raises:
-        StoreError: the folder cannot be read.
+        StoreError: The folder cannot be read.
     """
     return _newest(backups_in(folder), now)
 
@@ -335,13 +334,13 @@ def _newest(found: Sequence[Backup], now: int) -> Backup | None:
 
 
 def stamp(instant: int) -> str:
-    """Return an instant as it stands in the names of backups."""
+    """Return an instant in the form for the names of backups."""
     return iso(instant).replace(":", "").replace(".", "")
 
 
 def _damaged(found: Sequence[Backup], *, full: bool) -> tuple[str, ...]:
     damaged = sorted(one.path for one in found if (fault_of(one) if full else one.fault))
-    return tuple(path.name for path in damaged if path.exists())  # and was not removed meanwhile
+    return tuple(path.name for path in damaged if path.exists())  # and was not removed in between
 
 
 def fault_of(backup: Backup) -> str:
@@ -367,7 +366,7 @@ def _backup(path: Path) -> Backup:
         refuse_cut_off(path)
     except StoreCorrupt as error:
         fault = error.message
-    except PermissionError as error:  # one that cannot be read hides no other
+    except PermissionError as error:  # an unreadable backup does not hide others
         fault = file_error(error, path, is_read=True).message
     return Backup(
         path=path,
@@ -379,7 +378,7 @@ def _backup(path: Path) -> Backup:
 
 
 def _instant(text: str) -> int | None:
-    """Return the instant that a name tells; None when there is no such moment."""
+    """Return the instant in a name; None if it is not a valid moment."""
     try:
         moment = datetime.fromisoformat(f"{text[:17]}.{text[17:]}")
     except ValueError:
@@ -388,6 +387,6 @@ def _instant(text: str) -> int | None:
 
 
 def _sizes(database: Path) -> tuple[int, int]:
-    """Return the bytes of a database, and of its log, in which much of it may still be."""
+    """Return the bytes of a database, and of its log, which may contain much of it."""
     log = database.with_name(f"{database.name}-wal")
     return database.stat().st_size, log.stat().st_size if log.exists() else 0

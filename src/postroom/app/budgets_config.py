@@ -54,10 +54,10 @@ class BudgetTable(Table, frozen=True, kw_only=True):
             )
 
     def budget(self) -> Budget:
-        """Return the budget that the table is.
+        """Return the budget that the table describes.
 
         Raises:
-            ConfigError: The time zone is not known.
+            ConfigError: The time zone is unknown.
         """
         return Budget(
             per=_PER[self.per],
@@ -74,7 +74,7 @@ def load_budgets(environment: Mapping[str, str]) -> tuple[Budget, ...]:
     """Return the budgets that the configuration file sets; none without a file.
 
     Raises:
-        ConfigError: A budget is wrong.
+        ConfigError: A budget is invalid.
     """
     found: tuple[Budget, ...] = ()
     for place, told in tables_of(environment, TABLE):

@@ -1,4 +1,4 @@
-"""When the gateway of a server begins and ends, and what becomes of the server when it cannot begin."""
+"""The lifecycle of a server's gateway, and the server's reaction if the gateway cannot start."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ _LOOK_SECONDS = 0.1
 
 
 class Chats:
-    """Starts a gateway, perhaps behind everything else, and stops it; `end` stops the server."""
+    """Starts a gateway, possibly after everything else, and stops it; `end` stops the server."""
 
     def __init__(self, gateway: "ChatService", *, end: Callable[[], None]) -> None:
         self._gateway = gateway
@@ -23,10 +23,10 @@ class Chats:
         self._hurrying = Tasks("chats in a hurry")
         self._loop: asyncio.AbstractEventLoop | None = None
         self.failure: PostroomError | None = None
-        """Why it could not begin; what a person must mend ends the server."""
+        """Why it could not start; a failure that a person must fix stops the server."""
 
     async def start(self, *, patience: float, told_to_stop: Callable[[], bool]) -> None:
-        """Start it; return when it runs or has failed, or after so many seconds while it goes on."""
+        """Start it; return when it runs or has failed, or after `patience` seconds while it continues."""
         self._loop = asyncio.get_running_loop()
         starting = self._tasks.start(self._start(), name="start")
         until = self._loop.time() + patience
@@ -34,13 +34,13 @@ class Chats:
             await asyncio.wait({starting}, timeout=_LOOK_SECONDS)
 
     async def stop(self) -> None:
-        """Stop it in good order, also while it starts."""
+        """Stop it cleanly, even while it starts."""
         await self._tasks.close()
         await self._gateway.stop()
         await self._hurrying.close()
 
     def hurry(self) -> None:
-        """Have a stop wait for no turn; may be called from a signal's handler."""
+        """Make a stop skip its wait for runs; a signal handler may call this."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._hurry)
 
@@ -53,7 +53,7 @@ class Chats:
         try:
             await self._gateway.start()
             self.failure = None
-        except asyncio.CancelledError:  # stopped before it had begun
+        except asyncio.CancelledError:  # stopped before its start
             self.failure = None
             raise
         except PostroomError as error:

@@ -1,4 +1,4 @@
-"""What an examination found: one look at one part, with what to do about it; and looks at the machine."""
+"""Results of an examination: one check of one part with its remedy; and checks of the machine."""
 
 import resource
 import shutil
@@ -8,24 +8,24 @@ from pathlib import Path
 from typing import Final
 
 from postroom.contracts.errors import PostroomError
-from postroom.http_api.operations import CheckState
+from postroom.http_api.readiness import CheckState
 
 _SHOWN_MESSAGES: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """One look at one part. What could not be seen is `unknown`, never `ok`."""
+    """One check of one part. A part that could not be checked is `unknown`, never `ok`."""
 
     part: str
-    """One of a fixed list of words, so that it names nobody."""
+    """A word from a fixed list, so that it contains no names."""
     state: CheckState
     detail: str
     remedy: str = ""
     facts: Mapping[str, object] = field(default_factory=dict)
-    """Numbers, codes and words of fixed lists; no paths and no names, for these may be shown to others."""
+    """Numbers, codes and words from fixed lists, without paths and names, because others may see them."""
     about: str = ""
-    """Which of several: a project, an agent. Never leaves the installation by itself."""
+    """The checked project or agent, if there are several. Never leaves the installation by itself."""
 
     def as_dict(self) -> dict[str, object]:
         """Return it as plain JSON data, for the operator."""
@@ -34,7 +34,7 @@ class CheckResult:
 
 
 def backed_up_elsewhere() -> CheckResult:
-    """Return what is said of the backups of a database that this program does not back up."""
+    """Return the result for the backups of a database that this program does not back up."""
     detail = "postroom does not back up PostgreSQL"
     return CheckResult(
         part="backups", state="unknown", detail=detail, remedy="check that pg_dump runs on a timer"
@@ -42,7 +42,7 @@ def backed_up_elsewhere() -> CheckResult:
 
 
 def broken(part: str, error: PostroomError, *, about: str = "") -> CheckResult:
-    """Return what an error says of a part."""
+    """Return the result for a part with an error."""
     return CheckResult(
         part=part,
         state="failed",
@@ -54,7 +54,7 @@ def broken(part: str, error: PostroomError, *, about: str = "") -> CheckResult:
 
 
 def told_of_messages(damaged: Sequence[int]) -> CheckResult:
-    """Return the result of the comparison of messages with their check values."""
+    """Return the result of comparing messages with their check values."""
     if not damaged:
         return CheckResult(part="messages", state="ok", detail="no text changed after it was stored")
     shown = ", ".join(map(str, damaged[:_SHOWN_MESSAGES]))
@@ -68,7 +68,7 @@ def told_of_messages(damaged: Sequence[int]) -> CheckResult:
 
 
 def span(milliseconds: int) -> str:
-    """Return a length of time in the largest unit that it has two of, as people tell it."""
+    """Return a duration in the largest unit of which it has at least two."""
     seconds = max(milliseconds, 0) // 1000
     for size, unit in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
         if seconds >= 2 * size:
@@ -77,42 +77,45 @@ def span(milliseconds: int) -> str:
 
 
 LEAST_FREE: Final = 256 * 1024 * 1024
-"""Bytes; with less, the next large message or backup may be one too many."""
+"""Minimum free bytes; below, the next large message or backup may not fit."""
 MOST_USED: Final = 0.8
-"""The part of the allowed descriptors beyond which it is told as a fault."""
+"""Share of the permitted descriptors above which the check fails."""
 _FOLDERS: Final = ("/proc/self/fd", "/dev/fd")
 
 
 def open_descriptors() -> int | None:
-    """Return how many files and sockets this process has open; None where no system tells. Blocks."""
+    """Return the number of open files and sockets of this process; None if the system reports none.
+
+    Blocks.
+    """
     for folder in _FOLDERS:
         try:
-            return sum(1 for _ in Path(folder).iterdir()) - 1  # the look itself holds one open
+            return sum(1 for _ in Path(folder).iterdir()) - 1  # the check itself holds one open
         except OSError:
             continue
     return None
 
 
 def most_descriptors() -> int | None:
-    """Return how many descriptors this process may have open; None if there is no limit."""
+    """Return the maximum number of descriptors of this process; None without a limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else soft
 
 
 def free_bytes(folder: Path) -> int:
-    """Return how much may still be written to the disk of a folder. Blocks.
+    """Return the number of bytes that can still be written to a folder's disk. Blocks.
 
     Raises:
-        OSError: the folder cannot be looked at.
+        OSError: The folder is unreadable.
     """
     return shutil.disk_usage(folder).free
 
 
 def told_of_disk(database: Path, *, free_of: Callable[[Path], int] = free_bytes) -> CheckResult:
-    """Return how much room there is beside the database, or in a folder that is given instead. Blocks."""
+    """Return the free space next to the database, or in a folder given instead. Blocks."""
     try:
         there = next(one for one in (database, *database.parents) if one.exists())
-        is_folder = there.is_dir()  # also where there is no database: that is told elsewhere
+        is_folder = there.is_dir()  # also without a database, which another check reports
         size = 0 if is_folder else there.stat().st_size
         free = free_of(there if is_folder else there.parent)
     except OSError as error:
@@ -128,7 +131,7 @@ def told_of_disk(database: Path, *, free_of: Callable[[Path], int] = free_bytes)
 
 
 def told_of_descriptors(used: int | None, most: int | None) -> CheckResult:
-    """Return how many files and sockets are open of those that may be."""
+    """Return the number of open files and sockets against the limit."""
     if used is None:
         detail = "this system does not report the number of open files"
         return CheckResult(part="descriptors", state="unknown", detail=detail, remedy="check with lsof")

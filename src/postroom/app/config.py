@@ -1,7 +1,7 @@
 """Settings: one frozen object, read once at start from defaults, a TOML file, the environment and flags.
 
 Later sources win, in that order; in the environment `POSTROOM_*` wins over the older names without prefix.
-Every setting knows where its value came from. Nothing is guessed: an unknown name, a value out of range or a
+Every setting has the origin of its value. Nothing is guessed: an unknown name, a value out of range or a
 duration without a unit stops the start with a `ConfigError` that names the setting, the value, its source and
 the remedy.
 """
@@ -36,7 +36,7 @@ _TAKEN_PATH: Final = re.compile(
     r"/(\.well-known|admin|attachments|authorize|callbacks|health|healthz|hooks|log(in|out)|metrics|oauth|p|previews|readyz|register"
     r"|static|token|v1|watch)(/.*)?"
 )
-"""Where pages and other routes begin."""
+"""The paths at which pages and other routes begin."""
 _WHOLE: Final = re.compile(r"([+-]?[0-9]+(?:_[0-9]+)*)(?:\.0*)?")
 _MOST_DIGITS: Final = 100
 _SWITCHES: Final = dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True) | dict.fromkeys(
@@ -144,7 +144,7 @@ IN_DATA_DIR: Final = {"database": "postroom.db", "storage_root": "archive", "gat
 
 
 class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that can be set. `load_settings` makes it; making one directly reads no environment."""
+    """All settings. `load_settings` makes the object; creating one directly reads no environment."""
 
     data_dir: Annotated[Path, _about("Folder of the server's data, its token and the note for clients.")] = (
         field(default_factory=lambda: places.data_dir(places.environment()))
@@ -306,7 +306,7 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = "local"
 
     origins: Mapping[str, str] = {}
-    """Where each setting that is not its default came from: `file <path>`, `env <NAME>` or `flag`."""
+    """The origin of each setting that is not its default: `file <path>`, `env <NAME>` or `flag`."""
 
     def __post_init__(self) -> None:
         for name, default in IN_DATA_DIR.items():
@@ -319,19 +319,19 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def verified(self) -> bool:
-        """Whether agents prove who they are; forced where others than this machine can call."""
+        """Whether agents must prove their identity; always true if other machines can call."""
         return self.identity == "verified" or not self.is_loopback
 
     @property
     def shown_database(self) -> str:
-        """Where the database is, without user and password."""
+        """The location of the database, without user and password."""
         if not self.database_url:
             return str(self.database)
         return shown_address(self.database_url, self.database_schema)
 
     @property
     def growing(self) -> Path:
-        """What fills the disk of this machine: the database, or the data folder where that is elsewhere."""
+        """The path that fills this machine's disk: the database, or with a remote one the data folder."""
         return self.data_dir if self.database_url else self.database
 
     @property
@@ -343,14 +343,14 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def max_request_bytes(self) -> int:
-        """The largest request that a message within its limits can make.
+        """The maximum size of a request for a message within its limits.
 
-        JSON can need six bytes for one of a body's, and base64 four for three of an attachment's.
+        JSON can need six bytes for one byte of a body, and base64 four for three bytes of an attachment.
         """
         return 6 * self.max_body_bytes + 4 * self.max_attachments_bytes // 3 + _MIB
 
     def origin_of(self, name: str) -> str:
-        """Return where a setting's value came from: `default`, `file`, `env <NAME>` or `flag`."""
+        """Return the origin of a setting's value: `default`, `file`, `env <NAME>` or `flag`."""
         return self.origins.get(name, "default")
 
 
@@ -370,12 +370,12 @@ class SettingLine:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A value that somebody wrote, and where."""
+    """A value with the source that set it."""
 
     value: object
     origin: str
     base: Path
-    """The folder at which a relative path begins."""
+    """The base folder of a relative path."""
 
 
 def load_settings(
@@ -383,10 +383,10 @@ def load_settings(
 ) -> Settings:
     """Return the settings of this start; `overrides` are flags, of which None means not given.
 
-    Relative paths begin at the present folder, those in the file at the file's folder.
+    Relative paths begin at the current folder, those in the file at the file's folder.
 
     Raises:
-        ConfigError: a name is unknown, a value is wrong, or the file or the data folder cannot be read.
+        ConfigError: A name is unknown, a value is invalid, or the file or the data folder cannot be read.
     """
     given = places.environment() if environment is None else environment
     found = {**_from_file(given), **_from_environment(given), **_from_flags(overrides or {})}
@@ -409,7 +409,7 @@ def load_settings(
 
 
 def explain(settings: Settings) -> list[SettingLine]:
-    """Return every setting with its value, nothing secret in it, and where the value came from."""
+    """Return every setting with its value, without secrets, and the value's origin."""
     return [
         SettingLine(
             name=name,
@@ -422,7 +422,7 @@ def explain(settings: Settings) -> list[SettingLine]:
 
 
 def description_of(name: str) -> str:
-    """Return what a setting is for."""
+    """Return the description of a setting."""
     kind = fields_of(Settings)[name]
     schema = kind.extra_json_schema if isinstance(kind, inspect.Metadata) else None
     return str((schema or {}).get("description", ""))
@@ -439,9 +439,9 @@ _CALLED: Final = "the configuration file"
 _REMEDY: Final = f"correct the file, or point {places.CONFIG_NAME} to another one"
 _PATHS: Final = frozenset({"data_dir", "database", "gateway_file", "storage_root"})
 _SOURCES: Final = ("file", "env", "flag")
-"""Where settings stand; the later wins."""
+"""The sources of settings; the later wins."""
 _TABLES: Final = ("agents", "budgets", "keep")
-"""What stands in the file and is no setting: `agents_config`, `budgets_config` and `keep_config` read it."""
+"""Tables in the file that are not settings: `agents_config`, `budgets_config` and `keep_config` read them."""
 _OLDER_NAMES: Final = {
     "DATABASE_URL": "database",
     "STORAGE_ROOT": "storage_root",
@@ -459,7 +459,7 @@ def tables_of(environment: Mapping[str, str], name: str) -> list[tuple[TableName
     """Return the tables `[[name]]` of the configuration file, each with its place; none without a file.
 
     Raises:
-        ConfigError: The file has something else of that name.
+        ConfigError: The name has another type of value in the file.
     """
     file = places.config_file(environment)
     told = (read_toml(file, _CALLED, _REMEDY) or {}).get(name, [])
@@ -515,11 +515,11 @@ def _from_flags(overrides: Mapping[str, object]) -> dict[str, _Found]:
 
 
 def _choose_database(found: dict[str, _Found]) -> None:
-    """Of a file and an address the one counts that was said in the later place.
+    """Choose between a database file and a database URL: the one from the later source wins.
 
     Raises:
-        ConfigError: both were said in the same place; or the address is empty, which a variable that is not
-            set leaves behind, and no file was said there or later.
+        ConfigError: Both are from the same source; or the URL is empty, as an unset variable leaves it, and
+            no file is from that source or a later one.
     """
     file, url = found.get("database"), found.get("database_url")
     if url is None:
@@ -555,7 +555,7 @@ def _check_known(name: str, known: list[str], where: str) -> None:
 
 
 def _sqlite_file(name: str, url: str) -> str:
-    """Return the file of a database address; its other parts may hold a password and are never shown."""
+    """Return the file of a database address; its other parts may contain a password and are never shown."""
     scheme, _, rest = url.partition("://")
     path = rest.removeprefix("/").partition("?")[0]
     if scheme in ("sqlite", "sqlite+aiosqlite") and rest.startswith("/") and path not in ("", ":memory:"):

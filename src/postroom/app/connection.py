@@ -1,8 +1,8 @@
-"""How one connection is served: uvicorn's way, mended where a client is slow, broken or one of too many.
+"""One HTTP connection: uvicorn's protocol, corrected for slow, broken and too many clients.
 
-What a client owes, and how long it is waited for:
+The time limits for a client:
 
-    accepted ──▶ the head of a request, 30 s in all ──▶ its body, 30 s for each next piece ──▶ nothing
+    accepted ──▶ the head of a request, 30 s in all ──▶ its body, 30 s for each next piece ──▶ none
        │                        ▲                                                                │
        └─ one of too many: cut  └──────────── uvicorn waits for the next request ◀── the answer ─┘
 """
@@ -16,21 +16,21 @@ from typing import Final
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 PATIENCE: Final = 30.0
-"""Seconds."""
+"""Seconds that a client has."""
 WANTED: Final = 4096
-"""Files and sockets that a process should be allowed to have; usual defaults are 256 and 1024."""
+"""Wanted limit of files and sockets for the process; usual defaults are 256 and 1024."""
 RESERVED: Final = 192
-"""Of them for everything else: the database, Git, and a burst of connections before they are counted."""
+"""Part of the limit for everything else: the database, Git, and a burst of uncounted connections."""
 ACCEPTED_AT_ONCE: Final = 50
-"""What asyncio accepts in one go; about three such bursts may be open before they are counted."""
+"""Connections that asyncio accepts at once; about three such bursts may be open before they are counted."""
 QUEUE: Final = 1024
 """Connections that wait in the system to be accepted; a crowd of agents may come at once."""
 LONGEST_HEAD: Final = 64 << 10
-"""Bytes that the address and headers of a request may have; as many may stand between pieces of a body."""
+"""Maximum bytes of a request's address and headers, and of the bytes between pieces of a body."""
 _AT_ONCE: Final = 8 << 10
-"""Bytes that the parser is given at once: so many may come uncounted behind what was whole."""
+"""Bytes passed to the parser at once: up to that many can follow a complete part uncounted."""
 MOST_BEHIND: Final = 32
-"""Requests that may wait behind one that is served."""
+"""Maximum number of requests that wait after an active one."""
 
 _HEAD_TOO_LARGE: Final = (
     f"The head of the request exceeds {LONGEST_HEAD} bytes. Send a shorter URL or fewer headers."
@@ -42,15 +42,15 @@ _NO_HTTP: Final = (
 
 
 class _Refused(Exception):
-    """What came is refused; the parser ends with it, and uvicorn answers 400."""
+    """The input is refused; the parser ends with it, and uvicorn answers 400."""
 
 
 @cache
 def room() -> int:
-    """Return how many connections this process may hold, once the system was asked for more.
+    """Return the maximum number of connections of this process, after asking the system for more.
 
-    Beyond what the system allows nothing could be opened any more, and asyncio would log each failure to
-    accept with a traceback, tens of thousands a second.
+    Above the system's limit nothing could be opened, and asyncio would log each failed accept with a
+    traceback, tens of thousands per second.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     best = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)
@@ -65,21 +65,21 @@ def room() -> int:
 class Connection(HttpToolsProtocol):
     """One HTTP/1.1 connection.
 
-    The parser below knows no limit, takes addresses of proxies, and gives what stands behind a body as
-    headers; all of this is refused or left out here, and what is refused ends the connection.
+    The parser has no limits, accepts proxy addresses, and reports trailers as headers; all of this is refused
+    or ignored here, and a refusal ends the connection.
     """
 
     _late: asyncio.TimerHandle | None = None
     _in_head = False
     _head_size = 0
-    """Bytes of the address and the headers that were read of this head."""
+    """Bytes of the address and the headers read for this head."""
     _unfinished = 0
-    """Bytes that came since a head, a piece of a body or a message was last whole."""
+    """Bytes received since the last complete head, piece of a body or message."""
     _is_deaf = False
-    """Whether nothing more is read: what came cannot be understood, or is no HTTP any more."""
+    """Whether reading has stopped, because the input is invalid or no longer HTTP."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """Wait for a request, or cut the connection when there are too many of them."""
+        """Wait for a request, or close the connection if there are too many."""
         super().connection_made(transport)
         if len(self.connections) > room():
             transport.abort()
@@ -87,12 +87,12 @@ class Connection(HttpToolsProtocol):
             self._wait_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no longer."""
+        """Stop waiting."""
         self._wait_no_more()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came, in pieces, no more than may be unfinished; wait for what is still owed."""
+        """Parse the received bytes in pieces, up to the limit of unfinished bytes; wait for missing ones."""
         while data and not self._is_deaf and not self.transport.is_closing():
             allowed = min(LONGEST_HEAD - self._unfinished, _AT_ONCE)
             piece, data = data[:allowed], data[allowed:]
@@ -103,25 +103,25 @@ class Connection(HttpToolsProtocol):
         self._wait_for_the_rest()
 
     def on_message_begin(self) -> None:
-        """Begin to count a head; of too many requests at once the first are answered, no other."""
+        """Start to count a head; of too many requests at once only the first are answered."""
         if len(self.pipeline) >= MOST_BEHIND:
             raise _Refused
         super().on_message_begin()
         self._in_head, self._head_size = True, 0
 
     def on_url(self, url: bytes) -> None:
-        """Take a part of the address."""
+        """Accept a part of the address."""
         self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header without the blanks around its value; a header behind the body is passed over."""
+        """Accept a header without the blanks around its value; a header after the body is ignored."""
         self._count(len(name) + len(value))
         if self._in_head:
             super().on_header(name, value.strip(b" \t"))
 
     def on_headers_complete(self) -> None:
-        """Begin to serve the request, if it asks in HTTP/1 for a path of this server."""
+        """Start to serve the request, if it asks in HTTP/1 for a path of this server."""
         self._in_head, self._unfinished = False, 0
         coded = any(
             name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers
@@ -132,7 +132,7 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of a body."""
+        """Accept a piece of a body."""
         self._unfinished = 0
         super().on_body(body)
 
@@ -142,7 +142,10 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Go on to the next request; whoever still sends what was answered already is not listened to."""
+        """Continue with the next request.
+
+        Close the connection of a client that still sends an answered one.
+        """
         if self.cycle.response_complete and self.cycle.more_body:
             self.transport.close()
         super().on_response_complete()
@@ -150,7 +153,7 @@ class Connection(HttpToolsProtocol):
             self._wait_for_the_rest()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP and close; requests that were whole before it are answered first."""
+        """Refuse invalid HTTP and close; complete requests before it are answered first."""
         self._is_deaf = True
         last = self.pipeline[0][0] if self.pipeline else self.cycle
         if self._is_serving() and not last.more_body:
@@ -165,7 +168,7 @@ class Connection(HttpToolsProtocol):
             super().send_400_response(msg if msg == _HEAD_TOO_LARGE else _NO_HTTP)
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Answer in HTTP/1.1, as every server may; what follows may be anything."""
+        """Answer in HTTP/1.1, as every server may; later bytes may be anything."""
         self._is_deaf = True
         self.cycle.keep_alive = False
 
@@ -178,7 +181,7 @@ class Connection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _wait_for_the_rest(self) -> None:
-        """Wait for a body from now on, for a head as long as it was waited for already."""
+        """Wait for a body from now on; for a head, the earlier waiting time counts."""
         if self._is_serving():
             self._wait_no_more()
         if not self._is_serving() or self.cycle.more_body:

@@ -1,4 +1,4 @@
-"""What `postroom doctor` sees of a server: store, archive, backups, runs, agents, channels, the machine."""
+"""The checks of `postroom doctor`: store, archive, backups, runs, agents, channels, the machine."""
 
 import asyncio
 import shutil
@@ -23,7 +23,6 @@ from postroom.app.logs import log_failure
 from postroom.app.privacy import told_of_folders
 from postroom.app.repairs import Repair, indexes_of, records_of
 from postroom.app.store_identity import Kept, refuse_wrong
-from postroom.app.wiring import Application
 from postroom.contracts import progress
 from postroom.contracts.clock import iso, milliseconds
 from postroom.contracts.dispatch import RunDispatchStatus
@@ -37,7 +36,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.mail import Project
 from postroom.dispatch.inspection import WhyNot
 from postroom.gateway.platforms.base import AdapterState
-from postroom.http_api.operations import CheckState
+from postroom.http_api.readiness import CheckState
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.waking.runners import read_runner
 from postroom.services.runners import DeclaredRunner, declared_runners
@@ -49,32 +48,33 @@ from postroom.stores.transaction import Transaction
 
 if TYPE_CHECKING:
     from postroom.app.gateway_service import GatewayService
+    from postroom.app.wiring import Application
 
 PAGE: Final = 500
 _SHOWN_RECORDS: Final = 5
 LONGEST_UNTAKEN: Final = timedelta(minutes=5)
 _LONGEST_UNEXECUTED: Final = timedelta(seconds=10)
-"""After which a claim that no slot of this server executes should have been released."""
-"""How long a run may wait that nothing holds back."""
+"""Time after which a claim that no slot of this server executes should have been released."""
+"""Maximum wait of a run that nothing holds back."""
 
 Look = Callable[[], Awaitable[list[CheckResult]]]
 
 
 class Doctor:
-    """Looks at every part of a server; nothing is mended, and no program is started but Git."""
+    """Checks every part of a server; it repairs nothing, and starts no program except Git."""
 
     def __init__(
-        self, application: Application, chats: "GatewayService | None", *, full: bool = False
+        self, application: "Application", chats: "GatewayService | None", *, full: bool = False
     ) -> None:
         """With `full` every record is compared with its file in the archive."""
         self._full = full
         self._application = application
         self._chats = chats
         self.repairs: list[Repair] = []
-        """What could be mended of what was found."""
+        """Repairs of the faults found."""
 
     async def findings(self) -> list[CheckResult]:
-        """Return what was found, part by part; one that cannot be looked at is told and ends nothing."""
+        """Return the results, part by part; a part that cannot be checked is reported and ends nothing."""
         looks: dict[str, Look] = {
             "store writes": self._store_writes,
             "store reads": self._store_reads,
@@ -121,7 +121,7 @@ class Doctor:
         return [CheckResult(part="store reads", state="ok", detail="every table and index is readable")]
 
     async def _records(self) -> list[CheckResult]:
-        """List the records that this release passes over because it cannot read them."""
+        """List the records that this release skips because it cannot read them."""
         store = self._application.store.store
         rows = await store.unreadable(PAGE)
         if not rows:
@@ -173,7 +173,7 @@ class Doctor:
             self.repairs += check.repairs
 
     async def _holder(self, name: str) -> str:
-        """Return which server has a lease; empty when none has."""
+        """Return the server that has a lease; empty if none has."""
 
         def look(tx: Transaction) -> str:
             return next(
@@ -195,7 +195,7 @@ class Doctor:
         return [told_of_backups(await self._application.backups.examined(full=self._full))]
 
     async def _runs(self) -> list[CheckResult]:
-        """Look at the queue: a dead letter needs somebody, and what nothing holds back must not wait."""
+        """Check the queue: a dead letter needs a person, and a run without an obstacle must not wait."""
         counts = await self._application.runs.counts()
         told = ", ".join(f"{counts.get(one, 0)} {one.label}" for one in RunDispatchStatus)
         state: CheckState = "ok"
@@ -221,7 +221,7 @@ class Doctor:
         return [row.run_id for row in rows if row.claimed_at is not None and row.claimed_at < before]
 
     async def _outbox(self) -> list[CheckResult]:
-        """Look at the effects outside the database: a dead letter needs somebody."""
+        """Check the effects outside the database: a dead letter needs a person."""
         backlogs = await self._application.backlogs()
         told = "; ".join(
             f"{kind}: {one.waiting} waiting, {one.dead} dead letters"
@@ -234,7 +234,7 @@ class Doctor:
         return [CheckResult(part="outbox", state=state, detail=told, remedy=remedy, facts=facts)]
 
     async def _longest_waiting(self) -> tuple[str, str]:
-        """Return what is to be said of the run that waits longest, and a remedy where it should not wait."""
+        """Return a note about the run that waits longest, and a remedy if it should not wait."""
         runs, now = self._application.runs, self._application.clock.now()
         longest = await runs.longest_waiting(now)
         if longest is None:
@@ -253,7 +253,7 @@ class Doctor:
         return told, "no limit holds the run: read the log, and start the server again" if is_stuck else ""
 
     async def _runners(self) -> list[CheckResult]:
-        """Look at each runner by what it would start; nothing is started."""
+        """Check the program or address of each runner; nothing is started."""
         kept = await self._application.store.read(declared_runners)
         if not kept:
             return [CheckResult(part="runner", state="ok", detail="no agent has a runner")]
@@ -290,11 +290,11 @@ class Doctor:
 
 
 async def _seen(part: str, look: Look, told: set[str]) -> list[CheckResult]:
-    """Look at a part. A store that fails is found at the store's own parts; the others are unknown then.
+    """Check a part. A failing store is reported at its own parts; other parts are unknown then.
 
-    One that does not belong to its archive fails where that is seen.
+    A store that does not belong to its archive is reported at the part that notices it.
 
-    Why the store failed is told once, and then in `told`.
+    The reason of the store's failure is reported once, and is then in `told`.
     """
     try:
         return await look()

@@ -1,4 +1,4 @@
-"""What executes the agents of a server: programs, models and other servers, chosen by each agent's runner."""
+"""The executors of a server's agents: programs, models and other servers, chosen by each agent's runner."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -49,28 +49,28 @@ _MOST_PROJECTS: Final = 200
 
 
 class ExecutorsByRunner(SeveralExecutors):
-    """Asks how the agent of a run is run, and has the executor of that kind run it."""
+    """Reads the runner of a run's agent, and executes the run with the executor of that kind."""
 
     def __init__(self, runners: Runners, by_kind: Mapping[RunnerKind, RunDispatchExecutor]) -> None:
-        """Keep who knows the runners, and what executes each kind."""
+        """Keep the source of runners, and the executor of each kind."""
         self._runners = runners
         self._by_kind = by_kind
 
     def check(self, runner: AnyRunner) -> None:
-        """Refuse a runner of a kind that nothing here executes.
+        """Refuse a runner of a kind without an executor.
 
         Raises:
-            InvalidRunner: it is of such a kind.
+            InvalidRunner: The kind has no executor here.
         """
         self._of(runner)
 
     async def chosen(self, activation: RunActivation) -> RunDispatchExecutor:
-        """Return what executes an agent's run, as its runner says now.
+        """Return the executor of an agent's run, by its present runner.
 
         Raises:
-            AgentNotFound: there is no such agent.
-            RunnerNotFound: nobody has said how this agent is run.
-            InvalidRunner: its runner cannot be read, or nothing here executes that kind.
+            AgentNotFound: The agent does not exist.
+            RunnerNotFound: The agent has no runner.
+            InvalidRunner: Its runner cannot be read, or its kind has no executor here.
         """
         agent_id, control = activation.agent_id or "default", activation.control
         agent = control.agent if isinstance(control, RunControl) else None
@@ -80,7 +80,7 @@ class ExecutorsByRunner(SeveralExecutors):
         return self._of(runner)
 
     def each(self) -> Iterator[RunDispatchExecutor]:
-        """Return the executors, each once."""
+        """Yield the executors, each once."""
         return iter(dict.fromkeys(self._by_kind.values()))
 
     def _of(self, runner: AnyRunner) -> RunDispatchExecutor:
@@ -95,7 +95,7 @@ class ExecutorsByRunner(SeveralExecutors):
 
 
 class ExecutorRegistry:
-    """Has agents run as their runners say, and knows their runners."""
+    """Executes agents by their runners, and provides the runners."""
 
     def __init__(  # noqa: PLR0913 - every port by name
         self,
@@ -111,11 +111,11 @@ class ExecutorRegistry:
         server: str = "",
         alone_at: Sequence[str] = (),
     ) -> None:
-        """Make one for each kind of runner; nothing runs yet.
+        """Create an executor for each kind of runner; none is started.
 
-        `address` is where this server listens, and `tokens` open it to runs, which say by `server` whose they
-        are; `in_chats` says which agent, slug of its project and name, answers on a chat's thread. Where no
-        other server uses the database, `alone_at` says which places this one is.
+        `address` is this server's listening address, and `tokens` give runs access to it; each token has the
+        name `server`. `in_chats` returns the agent, slug of its project and name, that answers on a chat's
+        thread. If no other server uses the database, `alone_at` lists the places of this one.
         """
         self._settings, self._address = settings, address
         self._alone_at = alone_at
@@ -145,7 +145,7 @@ class ExecutorRegistry:
             address=lambda: address,
             clock=clock,
         )
-        """Takes what other servers send of the runs that they execute."""
+        """Accepts the results of runs that other servers execute."""
         self.chosen = ExecutorsByRunner(
             self,
             {
@@ -155,20 +155,20 @@ class ExecutorRegistry:
                 RunnerKind.HTTP: self.results,
             },
         )
-        """Executes each run by what its agent's runner names."""
+        """Executes each run by the kind of its agent's runner."""
 
     @property
     def executing(self) -> int:
-        """How many agents are at work."""
+        """The number of active runs."""
         programs = self._commands.executing + self._acp.executing
         return programs + self._models.executing + self.results.executing
 
     def check(self, runner: AnyRunner) -> None:
-        """Refuse a runner that could not be run here, whatever its agent.
+        """Refuse a runner that cannot run here, whatever its agent.
 
         Raises:
-            InvalidRunner: nothing here executes its kind, or it names what there is not.
-            MissingExtra: a library that it needs is not installed.
+            InvalidRunner: Its kind has no executor here, or it names something that does not exist.
+            MissingExtra: A library that it needs is not installed.
         """
         self.chosen.check(runner)
         if self._alone_at and (place := place_of(runner)) not in ("", *self._alone_at):
@@ -183,13 +183,13 @@ class ExecutorRegistry:
             check_installed()
 
     def looked_at(self, runner: AnyRunner) -> str:
-        """Return what a runner would start or ask, without doing so. Blocks.
+        """Return what a runner would start or call, without doing so. Blocks.
 
         Raises:
-            InvalidRunner: nothing here executes its kind.
-            CommandNotStarted: its program could not be started.
-            MissingExtra: a library that it needs is not installed.
-            RunnerSecretMissing: its key or secret cannot be had.
+            InvalidRunner: Its kind has no executor here.
+            CommandNotStarted: Its program could not be started.
+            MissingExtra: A library that it needs is not installed.
+            RunnerSecretMissing: Its key or secret is missing.
         """
         self.check(runner)
         match runner:
@@ -205,13 +205,13 @@ class ExecutorRegistry:
                 return f"posts to {urlsplit(runner.url).netloc}"
 
     async def runner_of(self, agent_id: str, agent: AddressedAgent | None = None) -> AnyRunner | None:
-        """Return how an agent (`name@project`) is run; None when it is not run here.
+        """Return the runner of an agent (`name@project`); None if it does not run here.
 
-        `agent` is the agent, if it was read for the same run already.
+        `agent` is the agent, if it was already read for the same run.
 
         Raises:
-            AgentNotFound: there is no such agent.
-            InvalidRunner: what is kept of it cannot be read any more.
+            AgentNotFound: The agent does not exist.
+            InvalidRunner: The stored runner cannot be read.
         """
         name, _, slug = agent_id.partition("@")
 
@@ -227,7 +227,7 @@ class ExecutorRegistry:
         return None if kept is None else read_runner(kept)
 
     def _agent_on(self, thread_id: str) -> str | None:
-        """Return which agent (`name@project`) runs a thread; None when none does."""
+        """Return the agent (`name@project`) that runs a thread; None if none does."""
         whose = agent_of(thread_id) or self._in_chats(thread_id)
         return None if whose is None else f"{whose[1]}@{whose[0]}"
 
@@ -235,7 +235,7 @@ class ExecutorRegistry:
         return await asyncio.to_thread(signing_secret, runner, self._environment)
 
     def _place_of(self, activation: RunActivation) -> Mapping[str, str]:
-        """Return who an agent's program acts as, alike for mail and chats, and where it is in a trace."""
+        """Return the identity of an agent's program, for mail and chats, and its place in a trace."""
         name, at, slug = (activation.agent_id or "").partition("@")
         trace = self._mail.tracing.traceparent()
         place = {"POSTROOM_PROJECT": slug, "POSTROOM_AGENT": name} if at else {}
@@ -243,7 +243,7 @@ class ExecutorRegistry:
 
     @asynccontextmanager
     async def _access_of(self, activation: RunActivation) -> AsyncIterator[RunAccess | None]:
-        """Open this server to a run of an agent, by a token that ends with the run's program."""
+        """Give a run of an agent access to this server, by a token that ends with the run's program."""
         name, _, slug = (activation.agent_id or "").partition("@")
         control = activation.control
         addressed = control.agent if isinstance(control, RunControl) and self._address else None
@@ -269,7 +269,7 @@ class ExecutorRegistry:
         return await self._commands.untold(run_id) or await self._acp.untold(run_id)
 
     async def close(self) -> None:
-        """End connections and what keeps programs; runs are ended by who began them."""
+        """Close connections and supporting processes; whoever started the runs must end them."""
         await self._models.close()
         await self.results.close()
         await self._commands.close()
@@ -283,10 +283,10 @@ def _addresses_of(tx: MailReads, name: str) -> list[str]:
 
 
 def signing_secret(runner: HttpRunner, environment: Mapping[str, str]) -> str:
-    """Return the secret that a runner names, by a variable of the environment or by a private file. Blocks.
+    """Return a runner's secret, from an environment variable or a private file. Blocks.
 
     Raises:
-        RunnerSecretMissing: it is not there, others can read it, or it is too short to sign with.
+        RunnerSecretMissing: The secret is missing, readable by others, or too short for a signature.
     """
     told = {"secret_env": runner.secret_env, "secret_file": runner.secret_file}
     named: dict[str, object] = {name: place for name, place in told.items() if place is not None}

@@ -1,4 +1,4 @@
-"""Whom a gateway.toml has answer beside models: agents of the mail room, and people, who may not be there."""
+"""Respondents in gateway.toml other than models: agents and people, which may not exist."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -8,14 +8,14 @@ from postroom.gateway.config import PERSON, is_person
 
 
 class Missing(NamedTuple):
-    """What is wrong where somebody is named who is not there, and what can be done about it."""
+    """The problem of a missing respondent, and its remedy."""
 
     what: str
     remedy: str
 
 
 class Named(NamedTuple):
-    """Who is to answer: `name@project` or `human:name`, as `where` in the file names them."""
+    """A respondent: `name@project` or `human:name`, at the place `where` in the file."""
 
     whom: str
     where: str
@@ -23,7 +23,7 @@ class Named(NamedTuple):
 
     @property
     def gone(self) -> Missing:
-        """What is wrong when nobody has this name."""
+        """The problem if nobody has this name."""
         if not is_person(self.whom):
             remedy = "register the agent, declare it in [[agents]], or use another agent"
             return Missing(f"{self.where} names {self.whom}, but there is no such agent", remedy)
@@ -31,7 +31,7 @@ class Named(NamedTuple):
         return Missing(f"{self.where} names {self.whom}, but there is no such person", remedy)
 
     def gone_but(self, addresses: Sequence[str]) -> Missing:
-        """Return what is wrong when no agent has this address, and these agents have its name."""
+        """The problem if no agent has this address, with the given addresses of agents with its name."""
         if not addresses:
             return self.gone
         name = self.whom.partition("@")[0]
@@ -39,13 +39,13 @@ class Named(NamedTuple):
 
     @property
     def not_run(self) -> Missing:
-        """What is wrong when it is an agent that nothing runs."""
+        """The problem of an agent without a runner."""
         remedy = "give it a runner with `postroom agents set-runner`, or use another agent"
         return Missing(f"{self.where} names {self.whom}, but this agent has no runner", remedy)
 
 
 def answering(told: GatewayFile) -> Mapping[str, Named]:
-    """Return the agents and people that are to answer, in the order of the file."""
+    """Return the agents and people that are configured to answer, in the order of the file."""
     found: dict[str, Named] = {}
     if told.agent.run is not None:
         address = "@".join(told.agent.run[::-1])

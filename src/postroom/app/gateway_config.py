@@ -1,14 +1,14 @@
-"""What `gateway.toml` says: who answers, which channels there are, and what holds for them.
+"""The contents of `gateway.toml`: the respondents, the channels, and their settings.
 
-    [agent]              what answers: a model behind an endpoint that speaks the OpenAI chat protocol
-    [gateway]            what holds for all channels
-    [platforms.<name>]   one channel: how it is reached, and who may write there
-    [agents.<name>]      another model that answers, of which what is left out is as in [agent]
+    [agent]              the respondent: a model behind an endpoint that supports the OpenAI chat protocol
+    [gateway]            settings for all channels
+    [platforms.<name>]   one channel: its connection, and the people who may write there
+    [agents.<name>]      another model that answers; omitted settings are those of [agent]
     [[routes]]           which agent answers which messages: the first that matches, else that of [agent]
 
-No file, no gateway. Nothing is guessed, as in `config`: an unknown name, a value out of range, a duration
-without a unit or a secret in the file stops the start with a `ConfigError` that names the file, the table,
-the name, the value where it is no secret, and the remedy.
+Without the file there is no gateway. Nothing is guessed, as in `config`: an unknown name, a value out of
+range, a duration without a unit or a secret in the file stops the start with a `ConfigError` that names the
+file, the table, the name, the value unless it is secret, and the remedy.
 """
 
 import re
@@ -46,7 +46,7 @@ from postroom.mail.names import RULE
 from postroom.toml_files import TableName, check_names, read_toml, unreadable
 
 STATE_DIR: Final = "gateway"
-"""Folder in the data folder: the gateway's status, its locks, and how far channels have read."""
+"""Folder in the data folder: the gateway's status, its locks, and the read positions of channels."""
 _CALLED: Final = "the gateway's file"
 _REMEDY: Final = "correct it, or take it away: without it the server runs with no chats"
 _TABLES: Final = ("agent", "agents", "gateway", "platforms")
@@ -54,7 +54,7 @@ _ROUTES: Final = "routes"
 T = TypeVar("T", bound=Table)
 _OWN_NAME: Final = re.compile(r"[\w-]{1,64}")
 _NOT_NAMES: Final = (DEFAULT_AGENT, "main")
-"""These stand for `[agent]`."""
+"""These names stand for `[agent]`."""
 
 
 def _address(value: object) -> object:
@@ -90,7 +90,7 @@ class ModelPrices(Table, frozen=True, kw_only=True):
 
 
 class AgentConfig(Table, frozen=True, kw_only=True):
-    """Who answers: a model behind an endpoint of the OpenAI chat protocol, or an agent of the mail room.
+    """A respondent: a model behind an endpoint of the OpenAI chat protocol, or an agent of mail.
 
     Raises:
         ConfigError: The table names neither, or both.
@@ -99,25 +99,25 @@ class AgentConfig(Table, frozen=True, kw_only=True):
     base_url: Address = ""
     model: Line = ""
     run: Annotated[tuple[str, str], Meta(extra={"read": _project_and_name})] | None = None
-    """Project and name of the agent that is run, written as `name@project`; None for a model."""
+    """Project and name of the agent that runs, written as `name@project`; None for a model."""
     agent_id: Line = records.field(default=DEFAULT_AGENT, name="id")
     instructions: Annotated[
         str, Meta(max_length=100_000, extra={"write": "a text of at most 100,000 characters"})
     ] = ""
     max_rounds: Annotated[int, Meta(ge=1, le=1_000)] = 32
     max_run: Duration = timedelta(minutes=30)
-    """How long one execution of a run may take."""
+    """Maximum time of one execution of a run."""
     context_window: Annotated[int, Meta(ge=1_000, le=100_000_000)] | None = None
     silence: Duration = timedelta(minutes=2)
     send_files: bool = False
-    """Whether a model is offered the tool that sends files."""
+    """Whether a model gets the tool that sends files."""
     api_key: Secret | None = None
     transcription_url: Address | None = None
-    """The endpoint that writes down what is said in voice messages; None: nobody does."""
+    """The speech-to-text endpoint for voice messages; None for no transcripts."""
     transcription_model: Line = "whisper-1"
     transcription_key: Secret | None = None
     speech_url: Address | None = None
-    """The endpoint that speaks answers; None: no answer is spoken."""
+    """The text-to-speech endpoint for answers; None for no spoken answers."""
     speech_model: Line = "tts-1"
     speech_voice: Line = "alloy"
     speech_key: Secret | None = None
@@ -138,23 +138,23 @@ class AgentConfig(Table, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayFile:
-    """A file that was read, its secrets with it."""
+    """A file that was read, with its secrets."""
 
     path: Path
     agent: AgentConfig
     gateway: GatewayConfig
     others: Mapping[str, AgentConfig] = field(default_factory=dict)
-    """The agents that routes name, beside that of `[agent]`."""
+    """The agents that routes name, in addition to that of `[agent]`."""
 
     def agent_on(self, thread_id: str) -> AgentConfig | None:
-        """Return what answers on a chat's thread; None when it answers no chats any more."""
+        """Return the respondent of a chat's thread; None if it no longer answers chats."""
         name = agent_on(thread_id)
         return self.agent if name is None else self.others.get(name)
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where values come from."""
+    """The source of values."""
 
     file: Path
     environment: Mapping[str, str]
@@ -168,10 +168,10 @@ class _Source:
 
 
 def load_gateway(settings: Settings, *, environment: Mapping[str, str] | None = None) -> GatewayFile | None:
-    """Return what the gateway of these settings is set to; None when there is no file.
+    """Return the gateway's configuration; None if there is no file.
 
     Raises:
-        ConfigError: the file cannot be read or says something wrong, or is not where a setting says.
+        ConfigError: The file cannot be read, has an invalid value, or is missing although a setting names it.
     """
     given = places.environment() if environment is None else environment
     file = settings.gateway_file
@@ -225,7 +225,7 @@ def _rules(source: _Source, told: object) -> GatewayRules:
 def _models(
     source: _Source, default: Mapping[str, Any], told: Mapping[str, Any]
 ) -> Mapping[str, AgentConfig]:
-    """Return the gateway's other models; what is left out is as in `[agent]`, a key only for its endpoint."""
+    """Return the other models; omitted settings are those of `[agent]`, a key only for its endpoint."""
     table = source.place("agents")
     found: dict[str, AgentConfig] = {}
     for key, rest in told.items():
@@ -255,7 +255,7 @@ def _models(
 
 
 def _of_mail_room(address: str) -> AgentConfig:
-    """Return an agent that answers by its own runner."""
+    """Return an agent that answers by its runner."""
     name, _, project = address.partition("@")
     return AgentConfig(run=(project, name), agent_id=address)
 
@@ -296,7 +296,7 @@ def _routes(
 
 
 def _check_person(table: TableName, person: str, route: Route, connected: Sequence[Platform]) -> None:
-    """Refuse a route to a person whose answer could not come where it is asked for."""
+    """Refuse a route to a person whose answer could not reach the asker."""
     if not RULE.fullmatch(person.removeprefix(PERSON)):
         table.refuse(
             f"{person!r} names nobody",
@@ -316,7 +316,7 @@ def _check_person(table: TableName, person: str, route: Route, connected: Sequen
 
 
 def _named(table: TableName, name: str, agent: AgentConfig, models: Mapping[str, AgentConfig]) -> str | None:
-    """Return which agent a route names; None for that of `[agent]`."""
+    """Return the agent that a route names; None for that of `[agent]`."""
     if name in (DEFAULT_AGENT, agent.agent_id):
         return None
     who, at, project = name.partition("@")
@@ -351,7 +351,7 @@ def _platform(source: _Source, platform: Platform, told: object) -> PlatformConf
     if not isinstance(told, dict):
         table.refuse("it is no table", value=platform.value, remedy=f"write it as [{table.name}]")
     rest = _with_chats(table, _flat(table, told))
-    if rest.get("enabled") is False:  # it needs no secrets yet, and no values of its own
+    if rest.get("enabled") is False:  # a disabled channel needs neither secrets nor values
         check_table(table, rest, kind)
         common = PlatformConfig.__struct_fields__
         return source.read(
@@ -363,7 +363,7 @@ def _platform(source: _Source, platform: Platform, told: object) -> PlatformConf
 
 
 def _with_chats(table: TableName, told: dict[str, Any]) -> dict[str, Any]:
-    """Return a channel's table with the busy modes of single chats where they stand now."""
+    """Return a channel's table with the busy modes of single chats in their present place."""
     former = told.pop("busy_chats", None)
     if former is None:
         return told
@@ -377,7 +377,7 @@ def _with_chats(table: TableName, told: dict[str, Any]) -> dict[str, Any]:
 
 
 def _flat(table: TableName, told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table with what stands in its `extra` beside the rest."""
+    """Return a table with the contents of its `extra` among the others."""
     rest = dict(told)
     extra = rest.pop("extra", {})
     if not isinstance(extra, dict):

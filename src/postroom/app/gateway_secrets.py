@@ -1,9 +1,11 @@
-"""Secrets of the gateway: named in `gateway.toml`, kept in the environment or in private files, never shown.
+"""Secrets of the gateway.
 
-`<name>_env` names a variable of the environment, `<name>_file` a file that its owner alone can use. The
-secret itself in `gateway.toml` is refused: that file is copied, shown and kept under version control.
+Named in `gateway.toml`, stored in the environment or in private files, never shown.
 
-What stands where the name of a variable or file belongs is not shown either: it may be the secret itself.
+`<name>_env` names an environment variable, `<name>_file` a file that only its owner can use. The secret
+itself in `gateway.toml` is refused, because that file is copied, shown and kept under version control.
+
+Errors never show the given name of a variable or file, because it may be the secret itself.
 """
 
 import os
@@ -24,12 +26,12 @@ _SHARED: Final = stat.S_IRWXG | stat.S_IRWXO
 def take_secret(
     table: TableName, told: dict[str, object], name: str, environment: Mapping[str, str], *, read: bool = True
 ) -> Secret | None:
-    """Take a secret's names out of a table and return the secret; None when it names none.
+    """Remove a secret's names from a table and return the secret; None if it names none.
 
-    Without `read` the names are checked and taken out, and nothing is looked up.
+    Without `read` the names are checked and removed, and no value is read.
 
     Raises:
-        ConfigError: the secret itself stands there, both ways are named, or it cannot be had that way.
+        ConfigError: The table contains the secret itself, both names are given, or the value is unavailable.
     """
     by_env, by_file = f"{name}_env", f"{name}_file"
     if name in told:
@@ -51,7 +53,7 @@ def take_secret(
 
 
 def secret_names(names: Iterable[str]) -> list[str]:
-    """Return how these secrets may be named in a table."""
+    """Return the possible names of these secrets in a table."""
     return [f"{name}{suffix}" for name in names for suffix in SUFFIXES]
 
 

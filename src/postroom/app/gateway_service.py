@@ -1,4 +1,4 @@
-"""The gateway as its operator sees it: health, people, notices."""
+"""The gateway for its operator: health, people, notices."""
 
 from collections.abc import Mapping
 from secrets import token_hex
@@ -18,8 +18,7 @@ from postroom.gateway.platforms.http_adapter import HttpAdapter
 from postroom.gateway.replies import Reply, ReplyKind, thread_name
 from postroom.gateway.session import SessionSource
 from postroom.gateway.wording import QUIET
-from postroom.http_api.chat_routes import Notice
-from postroom.http_api.operations import Check, channels_check
+from postroom.http_api.readiness import Check, channels_check
 
 LONGEST_NOTICE: Final = 100_000
 
@@ -33,7 +32,7 @@ class GatewayService(UndeliveredService):
         self._gateway = chats.gateway
 
     def check(self) -> Check:
-        """Look how many channels are connected, and whether those that we serve take requests yet."""
+        """Check how many channels are connected, and whether webhook channels accept requests yet."""
         ours = [one for one in self._chats.adapters if one.liveness.state is not AdapterState.ELSEWHERE]
         states = [str(adapter.liveness.shown()["state"]) for adapter in ours]
         is_served = all(
@@ -42,7 +41,7 @@ class GatewayService(UndeliveredService):
         return channels_check(states, is_running=self._chats.state == "running", is_served=is_served)
 
     async def health(self) -> Mapping[str, object]:
-        """Return its state, its channels, where the accepted messages are, and what is queued."""
+        """Return its state, its channels, counts of accepted messages, and the queue."""
         counts = await self._gateway.counts()
         messages = {
             "accepted": counts.accepted,
@@ -69,18 +68,23 @@ class GatewayService(UndeliveredService):
     async def _held(self) -> int:
         """Count the messages of agents that wait for the end of quiet hours, of the oldest 500 that wait.
 
-        Those behind the first of a chat wait for it and are not tried.
+        Messages after the first of a chat wait for it and are not attempted.
         """
         rows = await self._chats.runs.stores.store.read(lambda tx: tx.outbox.open(CHAT_KIND, limit=MOST_DEAD))
         held = {(row.target, row.order_key) for row in rows if row.last_error == QUIET}
         return sum((row.target, row.order_key) in held for row in rows)
 
     async def refresh_metrics(self) -> None:
-        """Read what the gauges show."""
+        """Update the gauges."""
         self._chats.mailbox.metrics.show_depths(await self._chats.runs.stores.dispatches.count_by_status())
 
     async def pair(self, platform: str, code: str, role: str) -> Mapping[str, object]:
-        """Let in who was given this code."""
+        """Admit the person who was given this code.
+
+        Raises:
+            InvalidArgument: Nobody was given it, or there is no such platform or role.
+            QueueFull: Too many wrong codes were tried.
+        """
         person = await self._gateway.people.pair(self._channel(platform).platform, code, _role(role))
         if person is None:
             raise InvalidArgument(
@@ -91,7 +95,7 @@ class GatewayService(UndeliveredService):
         return {"person": _person(person, "paired")}
 
     async def people(self) -> Mapping[str, object]:
-        """Return who may write, and who asks to."""
+        """Return the people with access, and those who request it."""
         store, after, kept = self._gateway.stores.people, ("", ""), list[Person]()
         while page := await store.people(after=after, limit=MAX_PEOPLE):
             kept += page
@@ -116,7 +120,11 @@ class GatewayService(UndeliveredService):
         }
 
     async def shut_out(self, platform: str, user_id: str) -> Mapping[str, object]:
-        """Forget somebody who was let in."""
+        """Remove a person who was admitted with a code.
+
+        Raises:
+            InvalidArgument: Nobody with this id was admitted.
+        """
         if not await self._gateway.people.shut_out(platform, user_id):
             raise InvalidArgument(
                 "no person with this id was admitted with a code",
@@ -128,10 +136,23 @@ class GatewayService(UndeliveredService):
             )
         return {"platform": platform, "user_id": user_id, "removed": True}
 
-    async def send(self, notice: Notice) -> Mapping[str, object]:
-        """Have something said in a chat; return the id of its outbox row."""
-        adapter = self._channel(notice.platform)
-        if not notice.text.strip() or notice.chat_id == "" or len(notice.text) > LONGEST_NOTICE:
+    async def send(
+        self,
+        platform: str,
+        text: str,
+        chat_id: str | None = None,
+        thread_id: str | None = None,
+        key: str | None = None,
+    ) -> Mapping[str, object]:
+        """Send a message to a chat, once for each key, or to the home channel; return its outbox row.
+
+        Raises:
+            InvalidArgument: There is no such channel, no home channel, or no text.
+            ServerUnavailable: The channel has not been connected yet.
+            IdempotencyConflict: The key was used for something else.
+        """
+        adapter = self._channel(platform)
+        if not text.strip() or chat_id == "" or len(text) > LONGEST_NOTICE:
             raise InvalidArgument(
                 f"a message to a chat needs a chat and a text of 1 to {LONGEST_NOTICE} characters",
                 remedy="send platform, chat_id and text",
@@ -142,23 +163,33 @@ class GatewayService(UndeliveredService):
                 value=adapter.liveness.error,
                 remedy="see `postroom gateway status`, and send again when the channel is connected",
             )
-        source = await self._destination(adapter, notice)
+        source = await self._destination(adapter, chat_id, thread_id)
         reply = Reply(
             kind=ReplyKind.NOTICE,
             thread_id=thread_name(adapter.platform.value, adapter.account, "notice"),
-            text=notice.text,
+            text=text,
             source=source.to_dict(),
         )
-        row = await self._gateway.outbox.enqueue(reply.draft(f"sent/{notice.key or token_hex(16)}"))
+        row = await self._gateway.outbox.enqueue(reply.draft(f"sent/{key or token_hex(16)}"))
         self._gateway.wake()
         return {"outbox_id": row.outbox_id, "status": row.status.value}
 
     async def passed_on(self, platform: str, request: Request) -> Response | None:
-        """Return the answer of the server that has a channel; None where that is this one."""
+        """Return the answer of the other server that has the channel; None if this server has it.
+
+        Raises:
+            InvalidArgument: There is no such channel.
+            ServerUnavailable: No server has it at the moment, or that server does not answer.
+        """
         return await self._chats.passed_on(self._channel(platform), request)
 
     async def reconnect(self, platform: str) -> Mapping[str, object]:
-        """Connect a channel anew and return how it stands then."""
+        """Reconnect a channel and return its state.
+
+        Raises:
+            InvalidArgument: There is no such channel.
+            ServerUnavailable: The gateway starts or ends.
+        """
         adapter = self._channel(platform)
         if self._chats.state != "running":
             raise ServerUnavailable(
@@ -170,10 +201,11 @@ class GatewayService(UndeliveredService):
         state = self._gateway.liveness()[adapter.platform.value]
         return {"platform": adapter.platform.value, **state, **_instants(state)}
 
-    async def _destination(self, adapter: BasePlatformAdapter, notice: Notice) -> SessionSource:
-        """Return where a notice goes: the chat it names, else the one that was made home, else the file's."""
+    async def _destination(
+        self, adapter: BasePlatformAdapter, chat_id: str | None, thread_id: str | None
+    ) -> SessionSource:
+        """Return the chat that is named, or the chat that was made home, or the home channel of the file."""
         platform, account = adapter.platform, adapter.account
-        chat_id, thread_id = notice.chat_id, notice.thread_id
         if chat_id is None:
             made = await self._gateway.stores.sessions.load(f"home:{platform.value}:{account}")
             home = self._gateway.config.get_home_channel(platform)

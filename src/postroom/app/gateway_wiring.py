@@ -1,7 +1,7 @@
-"""The gateway of a server: its channels and who answers, made from what `gateway.toml` says.
+"""The gateway of a server: its channels and respondents, created from `gateway.toml`.
 
-start: the mailbox takes up what was left, then channels are connected
-stop: nothing new is taken, runs and answers get their time
+start: the mailbox resumes earlier runs, then channels are connected stop: no new messages are accepted,
+active runs and answers get time to finish
 """
 
 import asyncio
@@ -59,16 +59,16 @@ from postroom.stores.chats.stores import ChatStores
 
 _LOG = get_logger(__name__)
 CHANNELS: Final = "/channels"
-"""Below this are the routes of channels that have no address of their own at the root."""
+"""Path prefix of the routes of channels that have no address at the root."""
 
 
 class ChatAgents(SeveralExecutors):
-    """Has each chat's thread run by the agent that its name names."""
+    """Runs each chat's thread by the agent in its name."""
 
     def __init__(
         self, told: GatewayFile, agents: RunDispatchExecutor | None, clock: Clock, timer: Timer
     ) -> None:
-        """Make the models' clients; `agents` runs those of the mail room."""
+        """Create the models' clients; `agents` runs the agents of mail."""
         self._told = told
         self._clients: list[OpenAICompatibleModel] = []
         models: dict[str, ResolvedAgent] = {}
@@ -82,47 +82,47 @@ class ChatAgents(SeveralExecutors):
         self._agents = agents
 
     async def chosen(self, activation: RunActivation) -> RunDispatchExecutor:
-        """Return what runs the agent of the thread.
+        """Return the executor of the thread's agent.
 
         Raises:
-            AgentNotFound: the file names this agent no more.
+            AgentNotFound: The file no longer names this agent.
         """
         return self._of(activation.thread_id)
 
     async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
-        """Return what the run is pinned to.
+        """Return the configuration of the run.
 
-        What waits for an agent that is gone becomes a run all the same: its end tells whoever wrote.
+        Messages for a removed agent still become a run, whose failure notifies their senders.
         """
         if pinned is not None and self._told.agent_on(activation.thread_id) is None:
             return ResolvedRunPlan(resolution_id=pinned)
         return await super().resolve(activation, pinned=pinned)
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute a run as the agent that its thread names."""
+        """Execute a run as the agent in its thread's name."""
         return await super().run(replace(activation, agent_id=self.agent_of(activation.thread_id)), sink)
 
     def each(self) -> Iterator[RunDispatchExecutor]:
-        """Return the executors, each once."""
+        """Yield the executors, each once."""
         return iter([one for one in (self._models, self._agents) if one is not None])
 
     def waits_for_outages(self, thread_id: str) -> bool:
-        """Say whether this thread's runs are tried again for minutes when their failure may be an outage."""
+        """Return whether this thread's runs are retried for minutes after a failure that may be an outage."""
         return self._told.agent_on(thread_id) is not None and self._of(thread_id).waits_for_outages(thread_id)
 
     def commits_steps(self, thread_id: str) -> bool:
-        """Say whether the steps of this thread's runs are committed by what executes them."""
+        """Return whether the executor commits the steps of this thread's runs."""
         return self._told.agent_on(thread_id) is not None and self._of(thread_id).commits_steps(thread_id)
 
     def agent_of(self, thread_id: str) -> str | None:
-        """Return which agent all runs of a thread are of."""
+        """Return the agent of all runs of a thread."""
         agent = self._told.agent_on(thread_id)
         if agent is None:
             return agent_on(thread_id)
         return agent.agent_id if agent.run is None else "@".join(agent.run[::-1])
 
     async def close(self) -> None:
-        """End the connections to endpoints."""
+        """Close the connections to endpoints."""
         for client in self._clients:
             await client.close()
 
@@ -136,7 +136,7 @@ class ChatAgents(SeveralExecutors):
 
 
 class ChatService:
-    """A gateway with what stands behind it; made outside of the event loop, run inside."""
+    """A gateway with its services; create it off the event loop, and run it on the loop."""
 
     def __init__(  # noqa: PLR0913 - every port by name
         self,
@@ -157,25 +157,24 @@ class ChatService:
         store_id: Callable[[], Awaitable[str]] | None = None,
         others: OtherServers | None = None,
     ) -> None:
-        """Make everything; nothing runs yet.
+        """Create all parts; none is started.
 
-        `agents` runs the agents of the mail room that answer, where one of them does, and
-        `runners` says how each is run, `knows_person` whether a person is named.
-        `mail` is told what became of its messages in chats, and what is said in them to people.
-        `locks_dir` is where servers of this machine's user see which bot tokens are taken; with `leases` the
-        servers of one database, which `store_id` tells, share its channels, and `others` are asked for what
-        comes in by one that another server has.
+        `agents` runs the agents of mail that answer, if there are any, `runners` provides their runners, and
+        `knows_person` returns whether a person exists. `mail` is notified of the delivery of its messages,
+        and of words to people in chats. `locks_dir` shows the bot tokens that servers of this machine's user
+        have taken; with `leases` the servers of one database, identified by `store_id`, share its channels,
+        and requests for a channel of another server go to `others`.
 
         Raises:
-            ConfigError: a channel cannot be made of what is said of it.
-            MissingExtra: the model's client is not installed.
+            ConfigError: A channel cannot be created from its configuration.
+            MissingExtra: The model's client is not installed.
         """
         timer, config = timer or SystemTimer(), told.gateway
         self.file = told.path
         self._state_dir = config.state_dir
         self.adapters = _adapters(told, clock, timer)
         self.open_paths = open_paths(self.adapters)
-        """The addresses that its channels guard themselves."""
+        """The addresses that its channels authenticate themselves."""
         self.runs = runs
         self.mailbox = runs.mailbox
         self.state = "stopped"
@@ -206,15 +205,15 @@ class ChatService:
             speak=None if self._speaker is None else self._speaker.speak,
         )
         self.mail_outbox = MailOutbox(self.adapters)
-        """Has mail messages delivered to its chats."""
+        """Delivers mail messages to its chats."""
         self._locks_dir, self._store_id, self._others = locks_dir, store_id, others
         self._locks = ScopedLocks(locks_dir)
 
     def prepare(self, mcp_path: str) -> None:
-        """Make the folder that it keeps things in. Blocks.
+        """Create its folder. Blocks.
 
         Raises:
-            ConfigError: the folder cannot be made, or a channel has the address of the MCP endpoint.
+            ConfigError: The folder cannot be created, or a channel has the address of the MCP endpoint.
         """
         _check_paths(self.file, self.open_paths, mcp_path)
         if self._state_dir is not None:
@@ -223,11 +222,11 @@ class ChatService:
     # Its life.
 
     async def start(self) -> None:
-        """Take up what was left, connect the channels and begin to answer.
+        """Resume earlier work, connect the channels and start to answer.
 
         Raises:
-            ConfigError, MissingExtra: a channel lacks something that a person must give it.
-            StoreError: what was left could not be taken up.
+            ConfigError, MissingExtra: A channel lacks something that a person must provide.
+            StoreError: The earlier work could not be resumed.
         """
         self.state = "starting"
         for one in await self.missing():
@@ -240,15 +239,15 @@ class ChatService:
         _LOG.info("gateway.running", channels=[one.platform.value for one in self.adapters])
 
     async def missing(self) -> list[Missing]:
-        """Return what is wrong about each agent and person who is to answer and cannot.
+        """Return the problem of each agent and person that cannot answer.
 
-        Whoever writes to them is told that there is no answer; all others are served.
+        People who write to them are notified that there is no answer; all others are served.
         """
         looked_at = [await self._fault_of(named) for named in answering(self._told).values()]
         return [one for one in looked_at if one is not None]
 
     def names(self, whom: str) -> bool:
-        """Say whether a rule has this person or agent of the mail room answer."""
+        """Return whether a rule names this person or agent of mail as respondent."""
         return whom.casefold() in map(str.casefold, answering(self._told))
 
     async def _fault_of(self, named: Named) -> Missing | None:
@@ -267,7 +266,7 @@ class ChatService:
         return None if is_run else named.not_run
 
     async def stop(self) -> None:
-        """End it in good order; harmless when done twice, and when it never started."""
+        """Stop it cleanly; no effect if it is stopped or never started."""
         if self.state == "stopped":
             return
         self.state = "stopping"
@@ -283,11 +282,11 @@ class ChatService:
             self.state = "stopped"
 
     async def hurry(self) -> None:
-        """Let a stop that waits for runs wait no longer; they are taken up at the next start."""
-        await self.mailbox.drain(timedelta(0))
+        """Let a stop wait no longer for runs and answers; they continue at the next start."""
+        await self.gateway.hurry()
 
     def _take_tokens(self, store_id: str) -> None:
-        """Have each token to ourselves on this machine, or to the servers of one shared database."""
+        """Lock each bot token on this machine, for this server or for the servers of one database."""
         tokens = [(one.platform.value, one.lock_identity()) for one in self.adapters]
         try:
             for scope, identity in tokens:
@@ -303,16 +302,16 @@ class ChatService:
     # Its addresses.
 
     async def passed_on(self, adapter: BasePlatformAdapter, request: Request) -> Response | None:
-        """Return the answer of the server that has a channel; None where that is this one.
+        """Return the answer of the server that has a channel; None if this server has it.
 
         Raises:
-            ServerUnavailable: no server has it at the moment, or that one does not answer.
+            ServerUnavailable: No server has it at the moment, or that server does not answer.
         """
         server = await self._elsewhere(adapter)
         return None if server is None or self._others is None else await self._others.pass_on(request, server)
 
     async def _elsewhere(self, adapter: BasePlatformAdapter) -> Lease | None:
-        """Return the other server that has a channel; None where each has it, or this one."""
+        """Return the other server that has a channel; None if every server or this one has it."""
         if self._others is None or adapter.lease is None or adapter.is_ours():
             return None
         return await self._others.with_lease(adapter.lease)
@@ -331,11 +330,11 @@ class ChatService:
 
 
 def examine(told: GatewayFile, settings: Settings) -> None:
-    """See whether everything could be made of a file; nothing is opened or connected.
+    """Check that all parts can be created from a file; nothing is opened or connected.
 
     Raises:
-        ConfigError: a channel cannot be made, or its address is the MCP endpoint's.
-        MissingExtra: the model's client is not installed.
+        ConfigError: A channel cannot be created, or its address is the MCP endpoint's.
+        MissingExtra: The model's client is not installed.
     """
     clock = SystemClock()
     adapters = _adapters(told, clock, SystemTimer())
@@ -348,15 +347,15 @@ def examine(told: GatewayFile, settings: Settings) -> None:
 
 
 def open_paths(adapters: Sequence[BasePlatformAdapter]) -> tuple[OpenPath, ...]:
-    """Return the addresses that these channels guard themselves, and how much may be sent there."""
+    """Return the addresses that these channels authenticate themselves, and their size limits."""
     found: dict[str, OpenPath] = {}
     for adapter in adapters:
         base = "" if adapter.at_root else CHANNELS
         for route in adapter.routes():
             if isinstance(route, Route):
                 path = f"{base}/{route.path.split('/')[1]}"
-                too_large = adapter.too_large if isinstance(adapter, HttpAdapter) else None
-                found[path] = OpenPath(path=path, limit=adapter.largest_body, too_large=too_large)
+                refuse = adapter.refuse if isinstance(adapter, HttpAdapter) else None
+                found[path] = OpenPath(path=path, limit=adapter.largest_body, refuse=refuse)
     return tuple(found[path] for path in sorted(found))
 
 
@@ -373,10 +372,10 @@ def _adapters(told: GatewayFile, clock: Clock, timer: Timer) -> tuple[BasePlatfo
 def make_adapter(
     file: Path, platform: Platform, config: PlatformConfig, *, clock: Clock, timer: Timer
 ) -> BasePlatformAdapter:
-    """Make a platform's adapter.
+    """Create a platform's adapter.
 
     Raises:
-        ConfigError: it cannot be made of this.
+        ConfigError: Its configuration is invalid.
     """
     try:
         return adapter_of(platform)(config, clock=clock, timer=timer)
@@ -386,20 +385,20 @@ def make_adapter(
 
 
 def make_model(agent: AgentConfig, *, clock: Clock) -> OpenAICompatibleModel:
-    """Make the model that answers.
+    """Create the model that answers.
 
     Raises:
-        MissingExtra: its client is not installed.
+        MissingExtra: Its client is not installed.
     """
     silence = agent.silence // timedelta(milliseconds=1)
     return OpenAICompatibleModel(agent.base_url, agent.api_key, silence_ms=silence, clock=clock)
 
 
 def _transcriber(agent: AgentConfig, clock: Clock) -> OpenAITranscriber | None:
-    """Make what writes down what is said, where an endpoint for that is set.
+    """Create the client of the speech-to-text endpoint; None if none is configured.
 
     Raises:
-        MissingExtra: its client is not installed.
+        MissingExtra: Its client is not installed.
     """
     if agent.transcription_url is None:
         return None
@@ -431,7 +430,7 @@ def _speaker(agent: AgentConfig, clock: Clock) -> OpenAISpeaker | None:
 
 
 def outline(told: GatewayFile) -> dict[str, Json]:
-    """Return what would be connected, with no secret in it."""
+    """Return the channels that would be connected, without secrets."""
     config = told.gateway
     return {
         "file": str(told.path),

@@ -1,4 +1,4 @@
-"""How the server is, in sentences that people read: made of what `/readyz` looks at, and of its queue."""
+"""The health of the server in sentences for people, from the checks of `/readyz` and its queue."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Final
@@ -8,7 +8,7 @@ from postroom.contracts.budgets import Budget, BudgetScope, Spending
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import StoreFull
 from postroom.contracts.work import HealthFact
-from postroom.http_api.operations import Check, Readiness
+from postroom.http_api.readiness import Check, Readiness
 from postroom.web.wording import lasting
 
 _MICROS: Final = 1_000_000
@@ -16,21 +16,21 @@ _ORDER: Final = ("failed", "unknown", "ok")
 
 
 class ServerHealth:
-    """Tells how the server is; called for each page that shows it."""
+    """Provides the health of the server; called for each page that shows it."""
 
     def __init__(
         self, application: Application, ready: Callable[[], Awaitable[Readiness]], *, started_at: int
     ) -> None:
-        """`ready` looks at every part of the server, and may answer what it saw a moment ago."""
+        """`ready` checks every part of the server, and may return a result of a moment ago."""
         self._application = application
         self._ready = ready
         self._started_at = started_at
 
     async def __call__(self) -> Sequence[HealthFact]:
-        """Return what is looked at, what is wrong first.
+        """Return the facts, problems first.
 
         Raises:
-            StoreError: the queue could not be read.
+            StoreError: The queue could not be read.
         """
         application, found = self._application, await self._ready()
         now, counts = application.clock.now(), await application.runs.counts()
@@ -53,7 +53,7 @@ def _slots(taken: int, of: int) -> HealthFact:
 
 
 def _told(check: Check) -> HealthFact | None:
-    """Return what people are told of a check; None where there is nothing to tell."""
+    """Return a check as a fact for people; None if there is nothing to report."""
     text = _TEXTS[check.name](check)
     return None if not text else HealthFact(name=check.name, state=check.state, text=text)
 
@@ -104,7 +104,7 @@ _TEXTS: Final = {
 
 
 async def _spending(application: Application, now: int) -> AsyncIterator[HealthFact]:
-    """Tell what all runs together have spent in this window of each budget that limits them."""
+    """Yield the spending of all runs together in the present window of each budget that limits them."""
     budgets = [one for one in application.runs.budgets if one.per is BudgetScope.ALL]
     scopes = {one.scope: budget for budget in budgets if (one := budget.account(_ALL, now)) is not None}
     spent = await application.runs.stores.store.read(lambda tx: tx.runs.threads.spending(list(scopes)))

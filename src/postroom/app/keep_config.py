@@ -1,4 +1,4 @@
-"""The rules of the configuration file on how long messages are kept: `[[keep]]`."""
+"""The rules of the configuration file for the retention of messages: `[[keep]]`."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -16,7 +16,7 @@ _Text = Annotated[str, Meta(pattern=r"\S", extra={"write": "a text that is not e
 
 
 class KeepTable(Table, frozen=True, kw_only=True):
-    """One rule: the messages that it is about, and how long they are kept."""
+    """One rule: its messages, and how long they are kept."""
 
     project: _Text | None = None
     topic: _Text | None = None
@@ -38,7 +38,7 @@ class KeepTable(Table, frozen=True, kw_only=True):
             )
 
     def rule(self) -> KeepRule:
-        """Return the rule that the table is."""
+        """Return the rule that the table describes."""
         return KeepRule(
             project=self.project,
             topic=self.topic,
@@ -49,10 +49,10 @@ class KeepTable(Table, frozen=True, kw_only=True):
 
 
 def load_keep_rules(environment: Mapping[str, str]) -> tuple[KeepRule, ...]:
-    """Return the rules that the configuration file has, in order; none without a file.
+    """Return the rules of the configuration file, in order; none without a file.
 
     Raises:
-        ConfigError: A rule is wrong.
+        ConfigError: A rule is invalid.
     """
     tables = tables_of(environment, TABLE)
     return tuple(read_table(place, told, KeepTable, environment).rule() for place, told in tables)

@@ -1,6 +1,6 @@
-"""Logs: structured events on standard error, ours and the libraries' in one form, with secrets masked.
+"""Logs: structured events on standard error, postroom's and the libraries' in one form, with secrets masked.
 
-Standard output belongs to the stdio transport and to commands' answers; nothing is logged there. Events hold
+Standard output belongs to the stdio transport and to commands' answers; nothing is logged there. Events have
 names, ids and counts, never the text of a message.
 """
 
@@ -27,16 +27,17 @@ _MESSAGE_KEYS: Final = frozenset({"body", "body_md", "markdown", "snippet"})
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _DEEPEST: Final = 6
 _CHATTY: Final = ("asyncio", "httpcore2", "httpx2", "mcp", "sse_starlette", "uvicorn.error")
-"""Loggers whose lines below warnings are not written.
+"""Loggers of which only warnings and errors are written.
 
-The HTTP clients write whole addresses, which may hold a key. The HTTP server writes four lines at each start.
+The HTTP clients write whole addresses, which may contain a key. The HTTP server writes four lines at each
+start.
 """
 TOLD_AGAIN: Final = timedelta(minutes=1)
-"""After so long a failure that goes on is told again."""
+"""Interval at which a continuing failure is logged again."""
 _MOST_REPEATS: Final = 1_000
-"""So many failures are known at once; of more each is told."""
+"""Maximum number of failures that are remembered; beyond it each is logged."""
 _FIRST: Final = ("timestamp", "level", "event", "logger")
-"""What a line on a console begins with."""
+"""The first fields of a line on a console."""
 _COLORS: Final = {"warning": 33, "error": 31, "critical": 31}
 _SERVER_LOGGERS: Final = ("uvicorn", "uvicorn.access", "uvicorn.error")
 
@@ -61,20 +62,23 @@ def configure_logs(settings: Settings, *, stream: TextIO | None = None) -> None:
 
 
 def log_refused_start(error: PostroomError, settings: Settings) -> None:
-    """Log why a server does not start."""
+    """Log the reason why a server does not start."""
     configure_logs(settings)
     reason = {"code": error.code, "reason": error.message, "remedy": error.remedy}
     get_logger(__name__).error("serve.not_started", **reason)
 
 
 def log_failure() -> OSError | None:
-    """Return why the last line could not be written; None when it was, or when logs go elsewhere."""
+    """Return why the last line could not be written; None if it was, or if logs go elsewhere."""
     found = (handler.failure for handler in logging.getLogger().handlers if isinstance(handler, _Lines))
     return next(found, None)
 
 
 class _Lines(logging.StreamHandler[TextIO]):
-    """Writes the lines of the log; whoever logs goes on when one cannot be written, and health tells it."""
+    """Writes the lines of the log.
+
+    Callers continue if a line cannot be written, and the health check reports it.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
@@ -82,13 +86,13 @@ class _Lines(logging.StreamHandler[TextIO]):
         self._refused: OSError | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line and note whether that went well."""
+        """Write one line and record whether that succeeded."""
         self._refused = None
         super().emit(record)
         self.failure = self._refused
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Note a refusal of the system; a traceback of it would go to the same full disk."""
+        """Record a refusal of the system; its traceback would go to the same full disk."""
         error = sys.exception()
         if isinstance(error, OSError):
             self._refused = error
@@ -97,10 +101,10 @@ class _Lines(logging.StreamHandler[TextIO]):
 
 
 class Repeats(logging.Filter):
-    """Leaves out warnings that repeat one of the last minute.
+    """Omits warnings that repeat one of the last minute.
 
-    Work in rounds (renewing leases, looking for due runs) fails with the store in each round, some times a
-    second. Only lines with a `reason` count as the same: a log-in refused twice is two.
+    Periodic work (renewing leases, looking for due runs) fails with the store in each round, several times a
+    second. Only lines with a `reason` count as equal, because two refused logins are two events.
     """
 
     def __init__(self, seconds: Callable[[], float]) -> None:
@@ -108,13 +112,13 @@ class Repeats(logging.Filter):
         super().__init__()
         self._seconds = seconds
         self._told: dict[object, tuple[float, int]] = {}
-        """When a failure was told last, and how often it came since."""
+        """When a failure was last logged, and how often it came since."""
 
     def __len__(self) -> int:
         return len(self._told)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record is written; one that came again after a minute says how often (`times`)."""
+        """Return whether a record is written; a repetition after a minute has the count (`times`)."""
         line: object = record.msg
         if not isinstance(line, LogLine) or record.levelno != logging.WARNING or "reason" not in line.facts:
             return True
@@ -131,7 +135,7 @@ class Repeats(logging.Filter):
         return True
 
     def _make_room(self, now: float) -> None:
-        """Forget what is over, and all where that is too little."""
+        """Forget expired failures, or all if that is not enough."""
         if len(self._told) < _MOST_REPEATS:
             return
         recent = {key: told for key, told in self._told.items() if now - told[0] < TOLD_AGAIN.total_seconds()}
@@ -178,7 +182,7 @@ class _Form(logging.Formatter):
 
 
 def _message_of(record: logging.LogRecord) -> str:
-    """Return the message of a library's record, also if its arguments do not fit."""
+    """Return the message of a library's record, even if its arguments do not fit."""
     try:
         return record.getMessage()
     except (TypeError, ValueError, KeyError) as error:

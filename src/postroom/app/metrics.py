@@ -1,4 +1,4 @@
-"""Prometheus metrics: names, and where each number comes from. Labels are few; no names of agents."""
+"""Prometheus metrics: names, and the source of each number. Labels are few; no names of agents."""
 
 import math
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ OUTBOX: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
-    """What the server has to do, and what it does it with, at one moment."""
+    """The server's work and its resources at one moment."""
 
     dead_letters: int
     oldest_waiting_ms: int
@@ -50,7 +50,7 @@ class ServerState:
 
 
 class Metrics:
-    """The numbers of one server in a registry of its own."""
+    """The metrics of one server in a separate registry."""
 
     def __init__(self, store: Stores, clock: Clock) -> None:
         self._store = store
@@ -92,12 +92,12 @@ class Metrics:
         self.registry.register(_Grouping(store))
 
     def observe_call(self, tool: str, outcome: str, seconds: float) -> None:
-        """Count one tool call; `tool` is a name of the table, `outcome` a code: labels stay few."""
+        """Count one tool call; `tool` is a name of the table, `outcome` a code, so that labels stay few."""
         self._calls.labels(tool, outcome).inc()
         self._seconds.labels(tool).observe(seconds)
 
     def show_state(self, backlogs: Mapping[str, Backlog], counts: dict[str, int], lag_seconds: float) -> None:
-        """Set the gauges to what was just read: the outbox by kind, and how many records there are."""
+        """Set the gauges of the outbox by kind, and of the number of records."""
         for kind, backlog in backlogs.items():
             self._outbox["waiting"].labels(kind).set(backlog.waiting)
             self._outbox["dead_letters"].labels(kind).set(backlog.dead)
@@ -109,7 +109,7 @@ class Metrics:
         self._lag.set(lag_seconds)
 
     def show_server(self, state: ServerState) -> None:
-        """Set the gauges of what the server has to do and what it does it with."""
+        """Set the gauges of the server's work and its resources."""
         shown = {
             "dead_letters": state.dead_letters,
             "oldest_waiting_run_age_seconds": state.oldest_waiting_ms / 1000,
@@ -125,7 +125,7 @@ class Metrics:
 
 
 class _Grouping(Collector):
-    """How many commits the writer made and how many changes they held, read when asked."""
+    """The number of commits, and of changes in them, read on request."""
 
     def __init__(self, store: Stores) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""The executor whose agents are models: the built-in loop, with operations of the mail room as its tools."""
+"""The executor whose agents are models: the built-in loop, with mail operations as its tools."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -31,10 +31,10 @@ _INTRODUCTION: Final = (
 
 
 class ModelAgents(AgentRuntime):
-    """Runs each agent by the model that its runner names.
+    """Runs each agent with the model of its runner.
 
-    On an agent's own thread a run sees the messages that it has in its hands and what it has done; in a chat
-    it sees the conversation. It reads what comes while it works. Calls are committed before they are made, so
+    On an agent's own thread a run sees its messages and its earlier steps; in a chat it sees the
+    conversation. It reads messages that arrive while it works. Calls are committed before they are made, so
     that a run that was cut off changes nothing twice.
     """
 
@@ -48,9 +48,9 @@ class ModelAgents(AgentRuntime):
         clock: Clock,
         timer: Timer,
     ) -> None:
-        """Keep what it works with; a key is read from `environment` when a run needs it."""
+        """Keep the arguments; a key is read from `environment` when a run needs it."""
         self._agents: dict[str, ResolvedAgent] = {}
-        """By id, as each was when its last run began."""
+        """The agents by id, as of the start of their last run."""
         super().__init__(MapResolver(self._agents), clock=clock, timer=timer)
         self._runners = runners
         self._calls = calls
@@ -59,15 +59,15 @@ class ModelAgents(AgentRuntime):
         self._models: dict[tuple[str, str | None], OpenAICompatibleModel] = {}
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute an agent's run until it is done, stopped, cancelled or waits for a person.
+        """Execute an agent's run until it has ended or waits for a person.
 
         Raises:
-            RunnerNotFound: nobody has said how this agent is run.
-            InvalidRunner: it is not run by a model, or has a tool that there is not.
-            RunnerSecretMissing: the variable with the endpoint's key is not set.
-            MissingExtra: the endpoint's client is not installed.
-            InferenceError: the model's side failed; `retryable` says whether it may pass.
-            StaleClaim: the run is not the worker's any more.
+            RunnerNotFound: The agent has no runner.
+            InvalidRunner: Its runner is not a model, or has an unknown tool.
+            RunnerSecretMissing: The variable with the endpoint's key is not set.
+            MissingExtra: The endpoint's client is not installed.
+            InferenceError: The model failed; `retryable` states whether a retry may help.
+            StaleClaim: The worker has lost the run.
         """
         agent_id = activation.agent_id or "default"
         runner = await self._runners.runner_of(agent_id)
@@ -95,7 +95,7 @@ class ModelAgents(AgentRuntime):
         return ResolvedAgent(spec=spec, model=await self._model_of(runner), tools=tuple(tools))
 
     async def _model_of(self, runner: ModelRunner) -> OpenAICompatibleModel:
-        """Return the endpoint's client; it is kept, with its connections, for all agents that ask there."""
+        """Return the endpoint's client, which all its agents share together with its connections."""
         name = runner.api_key_env
         key = None if name is None else secret_named(name, self._environment)
         where = runner.base_url, name
@@ -107,14 +107,17 @@ class ModelAgents(AgentRuntime):
         return self._models[where]
 
     def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
-        """Hand messages to a chat's run for its next step; messages wait for a run of their own: False."""
+        """Pass messages to a chat's run for its next step.
+
+        Return False for other runs, which read mail themselves.
+        """
         active = self._runs.find(id)
         if active is None or agent_of(active.identity.thread_id) is not None:
             return False
         return super().send_messages(id, messages)
 
     async def close(self) -> None:
-        """End the connections to endpoints; runs are ended by who began them."""
+        """Close the connections to endpoints; whoever started the runs must end them."""
         await super().close()
         while self._models:
             _, model = self._models.popitem()
@@ -122,7 +125,7 @@ class ModelAgents(AgentRuntime):
 
 
 async def _as_shown(activation: RunActivation) -> RunActivation:
-    """Return the request with what its run is to see: decisions reach it as the answers of its own calls."""
+    """Return the request as its run must see it: decisions reach it as answers of its own calls."""
     asked = tuple(one for one in activation.messages if not (one.id or "").startswith(DECISION))
     activation = replace(activation, messages=asked)
     control = activation.control
@@ -143,10 +146,10 @@ def _row_id(tx: MailReads, slug: str, name: str) -> int:
 
 
 def secret_named(name: str, environment: Mapping[str, str]) -> str:
-    """Return the key or secret that a variable of the server's environment holds.
+    """Return the key or secret in an environment variable of the server.
 
     Raises:
-        RunnerSecretMissing: it is not set, or blank.
+        RunnerSecretMissing: The variable is not set, or blank.
     """
     secret = environment.get(name, "").strip()
     if not secret:

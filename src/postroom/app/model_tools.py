@@ -1,4 +1,4 @@
-"""The tools of an agent that a model runs: operations of the mail room, called as that agent alone."""
+"""The tools of an agent that a model runs: mail operations, called only as that agent."""
 
 import hashlib
 import json
@@ -10,10 +10,11 @@ import msgspec
 
 from postroom.contracts.errors import InvalidRunner
 from postroom.contracts.messages import Json
+from postroom.contracts.operations import Operation
 from postroom.contracts.tools import Suspension, ToolCallResumeMode, ToolDescriptor, ToolResult
 from postroom.mail.commands import AgentName
 from postroom.mail.context import Caller
-from postroom.mail.operations import OPERATIONS, Operation
+from postroom.mail.operations import OPERATIONS
 from postroom.mail.waking.open_questions import ASK
 from postroom.mail.waking.prompts import decision_told
 from postroom.mcp_server.schema import input_schema
@@ -22,7 +23,7 @@ from postroom.runtime.files import SEND_FILE, SendFileTool
 from postroom.services.calls import Calls
 
 LONGEST_ANSWER: Final = 200_000
-"""Characters; what is longer the model is told to ask for in parts."""
+"""Maximum characters of an answer; the model is asked to request a longer one in parts."""
 LONGEST_QUESTION: Final = 2_000
 _PROJECT: Final = "project_key"
 _KEY: Final = "idempotency_key"
@@ -59,14 +60,15 @@ TOOLS: Final = (
     "fetch_events",
     SEND_FILE,
 )
-"""What a model may have: operations, in which it acts as its agent in its project, and files for its chat."""
+"""The permitted tools of a model: operations as its agent in its project, questions, and files for its
+chat."""
 
 
 def check_tools(names: Sequence[str]) -> None:
-    """Refuse what no model can be given.
+    """Refuse tools that a model must not have.
 
     Raises:
-        InvalidRunner: one of the names is no tool that it may call.
+        InvalidRunner: A name is not that of a permitted tool.
     """
     if wrong := [name for name in names if name not in TOOLS]:
         raise InvalidRunner(
@@ -80,7 +82,7 @@ def tools_for(names: Sequence[str], calls: Calls, *, project: str, agent: str, c
     """Return the tools of an agent.
 
     Raises:
-        InvalidRunner: one of the names is no tool that a model may call.
+        InvalidRunner: A name is not that of a permitted tool.
     """
     check_tools(names)
     made: list[Tool] = []
@@ -95,7 +97,7 @@ def tools_for(names: Sequence[str], calls: Calls, *, project: str, agent: str, c
 
 
 class MailTool:
-    """One operation of the mail room. Who acts, and in which project, the model is not asked."""
+    """One mail operation. The model cannot choose the agent and the project."""
 
     def __init__(
         self, operation: Operation, calls: Calls, *, project: str, agent: str, caller: Caller
@@ -119,10 +121,10 @@ class MailTool:
         )
 
     async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
-        """Do it; a call that changes something does it once, however often it is made again.
+        """Execute the operation; a repeated call changes nothing twice.
 
         Raises:
-            PostroomError: the mail room refused; nothing was changed.
+            PostroomError: The operation was refused; nothing was changed.
         """
         name = self._operation.name
         asked: dict[str, Any] = {**arguments, **self._given}
@@ -137,7 +139,7 @@ class MailTool:
 
 
 class AskTool:
-    """Has a person asked; the run waits, as long as it takes, and goes on with the answer."""
+    """Asks a person; the run waits for the answer without a time limit, and continues with it."""
 
     descriptor = ToolDescriptor(
         id=ASK,
@@ -152,7 +154,7 @@ class AskTool:
     )
 
     async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
-        """Ask, or return what was answered."""
+        """Ask, or return the answer."""
         question = str(arguments["question"]).strip()
         if context.decision is not None:
             return ToolResult.success(ASK, decision_told(context.decision))
@@ -163,12 +165,12 @@ class AskTool:
 
 
 def key_of(run_id: str, call_id: str) -> str:
-    """Return the key of a change that a call of a run makes: the same when the call is made again."""
+    """Return the key of a change by a call of a run; a repeated call has the same."""
     told = f"{run_id}\0{call_id}"
     return f"run-{hashlib.sha256(told.encode()).hexdigest()}"
 
 
 def _who_acts(operation: Operation) -> list[str]:
-    """Return the arguments that say who acts."""
+    """Return the arguments that name the agent."""
     hints = get_type_hints(operation.command, include_extras=True)
     return [name for name, hint in hints.items() if hint == AgentName]

@@ -1,7 +1,7 @@
-"""Spans by OpenTelemetry, in the words of its conventions for generative AI.
+"""Spans by OpenTelemetry, with its conventions for generative AI.
 
-Nothing of the library's global state is set: spans that other libraries make of their own accord go nowhere.
-A span ends in a queue, from which a thread of the library sends; what a collector does not take is dropped.
+The library's global state stays unset, so that spans of other libraries go nowhere. An ended span goes to a
+queue, from which a thread of the library sends it; spans that a collector refuses are dropped.
 """
 
 import threading
@@ -31,17 +31,17 @@ _FORM: Final = TraceContextTextMapPropagator()
 
 
 def otlp(endpoint: str) -> SpanProcessor:
-    """Return what sends spans to a collector, in batches and on a thread of its own."""
+    """Return the processor that sends spans to a collector, in batches and on a separate thread."""
     return BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_SECONDS))
 
 
 class OtelTracing:
-    """Watches calls and runs. What was written stays out: there are names, ids and codes of failures."""
+    """Traces calls and runs. Spans have names, ids and failure codes, and no written text."""
 
     is_on: Final = True
 
     def __init__(self, processor: SpanProcessor, *, environment: str = "local") -> None:
-        """Send what is watched to a processor, which is closed with this."""
+        """Send spans to a processor, which is closed with this."""
         about = {
             "service.name": NAME,
             "service.version": __version__,
@@ -56,7 +56,7 @@ class OtelTracing:
     def executing(
         self, tool: str, *, follows: str | None = None, answers: str | None = None
     ) -> AbstractContextManager[Span]:
-        """Watch an operation of the mail room, in the trace of what called it."""
+        """Trace a mail operation, in the trace of its caller."""
         answered = _place(answers)
         at_work = trace.get_current_span().get_span_context()
         places = [one for one in (at_work, _place(follows), answered) if one is not None and one.is_valid]
@@ -68,7 +68,7 @@ class OtelTracing:
         return self._watched(f"execute_tool {tool}", attributes, [*places[:1], answered])
 
     def invoking(self, agent: Invoked, *, follows: Sequence[str] = ()) -> AbstractContextManager[Span]:
-        """Watch a run, in the trace of the first that it follows, with links to the others."""
+        """Trace a run, in the first trace of `follows`, with links to the others."""
         attributes = {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.provider.name": NAME,
@@ -79,11 +79,11 @@ class OtelTracing:
         return self._watched(f"invoke_agent {agent.name}", attributes, [_place(one) for one in follows])
 
     def traceparent(self) -> str | None:
-        """Return the place in the trace of what is at work here; None when that is not watched."""
+        """Return the place of the present span in the trace; None if it is not traced."""
         return _written(trace.get_current_span())
 
     def close(self) -> None:
-        """Send what is left, if a collector takes it within seconds. Blocks."""
+        """Send the remaining spans, if a collector accepts them within seconds. Blocks."""
         sending = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
         sending.start()
         sending.join(CLOSE_SECONDS)
@@ -91,7 +91,7 @@ class OtelTracing:
     def _watched(
         self, name: str, attributes: dict[str, str], follows: Sequence[trace.SpanContext | None]
     ) -> "_Watched":
-        """Begin a span below the first place, with links to the others, each once."""
+        """Start a span below the first place, with links to the others, each once."""
         places = list({(one.trace_id, one.span_id): one for one in follows if one is not None}.values())
         above = (
             trace.set_span_in_context(trace.NonRecordingSpan(places[0]), Context()) if places else Context()
@@ -101,7 +101,7 @@ class OtelTracing:
 
 
 class _Watched(AbstractContextManager[Span]):
-    """A span that is at work inside, and ends with it."""
+    """A span that is current inside, and ends with the context."""
 
     def __init__(self, span: trace.Span) -> None:
         self._span = span
@@ -109,23 +109,23 @@ class _Watched(AbstractContextManager[Span]):
 
     @property
     def traceparent(self) -> str | None:
-        """Its place in the trace."""
+        """The place of the span in the trace."""
         return _written(self._span)
 
     def failed(self, kind: str) -> None:
-        """Note that it failed; the text of a failure may quote what somebody wrote, and stays out."""
+        """Record a failure without its text, which may quote what a person wrote."""
         self._span.set_attribute("error.type", kind)
         self._span.set_status(trace.StatusCode.ERROR)
 
     def __enter__(self) -> Span:
-        """Be what is at work here."""
+        """Become the current span."""
         self._current.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, place: TracebackType | None
     ) -> None:
-        """End, as failed if something is raised."""
+        """End the span, as failed if an exception was raised."""
         self._current.__exit__(None, None, None)
         if isinstance(error, PostroomError):
             self.failed(error.code)
@@ -135,7 +135,7 @@ class _Watched(AbstractContextManager[Span]):
 
 
 def _place(traceparent: str | None) -> trace.SpanContext | None:
-    """Return the place that a traceparent names; None when it names none."""
+    """Return the place that a traceparent names; None if it is invalid."""
     if traceparent is None:
         return None
     found = _FORM.extract({_TRACEPARENT: traceparent}, Context())

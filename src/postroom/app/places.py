@@ -1,7 +1,7 @@
-"""Where things are on this machine: data, configuration, the server's token and its note for clients.
+"""Paths on this machine: data, configuration, the server's token and its note for clients.
 
 Standard library only: the stdio proxy and the hooks import this module and must stay small. They read no
-configuration file, so that what they need to find (`data_dir`) comes from the environment alone.
+configuration file, so that they find the data folder (`data_dir`) by the environment alone.
 """
 
 import json
@@ -26,7 +26,7 @@ CLIENT_NAMES: Final = (
     "POSTROOM_TOKEN",
     "POSTROOM_URL",
 )
-"""Names with our prefix that clients read, and that are no settings of the server."""
+"""Variables with postroom's prefix that clients read, and that are not settings of the server."""
 RUN_NAMES: Final = (
     "POSTROOM_DISPATCH",
     "POSTROOM_PROJECT",
@@ -34,14 +34,14 @@ RUN_NAMES: Final = (
     "POSTROOM_STEERING",
     "POSTROOM_THREAD",
 )
-"""What a run of a server is told: commands that it calls find them, and they are no settings either."""
+"""Variables that a server sets for a run, for the commands that it calls; they are not settings either."""
 
 _LARGEST_NOTE: Final = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerNote:
-    """What a running server tells clients of this machine."""
+    """The note of a running server for clients of this machine."""
 
     url: str
     pid: int
@@ -57,7 +57,7 @@ def environment() -> Mapping[str, str]:
 
 
 def data_dir(environment: Mapping[str, str], *, platform: str = sys.platform) -> Path:
-    """Return the folder of the database, the archive and the token; absolute, perhaps not made yet."""
+    """Return the folder of the database, the archive and the token; absolute, and possibly missing."""
     if chosen := environment.get(DATA_DIR_NAME):
         return absolute(chosen, environment)
     if platform == "darwin":
@@ -66,10 +66,10 @@ def data_dir(environment: Mapping[str, str], *, platform: str = sys.platform) ->
 
 
 def refuse_closed(folder: Path) -> None:
-    """Refuse a data folder that this user may not enter; one that is not there is to be made.
+    """Refuse a data folder that this user may not enter; a missing one can be created.
 
     Raises:
-        ConfigError: it is closed; says whose it is and what mends that.
+        ConfigError: The folder is closed; the error names its owner and the remedy.
     """
     if (found := denied(folder, os.X_OK)) is not None:
         raise ConfigError(
@@ -80,13 +80,13 @@ def refuse_closed(folder: Path) -> None:
 
 
 def machine_dir(environment: Mapping[str, str], *, platform: str = sys.platform) -> Path:
-    """Return a folder that all servers of this user share, wherever each keeps its data; perhaps not made."""
+    """Return a folder that all servers of this user share, wherever their data is; possibly missing."""
     kept = {name: value for name, value in environment.items() if name != DATA_DIR_NAME}
     return data_dir(kept, platform=platform) / "machine"
 
 
 def config_file(environment: Mapping[str, str], *, platform: str = sys.platform) -> Path:
-    """Return the configuration file; absolute, perhaps not there."""
+    """Return the configuration file; absolute, and possibly missing."""
     if chosen := environment.get(CONFIG_NAME):
         return absolute(chosen, environment)
     if platform == "darwin":
@@ -105,30 +105,30 @@ def agent_token_dir(data_dir: Path) -> Path:
 
 
 def programs_dir(data_dir: Path) -> Path:
-    """Return where the server has a private folder for each run of a program."""
+    """Return the parent of the private folders of programs' runs."""
     return data_dir / "runs"
 
 
 def server_note(data_dir: Path) -> Path:
-    """Return the file in which a running server says how to reach it."""
+    """Return the file in which a running server states its address."""
     return data_dir / "server.json"
 
 
 def write_server_note(data_dir: Path, note: ServerNote) -> None:
-    """Leave the note, readable by this user alone; a reader sees the old one or the new one, whole.
+    """Write the note, readable by this user only; a reader sees the complete old or new one.
 
     Raises:
-        OSError: the folder cannot be made or written.
+        OSError: The folder cannot be created or written.
     """
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_private(server_note(data_dir), json.dumps(asdict(note)))
 
 
 def write_private(target: Path, text: str) -> None:
-    """Replace a file by one that this user alone can read; a reader sees the old one or the new one, whole.
+    """Replace a file by one that only this user can read; a reader sees the complete old or new one.
 
     Raises:
-        OSError: its folder is missing or cannot be written.
+        OSError: Its folder is missing or not writable.
     """
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
@@ -142,12 +142,12 @@ def write_private(target: Path, text: str) -> None:
 
 
 def read_server_note(data_dir: Path) -> ServerNote | None:
-    """Return the note of the last server that started here, or None when there is none.
+    """Return the note of the last server that started here, or None if there is none.
 
-    The server may be gone without having removed it: only an answer at its address says that it runs.
+    The server may have ended without removing it: only an answer at its address proves that it runs.
 
     Raises:
-        ConfigError: the folder is closed, or the file cannot be read as a note.
+        ConfigError: The folder is closed, or the file is not a valid note.
     """
     refuse_closed(data_dir)
     target = server_note(data_dir)
@@ -173,7 +173,7 @@ def read_server_note(data_dir: Path) -> ServerNote | None:
 
 
 def remove_server_note(data_dir: Path, *, pid: int) -> None:
-    """Take the note away if the server with this process id left it; another server's stays."""
+    """Remove the note if the server with this process id wrote it; another server's stays."""
     note = read_server_note(data_dir)
     if note is not None and note.pid == pid:
         server_note(data_dir).unlink(missing_ok=True)
@@ -186,9 +186,9 @@ def home(environment: Mapping[str, str]) -> Path:
 
 
 def absolute(text: str, environment: Mapping[str, str], *, base: Path | None = None) -> Path:
-    """Return a path that somebody wrote as an absolute one: `~` is home, a relative one begins at `base`.
+    """Return a written path as an absolute one: `~` is home, a relative one begins at `base`.
 
-    `base` is the present folder unless given. Links are left as they are.
+    `base` is the current folder unless given. Links are not followed.
     """
     if text == "~" or text.startswith("~/"):
         return home(environment) / text[2:]

@@ -1,4 +1,4 @@
-"""What a server keeps is for its user alone, also where a folder was made beforehand for all to read."""
+"""Keeps the server's files private to its user, even in folders that were created readable for all."""
 
 import os
 import stat
@@ -15,7 +15,7 @@ _SHARED: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def private_places(settings: Settings) -> list[Path]:
-    """Return the folders and files with mail in them, or the way to it."""
+    """Return the folders and files with mail in them, or on the path to it."""
     folder = settings.data_dir
     return [
         folder,
@@ -28,10 +28,10 @@ def private_places(settings: Settings) -> list[Path]:
 
 
 def keep_private(settings: Settings) -> None:
-    """Take the rights of other users away from what is ours; harmless when there are none. Blocks.
+    """Remove the rights of other users from postroom's files; no effect if there are none. Blocks.
 
     Raises:
-        ConfigError: something that other users may use belongs to one of them.
+        ConfigError: A file that other users may use belongs to one of them.
     """
     for path in private_places(settings):
         if not _is_shared(path):
@@ -40,12 +40,12 @@ def keep_private(settings: Settings) -> None:
         if found.st_uid == os.geteuid():
             path.chmod(stat.S_IMODE(found.st_mode) & ~_SHARED)
         elif path != settings.data_dir or found.st_mode & stat.S_IWOTH:
-            # A data folder that somebody else made, say a mounted volume, is a way to what is ours, no more.
+            # A data folder of another owner, such as a mounted volume, is only a path to postroom's files.
             raise _told(path, found)
 
 
 def told_of_folders(settings: Settings) -> CheckResult:
-    """Return whether other users of this machine can reach what the server keeps. Blocks."""
+    """Return whether other users of this machine can access the server's files. Blocks."""
     shared = [
         f"{path} (mode {stat.S_IMODE(path.stat().st_mode):04o})"
         for path in private_places(settings)
@@ -66,7 +66,7 @@ def _is_shared(path: Path) -> bool:
     if not path.exists():
         return False
     mode = path.stat().st_mode
-    # A device is everybody's, also where it stands in the place of a database.
+    # A device is open to everybody, even in the place of a database.
     return bool(mode & _SHARED) and (stat.S_ISDIR(mode) or stat.S_ISREG(mode))
 
 

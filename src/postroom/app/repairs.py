@@ -1,4 +1,4 @@
-"""What `postroom doctor --repair` mends: it is said before it is done, and nothing that was there is lost."""
+"""The repairs of `postroom doctor --repair`: each is announced before it is done, and loses nothing."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from postroom.stores.stores import Stores
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """One thing that can be mended."""
+    """One possible repair."""
 
     name: str
     """The part, as the examination names it."""
     does: str
-    """What it will do, in a sentence."""
+    """The description of the repair in a sentence."""
     perform: Callable[[], Awaitable[object]]
 
 
 def indexes_of(store: Stores, indexes: Sequence[str]) -> Repair:
-    """Return how indexes are mended that lack rows of their tables."""
+    """Return the repair of indexes that lack rows of their tables."""
     return Repair(
         name="store reads",
         does=(
@@ -34,7 +34,7 @@ def indexes_of(store: Stores, indexes: Sequence[str]) -> Repair:
 
 
 def records_of(store: SqlStore, count: int) -> Repair:
-    """Return how records that a release could not read are given back to it."""
+    """Return the repair that makes a release read skipped records again."""
     return Repair(
         name="records",
         does=f"read {count} records again that this release could not read; the records do not change",
@@ -43,7 +43,7 @@ def records_of(store: SqlStore, count: int) -> Repair:
 
 
 def gaps_of(archive: Archive, project: Project, missing: int) -> Repair:
-    """Return how an archive is mended that lacks messages."""
+    """Return the repair of an archive that lacks messages."""
     return Repair(
         name=f"archive {project.slug}",
         does=f"write the {missing} missing messages to the archive; existing files do not change",
@@ -52,7 +52,7 @@ def gaps_of(archive: Archive, project: Project, missing: int) -> Repair:
 
 
 def head_of(archive: Archive, project: Project) -> Repair:
-    """Return how an archive is mended whose HEAD was lost; what it holds is compared afterwards."""
+    """Return the repair of an archive that lost its HEAD; its contents are compared afterwards."""
     return Repair(
         name=f"archive {project.slug}",
         does="write the lost HEAD of the archive again; nothing else changes",
@@ -61,7 +61,7 @@ def head_of(archive: Archive, project: Project) -> Repair:
 
 
 def another_archive(archive: Archive, project: Project, now: int) -> Repair:
-    """Return how an archive is mended that is damaged, and has nothing that the database lacks."""
+    """Return the repair of a damaged archive without records that the database lacks."""
     aside = f"{project.slug}.git.damaged.{now}"
     return Repair(
         name=f"archive {project.slug}",
@@ -71,7 +71,7 @@ def another_archive(archive: Archive, project: Project, now: int) -> Repair:
 
 
 async def performed(repairs: Sequence[Repair], *, dry_run: bool) -> list[Mapping[str, object]]:
-    """Perform repairs one after another, or none; one that fails is told and leaves the others their turn."""
+    """Perform repairs one after another, or none; a failure is reported and does not stop the others."""
     return [await _performed(one, dry_run=dry_run) for one in repairs]
 
 

@@ -1,10 +1,10 @@
-"""Keeps the store at the length that settings and `[[keep]]` rules say, in small steps beside traffic.
+"""Keeps the store within the limits of settings and `[[keep]]` rules, in small steps during traffic.
 
     every minute   logs of projects beyond `event_keep`; answers older than `answer_retention`
-    every hour     messages that no rule keeps any more; threads of runs that rested for `run_retention`, with
-                   their files; bytes of files that nothing refers to
+    every hour     messages that no rule keeps any longer; threads of runs idle for `run_retention`, with
+                   their files; bytes of unreferenced files
 
-Each step is a change of its own, after which others have their turn. What a kill leaves goes another time.
+Each step is a separate change, after which others have their turn. A step that a kill prevents is done later.
 """
 
 import asyncio
@@ -46,41 +46,41 @@ RETENTION: Final = "retention"
 """The lease of the server that deletes."""
 INTERVAL: Final = timedelta(minutes=1)
 HOUR: Final = 60
-"""Intervals between two looks at every message."""
+"""Number of intervals between two checks of every message."""
 LOOK: Final = 1_000
-"""Messages that one look passes over: a few milliseconds."""
+"""Messages that one check covers: a few milliseconds."""
 STEP: Final = 500
-"""Rows that one change forgets: some milliseconds, within which no caller is answered."""
+"""Rows that one change deletes: some milliseconds, during which no caller is answered."""
 THREADS: Final = 10
-"""Threads of runs that one change forgets, with all that was said on them."""
+"""Threads of runs that one change deletes, with all their messages."""
 FILES: Final = 20
 """Files whose bytes one change removes."""
 UNUSED: Final = timedelta(days=7)
-"""For so long bytes to which nothing refers are kept: a message may wait for its run with its file."""
+"""Retention of unreferenced bytes: a message may wait for its run together with its file."""
 _PAGE: Final = 500
 _REST: Final = 4
-"""How many times as long as a step took others have writer and processor for themselves."""
+"""Factor of a step's duration for which others have writer and processor afterwards."""
 _IS_TIMED: Final = ContextVar("is_timed", default=False)
-"""Whether it is done by itself, and not because somebody asked this server for it."""
+"""Whether the work is periodic, rather than requested by an operator."""
 _LOG = get_logger(__name__)
 T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True)
 class Preview:
-    """What becomes of a project's messages now, by their number."""
+    """The present decisions on a project's messages, by their number."""
 
     project: str
     counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, verdicts: Sequence[Verdict]) -> None:
-        """Count some more."""
+        """Add decisions to the count."""
         for one in verdicts:
             self.counts[one] = self.counts.get(one, 0) + 1
 
 
 class Retention:
-    """Deletes in the background for as long as it is started."""
+    """Deletes in the background while it is started."""
 
     def __init__(  # noqa: PLR0913 - every port by name
         self,
@@ -93,9 +93,9 @@ class Retention:
         timer: Timer | None = None,
         leases: Leases | None = None,
     ) -> None:
-        """`runs` is the store of which threads of runs are forgotten, `files` that of their files.
+        """`runs` is the store of threads of runs to delete, `files` that of their files.
 
-        With `leases` one server deletes, of all that share the store.
+        With `leases`, only one of the servers that share the store deletes.
         """
         self._event_keep = settings.event_keep
         self._answers_kept = milliseconds(settings.answer_retention)
@@ -109,22 +109,22 @@ class Retention:
 
     @property
     def rules(self) -> int:
-        """How many rules there are."""
+        """The number of rules."""
         return len(self._rules)
 
     def start(self) -> None:
-        """Begin to look, the first time after a minute."""
+        """Start the checks, first after a minute."""
         self._tasks.start(self._serve(), name="timer")
 
     async def stop(self) -> None:
-        """End it; what is left goes another time."""
+        """Stop; remaining deletions are done later."""
         await self._tasks.close()
 
     async def logs(self) -> int:
-        """Trim every log that is too long; return how many entries went.
+        """Trim every log that is too long; return the number of deleted entries.
 
         Raises:
-            StoreError: the store failed; what went stays gone.
+            StoreError: The store failed; completed deletions stay.
         """
         keep, gone, after = self._event_keep, 0, 0
         while page := await self._store.read(lambda tx, after=after: self._lengths(tx, after)):  # type: ignore[misc]
@@ -140,20 +140,20 @@ class Retention:
         return gone
 
     async def answers(self) -> int:
-        """Forget the answers to keyed calls whose time is over; return how many.
+        """Delete expired answers to keyed calls; return their number.
 
         Raises:
-            StoreError: the store failed; what went stays gone.
+            StoreError: The store failed; completed deletions stay.
         """
         kept = self._answers_kept
         return await self._until_done(lambda tx: tx.purge_answers(tx.now() - kept, limit=STEP), STEP)
 
     async def messages(self) -> int:
-        """Delete what no rule keeps any more; return how many messages went.
+        """Delete messages that no rule keeps any longer; return their number.
 
         Raises:
-            UnknownProject: a rule that holds names no project; nothing is deleted.
-            StoreError: the store failed; what went stays gone.
+            UnknownProject: A rule that holds messages names a missing project; nothing is deleted.
+            StoreError: The store failed; completed deletions stay.
         """
         gone = 0
         for project, rules in await self._projects():
@@ -170,11 +170,11 @@ class Retention:
         return gone
 
     async def preview(self) -> list[Preview]:
-        """Count what `messages` would delete, and why the rest stays; nothing changes.
+        """Count the messages that `messages` would delete, and why the rest stays; nothing changes.
 
         Raises:
-            UnknownProject: as `messages` says.
-            StoreError: the store failed.
+            UnknownProject: As for `messages`.
+            StoreError: The store failed.
         """
         found = []
         for project, rules in await self._projects():
@@ -187,10 +187,10 @@ class Retention:
         return found
 
     async def runs(self) -> int:
-        """Forget the threads of runs that have rested for long enough; return how many.
+        """Delete the threads of runs that were idle for long enough; return their number.
 
         Raises:
-            StoreError: the store failed; what went stays gone.
+            StoreError: The store failed; completed deletions stay.
         """
         if self._runs is None or not self._runs_kept:
             return 0
@@ -206,12 +206,12 @@ class Retention:
             gone += forgotten
 
     async def files(self) -> int:
-        """Remove the bytes of files that nothing has referred to for a while; return of how many files.
+        """Remove the bytes of files that were unreferenced for a week; return the number of files.
 
-        Those of a message that a channel has, and no run yet, may be among them: a run has a week to begin.
+        They may include files of a message in a channel without a run yet: a run has a week to start.
 
         Raises:
-            StoreError: the store failed; what went stays gone.
+            StoreError: The store failed; completed deletions stay.
         """
         if self._files is None:
             return 0
@@ -224,7 +224,7 @@ class Retention:
                 return gone
 
     async def _projects(self) -> list[tuple[Project, ProjectRules]]:
-        """Return the projects that rules are about."""
+        """Return the projects that rules concern."""
         if not self._rules:
             return []
 
@@ -240,14 +240,14 @@ class Retention:
     async def _pages(
         self, look: Callable[..., tuple[list[T], int | None]], limit: int
     ) -> AsyncIterator[list[T]]:
-        """Yield what was found on each page of a project's messages, one after the other."""
+        """Yield the results for each page of a project's messages, one after the other."""
         after: int | None = 0
         while after is not None:
             page, after = await self._rested(self._store.read(partial(look, after=after, limit=limit)))
             yield page
 
     def _lengths(self, tx: MailReads, after: int) -> list[tuple[int, int]]:
-        """Return for some projects how many entries they have beyond those that are kept."""
+        """Return for some projects the number of entries beyond those to keep."""
         bounds = [(one.id, tx.log_bounds(one.id)) for one in tx.projects(limit=_PAGE, after=after)]
         return [(number, one.newest - one.oldest - self._event_keep) for number, one in bounds]
 
@@ -302,7 +302,7 @@ def _trim(tx: MailWrites, *, project_id: int, keep: int) -> int:
 
 
 def _forget(tx: Transaction, *, threads: Sequence[str], kept: int) -> int:
-    """Forget those of some threads that are idle still, with attempts, events and places in traces."""
+    """Delete the threads among these that are still idle, with attempts, events and places in traces."""
     tx.lock(*map(thread_lock, threads))
     idle = tx.runs.threads.idle(tx.now() - kept, limit=len(threads), among=threads)
     runs = tx.runs.threads.runs_of(idle)

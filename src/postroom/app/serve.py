@@ -1,4 +1,4 @@
-"""One process: MCP, pages, health and administration behind one door, on one port."""
+"""One process: MCP, pages, health and administration behind one middleware, on one port."""
 
 import asyncio
 import gc
@@ -22,6 +22,7 @@ from postroom.app import places
 from postroom.app.admin_service import AdminService
 from postroom.app.agents_config import load_agents
 from postroom.app.budgets_config import load_budgets
+from postroom.app.chat_administration import ChatAdministration
 from postroom.app.chats import Chats
 from postroom.app.config import Settings
 from postroom.app.connection import ACCEPTED_AT_ONCE, QUEUE, Connection
@@ -30,6 +31,7 @@ from postroom.app.health import ServerHealth
 from postroom.app.interpreter import set_for_a_server
 from postroom.app.keep_config import load_keep_rules
 from postroom.app.logs import configure_logs
+from postroom.app.operations import ADMINISTRATION, TABLE
 from postroom.app.privacy import keep_private
 from postroom.app.tokens import derived_key, load_or_make_token, token_check
 from postroom.app.undelivered import UndeliveredService
@@ -40,15 +42,15 @@ from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import ConfigError, PostroomError
 from postroom.executors.remote import CALLBACKS, LARGEST_BODY
 from postroom.http_api.guard import Credentials, Guard, GuardRules, OpenPath
-from postroom.http_api.operations import FreshReadiness, LagMeter, measure_lag
-from postroom.http_api.operators import HOOKS, PEOPLE
 from postroom.http_api.other_servers import Believing
 from postroom.http_api.permissions import table
+from postroom.http_api.readiness import FreshReadiness, LagMeter, measure_lag
 from postroom.http_api.rest.routes import rest_paths
 from postroom.http_api.routes import application as asgi_application
-from postroom.http_api.routes import callback_routes, routes
+from postroom.http_api.routes import callback_routes, hook_routes, routes
 from postroom.http_api.sessions import LoginService
 from postroom.log import get_logger
+from postroom.mail.named_tokens import NamedTokens
 from postroom.mcp_server.loading import LoadedOnUse
 from postroom.mcp_server.profiles import Addresses
 from postroom.services.following import EventFollowing, Following
@@ -57,6 +59,7 @@ from postroom.services.login_codes import EndedSessions, LoginCodes, Sessions
 from postroom.services.people import MessageService, PeopleService
 from postroom.services.questions import QuestionService
 from postroom.services.runners import RunnerService
+from postroom.services.schedules import MailSchedules
 from postroom.services.work import WorkService
 from postroom.stores.sqlite.lock import OwnerLock
 from postroom.version import __version__
@@ -69,26 +72,30 @@ if TYPE_CHECKING:
 _LOG = get_logger(__name__)
 
 ALIASES: Final = ("/api",)
-"""Other addresses of the MCP endpoint, which older client configurations name."""
+"""Other addresses of the MCP endpoint, which older client configurations use."""
 GRACE_SECONDS: Final = 5
-"""How long open requests may go on when the server is told to stop."""
+"""Seconds for open requests to finish when the server stops."""
 _STOPPING: Final = (
     "Shutting down. Active runs go back to the queue and resume at the next start; their programs "
-    f"get 5 s to exit. Chats may finish their answers, and open requests get {GRACE_SECONDS} s. "
-    "Press Ctrl-C again to skip this wait."
+    f"get 5 s to exit, and open requests {GRACE_SECONDS} s. "
 )
+_CHATS_STOPPING: Final = (
+    "Shutting down. Chats get {:g} s to finish their answers. Other active runs go back to the queue and "
+    f"resume at the next start; their programs get 5 s to exit, and open requests {GRACE_SECONDS} s. "
+)
+_AGAIN: Final = "Press Ctrl-C again to skip this wait."
 _HURRYING: Final = "Skipping the wait for chats and open requests. Programs of runs get about 5 s to exit."
 NOTE_AGAIN_MS: Final = 1_000
-"""After how long it is tried again to tell clients where the server is."""
+"""Interval of attempts to write the server's note for clients."""
 CHANNELS_SECONDS: Final = 10
-"""How long the greeting waits for chat channels; one that takes longer is connected behind it."""
+"""Seconds that the greeting waits for chat channels; a slower one is connected afterwards."""
 
 
 class Site:
-    """The application and everything that stands behind it; enter it to let the background work run."""
+    """The application and all its services; enter it to run the background work."""
 
     def __init__(self, application: Application, token: str, *, short_way: bool = True) -> None:
-        """Without `short_way` every message of MCP goes through the SDK, as benchmarks compare."""
+        """Without `short_way` every MCP message goes through the SDK, as benchmarks compare."""
         settings, clock = application.settings, application.clock
         self._application = application
         self._short_way = short_way
@@ -107,7 +114,7 @@ class Site:
         self._people = PeopleService(application.mail, application.reaches, application.answers_chats)
         login = LoginService(sessions, self.codes, clock, is_operator=is_operator)
         self._mcp = LoadedOnUse(self._make_mcp)
-        permissions = table(settings.mcp_path)
+        permissions = table(TABLE, settings.mcp_path)
         app = asgi_application(self._routes(login), lifespan=self._lifespan, permissions=permissions)
         credentials = Credentials(
             is_operator=is_operator,
@@ -142,25 +149,29 @@ class Site:
         return [
             Route(settings.mcp_path, self._mcp),
             *routes(
-                self._operator,
                 login,
+                ready=self._operator.ready,
                 registry=application.metrics.registry,
                 clock=application.clock,
                 mcp_path=settings.mcp_path,
                 refresh=self._operator.refresh_metrics,
-                chats=self._operator.chats,
-                undelivered=self._operator.chats or UndeliveredService(application.store.runs),
-                runners=RunnerService(application.mail, application.executors.check),
-                questions=questions,
-                runs=runs,
-                schedules=application.schedules,
-                tokens=application.tokens,
+                operations=ADMINISTRATION,
+                services={
+                    AdminService: self._operator,
+                    ChatAdministration: ChatAdministration(self._operator.chats),
+                    UndeliveredService: self._operator.chats or UndeliveredService(application.store.runs),
+                    RunnerService: RunnerService(application.mail, application.executors.check),
+                    QuestionService: questions,
+                    WorkService: runs,
+                    MailSchedules: application.schedules,
+                    NamedTokens: application.tokens,
+                    PeopleService: self._people,
+                },
                 calls=application.calls,
                 events=EventFollowing(application.mail, application.tokens.holds),
             ),
-            *HOOKS.routes((Hooks(application.mail), Following(application.mail))),
+            *hook_routes(Hooks(application.mail), Following(application.mail)),
             *callback_routes(CALLBACKS, application.executors.results, application.others),
-            *PEOPLE.routes(self._people),
             *([] if application.gateway is None else application.gateway.routes()),
             *page_routes(
                 application.store.runs.store,
@@ -183,7 +194,7 @@ class Site:
         return made
 
     def _page_services(self, questions: QuestionService, runs: WorkService) -> PageServices:
-        """Return what the pages need so that people who have logged in can work on them."""
+        """Return the services that pages need for people who have logged in."""
         messages = MessageService(self._application.mail, self._application.calls, self._people)
         return PageServices(
             visitors=self._visitors,
@@ -194,7 +205,7 @@ class Site:
         )
 
     def end_listening(self) -> None:
-        """End the streams of those who listen; whatever else they asked is still answered."""
+        """End the streams of listeners; their other requests are still answered."""
         self._mcp.end_listening()
         self._application.mail.changes.stop()
 
@@ -226,7 +237,7 @@ def _door(
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn's server; once it listens, clients are told where."""
+    """Uvicorn's server; once it listens, it writes its address for clients."""
 
     def __init__(self, config: uvicorn.Config, application: Application, site: Site) -> None:
         super().__init__(config)
@@ -238,14 +249,14 @@ class _Server(uvicorn.Server):
 
     @property
     def failure(self) -> PostroomError | None:
-        """Why agents or chats could not be started, and the server therefore ended."""
+        """Why agents or chats could not be started, so that the server ended."""
         return self._failure or (None if self._chats is None else self._chats.failure)
 
     def _end(self) -> None:
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to serve, connect the chats, then leave the note by which clients find this server."""
+        """Start to serve, connect the chats, then write the note by which clients find this server."""
         await super().startup(sockets)
         if not self.started:
             return
@@ -265,7 +276,7 @@ class _Server(uvicorn.Server):
             _greet(self._application, code, chat=self._site.has_chat_page)
 
     async def _start_work(self) -> None:
-        """Begin to run agents and to connect the chats; what a person must mend ends the server."""
+        """Start to run agents and to connect the chats; a failure that a person must fix ends the server."""
         try:
             await self._application.agents.start()
         except PostroomError as error:
@@ -276,9 +287,10 @@ class _Server(uvicorn.Server):
             await self._chats.start(patience=CHANNELS_SECONDS, told_to_stop=lambda: self.should_exit)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop; a stream that lasts for ever is ended first, or all of the grace would be waited for it.
+        """Stop; endless streams are ended first, because the whole grace period would be spent on them.
 
-        Chats are stopped before: turns and answers get their time while pages and health still answer.
+        Chats are stopped before: active runs and answers get time to finish while pages and health still
+        answer.
         """
         await self._tasks.close()
         await self._application.backups.stop()
@@ -292,10 +304,15 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
         await self._application.tokens.stop()
 
+    def _stopping(self) -> str:
+        if (chats := self._application.gateway) is None:
+            return _STOPPING + _AGAIN
+        return _CHATS_STOPPING.format(chats.gateway.config.drain.total_seconds()) + _AGAIN
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop; asked once more, wait for nobody's turn."""
+        """Stop; at a second signal, wait for no run."""
         with suppress(OSError, RuntimeError):  # RuntimeError: the signal came in the middle of a line
-            print(_HURRYING if self.should_exit else _STOPPING, file=sys.stderr, flush=True)
+            print(_HURRYING if self.should_exit else self._stopping(), file=sys.stderr, flush=True)
         if self.should_exit:  # uvicorn's own way would leave the rest of the server at work, and log that
             self.config.timeout_graceful_shutdown = 0
             if self._chats is not None:
@@ -305,15 +322,15 @@ class _Server(uvicorn.Server):
 
 
 def run(settings: Settings, *, new_store: bool = False) -> int:
-    """Serve until told to stop; return the exit code. `new_store` is told at `Application.open`.
+    """Serve until stopped; return the exit code. `new_store` is described at `Application.open`.
 
     Raises:
-        ConfigError: the port is taken, the token or a folder is not private, or a chat is not set up as it
-            must be.
+        ConfigError: The port is in use, the token or a folder is not private, or a chat's configuration is
+            invalid.
         MissingExtra: PostgreSQL, a chat or telemetry needs a library that is not installed.
-        StoreHeld: another server uses the database, or the data folder.
-        SchemaTooNew, StoreReadOnly, StoreUnavailable: this process cannot use the database.
-        WrongStore: the database is not the one that belongs here.
+        StoreHeld: Another server uses the database, or the data folder. SchemaTooNew, StoreReadOnly,
+            StoreUnavailable: This process cannot use the database.
+        WrongStore: The database does not belong to this data folder.
     """
     configure_logs(settings)
     logging.captureWarnings(True)  # so that warnings of libraries have the form of other lines
@@ -333,10 +350,10 @@ def run(settings: Settings, *, new_store: bool = False) -> int:
 
 @contextmanager
 def _alone_in(settings: Settings) -> Iterator[None]:
-    """Keep other servers from the data folder: on SQLite the lock of its database does.
+    """Lock the data folder against other servers; on SQLite the lock of the database is enough.
 
     Raises:
-        StoreHeld: another one uses it.
+        StoreHeld: Another server uses it.
     """
     if not settings.database_url:
         yield
@@ -400,7 +417,7 @@ def _uvicorn(app: ASGIApp) -> uvicorn.Config:
 
 
 class _StoppedBySignal(Exception):
-    """The server was told to stop, and did."""
+    """The server was asked to stop, and did."""
 
 
 def _raise_stopped(_number: int, _frame: object) -> None:
@@ -408,7 +425,7 @@ def _raise_stopped(_number: int, _frame: object) -> None:
 
 
 def _listen(settings: Settings) -> socket.socket:
-    """Take the port before anything else is touched."""
+    """Bind the port before anything else is changed."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     # With the protocol named, asyncio turns Nagle's algorithm off; else every answer waits for 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -434,7 +451,7 @@ def _address(listener: socket.socket) -> str:
 
 
 async def _leave_note_later(application: Application) -> None:
-    """Leave the note as soon as it can be written; on a full disk that is when there is room."""
+    """Write the note as soon as that is possible; on a full disk when there is space."""
     timer = SystemTimer()
     is_left = False
     while not is_left:
@@ -444,7 +461,7 @@ async def _leave_note_later(application: Application) -> None:
 
 
 def _leave_note(application: Application, *, is_again: bool = False) -> bool:
-    """Tell clients of this machine where the server is, and return whether that could be written."""
+    """Write the server's address for clients of this machine, and return whether that succeeded."""
     settings = application.settings
     note = places.ServerNote(
         url=application.address,
@@ -468,7 +485,7 @@ def _leave_note(application: Application, *, is_again: bool = False) -> bool:
 
 
 def _greet(application: Application, code: str, *, chat: bool) -> None:
-    """Tell where everything is; a person at a terminal gets a link that logs in, once."""
+    """Print the addresses; a person at a terminal gets a link that logs in, once."""
     settings, url = application.settings, application.address
     endpoint = f"{url}{settings.mcp_path}"
     token_file = places.token_file(settings.data_dir)

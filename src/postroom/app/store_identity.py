@@ -1,13 +1,14 @@
-"""A store is the one that was here before: its id is kept in it, beside the token and in the archive.
+"""The check that a store belongs here: its id is in the store, next to the token and in the archive.
 
-    nothing kept yet            ─▶ the store gets an id, if it has none, and it is written to all three places
-    kept, and the same          ─▶ the server starts
-    kept, and the store is gone,
+    no id anywhere              ─▶ the store gets an id, if it has none, and it is written to all three places
+    the same id                 ─▶ the server starts
+    an id, and the store is missing,
     empty, older than the archive
-    or another one              ─▶ WrongStore, nothing changed; `new_store` goes on with what is there
+    or another one              ─▶ WrongStore, nothing changed; `new_store` continues with the present store
 
-A data folder of a release that knew no ids has none in any of the places, and gets one here. One whose store
-is on PostgreSQL belongs to it also where the settings name another database: the address is lost, or wrong.
+A data folder of a release without ids has none in any of the places, and gets one here. A data folder whose
+store is on PostgreSQL belongs to it even if the settings name another database: the address is lost, or
+wrong.
 """
 
 import asyncio
@@ -44,32 +45,32 @@ _ELSEWHERE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What is known, outside of it, of the store that belongs here."""
+    """The facts outside of the store about the store that belongs here."""
 
     beside: StoreMark | None
-    """Beside the token."""
+    """The mark next to the token."""
     archive: StoreMark | None
     slugs: list[str]
     """The repositories of the archive."""
     made: Mapping[str, int] = field(default_factory=dict)
-    """When each project was made, as its repository says; looked up where no mark says which store it was."""
+    """When each project was created, from its repository; read only if no mark identifies the store."""
     has_backups: bool = False
-    """Whether there are backups of it, which the server makes on SQLite alone."""
+    """Whether it has backups, which the server makes on SQLite only."""
     elsewhere: str = ""
-    """Where the store on PostgreSQL is that the data folder belongs to, if the settings name another."""
+    """The location of the PostgreSQL store of the data folder, if the settings name another."""
 
     @classmethod
     def of(cls, settings: Settings) -> "Kept":
-        """Look into the folders; an archive without repositories, or that is switched off, says nothing.
+        """Read the folders; an archive without repositories, or one that is disabled, is ignored.
 
-        What is kept beside the token of a file says nothing of another database that the settings name: the
-        file is still there. An address of PostgreSQL that is not named any more may be lost.
+        The mark of a database file says nothing about another database in the settings, because the file
+        still exists. An address of PostgreSQL that is no longer in the settings may be lost.
 
         Raises:
-            ConfigError: a mark does not read.
-            ArchiveUnavailable: there is no mark, and a repository cannot be read.
-            StoreCorrupt: there is no mark, and what a repository says of its project does not read.
-            StoreError: the folder of backups cannot be read.
+            ConfigError: A mark cannot be read.
+            ArchiveUnavailable: There is no mark, and a repository cannot be read.
+            StoreCorrupt: There is no mark, and the record of a project in its repository cannot be read.
+            StoreError: The folder of backups cannot be read.
         """
         slugs = repositories(settings.storage_root) if settings.archive_enabled else []
         beside, elsewhere = read_mark(settings.data_dir), ""
@@ -91,7 +92,7 @@ class Kept:
 
     @property
     def expects_a_store(self) -> bool:
-        """Whether there was a store: to begin a new one would lose it quietly."""
+        """Whether there was a store, so that a new one would silently replace it."""
         return self.beside is not None or bool(self.slugs) or self.has_backups
 
     @property
@@ -101,18 +102,18 @@ class Kept:
 
     @property
     def store_id(self) -> str | None:
-        """The id that the store had."""
+        """The id of the earlier store."""
         mark = self.beside or self.archive
         return None if mark is None else mark.store_id
 
     @contextmanager
     def telling_where(self, found: str | None = None) -> Iterator[None]:
-        """Have a refusal say where the store is, if it is elsewhere: nothing needs to be restored then.
+        """Add the location of the store to a refusal if it is elsewhere: then nothing needs to be restored.
 
-        `found` is the id of the store that is refused; the one that belongs here may be in a new place.
+        `found` is the id of the refused store; the store that belongs here may have moved.
 
         Raises:
-            WrongStore: what the block raised.
+            WrongStore: The block raised it.
         """
         try:
             yield
@@ -127,16 +128,16 @@ class Kept:
 
 
 def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store: bool = False) -> Path | None:
-    """Compare a store with what is kept of it, and keep what is missing. Blocks.
+    """Compare a store with the stored marks, and write missing marks. Blocks.
 
-    Returns the folder to which the archive was moved, or None if it stays.
+    Return the folder to which the archive was moved, or None if it stays.
 
-    With `new_store` one that does not belong here takes the place of the one that did, whose archive is moved
-    aside: in an archive no number stands for two messages.
+    With `new_store` a store that does not belong here replaces the one that did, whose archive is moved to
+    another folder: in an archive no number may stand for two messages.
 
     Raises:
-        WrongStore: it is not the store that belongs here; nothing was changed.
-        StoreError: the archive cannot be moved.
+        WrongStore: The store does not belong here; nothing was changed.
+        StoreError: The archive cannot be moved.
     """
     found, aside = _awaited(store.identity(kept.projects)), None
     try:
@@ -159,15 +160,15 @@ def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store:
 def adopt_restored(settings: Settings, clock: Clock) -> Path | None:
     """Make a restored database the store of this data folder, so that a server starts on it. Blocks.
 
-    Returns the folder to which the archive was moved because the database is older or another one, or None
-    if the archive stays. A data folder that belongs to a store on PostgreSQL is left as it is.
+    Return the folder to which the archive was moved because the database is older or another one, or None if
+    the archive stays. A data folder that belongs to a store on PostgreSQL stays unchanged.
 
     Raises:
-        StoreError: The database cannot be opened, or the archive cannot be moved.
-        ConfigError, ArchiveUnavailable: The archive cannot be read.
+        StoreError: The database cannot be opened, or the archive cannot be moved. ConfigError,
+            ArchiveUnavailable: The archive cannot be read.
     """
     kept = Kept.of(settings)
-    if kept.elsewhere or not (kept.beside or kept.slugs):  # the first start writes what is missing
+    if kept.elsewhere or not (kept.beside or kept.slugs):  # the first start writes missing marks
         return None
     store = SqliteStore.open(settings.database, clock=clock, purpose="restore", may_begin=False)
     try:
@@ -177,12 +178,12 @@ def adopt_restored(settings: Settings, clock: Clock) -> Path | None:
 
 
 def give_up_damaged_log(settings: Settings, clock: Clock) -> None:
-    """Go on with what can be read of a database whose log is damaged or lost. Blocks.
+    """Continue with the readable part of a database whose log is damaged or lost. Blocks.
 
-    A damaged log and its database are kept as they were.
+    A copy of a damaged log and its database is kept.
 
     Raises:
-        StoreError: they cannot be kept, or another process has the database.
+        StoreError: They cannot be copied, or another process has the database.
     """
     if settings.database_url:
         return
@@ -195,16 +196,16 @@ def give_up_damaged_log(settings: Settings, clock: Clock) -> None:
 
 
 def _awaited(asked: Coroutine[Any, Any, T]) -> T:
-    """Return what the store answers; on a thread of its own, for an event loop may be running here."""
+    """Return the store's answer; on a separate thread, because an event loop may be running here."""
     with ThreadPoolExecutor(max_workers=1) as thread:
         return thread.submit(asyncio.run, asked).result()
 
 
 def refuse_wrong(found: StoreIdentity, kept: Kept, settings: Settings) -> None:
-    """Refuse a store that is not the one that belongs here.
+    """Refuse a store that does not belong here.
 
     Raises:
-        WrongStore: it is empty, older than the archive or another one.
+        WrongStore: The store is empty, older than the archive or another one.
     """
     if reason := _what_is_wrong(found, kept):
         remedy = WrongStore.on_postgres if settings.database_url else WrongStore.default_remedy
@@ -239,7 +240,7 @@ def _what_is_wrong(found: StoreIdentity, kept: Kept) -> str:
 
 
 def _what_is_missing(found: StoreIdentity, kept: Kept) -> str:
-    """Return what the archive was told of that the store does not know, or knows otherwise."""
+    """Return a record of the archive that the store lacks, or has in another form."""
     for slug, made in found.made.items():
         if kept.made.get(slug, made) != made:
             return (
@@ -258,7 +259,7 @@ def _what_is_missing(found: StoreIdentity, kept: Kept) -> str:
 
 
 def _keep(folder: Path, kept: StoreMark | None, mark: StoreMark) -> None:
-    """Write a mark where it is missing or differs; a full disk does not keep a server from serving."""
+    """Write a mark if it is missing or differs; a full disk does not prevent serving."""
     if kept == mark:
         return
     try:

@@ -1,7 +1,7 @@
-"""What may be shown to others of an installation: shapes, counts, states and codes, by name of a file.
+"""The contents of a support bundle: schemas, counts, states and codes, by file name.
 
-Everything is chosen, nothing is filtered: a text that somebody wrote, a name, a path or a token has no place
-here to stand in. Of settings the values of numbers and fixed words are told, of log lines the event alone.
+All contents are selected rather than filtered: texts of people, names, paths and tokens have no field here.
+Settings show only values of numbers and fixed words, log lines only the event.
 """
 
 import hashlib
@@ -41,11 +41,11 @@ _EVENT: Final = re.compile(r"[a-z_]+(\.[a-z_]+)+")
 _INSTANT: Final = re.compile(r"[0-9T:.Z-]{20,30}")
 _LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 _CODES: Final = tuple(kind.code for kind in all_errors())
-"""The only words of a line beside its event that are told."""
+"""The only words of a log line that are shown in addition to its event."""
 
 
 def common_documents(settings: Settings) -> dict[str, str]:
-    """Return what can be told with and without a server: versions, settings, the log. Blocks."""
+    """Return the documents that need no server: versions, settings, the log. Blocks."""
     return {
         "versions.json": as_json(_versions()),
         "settings.json": as_json(_settings(settings)),
@@ -54,7 +54,7 @@ def common_documents(settings: Settings) -> dict[str, str]:
 
 
 def outline_documents(outline: Outline) -> dict[str, str]:
-    """Return what can be told of a database."""
+    """Return the documents about a database."""
     steps = [{"step": number, "name": name, "applied_at": at} for number, name, at in outline.steps]
     queue = [
         {**row, "dispatch_id": _id(row["dispatch_id"]), "run_id": _id(row["run_id"])} for row in outline.queue
@@ -68,12 +68,12 @@ def outline_documents(outline: Outline) -> dict[str, str]:
 
 
 def told_findings(findings: Iterable[CheckResult]) -> list[dict[str, object]]:
-    """Return findings by their parts and facts, without what they say in words."""
+    """Return findings with their parts and facts, without their texts."""
     return [{"part": one.part, "state": one.state, **one.facts} for one in findings]
 
 
 def told_runners(kept: Sequence[str]) -> list[dict[str, object]]:
-    """Return how agents are run, without whose runners these are and what they give their programs."""
+    """Return the kinds of runners, without their agents and the contents passed to their programs."""
     return [_runner(one) for one in kept]
 
 
@@ -96,7 +96,7 @@ def _versions() -> dict[str, object]:
 
 
 def _settings(settings: Settings) -> list[dict[str, str]]:
-    """Return each setting with the kind of place it came from; the file that holds it has a path."""
+    """Return each setting with the kind of its origin; a file's path is omitted."""
     return [
         {
             "name": line.name,
@@ -152,19 +152,19 @@ def _facts_of_program(runner: Runner) -> dict[str, object]:
 
 
 def _program(runner: Runner) -> str:
-    """Return the program's own name, as far as it can be no text of a person."""
+    """Return the program's own name, as far as it cannot be a person's text."""
     name = PurePath(runner.argv[0]).name if runner.argv else runner.recipe.value
     return name if re.fullmatch(r"[A-Za-z0-9._+-]{1,40}", name) else "(hidden)"
 
 
 def _id(value: object) -> str:
-    """Return an id as it is where it was made at random; else what tells it from others and says nothing."""
+    """Return a random id unchanged; otherwise a hash that distinguishes it without revealing it."""
     text = str(value)
     return text if _ID.fullmatch(text) else f"id-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def _log(file: Path) -> str:
-    """Return instant, level, event and code of the last lines of a server that wrote to a file."""
+    """Return time, level, event and code of the last lines of a server that wrote to a file."""
     try:
         with file.open("rb") as opened:
             opened.seek(max(0, file.stat().st_size - _LOG_BYTES))

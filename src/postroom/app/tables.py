@@ -1,7 +1,7 @@
-"""Reads tables of TOML files into structs: one reader decides what is refused, and in which words.
+"""Reads tables of TOML files into structs: one reader decides what is refused, and with which message.
 
-A struct declares the names of its table with their types, bounds and defaults, and the tables within it.
-`postroom.toml_files` says how a field tells more of its values.
+A struct declares the names of its table with their types, limits and defaults, and the tables within it.
+`postroom.toml_files` documents further options of a field.
 """
 
 import re
@@ -20,7 +20,7 @@ from postroom.toml_files import TableName, bare, check_names, extra_of, fields_o
 
 T = TypeVar("T", bound=Table)
 _FEW: Final = 4
-"""Names of a table that a remedy lists at most."""
+"""Maximum number of a table's names in a remedy."""
 _NAMED: Final = re.compile(r"`(\w+)`")
 
 
@@ -28,13 +28,13 @@ def read_table(table: TableName, told: object, kind: type[T], environment: Mappi
     """Return the struct of a table, with its secrets and the tables within it.
 
     Raises:
-        ConfigError: The table says something wrong. The error names the table, the name and the remedy.
+        ConfigError: The table is invalid. The error names the table, the name and the remedy.
     """
     return _converted(table, check_table(table, told, kind), kind, environment)
 
 
 def check_table(table: TableName, told: object, kind: type[Table]) -> dict[str, Any]:
-    """Refuse unknown names and secrets in a table and in those within it; look up and convert nothing.
+    """Refuse unknown names and secrets in a table and in those within it; read and convert no values.
 
     Raises:
         ConfigError: As for `read_table`.
@@ -65,7 +65,7 @@ def check_table(table: TableName, told: object, kind: type[Table]) -> dict[str, 
 
 
 def _ways(told: object, kind: type[Table]) -> str:
-    """Return in which names of a table a value could stand that stands in its place; "" for too many."""
+    """Return the names of a table under which a misplaced value could belong; "" if there are too many."""
     names = list(fields_of(kind))
     fitting = [name for name in names if _holds(kind, name, told)]
     chosen = fitting if len(fitting) == 1 else names
@@ -81,7 +81,7 @@ def _holds(kind: type[Table], name: str, told: object) -> bool:
 
 
 def _table_in(kind: inspect.Type) -> tuple[type[Table] | None, bool]:
-    """Return the table that a field is, and whether the field holds several of it by name."""
+    """Return the table type of a field, and whether the field has several tables by name."""
     found = bare(kind)
     is_many = isinstance(found, inspect.DictType)
     if isinstance(found, inspect.DictType):
@@ -91,7 +91,7 @@ def _table_in(kind: inspect.Type) -> tuple[type[Table] | None, bool]:
 
 
 def _secrets(kind: type[Table]) -> list[str]:
-    """Return the names of the secrets of a table; those that stand for another come last."""
+    """Return the names of the secrets of a table; alternative names come last."""
     own = (name for name, one in fields_of(kind).items() if getattr(bare(one), "cls", None) is Secret)
     return [*own, *kind.ALSO]
 
@@ -129,7 +129,7 @@ def _converted(table: TableName, told: Mapping[str, Any], kind: type[T], environ
 def _value(
     table: TableName, name: str, value: Any, kind: inspect.Type, environment: Mapping[str, str]
 ) -> object:
-    """Return the value that a field takes from the file."""
+    """Return the value of a field from the file."""
     if extra_of(kind, "path") and isinstance(value, str) and value:
         return str(places.absolute(value, environment, base=table.file.parent))
     read = extra_of(kind, "read")
@@ -145,7 +145,7 @@ def _value(
 def _refuse_invalid(
     table: TableName, given: Mapping[str, Any], told: Mapping[str, Any], kind: type[Table], why: str
 ) -> None:
-    """Refuse the value that msgspec refused, in words of the file; `told` has the `given` values as read.
+    """Refuse a value that msgspec refused, in the terms of the file; `told` has the `given` values as read.
 
     Raises:
         ConfigError: Always.

@@ -1,4 +1,4 @@
-"""Telemetry: whether calls and runs are watched, and by what. Off, none of its libraries is loaded."""
+"""Telemetry: whether calls and runs are traced, and how. If it is off, none of its libraries is loaded."""
 
 from urllib.parse import urlsplit
 
@@ -8,10 +8,10 @@ from postroom.contracts.tracing import OFF, Tracing
 
 
 def open_tracing(settings: Settings) -> Tracing:
-    """Return what watches calls and runs as the settings have it; nothing is sent yet. Blocks.
+    """Return the tracing of calls and runs for the settings; nothing is sent yet. Blocks.
 
     Raises:
-        MissingExtra: it is to be on, and its libraries are not installed.
+        MissingExtra: Telemetry is on, and its libraries are not installed.
     """
     if not settings.telemetry:
         return OFF
@@ -27,6 +27,6 @@ def open_tracing(settings: Settings) -> Tracing:
 
 
 def traces_of(endpoint: str) -> str:
-    """Return where a collector takes traces: below its address, unless that has a path of its own."""
+    """Return a collector's address for traces: below its address, unless that has a path."""
     path = urlsplit(endpoint).path
     return endpoint if path.strip("/") else f"{endpoint.rstrip('/')}/v1/traces"

@@ -1,7 +1,7 @@
-"""Tokens: made at random, kept in a private file or as a hash, compared in constant time, never shown again.
+"""Tokens: made at random, stored in a private file or as a hash, compared in constant time, shown once.
 
 A token is 256 random bits, so that its plain SHA-256 is as good as a slow password hash: there is nothing to
-guess from. The prefix lets people, secret scanners and our own logs recognise one.
+guess from. The prefix identifies a token for people, secret scanners and postroom's own logs.
 """
 
 import errno
@@ -39,14 +39,14 @@ _SHARED: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def load_or_make_token(path: Path) -> str:
-    """Return the server's token; the first call on a machine makes it, and racing callers get the same one.
+    """Return the server's token; the first call on a machine creates it, and concurrent callers get the same.
 
-    A made one is complete and on the disk before it appears under its name, in a file of mode 0600.
+    A new one is complete and on the disk before it appears under its name, in a file of mode 0600.
 
     Raises:
-        ConfigError: the file can be read by other users, belongs to another one, holds no token, or the
-            folder cannot be written.
-        StoreFull: there is no room on its disk.
+        ConfigError: Other users can read the file, another user owns it, it has no token, or the folder is
+            not writable.
+        StoreFull: The disk is full.
     """
     try:
         found = _read(path)
@@ -67,7 +67,7 @@ def load_or_make_token(path: Path) -> str:
 
 
 def _unusable(path: Path, error: OSError) -> ConfigError:
-    """Return the error for a token file that can neither be read nor made, with whose it is."""
+    """Return the error for a token file that can be neither read nor created, with its owner."""
     told = f"the token file {path} cannot be read or created"
     found = denied(path, os.R_OK) or denied(path, os.R_OK | os.W_OK)
     if found is None:
@@ -83,21 +83,21 @@ def _unusable(path: Path, error: OSError) -> ConfigError:
 
 
 def new_run_token(server: str) -> str:
-    """Return a new token for a run; it is kept nowhere but in memory and in its program's environment.
+    """Return a new token for a run; it is only in memory and in its program's environment.
 
-    It says which server gave it out, by the tag of that one.
+    It contains the tag of the issuing server.
     """
     return f"{RUN_PREFIX}{server}_{secrets.token_urlsafe(32)}"
 
 
 def new_agent_token() -> str:
-    """Return a new token for an agent; only its hash is to be stored."""
+    """Return a new token for an agent; store only its hash."""
     return AGENT_PREFIX + secrets.token_urlsafe(32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewToken:
-    """A named token at the place where it was made; of these three only the token itself is a secret."""
+    """A new named token at its holder; of the three fields only the token is secret."""
 
     id: str
     token: str = field(repr=False)
@@ -112,13 +112,13 @@ def new_named_token() -> NewToken:
 
 
 def token_check(expected: str) -> Callable[[str], bool]:
-    """Return a function that recognises a token and cannot show it."""
+    """Return a function that checks a token and cannot reveal it."""
     digest = _digest(expected)
     return lambda given: hmac.compare_digest(_digest(given), digest)
 
 
 def derived_key(token: str, purpose: str) -> bytes:
-    """Return 32 bytes that only who has the token can make, different for each purpose."""
+    """Return 32 bytes that only a holder of the token can compute, different for each purpose."""
     return hmac.digest(token.encode(), purpose.encode(), "sha256")
 
 
@@ -128,7 +128,7 @@ def redact(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value as an error shows it: without tokens and passwords, and at most 200 characters."""
+    """Return a value in the form for errors: without tokens and passwords, at most 200 characters."""
     return _PASSWORD.sub("://***@", redact(str(value)))[:200]
 
 
@@ -176,7 +176,10 @@ def _check_private(path: Path, found: os.stat_result) -> None:
 
 
 def _publish(path: Path, token: str) -> None:
-    """Write the token beside its place and link it there: only one of several racers succeeds, none half."""
+    """Write the token to a temporary file and link it.
+
+    Exactly one concurrent caller succeeds, with a complete file.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,4 +1,4 @@
-"""What no chat took: listed, tried again, discarded. Also where chats are not configured any more."""
+"""Undelivered chat messages: list, retry, discard. Also works if chats are no longer configured."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -22,18 +22,18 @@ class UndeliveredService:
     """The dead letters of chats."""
 
     def __init__(self, stores: RunStores, adapters: Sequence[BasePlatformAdapter] = ()) -> None:
-        """List what is kept in these stores; `adapters` are the channels that could deliver it."""
+        """List the dead letters in these stores; `adapters` are the channels that could deliver them."""
         self._kept, self._outbox = stores.store, stores.outbox
         self._speakers = adapters
 
     async def dead(self) -> Mapping[str, object]:
-        """Return what could not be delivered, up to 500 rows."""
+        """Return undelivered messages, up to 500 rows."""
         return {"undelivered": await self._kept.read(_undelivered)}
 
     async def revive(self, outbox_id: str) -> Mapping[str, object]:
-        """Have it tried again; the beginning of its id will do where no other begins so.
+        """Retry a dead letter; a unique prefix of its id is enough.
 
-        What nobody here could deliver stays on the list.
+        A message that no channel of this server can deliver stays on the list.
         """
         named = await self._named(outbox_id)
         if named.payload.get("kind") == ReplyKind.UPDATE:
@@ -49,17 +49,17 @@ class UndeliveredService:
         return {"outbox_id": row.outbox_id, "status": row.status.value}
 
     async def discard(self, outbox_id: str) -> Mapping[str, object]:
-        """Have it delivered by nobody; the beginning of its id will do, too."""
+        """Discard a dead letter; a unique prefix of its id is enough."""
         named = await self._named(outbox_id)
         if not await self._outbox.discard(named.outbox_id):
             raise _not_dead(outbox_id)
         return {"outbox_id": named.outbox_id, "discarded": True}
 
     async def _named(self, outbox_id: str) -> OutboxMessage:
-        """Return the dead letter that is named.
+        """Return the named dead letter.
 
         Raises:
-            InvalidArgument: there is none, or several ids begin so.
+            InvalidArgument: There is none, or several ids have this prefix.
         """
         rows = {
             one.outbox_id: one for one in await self._outbox.dead_letters(kind=CHAT_KIND, limit=MOST_DEAD)
@@ -70,10 +70,10 @@ class UndeliveredService:
         return rows[meant]
 
     def _refuse_unsayable(self, target: str) -> None:
-        """Refuse what would reach nobody if it were tried again.
+        """Refuse to retry a message that would reach nobody.
 
         Raises:
-            InvalidArgument: no channel of this server speaks for the bot, or its caller waits no more.
+            InvalidArgument: No channel of this server serves the bot, or its caller no longer waits.
         """
         if has_waiting_caller(target):
             raise InvalidArgument(
@@ -91,7 +91,7 @@ class UndeliveredService:
 
 
 def _may_speak(adapter: BasePlatformAdapter, target: str) -> bool:
-    """Say whether a channel delivers for a target; which bot it is, it knows when it has connected."""
+    """Return whether a channel delivers for a target; it knows its bot once it has connected."""
     platform, account = adapter.platform.value, adapter.account
     if account == UNKNOWN_ACCOUNT:
         return target.startswith(target_name(platform, ""))

@@ -1,4 +1,4 @@
-"""The one place where objects are made and put together."""
+"""The one place where objects are created and connected."""
 
 import asyncio
 import socket
@@ -56,11 +56,11 @@ if TYPE_CHECKING:
     from postroom.mcp_server.server import PostroomMcpServer
 
 LOG_RESERVE = 8 << 20
-"""Bytes of the database's log that are written beforehand: about what is written between two checkpoints."""
+"""Bytes of the database's log that are written beforehand: about the writes between two checkpoints."""
 
 
 class Declared(NamedTuple):
-    """What stands in the configuration files beside the settings."""
+    """The contents of the configuration files in addition to the settings."""
 
     agents: Sequence[DeclaredAgent] = ()
     budgets: Sequence[Budget] = ()
@@ -73,7 +73,7 @@ _LOG = get_logger(__name__)
 
 
 class Application:
-    """A running installation: the store, the services over it, and what works in the background."""
+    """A running installation: the store, the services over it, and the background work."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Application:
         *,
         address: str = "",
     ) -> None:
-        """Put everything together; nothing runs yet. `address` is where the server listens."""
+        """Create and connect all parts; none is started. `address` is the server's listening address."""
         self.settings, self.store, self.clock, self.address = settings, store, clock, address
         self.metrics = Metrics(store, clock)
         self.mail = Mail(
@@ -119,7 +119,7 @@ class Application:
         self.executors = self._executors(declared.chats)
         delivery = StoredChatDelivery(self.mail)
         self.gateway = None if declared.chats is None else self._gateway(declared.chats, delivery)
-        """Its chats, where they are configured; run by whoever serves."""
+        """Its chats, if configured; the serving process runs them."""
         self.waker = self._waker(delivery)
         self.schedules = MailSchedules(self.mail, store.store, self.waker)
         self.agents = AgentSupervisor(
@@ -140,19 +140,18 @@ class Application:
         address: str = "",
         new_store: bool = False,
     ) -> "Application":
-        """Own the database and put everything together; nothing runs yet. Outside of the event loop.
+        """Own the database and create all parts; none is started. Call it off the event loop.
 
-        `declared` is what the configuration files say. Without `clock` everything goes by the database's.
-        `address` is where the server listens. With `new_store` the database that is there, or a new one,
-        takes the place of the one that was; the archive of that one is moved aside.
+        `declared` has the contents of the configuration files. Without `clock` the database's clock is used.
+        `address` is the server's listening address. With `new_store` the present database, or a new one,
+        replaces the earlier one, whose archive is moved to another folder.
 
         Raises:
-            WrongStore: the database is missing, empty, older than the archive or another one, or its log is
-                damaged.
-            StoreHeld, SchemaTooNew, StoreReadOnly: the database cannot be used by this process.
-            ConfigError, StoreUnavailable: the server of the database refuses this one, or does not answer.
-            ConfigError: a channel cannot be made of what is said of it.
-            MissingExtra: something is set whose libraries are not installed.
+            WrongStore: The database is missing, empty, older than the archive or another one, or its log is
+                damaged. StoreHeld, SchemaTooNew, StoreReadOnly: This process cannot use the database.
+                ConfigError, StoreUnavailable: The database server refuses the connection, or does not answer.
+            ConfigError: A channel cannot be created from its configuration.
+            MissingExtra: A configured part needs libraries that are not installed.
         """
         tracing = open_tracing(settings)
         try:
@@ -173,18 +172,18 @@ class Application:
             raise
 
     def reaches(self, place: ChatAddress) -> bool:
-        """Say whether there is a channel to a chat."""
+        """Return whether there is a channel to a chat."""
         return self.gateway is not None and self.gateway.mail_outbox.reaches(place)
 
     def answers_chats(self, whom: str) -> bool:
-        """Say whether a rule of the chats has this person or agent answer."""
+        """Return whether a rule of the chats names this person or agent as respondent."""
         return self.gateway is not None and self.gateway.names(whom)
 
     def _places(self) -> list[str]:
         return [socket.gethostname(), *self.settings.labels]
 
     def _leases(self) -> Leases:
-        """Make what says which work of one server is this one's."""
+        """Create the leases, which decide the work of this server."""
         host, this = socket.gethostname(), own_process(programs_dir(self.settings.data_dir))
         leases = Leases(
             self.store.store,
@@ -250,8 +249,8 @@ class Application:
         )
 
     def _gateway(self, told: "GatewayFile", delivery: StoredChatDelivery) -> "ChatService":
-        """Make the gateway that `gateway.toml` tells of."""
-        from postroom.app.gateway_wiring import ChatService  # loaded where there are chats
+        """Create the gateway of `gateway.toml`."""
+        from postroom.app.gateway_wiring import ChatService  # imported only with chats
 
         whose = in_chats(told)
         has_agents = any(one.run is not None for one in (told.agent, *told.others.values()))
@@ -278,12 +277,12 @@ class Application:
         return (await self.store.identity()).store_id or ""
 
     async def backlogs(self) -> dict[str, Backlog]:
-        """Return how much of the outbox waits and how much are dead letters, by kind."""
+        """Return the number of waiting effects and dead letters of the outbox, by kind."""
         kinds = {ARCHIVE, *self.relay.handlers}
         return await self.store.store.read(lambda tx: {kind: tx.outbox.backlog(kind) for kind in kinds})
 
     def mcp_server(self) -> "PostroomMcpServer":
-        """Make an MCP server over this application; several may stand side by side."""
+        """Create an MCP server over this application; there may be several."""
         from postroom.mcp_server.server import PostroomMcpServer  # it loads the SDK
 
         @asynccontextmanager
@@ -303,9 +302,9 @@ class Application:
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
-        """Have effects performed while anybody is inside.
+        """Perform effects while a caller is inside.
 
-        Of all who are inside one does it; when that one leaves, the next takes over.
+        One of the callers inside does it; when it leaves, the next one continues.
         """
         leaving, has_turn = asyncio.Event(), asyncio.Event()
 
@@ -326,7 +325,7 @@ class Application:
                     turn.cancel()
 
     def _keep_token(self, slug: str, name: str) -> tuple[str, str]:
-        """Make a token and keep it in a file of this user alone."""
+        """Make a token and store it in a file of this user only."""
         token = new_agent_token()
         path = agent_token_dir(self.settings.data_dir) / slug / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -334,13 +333,13 @@ class Application:
         return token, str(path)
 
     def close(self) -> None:
-        """Finish what was handed in and give the database back; harmless when done twice."""
+        """Finish submitted work and release the database; a repeated call has no effect."""
         self.store.close()
         self.mail.tracing.close()
 
 
 def in_chats(chats: "GatewayFile | None") -> Callable[[str], tuple[str, str] | None]:
-    """Return what says which agent of the mail room answers on a chat's thread."""
+    """Return the function that returns the agent of mail that answers on a chat's thread."""
 
     def whose(thread_id: str) -> tuple[str, str] | None:
         is_chat = chats is not None and thread_id.startswith(CHAT_THREAD)
@@ -351,10 +350,10 @@ def in_chats(chats: "GatewayFile | None") -> Callable[[str], tuple[str, str] | N
 
 
 def see_database(settings: Settings, *, new_store: bool) -> None:
-    """Open the database and close it again, to know that it is accepted before a data folder is made. Blocks.
+    """Open the database and close it again, to check it before a data folder is created. Blocks.
 
     Raises:
-        PostroomError: as of `Application.open`, where the database is refused.
+        PostroomError: As for `Application.open`, if the database is refused.
     """
     kept = Kept.of(settings)
     may_begin = new_store or not kept.expects_a_store
@@ -381,7 +380,7 @@ def _open_store(
 
 
 def rules_of(settings: Settings) -> Rules:
-    """Return the mail room's rules as the settings have them."""
+    """Return the mail rules of the settings."""
     return Rules(
         verified=settings.verified,
         owner=settings.owner,

@@ -1,25 +1,29 @@
-"""What a shell completes: names and ids that the running server knows; without a server nothing."""
+"""Shell completion: names and ids from the running server; without a server, none."""
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
 from postroom.cli import show
+from postroom.cli.call import perform
 from postroom.cli.client import Server
 from postroom.cli.options import HERE, project_key
 from postroom.contracts.errors import PostroomError
 
 _PATIENCE: Final = timedelta(seconds=2)
-"""A person waits at the Tab key."""
+"""Maximum wait, because a person waits at the Tab key."""
 
 Pairs = Iterable[tuple[object, object]]
 Look = Callable[[Server, str, str | None], Pairs]
-"""What is known of a project, and of the agent that acts once the line has named it."""
+"""Reads the values of a project, and of the acting agent once the line names it."""
 Complete = Callable[[Any, str], list[tuple[str, str]]]
 
 
 def _asked(look: Look) -> Complete:
-    """Return a completion of values with a word about each; a shell has no place for a failure."""
+    """Return a completion of values with a description each.
+
+    Failures are hidden, because a shell cannot show them.
+    """
 
     def complete(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
         try:
@@ -37,8 +41,8 @@ def _asked(look: Look) -> Complete:
     return complete
 
 
-def _list(server: Server, path: str, name: str) -> list[dict[str, Any]]:
-    return show.items(server.admin("GET", path).get(name))
+def _list(server: Server, name: str) -> list[dict[str, Any]]:
+    return show.items(perform(server, f"list_{name}").get(name))
 
 
 def _tool(server: Server, name: str, **arguments: object) -> Mapping[str, Any]:
@@ -46,11 +50,11 @@ def _tool(server: Server, name: str, **arguments: object) -> Mapping[str, Any]:
 
 
 def _projects(server: Server, _project: str, _acting: str | None) -> Pairs:
-    return ((one["slug"], one["human_key"]) for one in _list(server, "/admin/projects", "projects"))
+    return ((one["slug"], one["human_key"]) for one in _list(server, "projects"))
 
 
 def _pages(server: Server, _project: str, _acting: str | None) -> Pairs:
-    return ((f"/p/{one['slug']}", one["human_key"]) for one in _list(server, "/admin/projects", "projects"))
+    return ((f"/p/{one['slug']}", one["human_key"]) for one in _list(server, "projects"))
 
 
 def _messages(server: Server, project: str, acting: str | None) -> Pairs:
@@ -77,14 +81,14 @@ def _threads(server: Server, project: str, _acting: str | None) -> Pairs:
 
 
 def _runs(server: Server, _project: str, _acting: str | None) -> Pairs:
-    found = _list(server, "/admin/runs", "runs")
+    found = _list(server, "runs")
     return (
         (one["run_id"], f"{one['agent']}@{one['project']}, {show.state_word(one['state'])}") for one in found
     )
 
 
 def _questions(server: Server, _project: str, _acting: str | None) -> Pairs:
-    found = _list(server, "/admin/questions", "questions")
+    found = _list(server, "questions")
     return ((one["number"], one["question"]) for one in found)
 
 
@@ -98,4 +102,4 @@ KINDS: Final[Mapping[str, Complete]] = {
     "runs": _asked(_runs),
     "questions": _asked(_questions),
 }
-"""By what is completed."""
+"""The completions, by the kind of value."""

@@ -1,4 +1,4 @@
-"""`postroom guard`: Git hooks that hold commits and pushes which touch what others have reserved."""
+"""`postroom guard`: Git hooks that stop commits and pushes of files that others have reserved."""
 
 from pathlib import Path
 from typing import Annotated
@@ -50,7 +50,7 @@ def status(repo: Repo = HERE, as_json: AsJson = False) -> None:
 def check(
     hook: Annotated[str, typer.Argument(metavar="HOOK", help="pre-commit or pre-push.")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[WORD]...", help="The arguments from Git.")
+        list[str] | None, typer.Argument(metavar="WORD", help="The arguments from Git.")
     ] = None,
 ) -> None:
     """Run the check of a hook. Exit code 1 if others hold a file; standard error gives the reason."""
@@ -58,7 +58,7 @@ def check(
 
 
 def _beside(hook: guard_hooks.Hook) -> str:
-    """Say which other program takes part in a hook."""
+    """Return the other program that takes part in a hook."""
     if hook.manager:
         return f"called by {hook.manager}" if hook.state == "installed" else f"written by {hook.manager}"
     return "calls the previous hook" if hook.chained and hook.state == "installed" else ""

@@ -30,7 +30,7 @@ app = typer.Typer(
 )
 
 Text = Annotated[
-    str | None, typer.Argument(metavar="[TEXT]", help="The message in Markdown; - reads it from stdin.")
+    str | None, typer.Argument(metavar="TEXT", help="The message in Markdown; - reads it from stdin.")
 ]
 BodyFile = Annotated[
     str | None, typer.Option("--body-file", metavar="FILE", help="Read the text from a file, or - for stdin.")
@@ -59,7 +59,7 @@ MessageId = Annotated[
     ),
 ]
 _PAST_THE_BODY = 2**53
-"""An offset with which a message comes without its body."""
+"""An offset with which a message is returned without its body."""
 Limit = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Maximum number of messages.")]
 
 
@@ -177,7 +177,7 @@ def inbox(  # noqa: PLR0913 - the options of the command
         "after": after,
     }
     messages: list[dict[str, Any]] = []
-    while True:  # one answer holds so much; its last message says whether the server has more
+    while True:  # one answer is limited in size; its last message shows whether the server has more
         messages += show.items(server.call_tool("fetch_inbox", {**asked, "limit": limit - len(messages)}))
         if not messages or not messages[-1].pop("more", False):
             break
@@ -277,7 +277,9 @@ def ack(
     show.answer(
         answered,
         as_json=as_json,
-        text=lambda: f"message {message_id} was acknowledged at {show.line(answered.get('acknowledged_at'))}",
+        text=lambda: (
+            f"message {message_id} was acknowledged at {show.moment(answered.get('acknowledged_at'))}"
+        ),
     )
 
 
@@ -381,7 +383,7 @@ def _receipt(tool: str, answered: Mapping[str, Any]) -> str:
 
 def _listed(messages: list[dict[str, Any]], *, bodies: bool) -> str:
     if bodies and messages:
-        return "\n\n".join(_message(message) for message in messages)
+        return f"\n\n{show.RULE}\n".join(_message(message) for message in messages)
     rows = [
         (one["id"], one["from"], one["subject"], one["importance"], _state(one), one["created_ts"])
         for one in messages
@@ -393,7 +395,7 @@ def _state(message: Mapping[str, Any]) -> str:
     if message.get("acked_at"):
         return "acknowledged"
     state = "read" if message.get("read_at") else "unread"
-    return f"{state}, asks for acknowledgement" if message.get("ack_required") else state
+    return f"{state}, ack required" if message.get("ack_required") else state
 
 
 def _message(message: Mapping[str, Any]) -> str:
@@ -403,11 +405,11 @@ def _message(message: Mapping[str, Any]) -> str:
         ("To", ", ".join(message.get("to") or [])),
         ("Cc", ", ".join(message.get("cc") or [])),
         ("Bcc", ", ".join(message.get("bcc") or [])),
-        ("Date", message.get("created_ts")),
+        ("Date", show.moment(message["created_ts"])),
         ("Thread", message.get("thread_id")),
         ("Topic", message.get("topic")),
         ("Importance", message.get("importance")),
-        ("Recalled", message.get("recalled_at")),
+        ("Recalled", show.moment(message.get("recalled_at") or "")),
         (
             "Files",
             ", ".join(
@@ -434,7 +436,7 @@ def _hits(found: Mapping[str, Any]) -> str:
     none = "No matches."
     if parse_query(str(found.get("query"))) is None:
         none = "The query contains no word, so nothing was searched."
-    drawn = show.table(("ID", "FROM", "SUBJECT", "WHERE", "AT"), rows, none=none)
+    drawn = show.table(("ID", "FROM", "SUBJECT", "MATCH", "AT"), rows, none=none)
     if partly := found.get("partly_searched"):
         drawn += f"\nonly the beginning of these long messages was searched: {', '.join(map(str, partly))}"
     return drawn
@@ -446,10 +448,11 @@ def _summary(found: Mapping[str, Any]) -> str:
     )
     lines = [
         f"{show.line(found['subject'])}",
-        f"{found['messages']} messages from {found['first_ts']} to {found['last_ts']}, by {people}",
+        f"{_counted(found)}, by {people}",
     ]
     lines += [
-        f"open question from {show.line(one['asked_by'])} in {one['message_id']}: {show.line(one['text'])}"
+        f"open question from {show.line(one['asked_by'])} in message {one['message_id']}: "
+        f"{show.line(one['text'])}"
         for one in show.items(found.get("open_questions"))
     ]
     lines += [
@@ -457,7 +460,15 @@ def _summary(found: Mapping[str, Any]) -> str:
         for one in show.items(found.get("unacknowledged"))
     ]
     lines += [
-        f"{show.line(one['agent'])} holds {show.line(one['path'])} until {one['expires_ts']}"
+        f"{show.line(one['agent'])} holds {show.line(one['path'])} until {show.moment(one['expires_ts'])}"
         for one in show.items(found.get("reservations"))
     ]
     return "\n".join(lines)
+
+
+def _counted(thread: Mapping[str, Any]) -> str:
+    """Return how many messages a thread has, and when they were sent."""
+    first, last = show.moment(thread["first_ts"]), show.moment(thread["last_ts"])
+    if thread["messages"] == 1:
+        return f"1 message, sent at {first}"
+    return f"{thread['messages']} messages from {first} to {last}"

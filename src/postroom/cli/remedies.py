@@ -1,7 +1,16 @@
-"""What a person does where a remedy names a tool: remedies are written once, and agents read them too."""
+"""Errors in the words of the command line: the server writes each error once, in the words of its tools.
+
+A tool becomes the command that does the same. An argument becomes the option or the argument of the command
+that was run: `ttl_seconds` is `--ttl`.
+"""
 
 import re
-from typing import Final
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from postroom.contracts.durations import duration_text
+from postroom.contracts.errors import PostroomError
 
 COMMANDS: Final = {
     "acknowledge_message": "mail ack",
@@ -32,7 +41,7 @@ COMMANDS: Final = {
     "unretire_agent": "agents unretire",
     "whois": "agents show",
 }
-"""What a person runs for a tool."""
+"""The command for each tool."""
 FOR_AGENTS: Final = {
     "ask_person": "only agents ask people",
     "create_agent_identity": "a person chooses the name with `agents register`",
@@ -44,14 +53,100 @@ FOR_AGENTS: Final = {
     "set_contact_policy": "agents decide about their own contacts",
     "show_project": "a person sees the same on the project's page",
 }
-"""Tools that no command stands for, and why."""
-_TOOL: Final = re.compile(
-    rf"(\bcall )?`?\b({'|'.join(sorted(COMMANDS | FOR_AGENTS, key=len, reverse=True))})\b`?"
+"""Tools without a command, and the reason."""
+_NAMES: Final = "|".join(sorted(COMMANDS | FOR_AGENTS, key=len, reverse=True))
+_TOOL: Final = re.compile(rf"(\bcall )?`?(?<![\w'\"/@.-])({_NAMES})(?![\w'\"/@-])`?")
+_PARAMETERS: Final[Mapping[str, Sequence[str]]] = {
+    "agent": ("name", "acting"),
+    "agent_name": ("acting", "name"),
+    "attachments": ("attach",),
+    "body_md": ("text",),
+    "exclusive": ("shared",),
+    "human_key": ("project",),
+    "ids": ("ids", "message_id"),
+    "include_bodies": ("bodies",),
+    "kinds": ("kind",),
+    "life_seconds": ("expires",),
+    "message_ids": ("message_id",),
+    "mode": ("refuse",),
+    "sender_name": ("acting",),
+    "sha256": ("names",),
+    "task_description": ("task",),
+    "thread_id": ("thread_id", "thread"),
+    "to": ("to", "other"),
+}
+"""The parameters of commands that stand for an argument or a field, if their names differ."""
+_SUFFIX: Final = re.compile(r"_(?:id|key|only|seconds)\Z")
+_BOUND: Final = re.compile(r"(`\w+_seconds`) must be a whole number of (at least|at most) (\d+)")
+_ARGUMENT: Final = re.compile(
+    r"`([a-z]\w*)(?:\[\d+\]|\.\w+)*`|(?<![\w`'\"/.-])([a-z][a-z0-9]*(?:_[a-z0-9]+)+)(?![\w`'\"/.(-])"
 )
+"""An argument: any word in backticks, or a word with an underscore."""
+_ALL_ARGUMENTS: Final = re.compile(
+    r"(?:did you mean \w+\? )?the (?:arguments|fields of an attachment) are: .*"
+)
+_OF_THE_LIBRARY: Final = re.compile(r" or mailbox(?:\.\w+)+\(\)")
+
+
+def at_the_command_line(error: PostroomError, given: Sequence[str]) -> dict[str, Any]:
+    """Return an error as plain data, in the words of the command that the words `given` run."""
+    words, parameters = _command_of(given)
+    found = error.as_dict()
+
+    def said(text: str) -> str:
+        text = _OF_THE_LIBRARY.sub("", as_commands(text))
+        text = _ALL_ARGUMENTS.sub(f"run `{' '.join(words)} --help` to see the options", text)
+        text = _BOUND.sub(_as_duration, text)
+        return _ARGUMENT.sub(lambda met: _shown_for(met[1] or met[2], parameters) or met[0], text)
+
+    reasons = error.details.get("recipients")
+    if isinstance(reasons, list):
+        told = [
+            {name: said(text) if name in ("message", "remedy") else text for name, text in one.items()}
+            for one in reasons
+            if isinstance(one, dict)
+        ]
+        found["details"] = {**error.details, "recipients": told}
+    return {**found, "message": said(error.message), "remedy": said(error.remedy)}
+
+
+def _as_duration(met: re.Match[str]) -> str:
+    return f"{met[1]} must be {met[2]} {duration_text(timedelta(seconds=int(met[3])))}"
+
+
+def _shown_for(name: str, shown: Mapping[str, str]) -> str | None:
+    """Return the option or the argument that stands for an argument of a tool; None if there is none."""
+    names = (*_PARAMETERS.get(name, ()), name, _SUFFIX.sub("", name))
+    return next((shown[one] for one in names if one in shown), None)
+
+
+def _command_of(given: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:
+    """Return the command that some words run, and how it shows each of its parameters."""
+    from typer.main import get_command
+
+    from postroom.cli.commands import tree
+
+    found: Any = get_command(tree(*given[:1]))
+    words = ["postroom"]
+    for word in given:
+        inner = getattr(found, "commands", {}).get(word)
+        if inner is None:
+            break
+        found = inner
+        words.append(word)
+    shown = {
+        one.name: next((opt for opt in one.opts if opt.startswith("--")), _argument_shown(one))
+        for one in found.params
+    }
+    return words, shown
+
+
+def _argument_shown(parameter: Any) -> str:
+    return str(parameter.metavar or parameter.name).partition("|")[0].strip("- ").upper()
 
 
 def as_commands(remedy: str) -> str:
-    """Return a remedy with commands in the place of tools; one without a command is an agent's."""
+    """Return a text with commands in the place of tools; a tool without a command is an agent's."""
     return _TOOL.sub(_said, remedy)
 
 

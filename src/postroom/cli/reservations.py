@@ -1,4 +1,4 @@
-"""`postroom reservations`: who works on which files."""
+"""`postroom reservations`: reserved files and their holders."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -9,7 +9,7 @@ from postroom.cli import show
 from postroom.cli.client import Server
 from postroom.cli.exit_codes import FAILED
 from postroom.cli.help_text import examples
-from postroom.cli.options import HERE, Acting, AsJson, Key, Project, completed, project_key
+from postroom.cli.options import HERE, Acting, AsJson, Key, Project, completed, project_key, seconds
 from postroom.contracts.errors import InvalidArgument
 
 app = typer.Typer(
@@ -25,10 +25,10 @@ app = typer.Typer(
 
 Paths = Annotated[
     list[str],
-    typer.Argument(metavar="PATH...", help="Paths relative to the project, such as src/**, or port:8080."),
+    typer.Argument(metavar="PATH", help="Paths relative to the project, such as src/**, or port:8080."),
 ]
 SomePaths = Annotated[
-    list[str] | None, typer.Argument(metavar="[PATH]...", help="Only reservations that concern these paths.")
+    list[str] | None, typer.Argument(metavar="PATH", help="Only reservations that concern these paths.")
 ]
 Ids = Annotated[
     list[int] | None,
@@ -40,7 +40,13 @@ Shared = Annotated[
     bool, typer.Option("--shared", help="Share the paths with other agents that also share them.")
 ]
 Seconds = Annotated[
-    int | None, typer.Option("--ttl", min=1, metavar="SECONDS", help="Duration of the reservation.")
+    int | None,
+    typer.Option(
+        "--ttl",
+        parser=lambda text: int(text) if text.isdecimal() else seconds(text),
+        metavar="TIME",
+        help="Duration of the reservation, such as 30m. A number without a unit counts seconds.",
+    ),
 ]
 
 

@@ -1,25 +1,23 @@
-"""`postroom support-bundle`: one file that may be shown to others, without messages, names or secrets."""
+"""`postroom support-bundle`: a file to share with others, without messages, names or secrets."""
 
 import io
 import os
 import tarfile
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from postroom.app import places
 from postroom.cli import show
-from postroom.cli.client import Server
+from postroom.cli.call import call
 from postroom.cli.options import AsJson, DataDir
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import InvalidPath, PostroomError, ServerUnavailable
 
 app = typer.Typer(rich_markup_mode=None)
-
-LONGEST_EXAMINATION: Final = timedelta(hours=1)
 
 
 @app.command("support-bundle")
@@ -50,12 +48,12 @@ def support_bundle(
 
 
 def _collected(data_dir: Path | None, now: int) -> tuple[dict[str, str], bool]:
-    """Return the files, and whether a server told them."""
+    """Return the files, and whether a server supplied them."""
     try:
-        server = Server.find(data_dir=data_dir, timeout=LONGEST_EXAMINATION)
-        found = server.admin_long("checking the installation", "GET", "/admin/support-bundle")
+        found = call("collect_support_bundle", data_dir=data_dir)
     except ServerUnavailable as error:
-        if places.environment().get("POSTROOM_URL"):  # somebody else's machine: there is nothing to read here
+        # the server is on another machine: there is nothing to read here
+        if places.environment().get("POSTROOM_URL"):
             raise
         from postroom.cli.offline import support_offline
 
@@ -67,10 +65,10 @@ def _collected(data_dir: Path | None, now: int) -> tuple[dict[str, str], bool]:
 
 
 def _write(target: Path, files: Mapping[str, str], now: int) -> None:
-    """Write the whole bundle, readable by this user alone, or nothing.
+    """Write the whole bundle, readable only by this user, or nothing.
 
     Raises:
-        InvalidPath: there is a file of that name, or it cannot be written.
+        InvalidPath: A file of that name exists, or it cannot be written.
     """
     packed = _packed(files, now)
     try:

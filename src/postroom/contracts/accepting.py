@@ -1,4 +1,4 @@
-"""How a change of one room puts messages where runs of another read them."""
+"""The port by which a change of one package puts messages on threads of runs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,10 @@ from postroom.contracts.tools import ToolCallResume
 
 
 class ThreadsNeeded(Exception):
-    """A change would put messages on threads that it has not locked; it is run again with these locked."""
+    """Signals that a change needs threads which it has not locked.
+
+    The caller runs the change again with these locked.
+    """
 
     def __init__(self, thread_ids: frozenset[str]) -> None:
         super().__init__(", ".join(sorted(thread_ids)))
@@ -17,16 +20,16 @@ class ThreadsNeeded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """Puts a message where runs of a thread read it, within a change; it begins a run if the thread is idle.
+    """Puts a message on a thread of runs within a change, and starts a run if the thread is idle.
 
-    Return True if a run begins on it. A message whose id is known is passed over.
+    A call returns True if a run starts on the message. A message with a known id is ignored.
     """
 
     thread_ids: frozenset[str]
-    """The threads that it is for: the change has locked them."""
+    """The threads that the change has locked."""
     put: Callable[[str, Message, DeliveryMode, Sequence[tuple[str, ToolCallResume]]], bool]
     is_full: Callable[[str], bool]
-    """Whether as many messages wait on a thread as may: a further message would be refused."""
+    """Whether a thread has reached its limit of waiting messages, so that it refuses another."""
 
     def __call__(
         self,
@@ -35,11 +38,11 @@ class Accept:
         mode: DeliveryMode,
         decisions: Sequence[tuple[str, ToolCallResume]] = (),
     ) -> bool:
-        """Put the message there, with the decisions that it makes about questions of the run that reads it.
+        """Put a message on the thread, with its decisions about questions of the run that reads it.
 
         Raises:
-            ThreadsNeeded: The thread is none of those.
-            QueueFull: As many messages wait on the thread as may, and this is another.
+            ThreadsNeeded: The change has not locked the thread.
+            QueueFull: The thread has reached its limit of waiting messages, and the message is new.
         """
         if thread_id not in self.thread_ids:
             raise ThreadsNeeded(frozenset({thread_id}))
@@ -47,4 +50,4 @@ class Accept:
 
 
 NOWHERE = Accept(frozenset(), lambda *_: False, lambda _: False)
-"""Puts nothing anywhere: a change that would is run again."""
+"""Locks no thread: a change that puts a message is run again with its threads locked."""

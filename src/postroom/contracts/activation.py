@@ -1,7 +1,7 @@
-"""What is asked for when a run is started, and the part of it that is kept so that it can be started again.
+"""The request to start a run, and the stored part from which the run can start again.
 
 `RunActivation` is the request in memory; `RunActivationSnapshot` is stored with the run. The snapshot holds
-ids of messages and no bodies: those are in the thread.
+the ids of messages without their bodies, because the bodies are in the thread.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from postroom.contracts.tools import ToolCallResume, ToolDescriptor
 
 
 class RunMode(StrEnum):
-    """How a run was asked for."""
+    """How a run was requested."""
 
     FOREGROUND = "foreground"
     SCHEDULED = "scheduled"
@@ -23,7 +23,7 @@ class RunMode(StrEnum):
 
 
 class AdapterKind(StrEnum):
-    """Which protocol a run came in by."""
+    """The protocol by which a run was requested."""
 
     INTERNAL = "internal"
     ACP = "acp"
@@ -34,7 +34,7 @@ class AdapterKind(StrEnum):
 
 
 class RunOrigin(StrEnum):
-    """Who asked."""
+    """The origin of a request."""
 
     USER = "user"
     MCP = "mcp"
@@ -43,7 +43,7 @@ class RunOrigin(StrEnum):
 
 
 class RunRequestOrigin(StrEnum):
-    """Who asked, in the words of those who call from outside."""
+    """The origin of a request, in the vocabulary of external callers."""
 
     USER = "User"
     MCP = "Mcp"
@@ -52,12 +52,12 @@ class RunRequestOrigin(StrEnum):
 
     @classmethod
     def of(cls, origin: RunOrigin) -> "RunRequestOrigin":
-        """Return the outside's word for an origin."""
+        """Return the external name of an origin."""
         return _OUTSIDE[origin]
 
     @property
     def inside(self) -> RunOrigin:
-        """Postroom's word for it."""
+        """The internal name of the origin."""
         return next(origin for origin, word in _OUTSIDE.items() if word is self)
 
 
@@ -70,12 +70,13 @@ _OUTSIDE = {
 
 
 class BusyPolicy(StrEnum):
-    """What is done with input for a thread that is busy: of the library, of mail and of chats.
+    """The treatment of input for a busy thread, in the library, in mail and in chats.
 
-    interrupt: the active run gives way and what was queued is superseded. queue: it waits its turn.
-    steer: the active run reads it at its next step, else it waits its turn. collect: it joins a queued run
-    that is due and has the same agent and options, else it waits its turn. reject: it is refused. rollback:
-    like interrupt, and what the interrupted run said is not shown to the new one.
+    interrupt: the active run stops and queued runs are superseded. queue: the input waits its turn. steer:
+    the active run reads it at its next step; if it cannot, the input waits its turn. collect: the input joins
+    a queued run that is due and has the same agent and options; without such a run it waits its turn. reject:
+    the input is refused. rollback: like interrupt, and the new run does not see the output of the interrupted
+    run.
     """
 
     INTERRUPT = "interrupt"
@@ -87,11 +88,11 @@ class BusyPolicy(StrEnum):
 
 
 Strategy = BusyPolicy
-"""Its former name, by which programs import it."""
+"""The former name of `BusyPolicy`, which programs still import."""
 
 
 class Recovery(StrEnum):
-    """How an execution begins: for the first time, from the last checkpoint, or from the beginning again."""
+    """How an execution starts: for the first time, from the last checkpoint, or again from the beginning."""
 
     START = "start"
     RESUME = "resume"
@@ -99,7 +100,7 @@ class Recovery(StrEnum):
 
 
 class InferenceOverride(Record, frozen=True, kw_only=True):
-    """What a submission asks of the model other than its agent does."""
+    """Model settings of a submission that differ from those of its agent."""
 
     upstream_model: str | None = None
     temperature: float | None = None
@@ -107,20 +108,21 @@ class InferenceOverride(Record, frozen=True, kw_only=True):
     top_p: float | None = None
     reasoning_effort: str | None = None
     more: dict[str, Json] = field(default_factory=dict)
-    """Other fields of the endpoint's own request, such as `response_format` or `tool_choice`, as they are."""
+    """More fields for the endpoint's request, such as `response_format` or `tool_choice`, passed
+    unchanged."""
 
 
 class RunOptions(Record, frozen=True, kw_only=True):
-    """How the run is to be executed."""
+    """Options for the execution of a run."""
 
     overrides: InferenceOverride | None = None
     frontend_tools: tuple[ToolDescriptor, ...] = ()
     without_runs: tuple[str, ...] = ()
-    """Runs that were rolled back: what they were asked and what they said is not shown to this one."""
+    """Runs that were rolled back: this run sees neither their input nor their output."""
 
 
 class RunTraceContext(Record, frozen=True, kw_only=True):
-    """Where the run comes from; no decision hangs on it."""
+    """The origin of a run, for tracing only; no decision depends on it."""
 
     parent_run_id: str | None = None
     parent_thread_id: str | None = None
@@ -137,13 +139,13 @@ _RESUMED = RunTraceContext(run_mode=RunMode.RESUME)
 
 
 class DeliveryOptions(Record, frozen=True, kw_only=True):
-    """How the dispatch of a run is queued; durations in milliseconds, instants since the epoch.
+    """Options for the queue; durations in milliseconds, instants in milliseconds since the epoch.
 
-    `priority` 0 is served first, 255 last. A dispatch that has not begun at `deadline_at` becomes a
-    dead letter. How it is tried again where these are None, the mailbox says; with `max_attempts` it is tried
-    so often and no more, whatever the failures are. `max_interruptions` is how many executions the end of a
-    server may cut off; the next interruption makes a dead letter. The first delay is up to `retry_delay_ms`,
-    doubled each time up to `max_retry_delay_ms`.
+    `priority` 0 is served first, 255 last. A dispatch that has not started at `deadline_at` becomes a
+    dead letter. If the retry options are None, the mailbox's settings apply; `max_attempts` limits the
+    attempts for every kind of failure. `max_interruptions` is the number of executions that a server's end
+    may cut off; the next interruption makes a dead letter. The first delay is at most `retry_delay_ms`, and
+    doubles with each attempt up to `max_retry_delay_ms`.
     """
 
     priority: int = 128
@@ -156,21 +158,21 @@ class DeliveryOptions(Record, frozen=True, kw_only=True):
     dedupe_key: str | None = None
     tenant: str = ""
     limit_key: str = ""
-    """What the run counts for besides its tenant, where limits are set for each key: a provider, say."""
+    """The key by which limits count the run, in addition to its tenant: a provider, for example."""
 
 
 class RunHints(Record, frozen=True, kw_only=True):
-    """Ids that the caller, or the preparation, has decided on."""
+    """Ids that the caller or the preparation has chosen."""
 
     key: str | None = None
-    """The caller's name for this job, which `run_id` was made from; a refusal names it."""
+    """The caller's key for this job, from which `run_id` was made; a refusal names it."""
     run_id: str | None = None
     dispatch_id: str | None = None
     resolution_id: str | None = None
 
 
 class RunActivationSnapshot(Record, frozen=True, kw_only=True):
-    """What is kept of a request: everything but the bodies of messages, and what lives in one process."""
+    """The stored part of a request: everything except message bodies and objects of one process."""
 
     thread_id: str
     agent_id: str | None = None
@@ -186,7 +188,7 @@ class RunActivationSnapshot(Record, frozen=True, kw_only=True):
         """Refuse blank ids.
 
         Raises:
-            InvalidActivation: the thread's or a decided call's id is blank.
+            InvalidActivation: The id of the thread or of a decided call is blank.
         """
         named = [self.thread_id]
         if self.seeded_decisions:
@@ -202,14 +204,14 @@ class RunActivation(Record, frozen=True, kw_only=True):
     """The request handed to the mailbox, and by it to the executor.
 
     For the executor `trace.dispatch_id` and `trace.session_id` are set, `hints.run_id` or `continue_run_id`
-    names the run, `attempt` counts executions from 1 and `recovery` says how this one begins. `control` is
+    names the run, `attempt` counts attempts from 1 and `recovery` says how this one begins. `control` is
     what lives in this process alone; it is never stored.
     """
 
     thread_id: str
     messages: tuple[Message, ...] = ()
     committed_message_ids: tuple[str, ...] = ()
-    """Messages of the thread, committed before, that cause the run as well."""
+    """Messages of the thread that were committed earlier and also cause the run."""
     agent_id: str | None = None
     continue_run_id: str | None = None
     decisions: tuple[tuple[str, ToolCallResume], ...] = ()
@@ -218,6 +220,9 @@ class RunActivation(Record, frozen=True, kw_only=True):
     delivery: DeliveryOptions = DeliveryOptions()
     hints: RunHints = RunHints()
     attempt: int = 1
+    """The number of this attempt: 1 more than the attempts of the run that have failed."""
+    interruptions: int = 0
+    """How many executions of the run the end of a server, or a lost lease, has cut off."""
     recovery: Recovery = Recovery.START
     control: Json = None
 
@@ -231,7 +236,7 @@ class RunActivation(Record, frozen=True, kw_only=True):
         continue_run_id: str | None = None,
         decisions: Sequence[tuple[str, ToolCallResume]] = (),
     ) -> "RunActivation":
-        """Return a request to run an agent on a thread; a string is what a person said."""
+        """Return a request to run an agent on a thread; a string becomes a message of a person."""
         return cls(
             thread_id=thread_id,
             messages=tuple(Message.user(one) if isinstance(one, str) else one for one in messages),
@@ -243,19 +248,19 @@ class RunActivation(Record, frozen=True, kw_only=True):
 
     @property
     def run_id(self) -> str | None:
-        """The run it is about, as far as that is decided."""
+        """The id of the run, as far as it is decided."""
         return self.continue_run_id or self.hints.run_id
 
     def continuing(self, run_id: str) -> "RunActivation":
-        """Return the request to go on with a run."""
+        """Return the request to continue a run."""
         return replace(self, continue_run_id=run_id, trace=replace(self.trace, run_mode=RunMode.RESUME))
 
     def traced(self, **changes: Json) -> "RunActivation":
-        """Return the request with other facts about where it comes from."""
+        """Return the request with other trace fields."""
         return replace(self, trace=replace(self.trace, **changes))
 
     def hinted(self, **changes: str | None) -> "RunActivation":
-        """Return the request with other ids decided on."""
+        """Return the request with other hints."""
         return replace(self, hints=replace(self.hints, **changes))
 
     def delivered(self, **changes: Json) -> "RunActivation":
@@ -265,7 +270,7 @@ class RunActivation(Record, frozen=True, kw_only=True):
     def snapshot(
         self, *, trigger_message_ids: Sequence[str], covered: SeqRange | None
     ) -> RunActivationSnapshot:
-        """Return what is kept of the request when its messages have been committed."""
+        """Return the part of the request to store, after its messages were committed."""
         return RunActivationSnapshot(
             thread_id=self.thread_id,
             agent_id=self.agent_id,

@@ -1,6 +1,6 @@
-"""Addresses of PostgreSQL, as a URL or as `host=/tmp dbname=mail`: the forms that its own library reads.
+"""PostgreSQL addresses, as a URL or as `host=/tmp dbname=mail`: the two forms that libpq reads.
 
-Every surface that takes such an address reads it here, without the driver.
+Every surface that accepts such an address reads it here, without the driver.
 """
 
 import re
@@ -13,15 +13,16 @@ _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]*)(:[0-9]{0,5})?")
 
 
 def is_postgres_address(text: str) -> bool:
-    """Return whether a text is meant as an address of PostgreSQL. It may still be malformed."""
+    """Return whether a text looks like a PostgreSQL address. It may still be malformed."""
     return text.startswith(_SCHEMES) or re.match(r"\s*[a-z_]+\s*=", text) is not None
 
 
 def refuse_malformed_address(text: str) -> None:
-    """Refuse an address that PostgreSQL's library could not read, or would read as another host.
+    """Refuse an address that libpq could not read, or would read as another host.
 
     Raises:
-        ValueError: The address is malformed. The message repeats nothing of it: it may hold a password.
+        ValueError: The address is malformed. The message repeats no part of it, because it may hold a
+            password.
     """
     if not is_postgres_address(text):
         raise ValueError("write postgresql://user:password@host:port/database")
@@ -42,7 +43,7 @@ def refuse_malformed_address(text: str) -> None:
 
 
 def shown_address(text: str, schema: str) -> str:
-    """Return where a schema of PostgreSQL is, without user, password and options."""
+    """Return the location of a PostgreSQL schema, without user, password and options."""
     if text.startswith(_SCHEMES):
         base, _, query = text.partition("://")[2].partition("?")
         place = base.rpartition("@")[2]

@@ -1,6 +1,6 @@
-"""What an execution tells while it runs; the stream ends with `RunFinish`.
+"""Events of an execution while it runs; the stream ends with `RunFinish`.
 
-Live events are never held up by storage; which of them are kept, and as what, the capture decides.
+Storage never delays live events. The capture decides which of them are stored, and in which form.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from postroom.contracts.tools import ToolCallOutcome, ToolResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunIdentity:
-    """Which execution speaks."""
+    """The execution that an event belongs to."""
 
     thread_id: str
     run_id: str
@@ -40,7 +40,7 @@ class AgentEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStart(AgentEvent):
-    """The execution begins."""
+    """The execution started."""
 
     event_type: ClassVar[str] = "run_start"
     thread_id: str
@@ -51,7 +51,7 @@ class RunStart(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFinish(AgentEvent):
-    """The execution ended, or stands still."""
+    """The execution ended or was suspended."""
 
     event_type: ClassVar[str] = "run_finish"
     is_terminal: ClassVar[bool] = True
@@ -64,7 +64,7 @@ class RunFinish(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRetrying(AgentEvent):
-    """The execution failed and is tried again at `retry_at`; what it streamed so far does not count."""
+    """The execution failed and starts again at `retry_at`; discard its streamed output."""
 
     event_type: ClassVar[str] = "run_retrying"
     run_id: str
@@ -75,7 +75,7 @@ class RunRetrying(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextDelta(AgentEvent):
-    """More of the answer's text."""
+    """The next piece of the answer's text."""
 
     event_type: ClassVar[str] = "text_delta"
     delta: str
@@ -83,7 +83,7 @@ class TextDelta(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningDelta(AgentEvent):
-    """More of the model's reasoning."""
+    """The next piece of the model's reasoning."""
 
     event_type: ClassVar[str] = "reasoning_delta"
     delta: str
@@ -91,7 +91,7 @@ class ReasoningDelta(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCallStart(AgentEvent):
-    """The model begins to ask for a tool."""
+    """The model starts a tool call."""
 
     event_type: ClassVar[str] = "tool_call_start"
     id: str
@@ -100,7 +100,7 @@ class ToolCallStart(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCallDelta(AgentEvent):
-    """More of a tool call's arguments, as text."""
+    """The next piece of a tool call's arguments, as text."""
 
     event_type: ClassVar[str] = "tool_call_delta"
     id: str
@@ -130,7 +130,7 @@ class ToolCallDone(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCallStreamDelta(AgentEvent):
-    """More of what a running tool puts out."""
+    """The next piece of output of a running tool."""
 
     event_type: ClassVar[str] = "tool_call_stream_delta"
     id: str
@@ -140,7 +140,7 @@ class ToolCallStreamDelta(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCallResumed(AgentEvent):
-    """A suspended tool call goes on."""
+    """A suspended tool call continues."""
 
     event_type: ClassVar[str] = "tool_call_resumed"
     target_id: str
@@ -149,7 +149,7 @@ class ToolCallResumed(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCallCancel(AgentEvent):
-    """A tool call was given up."""
+    """A tool call was cancelled."""
 
     event_type: ClassVar[str] = "tool_call_cancel"
     id: str
@@ -159,7 +159,7 @@ class ToolCallCancel(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamReset(AgentEvent):
-    """What was streamed of this step does not count; it comes again."""
+    """The output streamed for this step is invalid; the step streams it again."""
 
     event_type: ClassVar[str] = "stream_reset"
     reason: str
@@ -167,7 +167,7 @@ class StreamReset(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepStart(AgentEvent):
-    """A step begins."""
+    """A step started."""
 
     event_type: ClassVar[str] = "step_start"
     message_id: str
@@ -175,14 +175,14 @@ class StepStart(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEnd(AgentEvent):
-    """A step has ended and was committed."""
+    """A step ended and was committed."""
 
     event_type: ClassVar[str] = "step_end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceComplete(AgentEvent):
-    """A model call has ended."""
+    """A model call ended."""
 
     event_type: ClassVar[str] = "inference_complete"
     model: str
@@ -191,8 +191,8 @@ class InferenceComplete(AgentEvent):
 
 
 class EventSink(Protocol):
-    """Takes the events of one execution."""
+    """Receives the events of one execution."""
 
     async def emit(self, event: AgentEvent) -> None:
-        """Take an event; never waits for a reader and never fails."""
+        """Accept an event without waiting for a reader; never fail."""
         ...

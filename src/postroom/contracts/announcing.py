@@ -1,7 +1,7 @@
-"""Who was told of which message, and what stores keep for those who tell: hooks, watchers, runners.
+"""Announcements of messages to their recipients, and the records that hooks, watchers and runners keep.
 
-A message is announced to a recipient once, by whoever is first; that it was announced says nothing of whether
-it was read. Whoever announces looks with `unannounced` and marks in the same transaction.
+A message is announced to a recipient once, by the first announcer. An announced message can still be unread.
+An announcer reads `unannounced` and marks the messages in the same transaction.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from postroom.contracts.choices import Importance, RecipientKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A message in one inbox, as a notice may speak of it: it holds no subject and no text."""
+    """A message in one inbox, with the fields that a notice may show: neither subject nor text."""
 
     message_id: int
     seq: int
@@ -35,9 +35,9 @@ class ClientSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nudges:
-    """What hooks did with an agent's turns; an agent without a record has this one."""
+    """The record of what hooks did in an agent's turns; an agent without a stored record has this default."""
 
     held_seq: int = 0
-    """Messages up to this seq hold no end of a turn: a turn was held for them, or they were fetched."""
+    """Messages up to this seq do not hold the end of a turn: they held one before, or were fetched."""
     notified_at: int = 0
-    """When a line was last given in the middle of a turn; 0 for never."""
+    """The last time a hook added a line in the middle of a turn; 0 for never."""

@@ -1,6 +1,6 @@
-"""What runs may use up, and what they have: counted where runs are kept, as each begins and ends.
+"""Budgets of runs and their use, counted in the store of runs at the start and end of each run.
 
-A budget may have a window: what was used up in it counts until it ends, and the next one begins with nothing.
+A budget may have a window. Use counts until the window ends; the next window starts at zero.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,25 +16,25 @@ from postroom.contracts.limits import chosen, refuse_no_number
 from postroom.contracts.records import Record
 
 BUDGET_TOOL: Final = "budget"
-"""What asks whether runs may go on where their budget is used up: the name of the tool in such a question."""
+"""The tool name in a question that asks whether runs may continue although their budget is used up."""
 _HOUR: Final = timedelta(hours=1)
 _LONGEST_MONTH: Final = timedelta(days=31)
 _MEASURES: Final = ("runs", "wall_ms", "tokens", "cost_micros")
 
 
 class BudgetScope(StrEnum):
-    """Which runs a budget counts together."""
+    """The runs that a budget counts together."""
 
     THREAD = "thread"
     TENANT = "tenant"
     KEY = "key"
-    """Those with the same `limit_key`."""
+    """Runs with the same `limit_key`."""
     AGENT = "agent"
     ALL = "all"
 
 
 class BudgetWindow(StrEnum):
-    """For how long a budget lasts, by the calendar of its zone."""
+    """The length of a budget's window, by the calendar of its zone."""
 
     HOUR = "hour"
     DAY = "day"
@@ -42,7 +42,7 @@ class BudgetWindow(StrEnum):
 
 
 class Spending(Record, frozen=True, kw_only=True):
-    """What the runs of a scope used up; `cost_micros` in millionths of a US dollar. Negative: a grant."""
+    """The use of a scope; `cost_micros` in millionths of a US dollar. A grant has negative numbers."""
 
     scope: str
     runs: int = 0
@@ -50,14 +50,14 @@ class Spending(Record, frozen=True, kw_only=True):
     tokens: int = 0
     cost_micros: int = 0
     until: int | None = None
-    """When the window of the scope ends; None: it has none."""
+    """The end of the scope's window; None if it has no window."""
     asked_by: str = ""
-    """The run that asks, for all of the scope, whether they may use as much again; as it is stored."""
+    """The run that asks, on behalf of the scope, for as much again. Used in stored form."""
     is_refused: bool = False
-    """Whether a person has said no to that; as it is stored."""
+    """Whether a person has refused that. Used in stored form."""
 
     def plus(self, more: "Spending") -> "Spending":
-        """Return what the scope has used up with `more`."""
+        """Return the sum of this use and `more`."""
         return Spending(
             scope=self.scope,
             until=self.until,
@@ -72,15 +72,15 @@ class Spending(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """How much the runs of each thread, tenant, key, agent, or of all together may use up; None is no limit.
+    """Limits for the runs of each thread, tenant, key or agent, or of all together; None is no limit.
 
-    It is looked at when a run is about to start: one that is at work is never cut off by it. Runs count when
-    they start, everything else when they end, in the window of that instant. `zone` names the time zone by
-    which hours, days and months begin. A run without a tenant, or without a key, is not counted by such a
-    budget. Every worker of a database is to have the same budgets.
+    A budget is checked when a run is about to start; it never stops an active run. A run counts when it
+    starts; time, tokens and cost count when it ends, in the window of that instant. `zone` names the time
+    zone in which hours, days and months begin. A tenant budget ignores runs without a tenant, a key budget
+    runs without a key. Every worker of a database must have the same budgets.
 
     Raises:
-        ConfigError: it limits nothing, a limit is negative, or the zone is not known.
+        ConfigError: The budget limits nothing, a limit is negative, or the zone is unknown.
     """
 
     per: BudgetScope
@@ -92,7 +92,7 @@ class Budget:
     cost_micros: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what limits nothing; a kind may be given by its name."""
+        """Refuse a budget without limits; scope and window may be given by name."""
         object.__setattr__(self, "per", chosen(BudgetScope, self.per, "`per` of a budget"))
         if self.window is not None:
             object.__setattr__(self, "window", chosen(BudgetWindow, self.window, "`window` of a budget"))
@@ -114,12 +114,15 @@ class Budget:
 
     @property
     def limits(self) -> dict[str, int]:
-        """What is limited, and to how much."""
+        """The limits that are set, by measure."""
         found = {name: getattr(self, name) for name in _MEASURES}
         return {name: limit for name, limit in found.items() if limit is not None}
 
     def account(self, ids: Mapping[BudgetScope, str], now: int) -> Spending | None:
-        """Return the scope that counts a run with these ids now, with nothing spent; None: none does."""
+        """Return an empty account of the scope that counts a run with these ids now.
+
+        None if no scope does.
+        """
         if not ids[self.per]:
             return None
         scope = f"{self.per}:{ids[self.per]}"
@@ -129,19 +132,22 @@ class Budget:
         return Spending(scope=f"{scope}/{self.window}/{begins}", until=until)
 
     def spent_up(self, spent: Spending) -> str | None:
-        """Return which limit is reached: `runs`, `wall_ms`, `tokens` or `cost_micros`; None when none is."""
+        """Return the limit that is reached: `runs`, `wall_ms`, `tokens` or `cost_micros`; None if none is."""
         reached = (name for name, limit in self.limits.items() if getattr(spent, name) >= limit)
         return next(reached, None)
 
 
 def window_of(window: BudgetWindow, zone: str, now: int) -> tuple[str, int]:
-    """Return the name of the window that holds an instant, and the instant at which the window ends."""
+    """Return the name of the window that contains an instant, and the instant at which it ends."""
     return _window_of(window, zone, now // 60_000)
 
 
 @lru_cache(maxsize=64)
 def _window_of(window: BudgetWindow, zone: str, minute: int) -> tuple[str, int]:
-    """Return the same for a minute since the epoch: windows begin and end with minutes."""
+    """Return the name and end of the window for a minute since the epoch.
+
+    Windows start and end on minutes.
+    """
     local = datetime.fromtimestamp(minute * 60, _zone(zone))
     if window is BudgetWindow.HOUR:
         begins = local.replace(minute=0, second=0)
@@ -159,7 +165,7 @@ def _window_of(window: BudgetWindow, zone: str, minute: int) -> tuple[str, int]:
 
 
 def same_limits(budgets: tuple[Budget, ...]) -> Iterator[str]:
-    """Return what two of these budgets limit both, for the same runs and the same time."""
+    """Yield the measures that two of these budgets limit for the same runs and the same time."""
     seen = set[tuple[str, ...]]()
     for one in budgets:
         for name in one.limits:
@@ -175,7 +181,7 @@ def _midnight(day: date, zone: str) -> datetime:
 
 @cache
 def _zone(name: str) -> tzinfo:
-    """Return a time zone; it is kept, for to read it blocks."""
+    """Return a time zone from a cache, because reading one blocks."""
     return UTC if name == "UTC" else ZoneInfo(name)
 
 

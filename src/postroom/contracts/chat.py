@@ -1,14 +1,15 @@
-"""Inbound messages of chats, the sessions they belong to, and the ports that keep them.
+"""Inbound messages of chats, the sessions they belong to, and the ports that store them.
 
     waiting ──▶ handed_over ──▶ done
-       │             ├────────▶ failed
-       │             └────────▶ retracted      taken back in the chat before a run read it
-       ├──▶ done        a command, or a message that another answered for
-       ├──▶ rejected    refused, and the sender was told why
-       └──▶ retracted
+      │             ├────────▶ failed
+      │             └────────▶ retracted      withdrawn in the chat before a run read it
+      ├──▶ done        a command, or a message that another message answered
+      ├──▶ rejected    refused, and the sender was notified
+      └──▶ retracted
 
-An inbound message is kept before its platform is told that we have it: once for each platform, account, chat
-and id, however often the platform sends it. What is neither done, failed, rejected nor retracted is open.
+An inbound message is stored before the platform gets a confirmation, once for each platform, account, chat
+and id, even if the platform sends it again. A message is open until it is done, failed, rejected or
+retracted.
 """
 
 from dataclasses import dataclass
@@ -23,17 +24,18 @@ if TYPE_CHECKING:
     pass
 
 MAX_INBOUND = 200
-"""No listing returns more than this at once."""
+"""Maximum length of a list that a call returns."""
 INBOUND_ID = "line-"
-"""On its thread an inbound message is named by this and its id; the word is that of rows already stored."""
+"""Prefix of an inbound message's id on its thread; stored rows use this word."""
 CHAT_THREAD = "chat/"
-"""Threads of chats are named `chat/<platform>/<account>/<unique>`; who answers there is read off the name."""
+"""Prefix of threads of chats, `chat/<platform>/<account>/<unique>`; the name tells which chat gets
+answers."""
 CHAT_KIND = "chat"
-"""The outbox kind of what is to be said in chats; its targets are `<platform>/<account>`."""
+"""The outbox kind of messages to chats; its targets are `<platform>/<account>`."""
 
 
 class InboundStatus(StrEnum):
-    """Where a message is on its way to an answer."""
+    """The state of a message between its arrival and its answer."""
 
     WAITING = "waiting"
     HANDED_OVER = "handed_over"
@@ -44,7 +46,7 @@ class InboundStatus(StrEnum):
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody still has to do something about it."""
+        """Whether the message still needs work."""
         return self in OPEN_STATUSES
 
 
@@ -53,21 +55,21 @@ INBOUND_MOVES: dict[InboundStatus, frozenset[InboundStatus]] = {
     InboundStatus.WAITING: frozenset(InboundStatus) - {InboundStatus.WAITING, InboundStatus.FAILED},
     InboundStatus.HANDED_OVER: frozenset({InboundStatus.DONE, InboundStatus.FAILED, InboundStatus.RETRACTED}),
 }
-"""What may become of an open message; nothing becomes of the others."""
+"""The states that an open message can change to; the other states are final."""
 
 
 class InboundKey(Record, frozen=True, kw_only=True):
-    """How a platform names a message, for ever."""
+    """A platform's permanent name of a message."""
 
     platform: str
     account: str
-    """The bot, or other identity of ours, that received it."""
+    """The bot, or other identity of postroom, that received the message."""
     chat_id: str
     message_id: str
 
 
 class InboundDraft(Record, frozen=True, kw_only=True):
-    """A message as it came in. `body` is all of it that an answer needs: text, sender, media, time."""
+    """A message as it arrived. `body` holds everything that an answer needs: text, sender, media, time."""
 
     key: InboundKey
     session_key: str
@@ -76,7 +78,7 @@ class InboundDraft(Record, frozen=True, kw_only=True):
 
 
 class InboundMessage(Record, frozen=True, kw_only=True):
-    """A kept message; `inbound_id` grows in the order in which one place received them, with gaps."""
+    """A stored message; `inbound_id` grows, with gaps, in the order in which a chat's messages arrived."""
 
     inbound_id: int
     key: InboundKey
@@ -87,26 +89,27 @@ class InboundMessage(Record, frozen=True, kw_only=True):
     received_at: int
     updated_at: int
     revision: int = 1
-    """Raised by each edit in the chat."""
+    """Number of the version; each edit in the chat raises it."""
     thread_id: str | None = None
-    """The thread that it was handed over to."""
+    """The thread that received the message."""
     reason: str | None = None
-    """Why it was rejected or failed; of a message that is done without a run, the answer to it."""
+    """The reason why it was rejected or failed; for a message that is done without a run, the answer to
+    it."""
 
     @property
     def thread_message_id(self) -> str:
-        """Its id as a message of its thread."""
+        """The id of the message on its thread."""
         return f"{INBOUND_ID}{self.inbound_id}"
 
     def may_become(self, status: InboundStatus) -> bool:
-        """Say whether a move may bring it to this status."""
+        """Return whether a move can change the message to this status."""
         return status in INBOUND_MOVES.get(self.status, ())
 
     def moved(self, move: "InboundMove", *, now: int) -> "InboundMessage":
-        """Return the message as a move leaves it; one to the status that it has already leaves it as it is.
+        """Return the message after a move; a move to its present status changes nothing.
 
         Raises:
-            IllegalTransition: it may not become that.
+            IllegalTransition: The message cannot change to that status.
         """
         if self.status is move.status:
             return self
@@ -124,10 +127,10 @@ class InboundMessage(Record, frozen=True, kw_only=True):
         )
 
     def edited(self, body: dict[str, Json], *, now: int) -> "InboundMessage":
-        """Return the message with other words; the same words leave it as it is.
+        """Return the message with another body; an equal body changes nothing.
 
         Raises:
-            AlreadyConsumed: it is not open any more.
+            AlreadyConsumed: The message is no longer open.
         """
         if not self.status.is_open:
             raise AlreadyConsumed(f"message {self.inbound_id} is {self.status}", value=self.inbound_id)
@@ -137,58 +140,58 @@ class InboundMessage(Record, frozen=True, kw_only=True):
 
 
 def chat_lock(key: InboundKey) -> str:
-    """Return the name by which a chat is locked while something becomes of its inbound messages."""
+    """Return the name of the lock on a chat for changes to its inbound messages."""
     return f"chat:{key.platform}/{key.account}/{key.chat_id}"
 
 
 def session_locks(session_key: str, thread_id: str) -> tuple[str, str]:
-    """Return the names by which a session and its thread are locked; no two sessions may have the thread."""
+    """Return the names of the locks on a session and its thread; no two sessions may share a thread."""
     return f"chat_session:{session_key}", f"chat_thread:{thread_id}"
 
 
 def inbound_id_of(message_id: str) -> int | None:
-    """Return the inbound message that a message of a thread came from; None when it came from no chat."""
+    """Return the id of the inbound message behind a message of a thread; None if it came from no chat."""
     number = message_id.removeprefix(INBOUND_ID)
     return int(number) if number != message_id and number.isascii() and number.isdigit() else None
 
 
 class Received(Record, frozen=True, kw_only=True):
-    """A received message: `is_new` is False for one that was known, which is as it was."""
+    """A received message; `is_new` is False for a known message, which is returned unchanged."""
 
     message: InboundMessage
     is_new: bool
 
 
 class InboundMove(Record, frozen=True, kw_only=True):
-    """What becomes of messages: their status, and what is then known of them (None leaves it as it was)."""
+    """A change of messages to a status, with fields to set; None leaves a field unchanged."""
 
     status: InboundStatus
     thread_id: str | None = None
     reason: str | None = None
     since: InboundStatus | None = None
-    """The status that each message must still have; None: any from which `status` can follow."""
+    """The status that each message must still have; None for any status that `status` can follow."""
 
 
 class ChatSession(Record, frozen=True, kw_only=True):
-    """The thread that a chat is bound to at present. `revision` is raised by each change."""
+    """The thread that a chat is bound to at present. Each change raises `revision`."""
 
     session_key: str
     thread_id: str
     source: dict[str, Json] = field(default_factory=dict)
-    """Where the chat is: platform, account, chat, thread, person."""
+    """The address of the chat: platform, account, chat, thread, person."""
     title: str | None = None
     settings: dict[str, Json] = field(default_factory=dict)
-    """What people chose for this session, for instance its busy policy."""
+    """People's settings for this session, such as its busy policy."""
     created_at: int = 0
     updated_at: int = 0
     active_at: int = 0
-    """When somebody last said something."""
+    """Time of the newest message from a person."""
     revision: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionThread:
-    """A thread that a session is, or once was, bound to; it can be taken up again."""
+    """A thread that a session is or was bound to; the session can resume it."""
 
     thread_id: str
     session_key: str

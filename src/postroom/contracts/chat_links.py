@@ -1,4 +1,4 @@
-"""Direct chats of one person on several channels, and the port that keeps which belong together."""
+"""Direct chats of one person on several channels, and the port that stores which chats belong together."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,37 +8,37 @@ from postroom.contracts.people import ChatAddress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkedChat:
-    """A direct chat, whose it is, and the code that was given there last; instants in milliseconds."""
+    """A direct chat, its person, and the newest code that was issued there; instants in milliseconds."""
 
     platform: str
     chat_id: str
     person: str | None = None
-    """The same for all chats of one person; None: it is linked with none."""
+    """The same value for all chats of one person; None if the chat is not linked."""
     shares: bool = True
-    """Whether its conversation is that of the person's other chats."""
+    """Whether it shares one conversation with the person's other chats."""
     code_hash: str | None = None
     code_until: int = 0
     failures: int = 0
-    """Wrong codes that were entered there since a right one."""
+    """Number of wrong codes entered there since the last right one."""
     locked_until: int = 0
 
     @property
     def address(self) -> ChatAddress:
-        """Where it is."""
+        """The address of the chat."""
         return ChatAddress(platform=self.platform, chat_id=self.chat_id)
 
 
 class LinkOutcome(StrEnum):
-    """What became of a code that was entered."""
+    """The result of a code that a person entered."""
 
     LINKED = "linked"
     UNKNOWN = "unknown"
-    """Nobody was given it, or it has ended, or it was used."""
+    """The code was never issued, has expired, or was used."""
     LOCKED = "locked"
-    """Too many wrong codes were entered in this chat; it was not looked at."""
+    """Too many wrong codes were entered in this chat; the code was not checked."""
     OWN = "own"
-    """It was given in the chat in which it was entered."""
+    """The code was issued in the chat in which it was entered."""
     TOGETHER = "together"
-    """Both chats are one person's already."""
+    """Both chats belong to one person already."""
     OTHER = "other"
-    """Each chat is linked already, with others."""
+    """Each chat is already linked with other chats."""

@@ -1,4 +1,4 @@
-"""People who write in chats, those who ask to be let in, and the port that keeps both."""
+"""People who write in chats, strangers who ask for access, and the port that stores both."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,11 +10,11 @@ from postroom.contracts.records import Meta, field
 from postroom.contracts.tables import Table
 
 MAX_PEOPLE = 200
-"""No listing returns more than this at once."""
+"""Maximum length of a list that a call returns."""
 
 
 class PersonRole(StrEnum):
-    """What a person may do in chats; each may do what those behind it may."""
+    """The rights of a person in chats; each role includes the rights of the roles below it."""
 
     OWNER = "owner"
     OPERATOR = "operator"
@@ -22,7 +22,7 @@ class PersonRole(StrEnum):
     VIEWER = "viewer"
 
     def reaches(self, needed: "PersonRole") -> bool:
-        """Say whether this role is enough where `needed` is asked for."""
+        """Return whether this role includes the rights of `needed`."""
         return _ORDER.index(self) <= _ORDER.index(needed)
 
 
@@ -31,7 +31,7 @@ _ORDER = tuple(PersonRole)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """Somebody known on a platform, by the id that the platform never changes. Names are for show."""
+    """A person on a platform, by the id that the platform never changes. Names are for display."""
 
     platform: str
     user_id: str
@@ -42,7 +42,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairingRequest:
-    """A stranger who asks to be let in; the code itself is known to them alone, its hash is kept."""
+    """A stranger's request for access; the stranger has the code, the store only its hash."""
 
     platform: str
     user_id: str
@@ -56,11 +56,11 @@ _Milliseconds = Annotated[int, Meta(extra={"read": lambda value: milliseconds(du
 
 
 class PairingRules(Table, frozen=True, kw_only=True):
-    """How often strangers may ask to be let in, and how often a code may be guessed wrong."""
+    """Limits for requests of strangers and for wrong guesses of a code."""
 
     code_ms: _Milliseconds = field(default=3_600_000, name="code")
     ask_again_ms: _Milliseconds = field(default=600_000, name="ask_again")
     most_open: Annotated[int, Meta(ge=1, le=1_000)] = 3
-    """Requests that wait on one platform at once."""
+    """Maximum number of open requests on one platform."""
     most_wrong: Annotated[int, Meta(ge=1, le=100)] = 5
     locked_ms: _Milliseconds = field(default=3_600_000, name="locked")

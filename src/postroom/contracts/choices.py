@@ -1,4 +1,4 @@
-"""What fields of mail may say. It stands apart from the records, so that the command line loads quickly."""
+"""The permitted values of mail fields, separate from the records so that the command line loads quickly."""
 
 from typing import Literal
 

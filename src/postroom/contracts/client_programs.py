@@ -1,11 +1,14 @@
-"""The programs of clients that are set up, asked or run here: what each is called, and what helps with it."""
+"""The client programs that postroom sets up, asks or runs.
+
+Their names and the commands that help with them.
+"""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientProgram:
-    """One program; `log_in` and `trust` are the commands by which its user does that."""
+    """A client program; its user runs `log_in` and `trust`."""
 
     title: str
     program: str
@@ -13,16 +16,16 @@ class ClientProgram:
     log_in: str
     trust: str
     oldest: str = ""
-    """The first release that does with our hooks what set-up needs; empty where each that was tried does."""
+    """The first release that supports the hooks that set-up needs; empty if every tested release does."""
     why_oldest: str = ""
-    """What an older one does, as it was seen."""
+    """The observed behaviour of older releases."""
 
     lists_servers: bool = False
-    """Whether `mcp list` in a folder names the servers that it uses there, and without trust does not."""
+    """Whether `mcp list` in a folder names the servers that it uses there, but not in an untrusted folder."""
 
     @property
     def install(self) -> str:
-        """The command that installs it, or brings it up to date."""
+        """The command that installs or updates it."""
         return f"npm install -g {self.package}@latest"
 
 

@@ -1,4 +1,7 @@
-"""The hooks of client programs: which of their events means what. Imports nothing: hooks must be quick."""
+"""The hooks of client programs and the meaning of their events.
+
+Imports nothing, because hooks must be quick.
+"""
 
 EVENTS = {
     "claude": {
@@ -56,22 +59,26 @@ EVENTS = {
     },
     "git": {"pre-commit": "commit", "pre-push": "push"},
 }
-"""By client and by the client's own name of the event; Codex has no SessionEnd: our waiter tells it."""
+"""Meaning of an event, by client and the client's name of the event. Codex has no SessionEnd: the waiter
+reports it."""
 
 CLIENT_HEADER = "Postroom-Client"
-"""Names the client program in a request to the server: its model reads answers of tools in its own way."""
+"""Header that names the client program in a request, because each model reads tool answers in its own way."""
 
 WAKING = ("claude", "codex", "copilot")
-"""The clients in which what waits behind an idle session can begin a turn."""
+"""The clients in which a process that waits behind an idle session can start a turn."""
 WAIT = "wait"
-"""What such a hook asks while it waits: whether mail came for a session that is idle."""
+"""The question of a waiting hook: whether mail came for an idle session."""
 WAKE = "wake"
-"""What it asks then: the line with which the turn begins."""
+"""The second question of that hook: the line that starts the turn."""
 
 MODES = ("warn", "block", "off")
-"""What a check that could not be made means: go on with a note, stop, or do not check at all."""
+"""The reaction to a check that failed: continue with a note, stop, or do not check at all."""
 
 
 def unchecked(why: str) -> str:
-    """Say that nobody could look whether files are reserved; not how to do without, for a model reads it."""
+    """Return the note that reservations were not checked.
+
+    A model reads it, so it names no way around the check.
+    """
     return f"postroom: reservations were not checked: {why}."

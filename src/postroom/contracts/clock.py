@@ -8,14 +8,14 @@ from random import Random
 from typing import Final, Protocol
 
 SET_BACK_MS: Final = 2_000
-"""By how many milliseconds the clock must go back between two looks to count as set back."""
+"""Milliseconds that the clock must lose between two checks to count as set back."""
 Ids = Callable[[], str]
 """Makes a new identifier of 36 characters."""
 _TAIL_BITS: Final = 74
 
 
 class Clock(Protocol):
-    """Tells the present instant; tests pass one they can move."""
+    """Provides the present instant; tests pass a clock that they can move."""
 
     def now(self) -> int:
         """Return the present instant in milliseconds since the epoch."""
@@ -23,10 +23,10 @@ class Clock(Protocol):
 
 
 class Timer(Protocol):
-    """Lets time pass; tests pass one whose time they move."""
+    """Waits for time to pass; tests pass a timer whose time they move."""
 
     async def sleep(self, milliseconds: int) -> None:
-        """Return when so much time has passed."""
+        """Return after this many milliseconds."""
         ...
 
 
@@ -39,24 +39,24 @@ class SystemClock:
 
 
 def elapsed_ms() -> int:
-    """Return milliseconds since some instant, by a clock that nobody sets.
+    """Return milliseconds since an arbitrary instant, by a clock that nobody can set.
 
-    Where there is such a one it goes on while the machine sleeps.
+    On systems with `CLOCK_BOOTTIME` it includes the time that the machine sleeps.
     """
     boot: int | None = getattr(time, "CLOCK_BOOTTIME", None)
     return (time.monotonic_ns() if boot is None else time.clock_gettime_ns(boot)) // 1_000_000
 
 
 class ClockWatch:
-    """Measures by how much the wall clock was set back, against a clock that nobody sets."""
+    """Measures how far the wall clock was set back, against a clock that nobody can set."""
 
     def __init__(self) -> None:
         self._ahead: int | None = None
 
     def set_back_ms(self, now: int) -> int | None:
-        """Return by how many milliseconds the clock was set back since `remember`, 0 if it was not.
+        """Return how many milliseconds the clock was set back since `remember`, 0 if it was not.
 
-        None before the first `remember`: nothing is known yet.
+        Return None before the first `remember`.
         """
         if self._ahead is None:
             return None
@@ -64,7 +64,7 @@ class ClockWatch:
         return back if back >= SET_BACK_MS else 0
 
     def remember(self, now: int) -> None:
-        """Measure from this instant on."""
+        """Measure from this instant."""
         self._ahead = now - elapsed_ms()
 
 
@@ -80,15 +80,15 @@ def iso(instant: int) -> str:
 
 @lru_cache(maxsize=1_024)
 def _iso_second(second: int) -> str:
-    """Render a second; a burst of messages names the same one again and again."""
+    """Render a second; cached, because a burst of messages renders the same second many times."""
     return datetime.fromtimestamp(second, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def from_iso(text: str) -> int:
-    """Read an ISO 8601 moment (UTC when it names no zone) as an instant.
+    """Read an ISO 8601 moment as an instant; a moment without a zone is UTC.
 
     Raises:
-        ValueError: `text` is no such moment, or lies outside the years 1 to 9999.
+        ValueError: `text` is not such a moment, or is outside the years 1 to 9999.
     """
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
@@ -100,8 +100,8 @@ def from_iso(text: str) -> int:
 def time_ordered_ids(clock: Clock, random: Random) -> Ids:
     """Return a maker of version 7 UUIDs (RFC 9562): 48 bits of milliseconds, then 74 bits that only grow.
 
-    Identifiers sort by the time they were made. Within a millisecond, and while a clock that was set back
-    catches up, each is a random step above the last (method 2 of section 6.2).
+    Identifiers sort by their creation time. Within a millisecond, or until a clock that was set back has
+    caught up, each is a random step above the last (method 2 of section 6.2).
     """
     last_at, last_tail = 0, 0
 

@@ -1,4 +1,4 @@
-"""Which of a thread's messages a run sees, and in which order."""
+"""The messages of a thread that a run sees, and their order."""
 
 from collections.abc import Sequence
 
@@ -8,55 +8,58 @@ from postroom.contracts.records import Record
 from postroom.contracts.runs import RunRecord, TerminationReason
 
 _REFUSALS = frozenset({ContentFiltered.code, ContextOverflow.code, RequestRefused.code})
-"""Codes of errors that are about what the run was asked: in every later run it would be refused again."""
+"""Codes of errors caused by the run's input, which would fail again in every later run."""
 
 
 def is_set_aside(termination: TerminationReason | None) -> bool:
-    """Say whether a run that ended so is kept, and shown to no later run."""
+    """Return whether later runs do not see a run that ended in this way."""
     return termination is not None and termination.detail in _REFUSALS
 
 
 class Summary(Record, frozen=True, kw_only=True):
-    """What a model reads instead of a conversation's older messages; each goes on from the one before."""
+    """The text that a model reads in place of a conversation's older messages.
+
+    Each summary extends the last one.
+    """
 
     number: int
-    """Counts a thread's summaries from 1."""
+    """Number of the summary in its thread, from 1."""
     text: str
     left_out: int = 0
-    """How many messages are neither shown nor summed up: the model could not do it."""
+    """Number of messages that are neither shown nor summarized, because the model could not do it."""
     model: str = ""
     window: int | None = None
-    """How many tokens that model takes, as far as its endpoint has said so."""
+    """The context of that model in tokens, if its endpoint has reported it."""
     since: int = 0
-    """Runs that are over and were last written before are summed up whole, or hidden."""
+    """Ended runs that were last written before this instant are summarized whole, or hidden."""
 
 
 class SummaryDraft(Record, frozen=True, kw_only=True):
-    """A summary to be stored, with all that it stands for beyond the one that it goes on from."""
+    """A summary to store, with the messages that it covers beyond the summary that it extends."""
 
     summary: Summary
     covers: tuple[str, ...] = ()
-    """The ids of the messages that it sums up."""
+    """The ids of the summarized messages."""
     hides: tuple[str, ...] = ()
-    """The ids of messages that it passes over: no later run sees them, unless it is begun on them again."""
+    """The ids of omitted messages: a later run sees them only if it starts on them again."""
 
 
 class Turn(Record, frozen=True, kw_only=True):
-    """What a conversation is ordered by: a run, its messages, and when it began, or ended unbegun."""
+    """A run with its messages and its place in the order: when it started, or ended without a start."""
 
     run_id: str
     asked: tuple[str, ...] = ()
-    """The ids of its messages."""
+    """The ids of its input messages."""
     began: int | None = None
     is_unbegun: bool = False
-    """Whether it has ended without beginning: of those of one instant it comes behind those that began."""
+    """Whether it ended without a start; at the same instant it sorts after runs that started."""
     created_at: int = 0
     takes_back: tuple[str, ...] = ()
-    """The runs that it took back: nobody sees them from then on."""
+    """The runs that it rolled back, which no run sees from then on."""
     is_set_aside: bool = False
-    """Whether the model refused what it was asked."""
+    """Whether the model refused its input."""
     is_to_come: bool = False
-    """Whether it is still to be executed, or is at work."""
+    """Whether it is queued, waiting or active."""
 
     @classmethod
     def of(cls, run: RunRecord) -> "Turn":
@@ -74,17 +77,17 @@ class Turn(Record, frozen=True, kw_only=True):
 
 
 class Conversation(Record, frozen=True, kw_only=True):
-    """What a run sees of its thread: the newest summary that holds, and the messages behind it, in order."""
+    """A run's view of its thread: the newest valid summary and the messages after it, in order."""
 
     messages: tuple[Message, ...]
     summary: Summary | None = None
     hidden: tuple[str, ...] = ()
-    """The ids of messages behind the summary that no run sees, unless it is begun on them again."""
+    """The ids of messages after the summary that a run sees only if it starts on them again."""
     turns: tuple[Turn, ...] = ()
-    """The runs whose messages these are, and those that are still to be executed."""
+    """The runs of these messages, and the runs that have not ended."""
 
     def since(self, kept: frozenset[str], run_id: str) -> int:
-        """Return from when on a run is to be looked at by who reads on from a summary of all but `kept`."""
+        """Return the creation time of the oldest run that a summary of all but `kept` does not cover."""
         said = {_said_by(message) for message in self.messages if message.id in kept}
         return min(
             (
@@ -102,10 +105,10 @@ class Conversation(Record, frozen=True, kw_only=True):
 def conversation_of(run_id: str, messages: Sequence[Message], turns: Sequence[Turn]) -> Conversation:
     """Return a thread's committed messages as one of its runs sees them.
 
-    Other runs that are still to be executed, those that were taken back, and those whose messages the model
-    refused are left out, with what they were asked and have said. The others
-    follow one another as they began, so that an answer stands behind its question whenever that was
-    enqueued; the run itself comes last. A message of no run stays behind the message before it.
+    Left out, with input and output, are other runs that have not ended, runs that were rolled back, and runs
+    whose input the model refused. The remaining runs are ordered by their start, so that an answer follows
+    its question whenever that was enqueued; the run itself comes last. A message of no run stays after the
+    message that precedes it.
     """
     places = {message.id: place for place, message in enumerate(messages)}
     ends = {_said_by(message): place for place, message in enumerate(messages)}

@@ -1,19 +1,19 @@
 """The dispatch: a small delivery record that says "execute this run now". It carries no message bodies.
 
-               enqueue                     claim / claim_dispatch
-     (none) ───────────▶ Queued ─────────────────────────────────▶ Claimed
-                           │  ▲                                    │ │ │ │
-             cancel ───────┤  ├──── nack (attempts left) ──────────┘ │ │ │
-                           │  ├──── lease ended (attempts left) ─────┘ │ │
-         interrupt /       │  └──── release (drain)  ──────────────────┘ │
-         stale epoch ──────┤                                             │
-                           ▼                                             ▼
-                    Cancelled | Superseded         Acked | DeadLetter | Superseded
+                     enqueue                     claim / claim_dispatch
+        (none) ───────────▶ Queued ─────────────────────────────────▶ Claimed
+                             │  ▲                                    │ │ │ │
+               cancel ───────┤  ├──── nack (attempts left) ──────────┘ │ │ │
+                             │  ├──── lease ended (attempts left) ─────┘ │ │
+          interrupt /        │  └──── release (drain)  ──────────────────┘ │
+          stale epoch ───────┤                                             │
+                             ▼                                             ▼
+                  Cancelled | Superseded         Acked | DeadLetter | Superseded
 
-A record moves only by the transitions below; each returns a new record and refuses a move that is not drawn.
-Stores persist what they return, or say the same in one statement; a row that is read back is checked by the
-same rule. `Acked` means that the queue is done with it, never that the run succeeded: the outcome stands in
-the run, and its projection here (`run_status` to `run_error`).
+A record changes only by the transitions below; each returns a new record and refuses every other change.
+Stores persist the returned record, or state the same change in SQL; the same rule checks a row that is read
+back. `Acked` means that the queue has finished with the dispatch, never that the run succeeded: the run has
+the outcome, and the fields `run_status` to `run_error` repeat it here.
 """
 
 from enum import StrEnum
@@ -31,7 +31,7 @@ STALE_EPOCH = "dispatch superseded: its epoch is older than the thread's"
 LEASE_ENDED = "lease expired"
 OWNER_GONE = "the process that executed the run has ended"
 NO_ATTEMPTS_LEFT = "{}; max attempts reached"
-"""Why a dispatch is a dead letter, behind the reason of its last interruption."""
+"""Error of a dead letter, after the reason of its last interruption."""
 INTERRUPTED_TOO_OFTEN = (
     "the run was interrupted {} because its server ended or lost its lease; the limit is {}"
 )
@@ -40,7 +40,7 @@ _MAX_INTERRUPTION_DELAY_MS = 5_000
 
 
 class RunDispatchStatus(StrEnum):
-    """Where a dispatch is in its delivery."""
+    """The delivery state of a dispatch."""
 
     QUEUED = "Queued"
     CLAIMED = "Claimed"
@@ -51,12 +51,12 @@ class RunDispatchStatus(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether nothing moves it any more."""
+        """Whether the state is final."""
         return self not in (RunDispatchStatus.QUEUED, RunDispatchStatus.CLAIMED)
 
     @property
     def label(self) -> str:
-        """The word for it in metrics and events."""
+        """The name of the state in metrics and events."""
         return _LABELS[self]
 
 
@@ -75,11 +75,12 @@ UNHANDLED_AT_FIRST = (
     RunDispatchStatus.SUPERSEDED,
     RunDispatchStatus.DEAD_LETTER,
 )
-"""Ends whose run must be told; a row is `reconciled` once that was done. `Acked` needs nothing."""
+"""Final states that the run does not know yet; a row is `reconciled` once its run is updated. `Acked` rows
+are."""
 
 
 class RunDispatchResult(Record, frozen=True, kw_only=True):
-    """How an execution ended, as the worker saw it."""
+    """The end of an execution, as the worker saw it."""
 
     run_id: str
     dispatch_instance_id: str
@@ -90,21 +91,24 @@ class RunDispatchResult(Record, frozen=True, kw_only=True):
 
 
 class Claim(Record, frozen=True, kw_only=True):
-    """Proof of ownership: every later write presents it, and a store refuses it when it is stale."""
+    """Proof of ownership: the owner presents it with every write, and a store refuses it if it is stale."""
 
     dispatch_id: str
     token: str
 
 
 class RunDispatch(Record, frozen=True, kw_only=True):
-    """One delivery of a run. Instants are milliseconds since the epoch, `lease_until` is still owned."""
+    """One delivery of a run.
+
+    Instants are milliseconds since the epoch; at `lease_until` it is still owned.
+    """
 
     dispatch_id: str
     thread_id: str
     run_id: str
     created_at: int
     available_at: int
-    """When its turn may come; 0 for what was not delayed, which is due whatever the clock says."""
+    """The earliest start; 0 for a dispatch without a delay, which is due whatever the clock shows."""
     updated_at: int
     status: RunDispatchStatus = RunDispatchStatus.QUEUED
     priority: int = DEFAULT_PRIORITY
@@ -127,20 +131,20 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     completed_at: int | None = None
     reconciled: bool = True
     limit_key: str = ""
-    """What it counts for besides its tenant, where limits are set for each key."""
+    """The key by which limits count the run, in addition to its tenant."""
     interruption_count: int = 0
-    """How many executions the end of a server, or a lost lease, has cut off; `attempt_count` omits them."""
+    """Number of executions that a server's end or a lost lease cut off; `attempt_count` omits them."""
     max_interruptions: int | None = None
-    """How many interruptions are allowed; the next one makes a dead letter.
+    """Maximum number of interruptions; the next one makes a dead letter.
 
-    None: each lost lease and each ended server counts as a failed attempt.
+    If None, each lost lease and each ended server counts as a failed attempt.
     """
 
     def __post_init__(self) -> None:
-        """Refuse a shape that no dispatch can have.
+        """Refuse invalid combinations of fields.
 
         Raises:
-            InvalidRecord: as the text says.
+            InvalidRecord: A field contradicts another; the message names it.
         """
         problem = self._problem()
         if problem:
@@ -187,7 +191,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         tenant: str = "",
         limit_key: str = "",
     ) -> "RunDispatch":
-        """Return a dispatch to enqueue; it is due at once, and stays so, unless `available_at` says later."""
+        """Return a dispatch to enqueue, due at once or at `available_at`."""
         return cls(
             dispatch_id=dispatch_id,
             thread_id=thread_id,
@@ -206,10 +210,10 @@ class RunDispatch(Record, frozen=True, kw_only=True):
 
     @property
     def claim_proof(self) -> Claim:
-        """What the owner presents with each write.
+        """The proof that the owner presents with each write.
 
         Raises:
-            IllegalTransition: it is not claimed.
+            IllegalTransition: The dispatch is not claimed.
         """
         if self.claim_token is None:
             raise IllegalTransition(f"dispatch {self.dispatch_id!r} is not claimed", value=self.dispatch_id)
@@ -217,14 +221,14 @@ class RunDispatch(Record, frozen=True, kw_only=True):
 
     @property
     def due_since(self) -> int:
-        """Since when its turn may come, or from when on; of one that is queued."""
+        """The instant from which a queued dispatch is due."""
         return max(self.available_at, self.updated_at)
 
     def prepared_for_enqueue(self, *, epoch: int) -> "RunDispatch":
-        """Return the record as it is stored first: with the thread's epoch, whatever the caller wrote there.
+        """Return the record as it is first stored: with the thread's epoch, which replaces the caller's.
 
         Raises:
-            InvalidRecord: it is not Queued.
+            InvalidRecord: The dispatch is not Queued.
         """
         if self.status is not RunDispatchStatus.QUEUED:
             raise InvalidRecord(f"dispatch {self.dispatch_id!r} must start as Queued", value=self.dispatch_id)
@@ -251,21 +255,21 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         )
 
     def extend_lease(self, *, extension_ms: int, now: int) -> "RunDispatch":
-        """Return it owned until `now + extension_ms`."""
+        """Return the dispatch owned until `now + extension_ms`."""
         self._require(RunDispatchStatus.CLAIMED, "extend_lease")
         return replace(self, lease_until=now + extension_ms, updated_at=now)
 
     def record_dispatch_start(self, instance_id: str, *, now: int) -> "RunDispatch":
-        """Return it with its run running; what an earlier attempt left is cleared."""
+        """Return the dispatch with its run running and the report of an earlier attempt cleared."""
         self._require(RunDispatchStatus.CLAIMED, "record_dispatch_start")
         changes = {"dispatch_instance_id": instance_id, "run_status": RunStatus.RUNNING, "updated_at": now}
         return replace(self, **{**_NOTHING_REPORTED, **changes})
 
     def record_run_result(self, result: RunDispatchResult, *, now: int) -> "RunDispatch":
-        """Return it with how its run ended; it stays Claimed.
+        """Return the dispatch with its run's result; it stays Claimed.
 
         Raises:
-            InvalidRecord: the result is another run's.
+            InvalidRecord: The result belongs to another run.
         """
         self._require(RunDispatchStatus.CLAIMED, "record_run_result")
         if result.run_id != self.run_id:
@@ -286,15 +290,15 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         )
 
     def acked(self, *, now: int) -> "RunDispatch":
-        """Return it consumed."""
+        """Return the dispatch consumed."""
         self._require(RunDispatchStatus.CLAIMED, "ack")
         return _ended(self, RunDispatchStatus.ACKED, now=now)
 
     @property
     def executions(self) -> int:
-        """How many executions have begun: failed ones, interrupted ones, and the last one.
+        """Number of executions that have started: failed, interrupted, and the last one.
 
-        The counts contain the last one if it used up its attempts or its interruptions, and not otherwise.
+        The counts include the last one only if it used up the attempts or the interruptions.
         """
         counted = self.attempt_count + self.interruption_count
         is_before = self.status in (RunDispatchStatus.QUEUED, RunDispatchStatus.CANCELLED)
@@ -304,13 +308,13 @@ class RunDispatch(Record, frozen=True, kw_only=True):
 
     @property
     def failed_attempts(self) -> int:
-        """How many attempts have failed; `attempt_count` omits the one that no retry could mend."""
+        """Number of attempts that failed; `attempt_count` omits a failure that no retry can fix."""
         is_beyond_retry = self.status is RunDispatchStatus.DEAD_LETTER and not self._has_used_up
         return self.attempt_count + is_beyond_retry
 
     @property
     def _has_used_up(self) -> bool:
-        """Whether it used up its attempts or its interruptions."""
+        """Whether it has used up its attempts or its interruptions."""
         most = self.max_interruptions
         return self.attempt_count >= self.max_attempts or (
             most is not None and self.interruption_count > most
@@ -325,9 +329,10 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         max_attempts: int | None = None,
         code: str | None = None,
     ) -> "RunDispatch":
-        """Return it queued again after `delay_ms`, or a dead letter when its attempts are used up.
+        """Return the dispatch queued again after `delay_ms`, or as a dead letter if no attempt is left.
 
-        `max_attempts` is how many there are from now on; `code` is the error's, which a dead letter keeps.
+        `max_attempts` replaces the limit from now on; `code` is that of the error, which a dead letter
+        stores.
         """
         self._require(RunDispatchStatus.CLAIMED, "nack")
         attempts, most = self.attempt_count + 1, max_attempts or self.max_attempts
@@ -339,16 +344,19 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         available_at = now + delay_ms if delay_ms else 0
         return self._requeued(available_at=available_at, attempts=attempts, most=most, error=error, now=now)
 
-    def released(self, *, now: int) -> "RunDispatch":
-        """Return it queued at once with its attempts as they were: the worker is leaving."""
+    def released(self, *, now: int, delay_ms: int = 0) -> "RunDispatch":
+        """Return the dispatch queued again, due after `delay_ms`. Count no attempt and no interruption."""
         self._require(RunDispatchStatus.CLAIMED, "release")
-        return self._requeued(attempts=self.attempt_count, error=self.last_error, now=now)
+        available_at = now + delay_ms if delay_ms else 0
+        return self._requeued(
+            available_at=available_at, attempts=self.attempt_count, error=self.last_error, now=now
+        )
 
     def lease_ended(self, *, now: int, reason: str = LEASE_ENDED) -> "RunDispatch":
-        """Return it taken back from an owner that has ended or lost its lease: queued, or a dead letter.
+        """Return a dispatch whose owner ended or lost its lease: queued again, or a dead letter.
 
-        The first time it is due at once, then after 250 ms, doubled each time up to 5 s: a run that ends its
-        server does not end all servers one after another.
+        With `max_interruptions`, it is due at once the first time, then after 250 ms, doubled each time up to
+        5 s, so that a run that crashes its server does not crash all servers in a row.
         """
         self._require(RunDispatchStatus.CLAIMED, "lease_ended")
         if self.max_interruptions is not None:
@@ -363,7 +371,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return self._requeued(attempts=attempts, error=reason, now=now)
 
     def stopped(self, *, now: int) -> "RunDispatch":
-        """Return it given back by a server that stops: due at once, or a dead letter."""
+        """Return the dispatch released by a server that stops: due at once, or a dead letter."""
         self._require(RunDispatchStatus.CLAIMED, "stop")
         if self.max_interruptions is None:
             return self.released(now=now)
@@ -382,22 +390,22 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return replace(row, interruption_count=count)
 
     def dead_lettered(self, *, error: str, now: int) -> "RunDispatch":
-        """Return it given up; the attempts stay as they are."""
+        """Return the dispatch as a dead letter with its attempts unchanged."""
         self._require(RunDispatchStatus.CLAIMED, "dead_letter")
         return _ended(replace(self, last_error=error), RunDispatchStatus.DEAD_LETTER, now=now)
 
     def hurried(self, *, not_before: int, now: int) -> "RunDispatch":
-        """Return the queued dispatch due at `not_before`, or at once if that is over: an answer has come."""
+        """Return the queued dispatch due at `not_before`, or at once if that is past; an answer has come."""
         self._require(RunDispatchStatus.QUEUED, "hurry")
         return replace(self, available_at=not_before if not_before > now else 0, updated_at=now)
 
     def cancelled(self, *, now: int) -> "RunDispatch":
-        """Return it withdrawn before anybody began it."""
+        """Return the dispatch cancelled before its start."""
         self._require(RunDispatchStatus.QUEUED, "cancel")
         return _ended(self, RunDispatchStatus.CANCELLED, now=now)
 
     def superseded(self, *, reason: str, now: int) -> "RunDispatch":
-        """Return it replaced by newer work of its thread; what its run reported is dropped."""
+        """Return the dispatch superseded by newer work of its thread; the result of its run is dropped."""
         if self.status.is_terminal:
             raise IllegalTransition(
                 f"dispatch {self.dispatch_id!r} is {self.status} and cannot be superseded",
@@ -451,7 +459,7 @@ def _ended(record: RunDispatch, status: RunDispatchStatus, *, now: int) -> RunDi
 
 
 class Interrupt(Record, frozen=True, kw_only=True):
-    """What an interrupt did: the raised epoch, who is still at work, and exactly what was superseded."""
+    """The result of an interrupt: the raised epoch, the active dispatch, and the superseded dispatches."""
 
     new_dispatch_epoch: int
     active_dispatch: RunDispatch | None = None
@@ -459,5 +467,5 @@ class Interrupt(Record, frozen=True, kw_only=True):
 
     @property
     def superseded_count(self) -> int:
-        """How many queued dispatches were superseded."""
+        """Number of queued dispatches that were superseded."""
         return len(self.superseded_dispatches)

@@ -22,7 +22,7 @@ _ISO_UNITS: Final = {**_UNITS, "d365": timedelta(days=365), "d30": timedelta(day
 
 
 def duration_of(value: object) -> timedelta:
-    """Return the duration that a text with a unit means; a bare number has no unit.
+    """Return the duration that a text with a unit means; a bare number is refused.
 
     Raises:
         ValueError: The value is not such a text, or the duration is 0 or longer than 36,500 days.
@@ -49,7 +49,7 @@ def _parsed(text: str) -> timedelta | None:
 
 
 def duration_text(value: timedelta) -> str:
-    """Return a duration as a setting has it, in the largest unit that divides it; `0` for none."""
+    """Return a duration in the notation of settings, in the largest unit that divides it; `0` for none."""
     milliseconds = value // timedelta(milliseconds=1)
     if not milliseconds:
         return "0"

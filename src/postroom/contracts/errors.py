@@ -59,9 +59,9 @@ class PostroomError(Exception):
     retryable: ClassVar[bool] = False
     default_remedy: ClassVar[str] = ""
     branch: ClassVar[str] = "error"
-    """What kind of failure it is, in two words; begins `describe()`."""
+    """The kind of failure in two words, with which `describe()` begins."""
     is_told: bool = False
-    """Whether a line of the log says it already: lines that only repeat it are left out."""
+    """Whether a log line reports it already, so that lines that only repeat it are omitted."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class PostroomError(Exception):
             self.add_note(f"Remedy: {self.remedy}")
 
     def met_at(self, place: str) -> Self:
-        """Return the same failure with the place where it was met before its message."""
+        """Return the same failure with the place where it occurred before its message."""
         text = f"{place}: {self.message}"
         return type(self)(text, value=self.value, remedy=self.remedy, details={**self.details, "at": place})
 
@@ -555,7 +555,7 @@ class RunFailure(PostroomError):
     def __init__(self, message: str, *, retry_after_ms: int | None = None, **facts: object) -> None:
         super().__init__(message, **facts)  # type: ignore[arg-type]
         self.retry_after_ms = retry_after_ms
-        """How long the other side asked to be left alone, in milliseconds."""
+        """How long the other side asked callers to wait, in milliseconds."""
 
 
 class ExecutorFailed(RunFailure):
@@ -918,7 +918,7 @@ class WrongStore(StoreError):
         "postgresql://...`; the setting database_schema names it); or keep this database and set the "
         "archive aside (`postroom up --new-store`)"
     )
-    """What leads on where the store is on PostgreSQL: `postroom restore` is for SQLite."""
+    """The remedy for a store on PostgreSQL, because `postroom restore` is for SQLite."""
 
 
 class ArchiveUnavailable(PostroomError):
@@ -972,11 +972,11 @@ class ClientUnfit(ConfigError):
 
 
 def why_unreadable(error: Exception) -> str:
-    """Return in words why a small file of ours in JSON does not read, for people who know no Python."""
+    """Return why a small JSON file of postroom is unreadable, for readers who do not know Python."""
     if isinstance(error, OSError):
         return error.strerror or "the system gave no reason"
     if isinstance(error, RecursionError) or (isinstance(error, ValueError) and type(error) is not ValueError):
-        return "it is not valid JSON"  # of these `json` raises classes of its own
+        return "it is not valid JSON"  # for these `json` raises subclasses of ValueError
     return "a field is missing or has the wrong type"
 
 

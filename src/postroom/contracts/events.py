@@ -1,7 +1,7 @@
-"""Canonical events: what happened, once, in an order without gaps, to be read again at any time.
+"""Canonical events: each event once, in an order without gaps, readable again at any time.
 
-Each scope (a project, a thread, a run) counts its own events from 1; a cursor is the number of the last one
-read. A writer that names an idempotency key gets the event of its first call back when it repeats it.
+Each scope (a project, a thread, a run) numbers its events from 1; a cursor is the number of the last event
+read. A writer that repeats an idempotency key gets the event of its first call.
 """
 
 import hashlib
@@ -16,24 +16,24 @@ from postroom.contracts.messages import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventScope:
-    """Whose log an event stands in."""
+    """The log that an event belongs to."""
 
     family: str
     id: str
 
     @classmethod
     def thread(cls, thread_id: str) -> "EventScope":
-        """The log of a thread."""
+        """Return the log of a thread."""
         return cls(family="thread", id=thread_id)
 
     @classmethod
     def run(cls, run_id: str) -> "EventScope":
-        """The log of a run."""
+        """Return the log of a run."""
         return cls(family="run", id=run_id)
 
     @classmethod
     def project(cls, project_id: int) -> "EventScope":
-        """The log of a project of mail."""
+        """Return the log of a mail project."""
         return cls(family="project", id=str(project_id))
 
     @property
@@ -43,7 +43,7 @@ class EventScope:
 
 
 class EventVisibility(StrEnum):
-    """Who may read an event."""
+    """The readers of an event."""
 
     PUBLIC = "public"
     INTERNAL = "internal"
@@ -52,7 +52,7 @@ class EventVisibility(StrEnum):
 
 
 class RuntimeEventDurability(StrEnum):
-    """What of an executor's events is kept: nothing, all but mere observations, or everything."""
+    """The events of an executor to store: none, all except observations, or all."""
 
     DISABLED = "disabled"
     COMPACTED = "compacted"
@@ -61,12 +61,12 @@ class RuntimeEventDurability(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendOptions:
-    """Who writes, under which key, and what the scopes' newest numbers must be for it to count."""
+    """The writer, its idempotency key, and the scopes' expected newest numbers."""
 
     writer_id: str | None = None
     idempotency_key: str | None = None
     expected_prior: dict[str, int] = field(default_factory=dict)
-    """By `EventScope.key`; a scope that is not named is not checked."""
+    """Expected newest number, by `EventScope.key`; other scopes are not checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +84,10 @@ class CanonicalEventDraft:
     options: AppendOptions = AppendOptions()
 
     def __post_init__(self) -> None:
-        """Refuse a draft that stands nowhere, or twice in one family.
+        """Refuse a draft without a scope, or with two scopes of one family.
 
         Raises:
-            InvalidRecord: as said, or a writer without a key.
+            InvalidRecord: The scopes are invalid, or a writer has no key.
         """
         families = set(map(attrgetter("family"), self.scopes))
         if not self.scopes or len(families) != len(self.scopes) or not self.event_kind.strip():
@@ -101,7 +101,10 @@ class CanonicalEventDraft:
 
     @property
     def digest(self) -> str:
-        """What must be equal when the key is used again; origin and schema version may differ."""
+        """Hash of the fields that must be equal if the key is used again.
+
+        Origin and schema version may differ.
+        """
         said = [
             sorted(map(attrgetter("key"), self.scopes)),
             self.event_kind,
@@ -114,7 +117,7 @@ class CanonicalEventDraft:
 
     @property
     def locks(self) -> set[str]:
-        """What is locked before it is appended: its scopes, and the key that counts once."""
+        """The names of the locks for an append: its scopes, and its idempotency key."""
         options = self.options
         keys = (
             {f"event:{options.writer_id}:{options.idempotency_key}"}
@@ -130,13 +133,13 @@ class CanonicalEventDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanonicalEvent:
-    """An event at its place in each of its scopes."""
+    """An event with its number in each of its scopes."""
 
     event_id: str
     event_kind: str
     payload: dict[str, Json]
     sequences: dict[str, int]
-    """By `EventScope.key`."""
+    """Number of the event, by `EventScope.key`."""
     created_at: int
     causation_id: str | None = None
     correlation_id: str | None = None
@@ -146,12 +149,12 @@ class CanonicalEvent:
 
     @property
     def thread_id(self) -> str | None:
-        """The thread in whose log it stands."""
+        """The thread whose log contains it."""
         return self._scope("thread:")
 
     @property
     def run_id(self) -> str | None:
-        """The run in whose log it stands."""
+        """The run whose log contains it."""
         return self._scope("run:")
 
     def _scope(self, prefix: str) -> str | None:
@@ -160,7 +163,7 @@ class CanonicalEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventPage:
-    """Events of one scope in order; `cursor` is the number to go on from."""
+    """Events of one scope in order; `cursor` is the number from which to continue."""
 
     events: tuple[CanonicalEvent, ...]
     cursor: int

@@ -1,8 +1,8 @@
-"""The boundary between the mailbox and whatever runs an agent: `run`, and what else an executor can do.
+"""The interface between the mailbox and an executor of agents.
 
-An executor runs one claimed run at a time a thread. It may block for days, die, or ignore a cancel: the
-lease contains it. What it writes goes through `activation.control.coordinator`, which proves with each write
-that the run is still its own.
+An executor runs at most one claimed run of a thread at a time. It may block for days, die, or ignore a
+cancel; the lease limits the harm. It writes through `activation.control.coordinator`, which proves with each
+write that the claim is still valid.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ from postroom.contracts.tools import ToolCallResume
 
 
 class AgentRunResult(Record, frozen=True, kw_only=True):
-    """How an execution ended. With `waiting` the run is not done: something else will wake it."""
+    """The end of an execution. With `waiting` the run has not ended: another event resumes it."""
 
     run_id: str
     response: str = ""
@@ -29,20 +29,20 @@ class AgentRunResult(Record, frozen=True, kw_only=True):
     steps: int = 0
     usage: Usage = Usage()
     counted: Usage = Usage()
-    """The part of `usage` that budgets have counted already, with the steps of the run."""
+    """The part of `usage` that budgets have already counted with the steps of the run."""
     waiting: RunWaitingState | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedRunPlan:
-    """What a run is pinned to; a plan that cannot be put together again is refused."""
+    """The configuration that a run is pinned to; a plan that cannot be assembled again is refused."""
 
     resolution_id: str
     replayable: bool = True
 
 
 def identity_of(activation: RunActivation, *, run_id: str) -> RunIdentity:
-    """Return which run it is that a request begins, and where it comes from."""
+    """Return the identity and origin of the run that a request starts."""
     trace = activation.trace
     return RunIdentity(
         thread_id=activation.thread_id,
@@ -60,73 +60,85 @@ def identity_of(activation: RunActivation, *, run_id: str) -> RunIdentity:
 
 
 class RunDispatchExecutor(ABC):
-    """Runs agents. `run` is all that one needs; a default says that it does not do that."""
+    """Runs agents. Only `run` is required; the defaults decline every other capability."""
 
     @abstractmethod
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """Execute a run and return how it ended.
 
-        What it raises decides about trying again: a `RunFailure`, and any other failure of postroom, says
-        so by `retryable`; everything else is tried again. A cancelled task must end soon.
+        A raised error decides about a retry: postroom's errors, `RunFailure` among them, say it by
+        `retryable`; after any other error the run is retried. A cancelled task must end soon.
         """
 
     def recovery(self, activation: RunActivation) -> Recovery:
-        """Say how a run that was cut off is executed again: RESUME from its checkpoint, or RESTART."""
+        """Return how an interrupted run continues: RESUME from its checkpoint, or RESTART."""
         return Recovery.RESTART
 
     def cancel(self, id: str) -> bool:
-        """Ask the run that has this dispatch, run or thread id to end; False when none runs here."""
+        """Ask the run with this dispatch, run or thread id to stop; return False if none runs here."""
         return False
 
     async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
-        """Ask the thread's run to end and wait until it has; False when none runs here or it does not end."""
+        """Ask the thread's run to stop and wait for its end.
+
+        Return False if none runs here or it does not end.
+        """
         return False
 
     def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Hand a decision to the run with this dispatch, run or thread id; False when it does not take it."""
+        """Pass a decision to the run with this dispatch, run or thread id.
+
+        Return False if it does not accept it.
+        """
         return False
 
     def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
-        """Hand messages to the run with this id for its next step; False when it does not take them."""
+        """Pass messages to the run with this id for its next step.
+
+        Return False if it does not accept them.
+        """
         return False
 
     def wake_pending_boundary(self, id: str) -> bool:
-        """Tell the run with this id that messages wait for it; False when it does not look at them."""
+        """Notify the run with this id that messages wait for it; return False if it does not read them."""
         return False
 
     def listen_to(self, live: LiveChannels | None) -> None:
-        """Take what other processes have for runs at work here from this channel; None: there is none."""
+        """Receive commands of other processes for active runs from this channel.
+
+        None if there is no channel.
+        """
         return
 
     async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
-        """Return what the run is pinned to: `pinned` where a pin exists, else what is live now.
+        """Return the configuration of the run: the pinned one if `pinned` names it, else the live one.
 
         Raises:
-            ResolveFailed: it cannot be put together.
+            ResolveFailed: The configuration cannot be assembled.
         """
         return ResolvedRunPlan(resolution_id=pinned or "live")
 
     def live_registry(self) -> RegistrySet | None:
-        """Return the registry that is live now; None when the executor has none."""
+        """Return the live registry; None if the executor has none."""
         return None
 
     def commit_coordinator(self) -> CommitCoordinator | None:
-        """Return what the executor writes with on its own; None: it is given one with each run."""
+        """Return the executor's coordinator for its writes; None if it gets one with each run."""
         return None
 
     def has_commit_coordinator(self) -> bool:
-        """Say whether its steps are committed through a coordinator at all."""
+        """Return whether its steps are committed through a coordinator."""
         return self.commit_coordinator() is not None
 
     def waits_for_outages(self, thread_id: str) -> bool:
-        """Say whether this thread's runs are tried again for minutes when their failure may be an outage."""
+        """Return whether this thread's runs are retried for minutes after a failure that may be an outage."""
         return True
 
     def can_pause(self, thread_id: str) -> bool:
-        """Return whether this thread's runs stand still between the steps of their coroutine.
+        """Return whether this thread's runs pause between the steps of their coroutine.
 
         Such a run waits if its lease ends during an outage, and continues if its claim is untouched then. Any
-        other run is stopped, because its program would go on beside the next owner.
+        other run is stopped, because its program would continue alongside the next owner.
         """
         return False
 
@@ -135,11 +147,11 @@ class RunDispatchExecutor(ABC):
         return self.has_commit_coordinator()
 
     def agent_of(self, thread_id: str) -> str | None:
-        """Return which agent all runs of a thread are of; None where each request says so."""
+        """Return the agent of all runs of a thread; None if each request names its agent."""
         return None
 
     def stages_events(self) -> bool:
-        """Say whether its commits go through the coordinator it is given, with the events of the step."""
+        """Return whether its commits use the coordinator of the run and include the events of the step."""
         return self.commit_coordinator() is not None
 
 
@@ -147,7 +159,7 @@ _PASSED_ON = tuple(name for name in vars(RunDispatchExecutor) if not name.starts
 
 
 class ExecutorAround(RunDispatchExecutor):
-    """Stands around another executor: what it does not do itself, that one does."""
+    """Wraps another executor and forwards every call that it does not handle."""
 
     def __init__(self, within: RunDispatchExecutor) -> None:
         """Take the methods of `within` that the class does not define."""

@@ -1,7 +1,7 @@
-"""Files of chats: what came with a message, or was left by a run, and the ports that keep and hand them out.
+"""Files of chats, received with a message or left by a run, and the ports that store and read them.
 
-A file's bytes are pieces of at most `PIECE_BYTES`, each a blob under its own hash; a file of one piece is the
-same blob as an attachment of mail with these bytes. Nobody holds more than one piece in memory.
+A file's bytes are pieces of at most `PIECE_BYTES`, each a blob under its own hash; a file of one piece shares
+its blob with a mail attachment of the same bytes. No code holds more than one piece in memory.
 """
 
 import codecs
@@ -15,17 +15,18 @@ from postroom.contracts.quoting import one_line, quoted
 from postroom.contracts.records import Record
 
 BYTES_LOCK = "bytes of files"
-"""Locked by changes that store or remove bytes: a piece may be of several files."""
+"""Lock of changes that store or remove bytes, because several files may share a piece."""
 PIECE_BYTES = 512 * 1024
-"""The most of a file that is in memory at once."""
+"""Maximum number of bytes of a file in memory at once."""
 MOST_LEFT = 20
-"""Files of one run that are sent."""
+"""Maximum number of files that one run can send."""
 
 
 class ChatFile(Record, frozen=True, kw_only=True):
-    """A file of a thread: the one at a position of a message, or of what a run has left (by the run's id).
+    """A file of a thread: at a position of a message, or of a run's output (under the run's id).
 
-    Without `sha256` it could not be had, and `missing` says why; with both, a model cannot be shown it.
+    Without `sha256` the file could not be fetched, for the reason in `missing`; with both, a model cannot
+    read it.
     """
 
     thread_id: str
@@ -33,22 +34,22 @@ class ChatFile(Record, frozen=True, kw_only=True):
     position: int
     name: str
     media_type: str
-    """As its bytes tell it, whatever its sender said."""
+    """The type that its bytes show, whatever its sender declared."""
     size: int
     sha256: str | None = None
     missing: str | None = None
     transcript: str | None = None
-    """What is said in it, where it is speech and somebody wrote it down."""
+    """The text of its speech, if a transcript was made."""
 
     @property
     def described(self) -> str:
-        """Name it for a person or an agent, in one line."""
+        """Return a description in one line, for a person or an agent."""
         return f"{quoted(self.name, longest=_NAME_LENGTH)} ({one_line(self.media_type)}, {self.size:,} bytes)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpooledFile:
-    """Bytes in a private file of ours on the disk, with their hash and their size."""
+    """Bytes in a private temporary file, with their hash and size."""
 
     path: Path
     sha256: str
@@ -57,15 +58,15 @@ class SpooledFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileContent:
-    """A file's bytes, as often as they are wanted."""
+    """A file's bytes, which can be read repeatedly."""
 
     size: int
     sha256: str
     pieces: Callable[[], AsyncIterator[bytes]]
-    """Yields them from the first on, a piece at a time."""
+    """Yields the bytes from the start, a piece at a time."""
 
     async def whole(self) -> bytes:
-        """Return all of them, for who cannot take pieces."""
+        """Return all bytes, for callers that cannot read pieces."""
         return b"".join([piece async for piece in self.pieces()])
 
 
@@ -73,17 +74,17 @@ class RunFiles(Protocol):
     """The files of one run of a chat, for its executor."""
 
     async def of(self, message: Message) -> tuple[ChatFile, ...]:
-        """Return the files of a message of the run's thread, fetched and stored if they were not.
+        """Return the files of a message of the run's thread; fetch and store missing files.
 
-        One that cannot be had says why in `missing`; its sender is told too.
+        The field `missing` gives the reason if a file cannot be fetched, and its sender is notified.
 
         Raises:
-            ServerUnavailable: one could not be fetched now; the run is to be tried again.
+            ServerUnavailable: A file cannot be fetched now; the run must be retried.
         """
         ...
 
     async def not_taken(self, file: ChatFile, why: str) -> ChatFile:
-        """Note that the agent cannot read a file, have its sender told, and return it as it is known now."""
+        """Record that the agent cannot read a file, notify its sender, and return the file's new state."""
         ...
 
     def content(self, file: ChatFile) -> AsyncIterator[bytes]:
@@ -91,22 +92,22 @@ class RunFiles(Protocol):
         ...
 
     async def leave(self, path: Path, position: int) -> ChatFile:
-        """Take a file that the run has left; it is sent to the chat behind the run's answer."""
+        """Store a file that the run has left; the chat receives it after the run's answer."""
         ...
 
     @property
     def can_send(self) -> bool:
-        """Whether the run's chat takes files."""
+        """Whether the run's chat accepts files."""
         ...
 
     async def leave_text(self, name: str, text: str) -> ChatFile:
-        """Take a file of text as `leave` does, in the place of one of the same name that the run has left.
+        """Store a text file as `leave` does, in place of a file of the same name that the run has left.
 
-        Done again, as after a crash, it leaves one file.
+        A repeated call, as after a crash, leaves one file.
 
         Raises:
-            InvalidArgument: nothing of the name can be kept, or there is no text.
-            TooLarge: the text is larger than files may be, or the run has left `MOST_LEFT` others.
+            InvalidArgument: The name has no usable character, or the text is empty.
+            TooLarge: The text exceeds the size limit of files, or the run has left `MOST_LEFT` others.
         """
         ...
 
@@ -142,18 +143,18 @@ _ENDINGS = {
     "toml": "application/toml",
     "sh": "application/x-sh",
 }
-"""The same on every machine: what a system says of endings differs."""
+"""Media types by name ending: a fixed table, because the tables of operating systems differ."""
 _DEFAULT_NAMES = {"image": "picture", "audio": "sound", "video": "video", "text": "text"}
 
 
 def plain_name(name: str | None) -> str:
-    """Return what is left of a name without folders and what is invisible; it may be nothing."""
+    """Return a file name without folders and invisible characters; it may be empty."""
     last = (name or "").replace("\\", "/").rpartition("/")[2]
     return "".join(one for one in last if one.isprintable() and one != "\ufffd").strip(". ")
 
 
 def safe_name(name: str | None, media_type: str, position: int) -> str:
-    """Return a name that is no path and holds nothing invisible, whatever the sender wrote."""
+    """Return a name without path and invisible characters, whatever the sender wrote."""
     plain = plain_name(name)
     if not plain:
         ending = next((f".{one}" for one, kind in _ENDINGS.items() if kind == media_type), "")
@@ -185,13 +186,13 @@ _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav", b"AVI ": "video/x-msvideo"
 _FTYP = {b"M4A ": "audio/mp4", b"heic": "image/heic", b"heix": "image/heic", b"avif": "image/avif"}
 _TEXTS = ("application/json", "application/xml", "application/toml", "application/x-sh")
 SNIFFED_BYTES = 4_096
-"""How much of a file is looked at to tell its type."""
+"""Number of bytes that are read to determine a file's type."""
 
 
 def media_type_of(head: bytes, name: str | None, *, is_sound: bool = False) -> str:
-    """Return a file's type as its first bytes tell it; the name decides only between kinds of text and zip.
+    """Return the file type that its first bytes show; the name decides only between kinds of text and zip.
 
-    Nothing is unpacked. `is_sound` says that a container which holds pictures and sound came as sound.
+    Nothing is unpacked. `is_sound` says that a container for pictures and sound was sent as sound.
     """
     by_name = _ENDINGS.get((name or "").rpartition(".")[2].lower(), "")
     if head[:4] == b"RIFF":
@@ -215,7 +216,7 @@ def media_type_of(head: bytes, name: str | None, *, is_sound: bool = False) -> s
 
 
 def is_text(head: bytes) -> bool:
-    """Say whether bytes are text in UTF-8, of which the last character may be cut."""
+    """Return whether bytes are UTF-8 text, whose last character may be cut off."""
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
@@ -224,5 +225,5 @@ def is_text(head: bytes) -> bool:
 
 
 def is_readable_text(media_type: str) -> bool:
-    """Say whether a file of this type is text that can be shown as it is."""
+    """Return whether a file of this type is text that can be shown."""
     return media_type.startswith("text/") or media_type in _TEXTS or media_type == "image/svg+xml"

@@ -1,7 +1,7 @@
 """The model port: one request, one streamed answer.
 
-A stream that ends without a stop reason was cut off: an adapter raises StreamInterrupted then, and never
-passes half an answer off as a whole one.
+A stream without a stop reason was cut off: the adapter then raises StreamInterrupted and never returns half
+an answer as a complete one.
 """
 
 from collections.abc import AsyncIterator, Iterable
@@ -19,10 +19,11 @@ _KEY = "caller"
 
 
 class CallerRequest(Record, frozen=True, kw_only=True):
-    """What a program that calls a model sends with its message; it goes along in the message's first block.
+    """The part of a request that the calling program adds to its message, stored in the first block.
 
-    `context` is what was said before, as the caller tells it, or the results of tools that it was asked for.
-    A call of one of its `tools` ends the run: it is made by the caller, whose next message brings the result.
+    `context` is the earlier conversation as the caller reports it, or the results of tools that it ran. A
+    call of one of its `tools` ends the run: the caller executes the tool, and its next message brings the
+    result.
     """
 
     instructions: str = ""
@@ -31,35 +32,35 @@ class CallerRequest(Record, frozen=True, kw_only=True):
     overrides: InferenceOverride | None = None
 
     def as_data(self) -> dict[str, Json]:
-        """Return it as an entry of a block's data; nothing where nothing is asked."""
+        """Return it as an entry of a block's data; an empty dictionary if the request adds nothing."""
         return {} if self == CallerRequest() else {_KEY: as_plain(self)}
 
     @classmethod
     def of(cls, message: Message) -> "CallerRequest":
-        """Return what came with a message; one that brought nothing asks nothing."""
+        """Return the request that came with a message; an empty request if none did."""
         told = message.content[0].data.get(_KEY) if message.content else None
         return cls() if told is None else from_plain(told, cls)
 
     @classmethod
     def newest(cls, messages: Iterable[Message]) -> "CallerRequest":
-        """Return what came with the newest message that somebody sent: it counts from then on."""
+        """Return the request of the newest message that a person sent; it applies from then on."""
         asked = [one for one in messages if one.role is Role.USER and one.visibility is Visibility.ALL]
         return cls.of(asked[-1]) if asked else cls()
 
 
 MISPLACED_RESULT = "the result belongs to no tool call"
-"""The words by which postroom itself refuses the result of a tool; its caller may see them."""
+"""The error text with which postroom refuses the result of a tool; the caller may see it."""
 CALLER_TOOLS = "caller_tools"
-"""The reason for which a run ends that asks its caller to use tools; the detail holds the calls, as JSON."""
+"""The reason of a run that ends because its caller must run tools; the detail holds the calls, as JSON."""
 
 
 def with_context(messages: Iterable[Message]) -> tuple[Message, ...]:
-    """Return a conversation with what callers told of it where they told it."""
+    """Return a conversation with the context that callers reported inserted before their messages."""
     return tuple(one for message in messages for one in (*CallerRequest.of(message).context, message))
 
 
 class StopReason(StrEnum):
-    """Why a model stopped."""
+    """The reason why a model stopped."""
 
     END_TURN = "end_turn"
     MAX_TOKENS = "max_tokens"
@@ -69,7 +70,7 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceRequest:
-    """What a model is asked."""
+    """A request to a model."""
 
     model: str
     messages: tuple[Message, ...]
@@ -80,7 +81,7 @@ class InferenceRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceResult:
-    """What a model answered, whole."""
+    """The complete answer of a model."""
 
     content: tuple[ContentBlock, ...] = ()
     tool_calls: tuple[ToolCall, ...] = ()
@@ -89,27 +90,27 @@ class InferenceResult:
 
     @classmethod
     def text(cls, text: str) -> "InferenceResult":
-        """Return an answer of text alone."""
+        """Return an answer with text only."""
         return cls(content=(ContentBlock(text=text),))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceTextDelta:
-    """More of the answer's text."""
+    """The next piece of the answer's text."""
 
     delta: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceReasoningDelta:
-    """More of the reasoning."""
+    """The next piece of the reasoning."""
 
     delta: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceToolCallStart:
-    """A tool call begins."""
+    """The start of a tool call."""
 
     id: str
     name: str
@@ -117,7 +118,7 @@ class InferenceToolCallStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceToolCallDelta:
-    """More of a tool call's arguments, as text."""
+    """The next piece of a tool call's arguments, as text."""
 
     id: str
     args_delta: str
@@ -125,7 +126,7 @@ class InferenceToolCallDelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceStop:
-    """The answer is whole."""
+    """The end of the answer."""
 
     result: InferenceResult
 
@@ -140,17 +141,17 @@ InferencePiece = (
 
 
 class Model(Protocol):
-    """A model behind any provider."""
+    """A model of any provider."""
 
     @property
     def name(self) -> str:
-        """What the adapter is called in logs and metrics."""
+        """The adapter's name in logs and metrics."""
         ...
 
     def stream(self, request: InferenceRequest) -> AsyncIterator[InferencePiece]:
-        """Answer piece by piece; the last piece is `InferenceStop`.
+        """Yield the answer piece by piece; the last piece is `InferenceStop`.
 
         Raises:
-            InferenceError: by kind, so that it is known whether to try again.
+            InferenceError: The call failed; the class says whether a retry can help.
         """
         ...

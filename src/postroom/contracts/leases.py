@@ -1,12 +1,12 @@
-"""Leases: work that one server does at a time, of all servers on one database.
+"""Leases: work that only one of the servers on a database does at a time.
 
     free ─▶ held ─▶ renewed ─▶ renewed ─▶ …
-              │         └ not renewed: stopped before the lease ends, then another server's
-              └ given back: at once another server's
+              │         └ not renewed: its work stops before the lease ends, then another server takes it
+              └ released: another server takes it at once
 
-Each time a lease changes hands its `fence` grows. A change of its holder proves the lease and the fence in
-the same transaction, so that a server that stood still, or was cut off, writes nothing for work that another
-has.
+A lease's `fence` grows each time it changes hands. The holder proves the lease and the fence in the
+transaction of each change, so that a server that stalled or was cut off cannot write for work that another
+server has taken.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,38 +16,38 @@ from typing import Final
 from postroom.contracts.messages import Json
 
 LEASES: Final = "leases"
-"""The topic on which hints come that a lease is free; also what is locked where leases change hands."""
+"""The topic of hints that a lease is free, and the name of the lock for changes of hands."""
 SERVER: Final = "server "
-"""How the name of the lease begins that says that a server is up; its own name follows."""
+"""The prefix of the lease by which a server shows that it is up; the server's name follows."""
 IsGone = Callable[[Mapping[str, Json]], bool]
-"""Says of what a server said of itself whether it has surely ended; it may block."""
+"""Returns whether a server has surely ended, from its description of itself; it may block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """One lease as it is stored. Its row stays when it is free, so that its fence only grows."""
+    """A stored lease. The row of a free lease stays, so that its fence only grows."""
 
     name: str
     holder: str
-    """The server that has it, or had it last."""
+    """The server that holds it or held it last."""
     about: Mapping[str, Json]
-    """What the holder says of itself."""
+    """The holder's description of itself."""
     fence: int
     since: int
-    """Since when the holder has it."""
+    """The time when the holder took it."""
     until: int
-    """When it ends, unless it is renewed."""
+    """The time when it ends unless it is renewed."""
 
 
 def nobody_is_gone(_about: Mapping[str, Json]) -> bool:
-    """Say that nothing is known of another server: its leases end by themselves."""
+    """Return False: without knowledge of other servers, their leases end by themselves."""
     return False
 
 
 def servers(leases: Iterable[Lease], now: int, place: str = "") -> list[Lease]:
-    """Return the leases of the servers that are up, of those that are a place where one is named.
+    """Return the leases of servers that are up; with `place`, only servers at that place.
 
-    A server is what it says of itself by `places`, and what it has a lease of.
+    A server is at the places that it describes in `places`, and at those whose lease it holds.
     """
     held = [one for one in leases if one.until > now]
     holders = {
@@ -57,6 +57,6 @@ def servers(leases: Iterable[Lease], now: int, place: str = "") -> list[Lease]:
 
 
 def named_places(about: Mapping[str, Json]) -> list[str]:
-    """Return the places that a server says it is: its host, and labels."""
+    """Return the places that a server describes: its host, and labels."""
     named = about.get("places")
     return [str(one) for one in named] if isinstance(named, list) else []

@@ -1,4 +1,4 @@
-"""How many runs may execute at once, and how many may begin in a time: in all workers of one database."""
+"""Limits of concurrent runs and of starts in a period, for all workers of one database."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -9,14 +9,14 @@ from postroom.contracts.errors import ConfigError
 
 E = TypeVar("E", bound=StrEnum)
 LIMITS: Final = "limits"
-"""Locked by each change that counts before it claims: two never count the same room."""
+"""Lock of each change that counts before it claims, so that no two changes use the same free slot."""
 
 
 def chosen(kind: type[E], given: str, what: str) -> E:
-    """Return one of the names of a kind.
+    """Return the member of an enum by its name.
 
     Raises:
-        ConfigError: it is none of them.
+        ConfigError: The enum has no such member.
     """
     try:
         return kind(given)
@@ -27,17 +27,17 @@ def chosen(kind: type[E], given: str, what: str) -> E:
 
 
 def refuse_no_number(what: str, given: object, *, least: int) -> None:
-    """Refuse what is no whole number from `least` up.
+    """Refuse a value that is not an integer of at least `least`.
 
     Raises:
-        ConfigError: as said.
+        ConfigError: The value is not such an integer.
     """
     if not isinstance(given, int) or isinstance(given, bool) or given < least:
         raise ConfigError(f"{what} must be an integer of at least {least}", value=repr(given)[:80])
 
 
 class LimitScope(StrEnum):
-    """Which runs a limit counts together."""
+    """The runs that a limit counts together."""
 
     ALL = "all"
     TENANT = "tenant"
@@ -46,14 +46,16 @@ class LimitScope(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """How many runs of all, of each tenant or of each key; every worker of a database is to have the same.
+    """A limit for all runs, or for the runs of each tenant or key.
 
-    `at_once` counts what is claimed. `starts` counts executions, also those that are tried again: in any span
-    of `period` no more begin. A run without a tenant, or without a key, is not counted by such a limit. A run
-    that somebody waits for (`submit`) counts, and begins also where a limit is reached.
+    Every worker of a database must have the same.
+
+    `at_once` counts claimed runs. `starts` counts executions, retries included: at most that many start in
+    any span of `period`. A tenant limit ignores runs without a tenant, a key limit runs without a key. A run
+    that a caller waits for (`submit`) counts, and starts even if a limit is reached.
 
     Raises:
-        ConfigError: it limits nothing, a number is less than 1, or `starts` comes without `period`.
+        ConfigError: The limit is empty, a number is less than 1, or `starts` comes without `period`.
     """
 
     per: LimitScope
@@ -62,7 +64,7 @@ class Limit:
     period: timedelta | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what limits nothing; a kind may be given by its name."""
+        """Refuse an empty limit; the scope may be given by name."""
         object.__setattr__(self, "per", chosen(LimitScope, self.per, "`per` of a limit"))
         for name in ("at_once", "starts"):
             if (number := getattr(self, name)) is not None:
@@ -80,14 +82,14 @@ class Limit:
             raise ConfigError(problem, value=str(self))
 
     def scope(self, tenant: str, key: str) -> str | None:
-        """Return what a run is counted in; None when it is not counted."""
+        """Return the scope that counts a run; None if the limit does not count it."""
         name = {LimitScope.ALL: "*", LimitScope.TENANT: tenant, LimitScope.KEY: key}[self.per]
         return f"{self.per}:{name}" if name else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What a limit or a budget keeps from beginning, in which scope, and until when, where that is known."""
+    """A limit or budget that prevents a start, with its scope and, if known, the time when it ends."""
 
     scope: str
     text: str

@@ -1,7 +1,7 @@
-"""Live control: commands to a run that is executing somewhere, with a receipt that says it was accepted.
+"""Live control: commands to a run that executes somewhere, with a receipt for their acceptance.
 
-A command that nobody acknowledges counts as not delivered; the sender then takes the durable way, so that a
-command may arrive twice and is never lost.
+A command without an acknowledgement counts as not delivered; the sender then stores it, so that a command may
+arrive twice and is never lost.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +14,7 @@ from postroom.contracts.tools import ToolCallResume
 
 
 class LiveCommandKind(StrEnum):
-    """What a running run can be told."""
+    """The kinds of commands to a running run."""
 
     MESSAGES = "messages"
     PENDING_BOUNDARY_WAKE = "pending_boundary_wake"
@@ -24,39 +24,40 @@ class LiveCommandKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRunCommand:
-    """New messages, a hint that some wait, a wish that it ends, or decisions about its tool calls."""
+    """New messages, a hint that messages wait, a request to stop, or decisions about tool calls."""
 
     kind: LiveCommandKind
     messages: tuple[Message, ...] = ()
     decisions: tuple[tuple[str, ToolCallResume], ...] = ()
     gives_way: bool = False
-    """Whether a `cancel` comes from a submission that wants the place of the run."""
-    is_refused: bool = False
-    """Whether that submission was refused: if the run has stopped for it, the run is queued again."""
+    """Whether a `cancel` comes from a submission that takes the place of the run.
+
+    The run stops and is queued again. The commit of the submission ends the run as cancelled.
+    """
 
     @property
     def cancels(self) -> bool:
         """Whether the run ends as cancelled."""
-        return self.kind is LiveCommandKind.CANCEL and not self.is_refused
+        return self.kind is LiveCommandKind.CANCEL and not self.gives_way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRunTarget:
-    """Whom a command is for; what is None matches anything, on either side."""
+    """The address of a command; None matches anything, on either side."""
 
     thread_id: str
     run_id: str | None = None
     dispatch_id: str | None = None
 
     def matches(self, listener: "LiveRunTarget") -> bool:
-        """Say whether a command to this target is for that listener."""
+        """Return whether a command to this target is for that listener."""
         pairs = ((self.run_id, listener.run_id), (self.dispatch_id, listener.dispatch_id))
         agree = all(mine is None or theirs is None or mine == theirs for mine, theirs in pairs)
         return self.thread_id == listener.thread_id and agree
 
 
 class LiveDeliveryOutcome(StrEnum):
-    """Whether a command was accepted by a running run."""
+    """Whether a running run accepted a command."""
 
     DELIVERED = "delivered"
     NO_SUBSCRIBER = "no_subscriber"
@@ -64,17 +65,17 @@ class LiveDeliveryOutcome(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class LiveReceipt:
-    """Settled once: accepted, or dropped."""
+    """A receipt that is settled once: accepted or dropped."""
 
     settle: Callable[[bool], None]
     settled: bool = field(default=False, init=False)
 
     def ack(self) -> None:
-        """Say that the run has accepted the command."""
+        """Record that the run has accepted the command."""
         self._settle(accepted=True)
 
     def drop(self) -> None:
-        """Say that it has not; harmless after `ack`."""
+        """Record that the run has not accepted the command; no effect after `ack`."""
         self._settle(accepted=False)
 
     def _settle(self, *, accepted: bool) -> None:
@@ -91,11 +92,11 @@ class LiveCommandEntry:
     receipt: LiveReceipt
 
     def __enter__(self) -> "LiveCommandEntry":
-        """Begin to handle the command."""
+        """Return the entry."""
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """Drop what was not acknowledged."""
+        """Drop the receipt unless it was acknowledged."""
         self.receipt.drop()
 
 
@@ -103,19 +104,19 @@ class LiveSubscription(Protocol):
     """The commands for one target, in order, until closed."""
 
     def __aiter__(self) -> AsyncIterator[LiveCommandEntry]:
-        """Iterate over commands as they come."""
+        """Iterate over commands as they arrive."""
         ...
 
     def close(self) -> None:
-        """End the subscription and drop what was not handled; harmless when done twice."""
+        """End the subscription and drop unhandled commands; a repeated call has no effect."""
         ...
 
 
 class LiveChannels(Protocol):
-    """Carries commands to running runs, in one process or between many."""
+    """Delivers commands to running runs, in one process or between several."""
 
     async def deliver(self, target: LiveRunTarget, command: LiveRunCommand) -> LiveDeliveryOutcome:
-        """Hand a command to every listener it is for; delivered when one accepted it."""
+        """Pass a command to every listener of its target; it is delivered if one accepts it."""
         ...
 
     async def open(self, target: LiveRunTarget) -> LiveSubscription:

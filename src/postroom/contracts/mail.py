@@ -1,7 +1,7 @@
-"""The records of agent mail: what is stored, and what services answer with.
+"""The records of agent mail: stored records, and answers of services.
 
-Records are frozen; instants are milliseconds since the epoch. Which transitions a record may take is
-decided in the mail room; the tables repeat the invariants.
+Records are frozen; instants are milliseconds since the epoch. The `mail` package decides which transitions a
+record may take; the tables repeat the invariants.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ class Project(Record, frozen=True, kw_only=True):
     human_key: str
     created_at: int
     spelling: str
-    """The path in the one spelling under which WSL, UNC and drive forms of a folder compare equal."""
+    """The path in a form in which WSL, UNC and drive spellings of one folder are equal."""
     git_identity: str = ""
     owner: str = ""
 
@@ -46,11 +46,11 @@ class Agent(Record, frozen=True, kw_only=True):
     inbox_floor: int = 0
     """Entries up to this number were purged."""
     runs_at_once: int = 1
-    """How many of its runs may execute at once, each of another mail thread."""
+    """Maximum number of its runs that execute at once, each of another mail thread."""
 
 
 class Message(Record, frozen=True, kw_only=True):
-    """A message; immutable once sent, except that it may be recalled while nobody has read it."""
+    """A message; immutable once sent, except that it can be recalled before anybody has read it."""
 
     id: int
     project_id: int
@@ -67,7 +67,7 @@ class Message(Record, frozen=True, kw_only=True):
     reply_to: int | None = None
     recalled_at: int | None = None
     check_value: int | None = None
-    """The check value of subject, text and topic when they were written; None: there is none."""
+    """The check value of subject, text and topic at the time of writing; None if it has none."""
 
 
 def check_value(message_id: int, subject: str, body_md: str, topic: str) -> int:
@@ -76,12 +76,12 @@ def check_value(message_id: int, subject: str, body_md: str, topic: str) -> int:
 
 
 def is_content_of(sha256: str, content: bytes) -> bool:
-    """Return whether these bytes are those of a file with this SHA-256; False if they changed on the disk."""
+    """Return whether these bytes have this SHA-256; False if a file changed on the disk."""
     return hashlib.sha256(content).hexdigest() == sha256
 
 
 def is_damaged(message: Message) -> bool:
-    """Return whether the texts of a message are not those that were written; False if nobody can know."""
+    """Return whether the texts of a message differ from those written; False without a check value."""
     return (
         message.check_value is not None
         and message.recalled_at is None  # an earlier release recalls a message and leaves its check value
@@ -90,7 +90,7 @@ def is_damaged(message: Message) -> bool:
 
 
 class Recipient(Record, frozen=True, kw_only=True):
-    """One reader of one message, and what is known of the delivery."""
+    """One recipient of one message, and the state of the delivery."""
 
     message_id: int
     agent_id: int
@@ -98,12 +98,12 @@ class Recipient(Record, frozen=True, kw_only=True):
     project_slug: str
     kind: RecipientKind
     seq: int = 0
-    """Its number in the reader's inbox; 0 where a message is only about to be shown to its sender."""
+    """Its number in the recipient's inbox; 0 in the answer to the sender."""
     read_at: int | None = None
     acked_at: int | None = None
     announced_at: int | None = None
     announced_by: str | None = None
-    """Who told the recipient that the message is there: hook, watch, runner."""
+    """The announcer of the message to the recipient: hook, watch, runner."""
 
 
 class AddressedAgent(Record, frozen=True, kw_only=True):
@@ -112,7 +112,7 @@ class AddressedAgent(Record, frozen=True, kw_only=True):
     project: Project
     agent: Agent
     runner: str | None
-    """The runner as JSON; None: postroom does not run the agent."""
+    """The runner as JSON; None if postroom does not run the agent."""
 
 
 class Received(Record, frozen=True, kw_only=True):
@@ -125,13 +125,13 @@ class Received(Record, frozen=True, kw_only=True):
     read_at: int | None
     recalled_at: int | None
     run_id: str | None
-    """The newest run of the agent that was given the message; None: no run was."""
+    """The newest run of the agent that received the message; None if no run did."""
     delivered_at: int | None
-    """When that run was given the message."""
+    """The time when that run received the message."""
     ended_at: int | None
-    """When that run ended; None while it has not."""
+    """The time when that run ended; None if it has not ended."""
     answer_of: str | None
-    """The run whose answer the message is; None: an agent or a person wrote it."""
+    """The run that wrote the message as its answer; None if an agent or a person wrote it."""
 
 
 class InboxEntry(Record, frozen=True, kw_only=True):
@@ -155,7 +155,10 @@ class Attachment(Record, frozen=True, kw_only=True):
 
 
 class Reservation(Record, frozen=True, kw_only=True):
-    """A lease on a path or glob of a project; live until `expires_at` or `released_at`, the first of them."""
+    """A reservation of a path or glob in a project.
+
+    Active until `expires_at` or `released_at`, whichever is first.
+    """
 
     id: int
     project_id: int
@@ -168,18 +171,18 @@ class Reservation(Record, frozen=True, kw_only=True):
     created_at: int
     expires_at: int
     ttl: int
-    """How long a renewal or the holder's activity keeps it, in milliseconds."""
+    """How long a renewal or the holder's activity extends it, in milliseconds."""
     released_at: int | None = None
     released_by: str = ""
     release_reason: str = ""
 
 
 LivePattern = tuple[int, str]
-"""Id and pattern of a live reservation: thousands are read to decide one conflict."""
+"""Id and pattern of an active reservation: one conflict check reads thousands."""
 
 
 class ContactLink(Record, frozen=True, kw_only=True):
-    """What one agent has asked of, or granted to, another."""
+    """The contact of one agent with another: requested, or granted."""
 
     from_id: int
     to_id: int
@@ -190,15 +193,15 @@ class ContactLink(Record, frozen=True, kw_only=True):
 
 
 class Reach(Record, frozen=True, kw_only=True):
-    """What decides whether and how a message reaches an agent."""
+    """The facts that decide whether and how a message reaches an agent."""
 
     agent_id: int
     granted: ContactStatus | None
-    """What it has granted to the sender."""
+    """The agent's decision about contact with the sender."""
     is_woken: bool
-    """It has a runner, or a chat."""
+    """Whether it has a runner or a chat."""
     has_session: bool
-    """A session of a client program acts as it."""
+    """Whether a session of a client program acts as it."""
 
 
 class ThreadHead(Record, frozen=True, kw_only=True):
@@ -214,42 +217,42 @@ class ThreadHead(Record, frozen=True, kw_only=True):
 
 
 class ProjectTally(Record, frozen=True, kw_only=True):
-    """What a list of projects says of one; more than a given number is not counted."""
+    """The counts of a project in a list of projects; each count stops at a given maximum."""
 
     project_id: int
     agents: int
-    """Those that are not retired."""
+    """Number of agents that are not retired."""
     threads: int
     last_at: int | None
-    """When its last message was written."""
+    """The time of its last message."""
 
 
 class ThreadParticipant(Record, frozen=True, kw_only=True):
-    """Who wrote or got some messages of a thread."""
+    """A participant who sent or received messages of a thread."""
 
     agent_id: int
     name: str
     project_slug: str
-    """Empty where a sender is not known any more."""
+    """Empty if the sender is unknown."""
     wrote: int
     unread: int
 
 
 class ThreadFilter(Record, frozen=True, kw_only=True):
-    """Which threads are wanted: those with a message that is all of this. Recalled messages are none."""
+    """A filter of threads: at least one message meets all conditions. Recalled messages do not count."""
 
     seen: ThreadsSeen = "any"
-    """Unread, or not acknowledged where that is asked for: by those named here, or by any reader."""
+    """Unread, or unacknowledged although requested: by the named readers, or by any reader."""
     importance: tuple[Importance, ...] = ()
     agent_id: int = 0
-    """Who wrote it or got it openly; 0 for anybody. The same of `person_id`."""
+    """The sender or visible recipient; 0 for anybody. The same applies to `person_id`."""
     person_id: int = 0
     people_id: int = 0
-    """The project of people: what they wrote to a project is looked at too."""
+    """The project of people, whose messages to a project count too."""
 
 
 class SearchHit(Record, frozen=True, kw_only=True):
-    """A message that a search found, with the place where."""
+    """A message that a search found, with the matching excerpt."""
 
     message: Message
     snippet: str
@@ -265,7 +268,7 @@ class StoredAnswer(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A word or, when `prefix`, the beginning of one; `field` narrows it to one column."""
+    """A word, or with `prefix` the start of a word; `field` limits it to one column."""
 
     text: str
     prefix: bool = False
@@ -274,7 +277,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """Words in this order, side by side."""
+    """Adjacent words in this order."""
 
     words: tuple[str, ...]
     field: str | None = None
@@ -282,7 +285,7 @@ class Phrase:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """Whatever `left` finds and `right` does not."""
+    """Matches of `left` that `right` does not match."""
 
     left: "Query"
     right: "Query"
@@ -290,14 +293,14 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """Every one of the parts."""
+    """Matches of every part."""
 
     parts: tuple["Query", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """At least one of the parts."""
+    """Matches of at least one part."""
 
     parts: tuple["Query", ...]
 
@@ -305,7 +308,7 @@ class AnyOf:
 Query = Term | Phrase | Not | All | AnyOf
 
 BEST_AMONG = 1_000
-"""A search for the best looks at so many of the newest matches: to rank every message that holds a word that
-most of them hold takes a hundred times as long and finds nothing better."""
+"""Number of newest matches that a search by rank considers. Ranking every message that holds a word of most
+messages takes a hundred times as long and finds nothing better."""
 
 SEARCH_FIELDS = ("subject", "body", "sender", "topic")

@@ -1,13 +1,13 @@
-"""How two projects become one: what is asked before, and the one change."""
+"""The merge of two projects: its preview and its one change."""
 
 from postroom.contracts.records import Record
 
 
 class ProjectSize(Record, frozen=True, kw_only=True):
-    """How much a project has."""
+    """The size of a project."""
 
     agents: int
     messages: int
     reservations: int
     tokens: int
-    """Named tokens that are bound to it and still good, or once were."""
+    """Number of named tokens bound to it, whether valid or not."""

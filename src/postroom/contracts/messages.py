@@ -1,8 +1,9 @@
-"""Messages of a thread: what is said, what was committed, and what waits to be read.
+"""Messages of a thread: content, committed messages, and pending messages.
 
     accepted ──▶ pending (may be edited, retracted, reordered) ──▶ committed (append-only, `seq` without gaps)
 
-When a pending message is read is its delivery mode: at which boundary, alone or with others, and by whom.
+The delivery mode of a pending message says when it is read: at which boundary, alone or with others, and by
+which run.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +19,7 @@ Json = Any
 
 
 TASKS_UPDATED = "<background-tasks-updated />"
-"""Tells a run that waited for its own tasks to look at them: they ended, or were lost with their process."""
+"""Tells a run that waited for its tasks to check them: they ended, or were lost with their process."""
 
 
 id_of = attrgetter("id")
@@ -26,12 +27,12 @@ id_of = attrgetter("id")
 
 
 def storable(text: str) -> str:
-    """Return text that every store can keep; half a character, as in odd file names, becomes `?`."""
+    """Return text that every store accepts; half a character, as in odd file names, becomes `?`."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 class Role(StrEnum):
-    """Who speaks."""
+    """The speaker of a message."""
 
     SYSTEM = "system"
     USER = "user"
@@ -40,7 +41,7 @@ class Role(StrEnum):
 
 
 class Visibility(StrEnum):
-    """Who sees a message: everybody, or the model alone."""
+    """The audience of a message: everybody, or the model alone."""
 
     ALL = "all"
     INTERNAL = "internal"
@@ -55,7 +56,7 @@ class ContentBlock(Record, frozen=True, kw_only=True):
 
 
 class ToolCall(Record, frozen=True, kw_only=True):
-    """A tool that the model asks for."""
+    """A tool call that the model requests."""
 
     id: str
     name: str
@@ -63,9 +64,9 @@ class ToolCall(Record, frozen=True, kw_only=True):
 
 
 class MessageMetadata(Record, frozen=True, kw_only=True):
-    """Where a message comes from.
+    """The origin of a message.
 
-    `compacts` is the range of `seq` that the message sums up. `is_stopped` says whether the message is an
+    `compacts` is the range of `seq` that the message summarizes. `is_stopped` says whether the message is an
     answer that was stopped before its end.
     """
 
@@ -77,15 +78,15 @@ class MessageMetadata(Record, frozen=True, kw_only=True):
 
 
 STOPPED_MARK = "[This answer was stopped before its end.]"
-"""The last line that a model reads of an answer that was stopped; people do not see this line."""
+"""The last line that a model reads of a stopped answer; people do not see this line."""
 
 
 COMPACT = "compact"
-"""The command that asks the runtime to sum up the conversation."""
+"""The command that asks the runtime to summarize the conversation."""
 
 
 class Message(Record, frozen=True, kw_only=True):
-    """One entry of a conversation. Without an id it has not been accepted yet."""
+    """One entry of a conversation. A message without an id has not been accepted yet."""
 
     role: Role
     content: tuple[ContentBlock, ...] = ()
@@ -97,28 +98,28 @@ class Message(Record, frozen=True, kw_only=True):
 
     @classmethod
     def user(cls, text: str, *, id: str | None = None) -> "Message":
-        """Return what a person said."""
+        """Return a message of a person."""
         return cls(role=Role.USER, content=(ContentBlock(text=text),), id=id)
 
     @classmethod
     def internal(cls, text: str, *, id: str | None = None) -> "Message":
-        """Return what postroom tells the model and people do not see."""
+        """Return a message of postroom to the model, which people do not see."""
         return cls(role=Role.USER, content=(ContentBlock(text=text),), id=id, visibility=Visibility.INTERNAL)
 
     @classmethod
     def assistant(cls, text: str, *, id: str | None = None, tool_calls: Sequence[ToolCall] = ()) -> "Message":
-        """Return what the model said, with the tools it asks for."""
+        """Return a message of the model, with its tool calls."""
         content = (ContentBlock(text=text),) if text else ()
         return cls(role=Role.ASSISTANT, content=content, id=id, tool_calls=tuple(tool_calls))
 
     @classmethod
     def tool(cls, tool_call_id: str, text: str, *, id: str | None = None) -> "Message":
-        """Return what a tool answered."""
+        """Return the answer of a tool."""
         return cls(role=Role.TOOL, content=(ContentBlock(text=text),), id=id, tool_call_id=tool_call_id)
 
     @property
     def asks_to_compact(self) -> bool:
-        """Whether it asks the runtime to sum up the conversation; no model is shown it."""
+        """Whether it asks the runtime to summarize the conversation; no model reads it."""
         return any(block.data.get("command") == COMPACT for block in self.content)
 
     def text(self) -> str:
@@ -137,7 +138,7 @@ class Message(Record, frozen=True, kw_only=True):
 
 
 class MessageRecord(Record, frozen=True, kw_only=True):
-    """A committed message at its place in the thread."""
+    """A committed message with its number in the thread."""
 
     thread_id: str
     seq: int
@@ -158,7 +159,7 @@ class SeqRange(Record, frozen=True, kw_only=True):
 
 
 class Boundary(StrEnum):
-    """Where in a run a pending message is read."""
+    """The point of a run at which a pending message is read."""
 
     INTERRUPT = "interrupt"
     NEXT_STEP = "next_step"
@@ -173,11 +174,11 @@ PRECEDENCE = {
     Boundary.ON_NATURAL_END: 2,
     Boundary.NEW_RUN: 4,
 }
-"""A boundary also takes what an earlier one would have taken; `resume_input` stands alone."""
+"""Order of boundaries: a boundary also reads messages for earlier ones; `resume_input` reads only its own."""
 
 
 class Granularity(StrEnum):
-    """Whether a pending message is read alone or with those behind it."""
+    """Whether a pending message is read alone or with the messages after it."""
 
     ONE = "one"
     BATCH = "batch"
@@ -186,10 +187,10 @@ class Granularity(StrEnum):
 class DeliveryMode(Record, frozen=True, kw_only=True):
     """When a pending message is read, and by which run.
 
-    A barrier keeps everything behind it until it is read itself. A message for `target_run_id` is read by
-    that run, or by a new one when `fallback_to_new_run` says so. Messages of different groups are not read
-    together. One that `starts_run` does not wait for a submission: when its thread is idle a run is started.
-    One that never `resumes` a run that waits is kept until that run has ended, unless it is for that run.
+    A barrier holds every message after it until it is read. A message for `target_run_id` is read by that
+    run, or, with `fallback_to_new_run`, by a new one. Messages of different groups are not read together. A
+    message with `starts_run` starts a run if its thread is idle. A message without `resumes` stays pending
+    while a run waits, unless it is for that run.
     """
 
     boundary: Boundary = Boundary.NEW_RUN
@@ -202,11 +203,14 @@ class DeliveryMode(Record, frozen=True, kw_only=True):
     resumes: bool = True
 
     def may_resume(self, run_id: str, *, asks: bool) -> bool:
-        """Say whether such a message lets this run go on, which waits; one that asks is to be named."""
+        """Return whether this message resumes a waiting run.
+
+        A run that asks a question must be the target.
+        """
         return (self.resumes and not asks) or self.target_run_id == run_id
 
     def is_read_at(self, boundary: Boundary, run_id: str | None) -> bool:
-        """Say whether `run_id` reads such a message at this boundary."""
+        """Return whether `run_id` reads this message at this boundary."""
         if self.target_run_id is not None and self.target_run_id != run_id:
             return boundary is Boundary.NEW_RUN and self.fallback_to_new_run
         if Boundary.RESUME_INPUT in (boundary, self.boundary):
@@ -232,12 +236,12 @@ class PendingMessage(Record, frozen=True, kw_only=True):
 
     @property
     def version(self) -> "PendingVersion":
-        """What must still be so when the message is taken."""
+        """The version that must be unchanged when the message is taken."""
         return PendingVersion(pending_id=self.pending_id, revision=self.revision)
 
 
 class PendingVersion(Record, frozen=True, kw_only=True):
-    """A pending message as somebody saw it."""
+    """The version of a pending message that a caller has seen."""
 
     pending_id: str
     revision: int
@@ -246,11 +250,10 @@ class PendingVersion(Record, frozen=True, kw_only=True):
 def select_pending(
     waiting: Iterable[PendingMessage], boundary: Boundary, run_id: str | None, *, group: str | None = None
 ) -> tuple[PendingMessage, ...]:
-    """Return what a run reads at this boundary, in order.
+    """Return the messages that a run reads at this boundary, in order.
 
-    A barrier that is not read stops the selection; messages for a new run are passed over at the boundaries
-    of a running one; a message that wants to be alone, or is of another group, ends the batch. With `group`
-    messages of others are passed over as well.
+    A barrier that is not read stops the selection. An active run skips messages for a new run. A message to
+    be read alone, or of another group, ends the batch. With `group`, messages of other groups are skipped.
     """
     taken: list[PendingMessage] = []
     for entry in waiting:
@@ -269,7 +272,7 @@ def select_pending(
 
 
 def leading_barrier(waiting: Sequence[PendingMessage], boundary: Boundary) -> PendingMessage | None:
-    """Return the barrier that keeps a new message from being read at this boundary, or None."""
+    """Return the barrier that prevents a new message from being read at this boundary, or None."""
     for entry in waiting:
         if entry.mode.barrier and not entry.mode.is_read_at(boundary, None):
             return entry
@@ -280,7 +283,7 @@ def refuse_broken_delta(delta: Sequence[Message]) -> tuple[str, ...]:
     """Refuse messages that cannot be appended to a thread; return their ids.
 
     Raises:
-        InvalidRecord: an id is missing or comes twice, or a tool's message names no call.
+        InvalidRecord: An id is missing or repeated, or a tool's message names no call.
     """
     ids: list[str] = []
     for message in delta:

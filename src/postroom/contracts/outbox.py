@@ -1,4 +1,4 @@
-"""Effects to perform: stored with the change that causes them, performed at least once, keyed."""
+"""Effects outside the database: stored with the change that causes them, performed at least once, keyed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from postroom.contracts.messages import Json
 from postroom.contracts.records import Record, field
 
 OUTBOX: Final = "outbox"
-"""The topic on which hints come that there may be effects to perform."""
+"""The topic of hints that there may be effects to perform."""
 NO_END: Final = 1_000_000
-"""How often an effect is tried whose handler decides when it is given up."""
+"""Maximum attempts of an effect whose handler decides itself when to stop."""
 
 
 class OutboxStatus(StrEnum):
-    """Where an effect is in its delivery."""
+    """The delivery state of an effect."""
 
     PENDING = "pending"
     CLAIMED = "claimed"
@@ -24,7 +24,7 @@ class OutboxStatus(StrEnum):
 
 
 class NackOutcome(StrEnum):
-    """What became of an effect that could not be performed."""
+    """The new state of an effect that could not be performed."""
 
     REQUEUED = "requeued"
     DEAD_LETTERED = "dead_lettered"
@@ -32,7 +32,10 @@ class NackOutcome(StrEnum):
 
 
 class OutboxDraft(Record, frozen=True, kw_only=True):
-    """An effect to store: performed by the handler of its kind for its target, once a `dedupe_key`."""
+    """An effect to store, performed by the handler of its kind for its target.
+
+    A `dedupe_key` is stored once.
+    """
 
     kind: str
     target: str
@@ -41,31 +44,32 @@ class OutboxDraft(Record, frozen=True, kw_only=True):
     available_at: int = 0
     max_attempts: int = 5
     order_key: str | None = None
-    """Of those with the same key, of one kind and target, none is claimed before an older one is done."""
+    """Effects of one kind and target with the same key are claimed in order, each after the previous one is
+    done."""
 
     @property
     def key(self) -> tuple[str, str, str | None]:
-        """The kind, the target and the dedupe key: of effects with the same key, one is stored."""
+        """The kind, target and dedupe key: of effects with the same key, one is stored."""
         return self.kind, self.target, self.dedupe_key
 
     @property
     def line(self) -> tuple[str, str, str] | None:
-        """The kind, the target and the order key of effects that are performed one after another."""
+        """The kind, target and order key of effects that are performed in order."""
         return None if self.order_key is None else (self.kind, self.target, self.order_key)
 
     @property
     def locks(self) -> set[str]:
-        """What is locked before it is stored: the key that counts once."""
+        """The name of the lock for the dedupe key; empty without one."""
         return set() if self.dedupe_key is None else {f"effect:{self.kind}:{self.target}:{self.dedupe_key}"}
 
 
 def line_lock(kind: str, target: str) -> str:
-    """Return the name by which the effects of a kind for one target are locked while they are claimed."""
+    """Return the name of the lock on a kind and target while its effects are claimed."""
     return f"line:{kind}:{target}"
 
 
 class OutboxMessage(Record, frozen=True, kw_only=True):
-    """A stored effect; `attempt_count` is raised by each claim."""
+    """A stored effect; each claim raises `attempt_count`."""
 
     outbox_id: str
     kind: str
@@ -82,30 +86,33 @@ class OutboxMessage(Record, frozen=True, kw_only=True):
     last_error: str | None = None
     order_key: str | None = None
     may_have_arrived: bool = False
-    """Whether an earlier claim may have performed it: that claim's lease ended, or nobody knows."""
+    """Whether an earlier claim may have performed it: that claim expired, or its result is unknown."""
     steps_done: int = 0
-    """How many of the steps that its handler has for it are known to have happened."""
+    """Number of its handler's steps that are known to be done."""
 
 
 class EffectPerformer(Protocol):
-    """Who performs effects in this process: what it has room for is stored as claimed by it."""
+    """Performs effects in this process; effects for which it has room are stored as claimed by it."""
 
     def lease_ms(self, kind: str, target: str) -> int | None:
-        """Return how long an effect that is stored now is claimed for; None: it waits. Any thread may ask."""
+        """Return how long a new effect is claimed for, in milliseconds; None if it is not claimed.
+
+        Thread-safe.
+        """
         ...
 
     def begin(self, effects: Sequence[OutboxMessage]) -> None:
-        """Perform effects that were stored as claimed, once they are committed."""
+        """Perform effects that were stored as claimed, after their commit."""
         ...
 
     def give_back(self, effects: Sequence[OutboxMessage]) -> None:
-        """Have effects due for anybody of which nobody knows whether they were committed."""
+        """Make effects whose commit status is unknown claimable again."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """How many effects of a kind wait, since when, and how many were given up."""
+    """The number of waiting effects of a kind, the oldest one's age, and the number of dead letters."""
 
     waiting: int
     oldest_at: int | None

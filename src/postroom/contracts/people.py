@@ -1,4 +1,4 @@
-"""People who are written to, and the two ports by which mail reaches them in chats and comes back."""
+"""People as recipients of mail, and the two ports that connect mail and chats."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,22 +10,22 @@ _LONGEST: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatAddress:
-    """A chat in which somebody is reached: `platform/chat_id`, with the platform's own id."""
+    """The address of a chat: `platform/chat_id`, with the platform's own id."""
 
     platform: str
     chat_id: str
 
     @property
     def name(self) -> str:
-        """The chat as it is written in an address."""
+        """The chat as an address shows it."""
         return f"{self.platform}/{self.chat_id}"
 
     @classmethod
     def parse(cls, text: str) -> "ChatAddress":
-        """Return the chat of this name.
+        """Return the chat with this name.
 
         Raises:
-            InvalidArgument: it is no such name.
+            InvalidArgument: The text is not such a name.
         """
         platform, slash, chat_id = text.partition("/")
         fits = slash and platform.isidentifier() and chat_id.strip() == chat_id != ""
@@ -40,14 +40,14 @@ class ChatAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatWords:
-    """What was said in a chat to a person who answers there."""
+    """A message in a chat to a person who answers there."""
 
     person: str
-    """Their address: `human:ana`."""
+    """The person's address: `human:ana`."""
     chat: ChatAddress
     thread_id: str
     """The mail thread of the conversation."""
     subject: str
     text: str
     key: str
-    """Under one key it is written once."""
+    """The idempotency key of the message."""

@@ -1,7 +1,7 @@
-"""How far long work is: told to who watches it, and to nobody where nobody does.
+"""Progress of long work, reported to a watcher if there is one.
 
-Whoever watches says so around the call; what is called tells it, however deep below. Tasks and threads of
-asyncio have the watcher of where they were begun; for other threads `here` hands it over.
+A caller sets the watcher around a call; code at any depth below reports to it. Tasks and threads that asyncio
+starts inherit the watcher of their creator; for other threads `here` returns it.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,20 +10,20 @@ from contextvars import ContextVar
 from typing import Final, Protocol
 
 FIRST_LINE: Final = 2.0
-"""Seconds that work takes before a line is written of it."""
+"""Seconds of work before the first line is written."""
 NEXT_LINE: Final = 5.0
 
 
 class Watcher(Protocol):
-    """Takes note of how far work is. It is called from any thread, and often: it must be quick."""
+    """Receives progress. Any thread calls it, and often, so it must be quick."""
 
     def __call__(self, doing: str, done: int = 0, total: int = 0) -> None:
-        """Take note of what is being done, and how much of how much; 0 of 0 where nobody knows."""
+        """Record the current work, and how much of the total is done; 0 of 0 if unknown."""
         ...
 
 
 class Lines:
-    """Writes how far work is as lines: the first when it has taken two seconds, then one each five."""
+    """Writes progress as lines: the first after two seconds, then one every five."""
 
     def __init__(self, write: Callable[[str], object], seconds: Callable[[], float]) -> None:
         """`seconds` is a clock that only goes forward."""
@@ -32,7 +32,7 @@ class Lines:
         self._due = self._began + FIRST_LINE
 
     def __call__(self, doing: str, done: int = 0, total: int = 0) -> None:
-        """Write a line when one is due."""
+        """Write a line if one is due."""
         if (now := self._seconds()) >= self._due:
             self._due = now + NEXT_LINE
             far = f": {amount(done, total)}" if done or total else ""
@@ -40,7 +40,7 @@ class Lines:
 
 
 def amount(done: int, total: int) -> str:
-    """Return how much of how much in words; "" where nobody knows."""
+    """Return the progress as text; "" if it is unknown."""
     if total:
         return f"{done:,} of {total:,} ({min(done * 100 // total, 100)} %)"
     return f"{done:,}" if done else ""
@@ -55,7 +55,7 @@ _WATCHER: ContextVar[Watcher] = ContextVar("watcher", default=_nobody)
 
 @contextmanager
 def watched(watcher: Watcher) -> Iterator[None]:
-    """Have all that is done within told to a watcher."""
+    """Report all progress within the context to a watcher."""
     before = _WATCHER.set(watcher)
     try:
         yield
@@ -64,10 +64,10 @@ def watched(watcher: Watcher) -> Iterator[None]:
 
 
 def tell(doing: str, done: int = 0, total: int = 0) -> None:
-    """Say what is being done, and how much of how much; 0 of 0 where nobody knows."""
+    """Report the current work, and how much of the total is done; 0 of 0 if unknown."""
     _WATCHER.get()(doing, done, total)
 
 
 def here() -> Watcher:
-    """Return who watches here, for work that another thread does."""
+    """Return the present watcher, for work in another thread."""
     return _WATCHER.get()

@@ -1,10 +1,10 @@
-"""The log of a project: what happened in it, in order, numbered from 1 without gaps.
+"""The log of a project: its events in order, numbered from 1 without gaps.
 
-An entry is written by the store in the transaction of the change that it tells of: a change that is undone
-leaves none, and no change goes without. It names records by their ids. No subject, no text, no reason and no
-question is in it, so that a message that is recalled is recalled here too.
+The store writes an entry in the transaction of the change that it reports, so that neither exists without the
+other. An entry names records by their ids. It contains no subject, text, reason or question, so that the log
+keeps nothing of a recalled message.
 
-What concerns agents of two projects is told in the log of each.
+An event that concerns agents of two projects is in the log of each.
 """
 
 from collections.abc import Mapping
@@ -58,7 +58,7 @@ OF_CONTACT: Final[Mapping[ContactStatus, EventKind]] = {
 }
 
 HIDDEN: Final = "hidden"
-"""The detail of what only those may learn who know of a hidden copy."""
+"""The detail that only readers who know of a hidden copy may see."""
 OTHER: Final = "other_id"
 """The detail that names the second agent of a contact."""
 
@@ -67,12 +67,12 @@ Detail = Mapping[str, str | int | bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Happening:
-    """What happened, before a log numbers it."""
+    """An event before a log numbers it."""
 
     kind: EventKind
     at: int
     agent_id: int | None = None
-    """Who did it, or, of a delivery, whose inbox it is about."""
+    """The agent that acted or, for a delivery, the owner of the inbox."""
     message_id: int | None = None
     reservation_id: int | None = None
     run_id: str | None = None
@@ -90,7 +90,7 @@ class ProjectEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogBounds:
-    """What a log holds: the entries after `oldest` up to `newest`; both are 0 while it is empty."""
+    """The range of a log: the entries after `oldest` up to `newest`; both are 0 while it is empty."""
 
     oldest: int
     newest: int

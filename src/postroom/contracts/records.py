@@ -1,7 +1,7 @@
-"""Records: values that never change, of which a run makes dozens.
+"""Immutable records, of which each run makes dozens.
 
-What a run makes often is a `Record`, whose fields are set and copied in C; the rest are frozen dataclasses
-with slots.
+Frequent records are a `Record`, whose fields are set and copied in C; the others are frozen dataclasses with
+slots.
 """
 
 import dataclasses
@@ -15,16 +15,19 @@ R = TypeVar("R")
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A record. A class repeats `frozen=True, kw_only=True`; its `__post_init__` refuses what none can be."""
+    """A record.
+
+    A subclass repeats `frozen=True, kw_only=True`; its `__post_init__` refuses invalid values.
+    """
 
 
 def replace(record: R, **changes: Any) -> R:
-    """Return the record with other values in some fields, checked anew.
+    """Return the record with changed fields, after its checks.
 
-    A run as a `Record` takes 1 µs, as a frozen dataclass 17.
+    A copy of a run takes 1 µs as a `Record`, 17 µs as a frozen dataclass.
 
     Raises:
-        TypeError: the record has no such field.
+        TypeError: The record has no such field.
     """
     if isinstance(record, Record):
         return msgspec.structs.replace(record, **changes)
@@ -38,9 +41,9 @@ def as_plain(record: Any) -> Any:
 
 
 def from_plain(told: Any, kind: type[R]) -> R:
-    """Return the record that plain JSON data is.
+    """Return the record that plain JSON data describes.
 
     Raises:
-        ValueError: it is none of that kind.
+        ValueError: The data is not a valid record of that kind.
     """
     return msgspec.convert(told, kind)

@@ -1,4 +1,4 @@
-"""Versioned configuration that a run is pinned to, so that it goes on with what it began with."""
+"""Versioned configuration to which a run is pinned, so that it continues with the version of its start."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -13,7 +13,7 @@ def checked_scope(scope: str) -> str:
     """Return the name of a tenancy scope.
 
     Raises:
-        InvalidRecord: it is blank, longer than 512 bytes or holds a control character.
+        InvalidRecord: The name is blank, longer than 512 bytes or contains a control character.
     """
     if not scope.strip():
         raise InvalidRecord("a registry scope must not be blank", value=scope)
@@ -26,7 +26,7 @@ def checked_scope(scope: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedEntry:
-    """One thing that a publication holds: an agent, a model or a tool."""
+    """An entry of a publication: an agent, a model or a tool."""
 
     kind: str
     id: str
@@ -37,7 +37,7 @@ class PinnedEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedRegistryManifest:
-    """A publication: the versions that were live together."""
+    """A publication: the versions that were live at the same time."""
 
     publication_id: int
     entries: tuple[PinnedEntry, ...] = ()
@@ -45,7 +45,7 @@ class PinnedRegistryManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrySet:
-    """What runs are put together from, by kind and id."""
+    """The objects that runs are assembled from, by kind and id."""
 
     agents: dict[str, Json] = field(default_factory=dict)
     models: dict[str, Json] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class RegistrySet:
 
 
 class VersionedRegistryStore(Protocol):
-    """Keeps publications by scope and number."""
+    """Stores publications by scope and number."""
 
     async def publication(self, scope: str, number: int) -> PinnedRegistryManifest | None:
         """Return a publication."""

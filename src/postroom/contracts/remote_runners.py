@@ -1,7 +1,7 @@
 """Runners that start no program: the built-in loop with a model's endpoint, and another server.
 
-What they are trusted with, a key or a secret, is named here by the variable of the server's environment that
-holds it. It is read when a run needs it and kept nowhere.
+A runner names the environment variable of the server that holds its key or secret. A run reads the variable
+when it needs it; the value is stored nowhere.
 """
 
 import re
@@ -33,7 +33,7 @@ MOST_STEPS: Final = 1_000
 LONGEST_INSTRUCTIONS: Final = 100_000
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, never bound
-"""What a server listens on that listens on all of its addresses."""
+"""Listening addresses that stand for all addresses of the machine."""
 USUAL_TOOLS: Final = (
     "send_message",
     "reply_message",
@@ -51,10 +51,10 @@ _TOOL: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRunner:
-    """How an agent's runs are executed by the built-in loop, with a model that speaks the OpenAI protocol.
+    """A runner that executes runs in the built-in loop, with a model that speaks the OpenAI protocol.
 
-    `api_key_env` names the variable with the key, for an endpoint that wants one. `tools` are the operations
-    of the mail room that the model may call, as the agent and as nobody else.
+    `api_key_env` names the variable with the key, if the endpoint needs one. `tools` are the mail operations
+    that the model may call, always as the agent itself.
     """
 
     kind: ClassVar[RunnerKind] = RunnerKind.MODEL
@@ -69,10 +69,10 @@ class ModelRunner:
     runs_at_once: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run.
+        """Refuse invalid fields.
 
         Raises:
-            InvalidRunner: a field breaks its rule; the message names it.
+            InvalidRunner: A field breaks its rule; the message names it.
         """
         parts = _address(self.base_url, "base_url")
         if parts.query:
@@ -95,7 +95,7 @@ class ModelRunner:
             raise refused("tools", list(self.tools), "an operation is listed twice")
 
     def to_dict(self) -> dict[str, Json]:
-        """Return it as plain JSON data; durations in seconds. No secret is in it."""
+        """Return it as plain JSON data without secrets; durations in seconds."""
         return {
             KIND: self.kind.value,
             "base_url": self.base_url,
@@ -110,10 +110,10 @@ class ModelRunner:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Json]) -> "ModelRunner":
-        """Return the runner that plain data tell; what is left out has its default.
+        """Return the runner that plain data describes; omitted fields get their defaults.
 
         Raises:
-            InvalidRunner: a field is unknown, missing or breaks its rule.
+            InvalidRunner: A field is unknown, missing or breaks its rule.
         """
         needed = {"base_url": "the URL of the endpoint", "model": "the name of the model"}
         given = told_fields(plain, cls, times=("timeout",), needed=needed)
@@ -123,11 +123,11 @@ class ModelRunner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpRunner:
-    """How an agent's runs are executed by another server, which is sent each run, signed.
+    """A runner that sends each run, signed, to another server, which executes it.
 
-    `secret_env` names the variable with the secret that both sides know, or `secret_file` the private file.
-    Plain http goes to this machine alone, unless `allow_plain`. `callback_base` is this server's address as
-    the other one reaches it; one on this machine needs none.
+    `secret_env` names the variable with the shared secret, `secret_file` the private file with it. Plain http
+    is allowed to this machine only, unless `allow_plain` is set. `callback_base` is this server's address as
+    the other server reaches it; a server on this machine needs none.
     """
 
     kind: ClassVar[RunnerKind] = RunnerKind.HTTP
@@ -141,10 +141,10 @@ class HttpRunner:
     runs_at_once: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run.
+        """Refuse invalid fields.
 
         Raises:
-            InvalidRunner: a field breaks its rule; the message names it.
+            InvalidRunner: A field breaks its rule; the message names it.
         """
         refuse_switch(self.allow_plain, "allow_plain")
         self._refuse_plain(_address(self.url, "url"), "url")
@@ -178,7 +178,10 @@ class HttpRunner:
             raise refused("secret_file", None, "secret_file must be an absolute path")
 
     def callback(self, address: str) -> str | None:
-        """Return where the other server reaches us, who listen at `address`; None when it cannot."""
+        """Return the URL at which the other server reaches this one, which listens at `address`.
+
+        None if it cannot.
+        """
         if self.callback_base is not None:
             return self.callback_base.rstrip("/")
         is_far = urlsplit(self.url).hostname not in LOOPBACK
@@ -186,7 +189,7 @@ class HttpRunner:
         return None if is_far and is_hidden else address.rstrip("/")
 
     def to_dict(self) -> dict[str, Json]:
-        """Return it as plain JSON data; durations in seconds. No secret is in it."""
+        """Return it as plain JSON data without secrets; durations in seconds."""
         return {
             KIND: self.kind.value,
             "url": self.url,
@@ -200,10 +203,10 @@ class HttpRunner:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Json]) -> "HttpRunner":
-        """Return the runner that plain data tell; what is left out has its default.
+        """Return the runner that plain data describes; omitted fields get their defaults.
 
         Raises:
-            InvalidRunner: a field is unknown, missing or breaks its rule.
+            InvalidRunner: A field is unknown, missing or breaks its rule.
         """
         needed = {"url": "the URL of the other server"}
         given = told_fields(plain, cls, times=("timeout",), needed=needed)
@@ -212,7 +215,7 @@ class HttpRunner:
 
 
 def _address(value: object, name: str) -> SplitResult:
-    """Return the parts of an http address; a refusal does not show it, for it may hold a password."""
+    """Return the parts of an http address; a refusal does not show it, because it may hold a password."""
     remedy = "write a URL that begins with https:// or http://, without user name and password"
     if not isinstance(value, str) or not value.isascii() or not value.isprintable() or " " in value:
         raise refused(name, None, "this is not a valid URL", remedy)

@@ -1,7 +1,7 @@
-"""How long messages are kept: what a rule says, and what the store tells and deletes.
+"""Retention of messages: the rules, and the store's old messages.
 
-A rule is about the messages of a project, of a topic, of both, or of all. It keeps them for a number of
-days, or it holds them: what is held is never deleted. Which messages go is decided by `mail.retention`.
+A rule covers the messages of a project, of a topic, of both, or all messages. It keeps them for a number of
+days, or holds them: held messages are never deleted. `mail.retention` decides which messages are deleted.
 """
 
 from collections.abc import Sequence
@@ -11,46 +11,46 @@ from datetime import timedelta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepRule:
-    """What is kept, and for how long; `project`, `topic` and `thread` are None where it is about each."""
+    """The retention period of messages; `project`, `topic` and `thread` are None if any value matches."""
 
     project: str | None = None
     """A path, alias or slug."""
     topic: str | None = None
     thread: str | None = None
     keep: timedelta | None = None
-    """None holds."""
+    """None holds the messages."""
     unread_stays: bool = True
-    """Whether what a reader has not read, or not acknowledged as it should, stays however old it is."""
+    """Whether an unread message, or one that lacks a requested acknowledgement, is kept at any age."""
 
     @property
     def holds(self) -> bool:
-        """Whether nothing that the rule is about is ever deleted."""
+        """Whether the messages of this rule are never deleted."""
         return self.keep is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgedMessage:
-    """What decides whether a message goes."""
+    """A message with the facts that decide about its deletion."""
 
     id: int
     thread_id: str
     topic: str
     created_at: int
     is_awaited: bool
-    """Somebody who is not retired has yet to read it, or to acknowledge it where that is asked for."""
+    """Whether a recipient that is not retired has not read it, or not acknowledged it as requested."""
     is_at_work: bool
-    """A run has it, or is yet to be given it."""
+    """Whether a run has it or will receive it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldMessages:
-    """Which messages may go at all: what a store finds without telling of all the others."""
+    """A filter of messages that may be deleted, so that the store does not return all others."""
 
     before: int
-    """No younger ones."""
+    """Only messages older than this instant."""
     threads: Sequence[str] = ()
     topics: Sequence[str] = ()
     is_any: bool = False
-    """Those of every thread and topic."""
+    """Whether every thread and topic matches."""
     with_awaited: bool = False
-    """Also what somebody has yet to read or to acknowledge."""
+    """Whether messages match that a recipient has yet to read or acknowledge."""

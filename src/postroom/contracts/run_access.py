@@ -1,4 +1,4 @@
-"""How the program of a run reaches the server that started it."""
+"""Access of a run's program to the server that started it."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -13,14 +13,14 @@ PATH_VARIABLE: Final = "POSTROOM_MCP_PATH"
 FOLDER_VARIABLE: Final = "POSTROOM_DATA_DIR"
 
 TOOLS: Final = "core"
-"""The tools that a run is offered, of those that an address may name."""
+"""The set of tools in the address that a run gets."""
 STDIO: Final = ("-m", "postroom", "mcp", "--tools", TOOLS)
-"""The words after Python by which a program that speaks no HTTP reaches them."""
+"""Arguments for Python with which a program without HTTP support reaches the tools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunAccess:
-    """The server's addresses, and the token that opens them for one run while its program is at work."""
+    """The server's addresses, and a token for one run that is valid while its program runs."""
 
     url: str
     mcp_path: str
@@ -29,11 +29,11 @@ class RunAccess:
 
     @property
     def mcp_url(self) -> str:
-        """The address of the tools that a run is offered."""
+        """The address of the run's tools."""
         return f"{self.url}{self.mcp_path}/{TOOLS}"
 
     def variables(self) -> Mapping[str, str]:
-        """Return what `postroom` commands and hooks read that the program starts."""
+        """Return the environment variables for `postroom` commands and hooks that the program starts."""
         return {
             URL_VARIABLE: self.url,
             PATH_VARIABLE: self.mcp_path,
@@ -43,4 +43,4 @@ class RunAccess:
 
 
 AccessOf = Callable[[RunActivation], AbstractAsyncContextManager[RunAccess | None]]
-"""Opens the server to a run, and closes it when the context ends; None where there is no server to reach."""
+"""Opens the server to a run until the context ends; None if there is no server."""

@@ -1,4 +1,4 @@
-"""What is asked of the stores of runs, and what a commit of a thread is."""
+"""Queries to the stores of runs, and the commit of a thread."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ from postroom.contracts.records import Record
 from postroom.contracts.runs import RunRecord, RunStatus, Thread
 
 MAX_PAGE = 200
-"""No listing returns more than this at once."""
+"""Maximum length of a list that a call returns."""
 
 FAMILIES = "threads"
-"""The lock of whoever changes which thread is whose parent."""
+"""The lock on the parents of threads."""
 
 
 def thread_lock(thread_id: str) -> str:
-    """Return the name by which a thread is locked: its queue, its messages and its log."""
+    """Return the name of the lock on a thread: its queue, its messages and its log."""
     return f"thread:{thread_id}"  # the key of `EventScope.thread`
 
 
@@ -52,9 +52,9 @@ class ThreadState(Record, frozen=True, kw_only=True):
     waiting: int = 0
     """How many messages wait on the thread that `pending` does not hold, counted as far as was asked."""
     pending: tuple[PendingMessage, ...] = ()
-    """The messages in front of those that wait, as far as they were read."""
+    """The first pending messages, as far as they were read."""
     held_by: str | None = None
-    """The run that waits with questions, behind which the thread's others wait."""
+    """The run that waits for answers and holds back the thread's other runs."""
     has_parent: bool = False
     """Whether the thread exists that will be the parent."""
     taken: tuple[tuple[int, str], ...] = ()
@@ -74,7 +74,7 @@ class ThreadState(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadQuery:
-    """Which threads; `parent_thread_id` "" means those without a parent."""
+    """A filter of threads; `parent_thread_id` "" means threads without a parent."""
 
     resource_id: str | None = None
     parent_thread_id: str | None = None
@@ -85,11 +85,11 @@ class ThreadQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunQuery:
-    """Which runs, by run id; `after` is the last run id seen."""
+    """A filter of runs in order of run id; `after` is the last id of the previous page."""
 
     thread_id: str | None = None
     thread_prefix: str = ""
-    """How the ids of their threads begin, where no thread is named."""
+    """Prefix of their threads' ids, if no thread is named."""
     statuses: tuple[RunStatus, ...] = ()
     id_prefix: str = ""
     after: str = ""
@@ -97,7 +97,7 @@ class RunQuery:
 
 
 class RunCursor(NamedTuple):
-    """The place of a run among others, of which the last changed comes first."""
+    """A position in a list of runs, the last changed first."""
 
     updated_at: int = 2**63 - 1
     created_at: int = 0
@@ -105,12 +105,12 @@ class RunCursor(NamedTuple):
 
 
 BEFORE_ALL_RUNS: Final = RunCursor()
-"""The place after which every run comes."""
+"""The position before every run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageQuery:
-    """Which committed messages; `after` and `before` are exclusive bounds of `seq`."""
+    """A filter of committed messages; `after` and `before` are exclusive bounds of `seq`."""
 
     visibility: Visibility | None = None
     run_id: str | None = None
@@ -121,18 +121,18 @@ class MessageQuery:
 
 
 class ClaimRequest(Record, frozen=True, kw_only=True):
-    """Who wants to own a dispatch that is being enqueued, and for how long."""
+    """The wish to own a dispatch at its enqueue: for which consumer, and for how long."""
 
     consumer: str
     lease_ms: int
 
 
 class Delivery(Record, frozen=True, kw_only=True):
-    """The queue's part of a commit: one dispatch that is added, perhaps owned at once.
+    """The queue's part of a commit: one new dispatch, claimed at once if requested.
 
     With `claim` the caller owns the dispatch, due or not, as after `DispatchStore.claim_dispatch`. The commit
     is refused if another dispatch of the thread is claimed, or if a run of the thread waits for an answer.
-    `queue_cap` is how many dispatches may be queued on the thread at most, this one included.
+    `queue_cap` is the maximum number of queued dispatches on the thread, this one included.
     """
 
     dispatch: RunDispatch
@@ -141,12 +141,13 @@ class Delivery(Record, frozen=True, kw_only=True):
 
 
 class ThreadCommit(Record, frozen=True, kw_only=True):
-    """All that one step writes to a thread; it is written whole or not at all.
+    """All writes of one step to a thread, stored together or not at all.
 
-    `messages` are appended behind exactly `expected_message_count` messages (None: wherever the thread ends)
-    and `consumes` leaves the pending zone, both compared. With `claim` the writer proves that it still owns
-    the run's dispatch; while it does, nobody else writes the run. With `joins` a dispatch is named that must
-    still be queued: its run is given more to read. With `replaces` the run must still be as it was seen.
+    `messages` are appended after exactly `expected_message_count` messages (None: at any end), and the
+    messages in `consumes` leave the pending zone; both are compared with the store. With `claim` the writer
+    proves that it still owns the run's dispatch; while it does, no other writer changes the run. `joins`
+    names a dispatch that must still be queued: its run gets more messages. With `replaces` the run must be
+    unchanged since it was read.
     """
 
     thread_id: str
@@ -162,35 +163,35 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
     events: tuple[CanonicalEventDraft, ...] = ()
     outbox: tuple[OutboxDraft, ...] = ()
     are_new: bool = False
-    """Whether the ids of `messages` were made for this commit, so that no stored message can have one."""
+    """Whether the ids of `messages` are fresh, so that no stored message can have one of them."""
     summary: SummaryDraft | None = None
-    """Stored in place of those with its number and later ones; from then on it stands for what it covers."""
+    """A summary that replaces those with its number or a later one."""
     spends: tuple[Spending, ...] = ()
-    """Added to what their scopes have spent, unless all `events` of the commit were stored before."""
+    """Amounts added to their scopes, unless all `events` of the commit were stored before."""
     begins: str | None = None
-    """The instance id of an execution that begins: recorded on the dispatch that `claim` owns, or on the one
-    that a delivery claims."""
+    """The instance id of an execution that starts: recorded on the dispatch that `claim` owns, or on the
+    delivery's claimed dispatch."""
     ends: RunDispatchResult | None = None
-    """How an execution ended: recorded on the dispatch that `claim` owns, which is acked with it."""
+    """The result of an execution, recorded on the dispatch that `claim` owns, which is acked with it."""
     answer: Message | None = None
-    """A message of the run that was committed before, perhaps as the answer with which `run` ends."""
+    """A message of the run that was committed earlier, possibly the answer with which `run` ends."""
     ended_before: RunRecord | None = None
-    """A run of the thread that had ended before this commit, whose answer the commit tells again."""
+    """A run of the thread that ended before this commit, whose answer the commit reports again."""
     delivery: Delivery | None = None
 
     @property
     def locks(self) -> set[str]:
-        """What is locked before it is written: the thread, its parent, and what events and effects name."""
+        """The locks of the commit: the thread, its parent, and those of its events and effects."""
         threads = [self.thread_id, *([self.parent_thread_id] if self.parent_thread_id else [])]
         drafts = [draft.locks for draft in self.events] + [draft.locks for draft in self.outbox]
-        limits = {LIMITS} if self.spends else set[str]()  # whoever starts a run next sees what was spent
+        limits = {LIMITS} if self.spends else set[str]()  # a run that starts next must see the spending
         return set(map(thread_lock, threads)).union(limits, *drafts)
 
     def moved(self, owned: RunDispatch, *, now: int) -> RunDispatch | None:
-        """Return the dispatch that `claim` owns as this commit leaves it; None where it does not move it.
+        """Return the dispatch that `claim` owns as this commit changes it; None if it does not change.
 
         Raises:
-            InvalidRecord: the result is another run's.
+            InvalidRecord: The result belongs to another run.
         """
         if self.begins is not None:
             owned = owned.record_dispatch_start(self.begins, now=now)
@@ -199,10 +200,10 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
         return None if self.begins is None else owned
 
     def refuse_unclaimed_move(self) -> None:
-        """Refuse to begin or end an execution that nobody proves to be theirs, or beside another's delivery.
+        """Refuse to start or end an execution without a claim, or together with another delivery.
 
         Raises:
-            InvalidRecord: as said.
+            InvalidRecord: The commit does one of these.
         """
         if self.begins is None and self.ends is None:
             return
@@ -215,17 +216,17 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
 
 
 class Committed(Record, frozen=True, kw_only=True):
-    """What a commit wrote."""
+    """The result of a commit."""
 
     message_count: int
     events: tuple[CanonicalEvent, ...] = ()
     outbox: tuple[OutboxMessage, ...] = ()
     dispatch: RunDispatch | None = None
-    """The dispatch that was enqueued, or whose execution begins or has ended, as it is stored now."""
+    """The dispatch that was enqueued, or whose execution started or ended, as it is stored now."""
     leaves_queued: bool = False
-    """Whether dispatches wait on the thread when an execution has ended; told of commits that end one."""
+    """Whether queued dispatches remain on the thread; set by commits that end an execution."""
     leaves_waiting: bool = False
-    """Whether messages wait on it then."""
+    """Whether pending messages remain on the thread then."""
 
 
 class CommitCoordinator(Protocol):
@@ -233,40 +234,41 @@ class CommitCoordinator(Protocol):
 
     @property
     def storage_identity(self) -> str | None:
-        """Names the place where it writes."""
+        """The name of the database to which it writes."""
         ...
 
     async def commit(self, commit: ThreadCommit, *, now: int | None = None) -> Committed:
-        """Write it.
+        """Write the commit.
 
         Raises:
-            VersionConflict: the message count, a pending message or the joined one differs.
-            InvalidRecord, IllegalTransition, ForeignThread: the messages, the run or the result break a rule.
-            DuplicateRecord: one of the message ids is committed already, or the dispatch exists.
-            DedupeKeyInUse, RunNotOpen, QueueFull: the dispatch cannot be queued.
-            ActiveRunConflict: a delivery claims its dispatch, and another dispatch of the thread is claimed,
-                or a run of the thread waits for an answer.
-            StaleClaim: the writer lost its dispatch.
-            UnknownThread: the parent thread does not exist; or the thread of a claim was removed meanwhile.
-            StoreError: nothing was written; after CommitUnknown it may have been.
+            VersionConflict: The message count, a pending message or the joined dispatch differs.
+                InvalidRecord, IllegalTransition, ForeignThread: The messages, the run or the result break a
+                rule.
+            DuplicateRecord: A message id is committed already, or the dispatch exists. DedupeKeyInUse,
+                RunNotOpen, QueueFull: The dispatch cannot be queued.
+            ActiveRunConflict: The delivery claims its dispatch, but another dispatch of the thread is
+                claimed, or a run of the thread waits for an answer.
+            StaleClaim: The writer lost its dispatch.
+            UnknownThread: The parent thread does not exist, or the thread of a claim was removed in between.
+            StoreError: Nothing was written; after CommitUnknown the commit may have been.
         """
         ...
 
 
 Beginning = tuple[RunDispatch, RunRecord | None]
-"""A dispatch that is claimed, and its run where that begins with it."""
+"""A claimed dispatch, and its run if the run starts with it."""
 
 
 Places = Collection[str] | None
-"""Where somebody runs threads: anywhere, and in these places; None: wherever they are to run."""
+"""The places at which a consumer runs threads: any place, and these; None for every place."""
 
 
 MOST_COUNTED: Final = 1_000
-"""How many dispatches of a kind that ended as they should are counted."""
+"""Maximum count of dispatches of a kind that ended well."""
 
 
 class DueThread(NamedTuple):
-    """A thread with a due dispatch, and what that counts for."""
+    """A thread with a due dispatch, and the facts by which limits count it."""
 
     thread_id: str
     tenant: str

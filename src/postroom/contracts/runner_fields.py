@@ -1,6 +1,6 @@
-"""How the fields of a runner are read and refused: the same words for every kind.
+"""Checks of runner fields, with the same refusals for every kind.
 
-A refusal names the field and the remedy. It never holds what a field may keep secret.
+A refusal names the field and the remedy. It never contains a value that may be secret.
 """
 
 from collections.abc import Collection, Mapping
@@ -21,7 +21,7 @@ T = TypeVar("T", bound=StrEnum)
 
 
 class RunnerKind(StrEnum):
-    """How an agent is run: a program a run, a program that is spoken to, a model's loop, another server."""
+    """The kind of a runner: a program per run, a program with a protocol, a model loop, another server."""
 
     COMMAND = "command"
     ACP = "acp"
@@ -37,12 +37,12 @@ def refused(name: str, value: object, what: str, remedy: str | None = None) -> I
 def told_fields(
     plain: Mapping[str, Json], kind: type[Any], *, times: Collection[str] = (), needed: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the fields that plain data tell of a kind of runner, times as such.
+    """Return the fields of a runner from plain data, with durations converted.
 
-    `needed` are those that have no default, with what each is called.
+    `needed` maps the required fields to their descriptions.
 
     Raises:
-        InvalidRunner: a field is unknown or missing, or a time is none.
+        InvalidRunner: A field is unknown or missing, or a duration is invalid.
     """
     if not isinstance(plain, Mapping):
         raise refused("runner", type(plain).__name__, "a runner must be a table of fields")
@@ -60,7 +60,7 @@ def told_fields(
 
 
 def one_of(kind: type[T], value: object, name: str) -> T:
-    """Return the word of an enumeration."""
+    """Return the member of an enumeration."""
     known = {one.value: one for one in kind}
     if not isinstance(value, str) or value not in known:
         raise refused(name, value, f"{value!r} is unknown", f"use one of: {', '.join(known)}")
@@ -68,7 +68,7 @@ def one_of(kind: type[T], value: object, name: str) -> T:
 
 
 def words(value: object, name: str) -> tuple[str, ...]:
-    """Return a list of texts, each of which a program can be given."""
+    """Return a list of texts that can be arguments of a program."""
     if not isinstance(value, tuple | list) or not all(isinstance(one, str) for one in value):
         raise refused(name, value, "this must be a list of texts")
     if not all(can_be_given(one) for one in value):
@@ -79,7 +79,7 @@ def words(value: object, name: str) -> tuple[str, ...]:
 
 
 def can_be_given(text: str) -> bool:
-    """Say whether a program can be given this text."""
+    """Return whether a text can be an argument of a program."""
     try:
         return b"\0" not in text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -87,7 +87,7 @@ def can_be_given(text: str) -> bool:
 
 
 def refuse_variable(name: object, of: str) -> None:
-    """Refuse what is no name of a variable of the environment."""
+    """Refuse an invalid name of an environment variable."""
     if not isinstance(name, str) or not name or "=" in name or not can_be_given(name):
         raise refused(
             of, name if isinstance(name, str) else None, "this is not a valid name of an environment variable"
@@ -95,25 +95,25 @@ def refuse_variable(name: object, of: str) -> None:
 
 
 def refuse_time(length: object, name: str) -> None:
-    """Refuse what is no time that a run may take."""
+    """Refuse an invalid time limit of a run."""
     if not isinstance(length, timedelta) or not timedelta(0) < length <= LONGEST_TIMEOUT:
         raise refused(name, length, "the time must be above 0 and at most 7 days")
 
 
 def refuse_number(value: object, name: str, *, most: int) -> None:
-    """Refuse what is no whole number from 1 to `most`."""
+    """Refuse a value that is not an integer from 1 to `most`."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         raise refused(name, value, f"this must be an integer from 1 to {most}")
 
 
 def refuse_switch(value: object, name: str) -> None:
-    """Refuse what is neither true nor false."""
+    """Refuse a value that is neither true nor false."""
     if not isinstance(value, bool):
         raise refused(name, value, "this must be true or false")
 
 
 def duration(value: object, name: str) -> timedelta:
-    """Return a number of seconds as a time."""
+    """Return a number of seconds as a duration."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise refused(name, value, "this must be a number of seconds")
     try:

@@ -1,8 +1,8 @@
-"""Runners: what is started when an agent has work, and the port that says which agent has which.
+"""Runners, which execute the runs of agents, and the port that returns an agent's runner.
 
-A runner of the kind `command` is a program that is started once for each run: it is given what the run was
-asked, and what it puts out is the answer. The recipe says how its output is read. One of the kind `acp` is a
-program too, that is spoken to while it works. The kinds that start no program are in `remote_runners`.
+A runner of the kind `command` starts a program for each run: the program gets the prompt, and its output is
+the answer. The recipe says how the output is read. A runner of the kind `acp` starts a program and talks with
+it while it works. `remote_runners` has the kinds that start no program.
 """
 
 import re
@@ -33,23 +33,23 @@ from postroom.contracts.runner_fields import (
 )
 
 PROMPT = "{prompt}"
-"""As a whole argument: the prompt is put in its place, where it is given by argument."""
+"""Placeholder for the prompt as a whole argument, if the prompt is passed by argument."""
 PROMPT_FILE = "{prompt_file}"
-"""Within any argument: the path of the file that holds the prompt is put in its place."""
+"""Placeholder, within any argument, for the path of the file with the prompt."""
 _PLACE = re.compile(r"[A-Za-z0-9._-]{1,253}")
 RESERVED_ENV = frozenset(f"POSTROOM_{name}" for name in ("AGENT", "PROJECT", "THREAD", "RUN", "DISPATCH"))
 """Variables that the server sets for each program."""
 PROGRAMS = (RunnerKind.COMMAND, RunnerKind.ACP)
 """The kinds of runner that are programs."""
 STEERED = {"claude": "--input-format", "codex": "app-server", "opencode": "run"}
-"""By recipe, the word of a command of one's own that says that the program takes messages while it works."""
+"""By recipe, the word in a custom command which shows that the program accepts messages while it works."""
 DEFAULT_OUTPUT_BYTES = 1 << 20
 MOST_OUTPUT_BYTES = 16 << 20
-"""An answer is a message of the thread; a longer one belongs in a file."""
+"""Maximum size of an answer, which is a message of the thread; a longer one belongs in a file."""
 
 
 class Recipe(StrEnum):
-    """Which program it is, as far as its output and its sessions are concerned; shell is any other."""
+    """The program, which decides how output and sessions are read; shell is any other program."""
 
     SHELL = "shell"
     CLAUDE = "claude"
@@ -61,18 +61,18 @@ class Recipe(StrEnum):
 
 
 WITHOUT_SESSIONS = (Recipe.SHELL, Recipe.CLINE)
-"""Recipes of programs that go on with no session of theirs."""
+"""Recipes of programs that cannot resume a session."""
 
 
 class SessionPer(StrEnum):
-    """Which runs of an agent go on with one session of its client: those of a mail thread, or all."""
+    """The runs of an agent that share a session of its client: those of a mail thread, or all."""
 
     THREAD = "thread"
     AGENT = "agent"
 
 
 class PromptWay(StrEnum):
-    """How the program is given what it was asked."""
+    """The way in which the program gets the prompt."""
 
     ARGUMENT = "argument"
     STDIN = "stdin"
@@ -80,21 +80,21 @@ class PromptWay(StrEnum):
 
 
 def is_place(name: object) -> bool:
-    """Say whether this can be a host's name, or a label: what a runner may be said to run on."""
+    """Return whether a text is a valid host name or label, as in `runs_on`."""
     return isinstance(name, str) and _PLACE.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runner:
-    """How an agent's runs are executed by a program; of the kind `command` or `acp`.
+    """A program that executes an agent's runs; of the kind `command` or `acp`.
 
-    `argv` is executed as it is, never by a shell; a recipe that knows its command does without. `env` is
-    given literally, `pass_env` names what is taken from the server's environment. Of its answer the last
-    `max_output_bytes` are kept. With `resume` the program goes on with its own session, one for each mail
-    thread or, where `session_per` says so, one for the agent. Of several servers on one database those start
-    it that are `runs_on`, a host's name or a label; without it each may. Up to `runs_at_once` runs execute at
-    once, each of another mail thread.
-    A program of the kind `acp` speaks the Agent Client Protocol; its recipe is its command, and nothing more.
+    `argv` is executed without a shell; a recipe that knows its command needs none. `env` sets variables,
+    `pass_env` names variables to copy from the server's environment. The last `max_output_bytes` of an answer
+    are kept. With `resume` the program continues its session: one for each mail thread or, by `session_per`,
+    one for the agent. If several servers share a database, only those with the host name or label `runs_on`
+    start it; without it, any of them. Up to `runs_at_once` runs execute at once, each on another mail thread.
+
+    A program of the kind `acp` speaks the Agent Client Protocol; its recipe only provides its command.
     """
 
     cwd: str
@@ -113,10 +113,10 @@ class Runner:
     runs_at_once: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run, and keep an environment that nobody else can change.
+        """Refuse invalid fields, and copy the environment so that no caller can change it.
 
         Raises:
-            InvalidRunner: a field breaks its rule; the message names it.
+            InvalidRunner: A field breaks its rule; the message names it.
         """
         object.__setattr__(self, "kind", one_of(RunnerKind, self.kind, "kind"))
         if self.kind not in PROGRAMS:
@@ -133,7 +133,7 @@ class Runner:
 
     @property
     def is_steered(self) -> bool:
-        """Whether its runs are told of messages that come for them while they work."""
+        """Whether an active run of it receives new messages."""
         word = STEERED.get(self.recipe)
         can_be = self.kind is RunnerKind.COMMAND and self.prompt is PromptWay.STDIN and word is not None
         return can_be and (not self.argv or word in self.argv)
@@ -165,7 +165,7 @@ class Runner:
             raise refused("resume", True, f"the recipe {self.recipe.value!r} does not support sessions")
 
     def _refuse_prompt(self) -> None:
-        """Refuse another way to be told than the protocol."""
+        """Refuse a way of passing the prompt other than the protocol."""
         what, remedy = "an ACP agent gets its prompt through the protocol", "leave this field out"
         if self.prompt is not PromptWay.STDIN:
             raise refused("prompt", self.prompt.value, what, remedy)
@@ -198,7 +198,7 @@ class Runner:
             )
 
     def to_dict(self) -> dict[str, Json]:
-        """Return it as plain JSON data; durations in seconds. `env` is in it, secrets and all."""
+        """Return it as plain JSON data; durations in seconds. `env` is included with its secrets."""
         idle = self.idle_timeout
         return {
             "kind": self.kind.value,
@@ -219,26 +219,26 @@ class Runner:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Json]) -> "Runner":
-        """Return the runner that plain data tell; what is left out has its default.
+        """Return the runner that plain data describes; omitted fields get their defaults.
 
         Raises:
-            InvalidRunner: a field is unknown, missing or breaks its rule.
+            InvalidRunner: A field is unknown, missing or breaks its rule.
         """
         needed = {"cwd": "the working folder"}
         return cls(**told_fields(plain, cls, times=("timeout", "idle_timeout"), needed=needed))
 
 
 AnyRunner = Runner | ModelRunner | HttpRunner
-"""How an agent is run."""
+"""Any runner of an agent."""
 
 
 def runner_of(plain: Mapping[str, Json], *, home: str | None = None) -> AnyRunner:
-    """Return the runner that plain data tell; what is left out has its default.
+    """Return the runner that plain data describes; omitted fields get their defaults.
 
-    `home` is where a program works that does not say.
+    `home` is the working folder of a program that sets none.
 
     Raises:
-        InvalidRunner: its kind is not known; a field is unknown, missing or breaks its rule.
+        InvalidRunner: Its kind is unknown, or a field is unknown, missing or breaks its rule.
     """
     if not isinstance(plain, Mapping):
         raise refused("runner", type(plain).__name__, "a runner must be a table of fields")
@@ -252,16 +252,16 @@ def runner_of(plain: Mapping[str, Json], *, home: str | None = None) -> AnyRunne
 
 
 class Runners(Protocol):
-    """Says how an agent is run."""
+    """Provides the runners of agents."""
 
     async def runner_of(self, agent_id: str, agent: AddressedAgent | None = None) -> AnyRunner | None:
-        """Return the agent's runner, or None when none is declared; `agent_id` is the activation's.
+        """Return the agent's runner, or None if it has none; `agent_id` is the activation's.
 
-        `agent` is the agent, if it was read for the same run already.
+        `agent` is the agent, if it was already read for the same run.
 
         Raises:
-            AgentNotFound: there is no such agent.
-            InvalidRunner: what is kept of it cannot be read any more.
+            AgentNotFound: The agent does not exist.
+            InvalidRunner: The stored runner cannot be read.
         """
         ...
 

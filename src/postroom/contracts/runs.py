@@ -1,12 +1,12 @@
-"""Runs and threads: one intent being fulfilled, with its outcome, and the conversation it belongs to.
+"""Runs and threads: a run is one intent with its outcome, a thread the conversation it belongs to.
 
     created ──▶ running ──▶ done
        │          │  ▲       ▲ ▲
        │          ▼  │       │ │
        │         waiting ────┘ │
-       └───────────────────────┘      a status may also stay what it is; done is the end
+       └───────────────────────┘      a status may also stay unchanged; done is final
 
-A run moves only along these arrows. `Acked` on a dispatch says nothing about any of this.
+A run moves only along these arrows. `Acked` on a dispatch is independent of them.
 """
 
 from enum import StrEnum
@@ -20,7 +20,7 @@ from postroom.contracts.tools import ToolCallResume, ToolCallResumeMode
 
 
 class RunStatus(StrEnum):
-    """Where a run is in its life."""
+    """The state of a run."""
 
     CREATED = "created"
     RUNNING = "running"
@@ -34,11 +34,11 @@ LEGAL_MOVES = {
     RunStatus.WAITING: {RunStatus.WAITING, RunStatus.RUNNING, RunStatus.DONE},
     RunStatus.DONE: {RunStatus.DONE},
 }
-"""`created` to `waiting` is a run that a budget stops before its first step."""
+"""A run goes from `created` to `waiting` if a budget stops it before its first step."""
 
 
 class TerminationKind(StrEnum):
-    """Why a run ended, or stands still."""
+    """Why a run ended or is suspended."""
 
     NATURAL_END = "natural_end"
     BEHAVIOR_REQUESTED = "behavior_requested"
@@ -53,7 +53,7 @@ CUT_OFF = "max_tokens"
 
 
 class TerminationReason(Record, frozen=True, kw_only=True):
-    """Why a run ended; `value` is the stop's code, what blocked it, or an error's text, `detail` its code.
+    """Why a run ended; `value` is the code of the stop, the obstacle, or an error's text, `detail` its code.
 
     The `value` of a natural end is None, or `CUT_OFF` if the model's limit of tokens cut the answer off.
     """
@@ -64,37 +64,37 @@ class TerminationReason(Record, frozen=True, kw_only=True):
 
     @classmethod
     def natural_end(cls) -> "TerminationReason":
-        """The agent was finished."""
+        """Return the reason for an agent that finished."""
         return cls(type=TerminationKind.NATURAL_END)
 
     @classmethod
     def cut_off(cls) -> "TerminationReason":
-        """The agent was finished, and the model's limit of tokens cut its answer off."""
+        """Return the reason for an agent that finished with an answer cut off by the model's token limit."""
         return cls(type=TerminationKind.NATURAL_END, value=CUT_OFF)
 
     @classmethod
     def cancelled(cls) -> "TerminationReason":
-        """Somebody cancelled it."""
+        """Return the reason for a run that was cancelled."""
         return cls(type=TerminationKind.CANCELLED)
 
     @classmethod
     def suspended(cls) -> "TerminationReason":
-        """It waits for a decision."""
+        """Return the reason for a run that waits for a decision."""
         return cls(type=TerminationKind.SUSPENDED)
 
     @classmethod
     def error(cls, text: str, code: str | None = None) -> "TerminationReason":
-        """It failed; the code is that of one of our errors."""
+        """Return the reason for a run that failed; the code is that of a postroom error."""
         return cls(type=TerminationKind.ERROR, value=text, detail=code)
 
     @property
     def run_status(self) -> RunStatus:
-        """The status of a run that ended so."""
+        """The status of a run with this reason."""
         return RunStatus.WAITING if self.type is TerminationKind.SUSPENDED else RunStatus.DONE
 
 
 class WaitingReason(StrEnum):
-    """What a run waits for."""
+    """The event that a run waits for."""
 
     TOOL_PERMISSION = "tool_permission"
     USER_INPUT = "user_input"
@@ -105,13 +105,13 @@ class WaitingReason(StrEnum):
 
 
 class OnTimeout(StrEnum):
-    """What it means that nobody has answered in time; silence never means yes."""
+    """The effect of a timeout of a question; a missing answer never means yes."""
 
     WAIT = "wait"
     CANCEL = "cancel"
     NO = "no"
     GO_ON = "go_on"
-    """The run goes on by itself, and knows that nobody has."""
+    """The run continues by itself and learns that nobody answered."""
 
 
 def _shortened(arguments: Json, most: int = 600) -> str:
@@ -130,24 +130,24 @@ class RunWaitingTicket(Record, frozen=True, kw_only=True):
     reason: str = ""
     updated_at: int = 0
     expires_at: int | None = None
-    """When it has waited long enough; None for never."""
+    """The end of its time for an answer; None for no end."""
     on_timeout: OnTimeout = OnTimeout.WAIT
 
     @property
     def question(self) -> str:
-        """What a person is asked, in one text."""
+        """The question for a person as one text."""
         is_kind = not self.reason or self.reason in list(WaitingReason)
         what = f"The agent wants to use {self.tool_name or 'a tool'}" if is_kind else self.reason
         is_whole = not self.arguments or (self.resume_mode.is_a_question and not is_kind)
         return what if is_whole else f"{what}: {_shortened(self.arguments)}"
 
     def is_over(self, now: int) -> bool:
-        """Say whether it has waited long enough, and somebody is to end its waiting."""
+        """Return whether its timeout has passed and ends the wait."""
         ends = self.on_timeout in (OnTimeout.CANCEL, OnTimeout.NO)
         return ends and self.expires_at is not None and self.expires_at <= now
 
     def goes_on(self, now: int) -> bool:
-        """Say whether its run goes on without an answer by now, so that none is taken any more."""
+        """Return whether its run continues without an answer, so that answers are no longer accepted."""
         is_late = self.expires_at is not None and self.expires_at <= now
         return is_late and self.on_timeout is OnTimeout.GO_ON
 
@@ -166,7 +166,7 @@ class RunWaitingTicket(Record, frozen=True, kw_only=True):
 
 
 class RunWaitingState(Record, frozen=True, kw_only=True):
-    """What a run waits for, and which questions are open."""
+    """The event that a run waits for, and its open questions."""
 
     reason: WaitingReason
     tickets: tuple[RunWaitingTicket, ...] = ()
@@ -175,14 +175,14 @@ class RunWaitingState(Record, frozen=True, kw_only=True):
 
 
 class AnsweredTicket(Record, frozen=True, kw_only=True):
-    """A question that a run had, and the decision that let it go on."""
+    """A question that a run had, and the decision that resumed it."""
 
     ticket: RunWaitingTicket
     decision: ToolCallResume
 
 
 class RunMessageInput(Record, frozen=True, kw_only=True):
-    """The messages a run was started with; triggers are those that caused it."""
+    """The messages of a run's start; triggers are those that caused it."""
 
     thread_id: str
     range: SeqRange | None = None
@@ -190,14 +190,14 @@ class RunMessageInput(Record, frozen=True, kw_only=True):
 
 
 class PersistedState(Record, frozen=True, kw_only=True):
-    """What an executor keeps between steps; opaque to everybody else."""
+    """State that an executor keeps between steps; opaque to other code."""
 
     revision: int = 0
     extensions: dict[str, Json] = field(default_factory=dict)
 
 
 class Usage(Record, frozen=True, kw_only=True):
-    """What a run has used up, as its executor reported; `cost_micros` in millionths of a US dollar."""
+    """The resources that a run used, as its executor reported; `cost_micros` in millionths of a US dollar."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -213,7 +213,7 @@ class Usage(Record, frozen=True, kw_only=True):
         )
 
     def beyond(self, other: "Usage") -> "Usage":
-        """Return by how much each amount is higher than in `other`; 0 where it is not."""
+        """Return how much each amount exceeds that of `other`; at least 0."""
         return Usage(
             input_tokens=max(self.input_tokens - other.input_tokens, 0),
             output_tokens=max(self.output_tokens - other.output_tokens, 0),
@@ -242,7 +242,7 @@ class RunRecord(Record, frozen=True, kw_only=True):
     transport_request_id: str | None = None
     waiting: RunWaitingState | None = None
     answered: tuple[AnsweredTicket, ...] = ()
-    """What it was told when it waited, in the order of telling; written with what lets it go on."""
+    """The answers to its questions, in their order; stored with the change that resumes it."""
     created_at: int = 0
     started_at: int | None = None
     finished_at: int | None = None
@@ -252,10 +252,10 @@ class RunRecord(Record, frozen=True, kw_only=True):
     state: PersistedState | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a shape that no run can have.
+        """Refuse an invalid combination of fields.
 
         Raises:
-            InvalidRecord: an id is blank, or the status does not fit the other fields.
+            InvalidRecord: An id is blank, or the status does not fit the other fields.
         """
         if not (self.run_id.strip() and self.thread_id.strip() and self.agent_id.strip()):
             raise InvalidRecord("a run needs a run id, a thread id and an agent id", value=self.run_id)
@@ -269,30 +269,30 @@ class RunRecord(Record, frozen=True, kw_only=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether the intent is still being fulfilled."""
+        """Whether the run has not ended."""
         return self.status is not RunStatus.DONE
 
     @property
     def holds_others(self) -> bool:
-        """Whether its thread's other runs wait until it has ended: it asks something, or was just told."""
+        """Whether the thread's other runs wait for its end: it asks a question, or has just got an answer."""
         return self.waiting is not None and bool(self.waiting.tickets)
 
     @property
     def open_tickets(self) -> tuple[RunWaitingTicket, ...]:
-        """The questions that it waits on and that nobody has answered; it may be about to go on otherwise."""
+        """The unanswered questions that it waits for; another event may resume it too."""
         told = [one.ticket for one in self.answered]
         return tuple(one for one in (self.waiting.tickets if self.waiting else ()) if one not in told)
 
     @property
     def is_background_task_waiting(self) -> bool:
-        """Whether it waits for work that it began itself."""
+        """Whether it waits for work that it started itself."""
         return self.waiting is not None and self.waiting.reason is WaitingReason.BACKGROUND_TASKS
 
     def refuse_illegal_move(self, before: "RunRecord | None") -> None:
-        """Refuse to follow `before` where the state machine has no arrow.
+        """Refuse to follow `before` if the state machine has no such arrow.
 
         Raises:
-            IllegalTransition: a run that is done would run again, or the run would change its thread.
+            IllegalTransition: A run that is done would run again, or the run would change its thread.
         """
         if before is None:
             return
@@ -304,7 +304,7 @@ class RunRecord(Record, frozen=True, kw_only=True):
             )
 
     def begun(self, dispatch_id: str, session_id: str, *, now: int) -> "RunRecord":
-        """Return the run as it is while it executes for the first time."""
+        """Return the run at the start of its first execution."""
         return replace(
             self,
             status=RunStatus.RUNNING,
@@ -317,7 +317,7 @@ class RunRecord(Record, frozen=True, kw_only=True):
     def ended(
         self, termination: TerminationReason, *, now: int, dispatch_id: str | None = None
     ) -> "RunRecord":
-        """Return the run as it is when it has ended for this reason."""
+        """Return the run ended for this reason."""
         text = termination.value if termination.type is TerminationKind.ERROR else None
         return replace(
             self,
@@ -348,10 +348,10 @@ class Thread(Record, frozen=True, kw_only=True):
     updated_at: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a thread without a name or that is its own parent.
+        """Refuse a thread without a name or with itself as its parent.
 
         Raises:
-            InvalidRecord: as said.
+            InvalidRecord: The thread has no name, or is its own parent.
         """
         if not self.id.strip():
             raise InvalidRecord("a thread needs an id", value=self.id)
@@ -359,15 +359,15 @@ class Thread(Record, frozen=True, kw_only=True):
             raise InvalidRecord("a thread cannot be its own parent", value=self.id)
 
     def with_messages(self, count: int, *, now: int) -> "Thread":
-        """Return the thread with so many more messages."""
+        """Return the thread with `count` more messages."""
         if not count:
             return self
         return replace(self, message_count=self.message_count + count, updated_at=max(now, self.updated_at))
 
     def after(self, run: RunRecord) -> "Thread":
-        """Return the thread as it points when `run` has been written.
+        """Return the thread with its pointers updated after a write of `run`.
 
-        A run older than the newest known moves no pointer; a run that is done lets go of those to it.
+        A run older than the newest known run changes no pointer; pointers to a run that is done are cleared.
         """
         done = run.status is RunStatus.DONE
         cleared = replace(

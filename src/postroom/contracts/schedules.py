@@ -1,11 +1,11 @@
-"""Schedules: work that is submitted again and again, at the instants that a cron line or an interval names.
+"""Schedules: work that is submitted repeatedly, at the instants of a cron line or an interval.
 
-    due ─▶ one change: still due? ─▶ submitted, and the next instant written ─▶ due again, then
-                         └─▶ passed over: too late, or its last run is still open
+    due ─▶ one change: still due? ─▶ submitted, and the next instant stored ─▶ due again at that instant
+                                 └─▶ skipped: too late, or its last run is still open
 
-An instant that a schedule names is a *tick*. Whoever submits for it moves the schedule on in the same
-transaction: a tick is submitted once, however many workers look. After the clock is set back, an interval or
-a line for each hour goes on by the new clock.
+An instant of a schedule is a *tick*. The transaction that submits for a tick also advances the schedule, so
+that a tick is submitted once, however many workers check. After the clock is set back, an interval or an
+hourly line continues by the new clock.
 """
 
 from dataclasses import dataclass
@@ -15,22 +15,22 @@ from typing import Final
 from postroom.contracts.messages import Json
 
 SCHEDULES: Final = "schedules"
-"""The topic on which hints come that a schedule may be due earlier than was thought."""
+"""The topic of hints that a schedule may be due earlier than expected."""
 
 
 class Missed(StrEnum):
-    """What becomes of ticks that nobody was there for."""
+    """The treatment of ticks that no worker was there for."""
 
     SKIP = "skip"
-    """None is submitted; the next is in its turn."""
+    """None is submitted; the schedule continues with the next tick."""
     ONCE = "once"
-    """One submission stands for all."""
+    """One submission replaces them all."""
     ALL = "all"
-    """Each is submitted, of many the last ones."""
+    """Each is submitted, up to a maximum of the newest ones."""
 
 
 class Overlap(StrEnum):
-    """What becomes of a tick while what was submitted last is still open."""
+    """The treatment of a tick while the previous submission is still open."""
 
     QUEUE = "queue"
     SKIP = "skip"
@@ -38,50 +38,50 @@ class Overlap(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """One schedule as it is stored. It has a cron line, or an interval."""
+    """A stored schedule, with a cron line or an interval."""
 
     schedule_id: str
     kind: str
-    """What is submitted: `run` or `mail`. Names are unique in a kind."""
+    """The kind of submission: `run` or `mail`. Names are unique within a kind."""
     name: str
     cron: str | None
     every_ms: int | None
     zone: str
     """The time zone in which the cron line is read."""
     payload: dict[str, Json]
-    """What is submitted, as its kind reads it."""
+    """The submission, in the format of its kind."""
     missed: Missed
     overlap: Overlap
     jitter_ms: int
-    """A tick is submitted up to so much later, each by another span."""
+    """Maximum delay of a tick in milliseconds; each tick gets another."""
     created_at: int
     starts_at: int
-    """From when an interval is counted."""
+    """The start of the interval."""
     tick_at: int
-    """The tick that is next."""
+    """The next tick."""
     next_at: int | None
-    """When that is submitted; None while the schedule is paused."""
+    """The time of its submission; None while the schedule is paused."""
     submitted: int = 0
-    """How often something was submitted."""
+    """Number of submissions."""
     passed_over: int = 0
-    """How often ticks were passed over: too late, or the last run was still open."""
+    """Number of skipped ticks: too late, or the last run was still open."""
     last_at: int | None = None
     last_id: str | None = None
-    """What was submitted last: a run, or a message."""
+    """The last submission: a run or a message."""
     last_error: str | None = None
-    """Why the last tick could not be submitted; None when it was."""
+    """The error of the last tick; None if it was submitted."""
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing is submitted until it is resumed."""
+        """Whether it is paused, so that nothing is submitted until it is resumed."""
         return self.next_at is None
 
     @property
     def lock(self) -> str:
-        """What a change of this schedule locks."""
+        """The name of its lock."""
         return schedule_lock(self.kind, self.name)
 
 
 def schedule_lock(kind: str, name: str) -> str:
-    """Return the name by which a schedule is locked."""
+    """Return the name of the lock on a schedule."""
     return f"schedule:{kind}:{name}"

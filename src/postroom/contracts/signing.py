@@ -1,4 +1,4 @@
-"""The one way in which we and other servers prove to one another that both know a secret.
+"""Signatures by which postroom and other servers prove knowledge of a shared secret.
 
 `X-Postroom-Signature: v1=<hex>` is the HMAC-SHA256 of `<timestamp>.<content>`, and `X-Postroom-Timestamp` is
 that time in seconds since the epoch. The content is the body as it was sent.
@@ -15,17 +15,17 @@ SIGNATURE: Final = "X-Postroom-Signature"
 TIMESTAMP: Final = "X-Postroom-Timestamp"
 WINDOW_SECONDS: Final = 300
 LEAST_SECRET: Final = 16
-"""Characters; a shorter one could be guessed from what it has signed."""
+"""Minimum number of characters; a shorter secret could be guessed from its signatures."""
 _TIME: Final = re.compile(r"[0-9]{1,12}")
 
 
 class Proof(StrEnum):
-    """What a signature proves."""
+    """The result of checking a signature."""
 
     GOOD = "good"
     WRONG = "wrong"
     TOO_OLD = "too old"
-    """It was made more than five minutes before or after now."""
+    """The signature was made more than five minutes before or after now."""
 
 
 def signature(secret: str, timestamp: str, content: bytes) -> str:
@@ -35,13 +35,13 @@ def signature(secret: str, timestamp: str, content: bytes) -> str:
 
 
 def signed(secret: str, content: bytes, *, now: int) -> dict[str, str]:
-    """Return the headers that prove a content, signed at this instant."""
+    """Return headers with the signature of a content at this instant."""
     timestamp = str(now // 1000)
     return {TIMESTAMP: timestamp, SIGNATURE: signature(secret, timestamp, content)}
 
 
 def proof_of(secret: str, headers: Mapping[str, str], content: bytes, *, now: int) -> Proof:
-    """Say what the headers that came with a content prove."""
+    """Check the signature in the headers of a content."""
     timestamp = headers.get(TIMESTAMP, "")
     is_right = same_secret(headers.get(SIGNATURE, ""), signature(secret, timestamp, content))
     if not is_right or not _TIME.fullmatch(timestamp):
@@ -50,6 +50,6 @@ def proof_of(secret: str, headers: Mapping[str, str], content: bytes, *, now: in
 
 
 def same_secret(given: str, expected: str) -> bool:
-    """Compare in a time that says nothing of where they differ, nor of their lengths."""
+    """Compare in a time that depends neither on the first difference nor on the lengths."""
     hashes = (hashlib.sha256(one.encode("utf-8", "surrogatepass")).digest() for one in (given, expected))
     return hmac.compare_digest(*hashes)

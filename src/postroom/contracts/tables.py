@@ -9,7 +9,7 @@ from postroom.contracts.records import Meta, Record
 
 
 class Secret(str):
-    """A text that no `repr` shows, and so no record that holds it."""
+    """A text that neither its own `repr` nor that of a record shows."""
 
     __slots__ = ()
 
@@ -18,15 +18,15 @@ class Secret(str):
 
 
 class Table(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of a configuration file, where a `Secret` stands as `<name>_env` or `<name>_file`.
+    """A table of a configuration file, in which `<name>_env` or `<name>_file` provides a `Secret`.
 
-    `__post_init__` checks how the fields fit together. It raises ConfigError, or ValueError that quotes the
-    field in backquotes and not its value.
+    `__post_init__` checks the fields against each other. It raises ConfigError, or a ValueError that quotes
+    the field in backquotes and omits its value.
     """
 
     ALSO: ClassVar[Mapping[str, str]] = {}
-    """Other names of secrets, and the field that each stands for."""
+    """Other names of secrets, by the field that each stands for."""
 
 
 Duration = Annotated[timedelta, Meta(extra={"read": duration_of})]
-"""Written with its unit: `90s`, `7d` or `P7D`."""
+"""A duration with its unit: `90s`, `7d` or `P7D`."""

@@ -1,6 +1,6 @@
-"""What the picture of a project is drawn from: what happened within a span of time, by indexes of time.
+"""Data for the timeline of a project: events within a span of time, read by indexes of time.
 
-All instants are milliseconds since the epoch; a span has its beginning and not its end.
+All instants are milliseconds since the epoch; a span includes its start and excludes its end.
 """
 
 from dataclasses import dataclass
@@ -9,40 +9,40 @@ from typing import Literal
 from postroom.contracts.records import Record
 
 Outcome = Literal["", "done", "failed", "cancelled", "waiting", "cut_off"]
-"""How an attempt ended; "" while it is at work. One that is cut off lost its server or its lease."""
+"""The end of an attempt; "" while it is active. An attempt that was cut off lost its server or its lease."""
 
 
 class Attempt(Record, frozen=True, kw_only=True):
-    """One execution of an agent's run."""
+    """One execution of an agent's run: an attempt, or with the outcome `cut_off` an interruption."""
 
     id: int
     run_id: str
     agent_id: int
     queued_at: int
-    """Since when it waited to begin."""
+    """The start of its wait."""
     began_at: int
     ended_at: int | None = None
     outcome: Outcome = ""
     waited_until: int | None = None
-    """When a run that waited for a person went on, or its questions were withdrawn."""
+    """The time when a run that waited for a person was resumed, or its questions were withdrawn."""
     error: str = ""
 
 
 class AttemptGroup(Record, frozen=True, kw_only=True):
-    """Attempts of one agent that ended well and began close together; one alone is a group, too."""
+    """Successful attempts of one agent that started close together; a single attempt is a group, too."""
 
     agent_id: int
     count: int
     first_id: int
-    """The id of the attempt among them that began first."""
+    """The id of the attempt that started first."""
     run_id: str
-    """The run of one of them."""
+    """The run of one of the attempts."""
     queued_at: int
-    """Since when the first of them waited to begin."""
+    """The start of the first attempt's wait."""
     began_at: int
     ended_at: int
     is_cancelled: bool
-    """Whether one of them was cancelled."""
+    """Whether at least one attempt was cancelled."""
 
 
 class Written(Record, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ class Written(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """From one instant up to another."""
+    """A span from one instant up to another."""
 
     begin: int
     end: int

@@ -1,4 +1,4 @@
-"""Named tokens: what each lets its holder do, where, and until when. Of the token only the hash is kept."""
+"""Named tokens: the rights of the holder, the project and the expiry. Only the hash of a token is stored."""
 
 import re
 from dataclasses import dataclass, field
@@ -13,17 +13,17 @@ ADMIN: Final[frozenset[Scope]] = frozenset({"admin"})
 UNBOUND: Final = "use a token that is not bound to a project, or the server's own token"
 TOKEN_PREFIX: Final = "prt_"  # noqa: S105 - what every token of this kind begins with
 RUN_PREFIX: Final = "prr_"
-"""What the token of a run begins with."""
+"""Prefix of the token of a run."""
 RUN_FORM: Final = re.compile(rf"{RUN_PREFIX}([^_]+)_[A-Za-z0-9_-]{{43}}")
-"""What tells the server that gave it out, and 256 random bits, which that one alone knows."""
+"""Form of a run's token: the id of the issuing server, and 256 random bits that only that server knows."""
 TOKEN_ID: Final = re.compile(r"[a-z0-9]{12}")
 TOKEN_FORM: Final = re.compile(rf"{TOKEN_PREFIX}({TOKEN_ID.pattern})_[A-Za-z0-9_-]{{43}}")
-"""A public id, by which the token is looked up, and 256 random bits, which are only ever compared."""
+"""Form of a named token: a public id for the lookup, and 256 random bits that are only compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptToken:
-    """A named token as it is kept. Of one name at most one is current: neither replaced nor revoked."""
+    """A stored named token. At most one token of a name is current: neither replaced nor revoked."""
 
     id: str
     name: str
@@ -31,27 +31,27 @@ class KeptToken:
     """The SHA-256 of the whole token, in hexadecimal digits."""
     scopes: frozenset[Scope]
     project_id: int | None = None
-    """The only project that it shows; None for every one."""
+    """The only project that it can access; None for every project."""
     created_at: int
     expires_at: int | None = None
     replaced_at: int | None = None
-    """When a newer one took its name; it goes on until it expires."""
+    """The time when a newer token took its name; it stays valid until it expires."""
     revoked_at: int | None = None
     last_used_at: int | None = None
 
     @property
     def is_current(self) -> bool:
-        """Whether it has its name to itself."""
+        """Whether it is the current token of its name."""
         return self.replaced_at is None and self.revoked_at is None
 
     def lives(self, now: int) -> bool:
-        """Whether it opens anything; one that ends exactly now does not."""
+        """Return whether it is valid at this instant; it is invalid from `expires_at` on."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """What a named token, or that of a run, lets a call do that it came with."""
+    """The rights of a call with a named token or a run's token."""
 
     token_id: str
     name: str
@@ -60,7 +60,7 @@ class Grant:
     project_slug: str | None = None
     expires_at: int | None = None
     agent_id: int | None = None
-    """The agent as which alone it acts: that of its run."""
+    """The only agent as which it can act: that of its run."""
     run_id: str | None = None
 
     def check(
@@ -71,13 +71,14 @@ class Grant:
         is_of_one_project: bool = False,
         slug: str | None = None,
     ) -> None:
-        """Raise unless its holder may do `what`: scopes and the bound project are looked at here alone.
+        """Raise unless its holder may do `what`. Only this function checks scopes and the bound project.
 
-        `slug` is the project that it is about, where that is known before anything is read.
+        `slug` is the project of the call, if it is known before anything is read.
 
         Raises:
-            InsufficientScope: it lacks a scope that is needed.
-            NotPermitted: it is bound to a project, and this is about more than one, or about another.
+            InsufficientScope: A required scope is missing.
+            NotPermitted: The token is bound to a project, and the call concerns several projects or another
+                one.
         """
         missing = [one for one in SCOPES if one in needed - self.scopes]
         if missing:

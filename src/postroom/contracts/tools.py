@@ -1,4 +1,4 @@
-"""Tools as values: what they are called with, what they answer, and the decision that lets one go on."""
+"""Tools as values: descriptions, answers, and the decision that resumes a call."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -8,7 +8,7 @@ from postroom.contracts.messages import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolDescriptor:
-    """What the model is told of a tool; `parameters` is a JSON schema of an object."""
+    """The description of a tool for the model; `parameters` is a JSON schema of an object."""
 
     id: str
     name: str
@@ -17,7 +17,7 @@ class ToolDescriptor:
 
 
 class ToolStatus(StrEnum):
-    """How a tool call stands."""
+    """The state of a tool call."""
 
     SUCCESS = "success"
     PENDING = "pending"
@@ -25,7 +25,7 @@ class ToolStatus(StrEnum):
 
 
 class ToolCallOutcome(StrEnum):
-    """How a tool call ended for this step."""
+    """The result of a tool call in this step."""
 
     SUSPENDED = "suspended"
     SUCCEEDED = "succeeded"
@@ -33,7 +33,7 @@ class ToolCallOutcome(StrEnum):
 
 
 class ToolCallResumeMode(StrEnum):
-    """What a decision means for the call: run it again, be its result, or be given to it."""
+    """The effect of a decision on the call: run it again, become its result, or be passed to it."""
 
     REPLAY_TOOL_CALL = "replay_tool_call"
     USE_DECISION_AS_TOOL_RESULT = "use_decision_as_tool_result"
@@ -41,12 +41,12 @@ class ToolCallResumeMode(StrEnum):
 
     @property
     def is_a_question(self) -> bool:
-        """Whether the tool asks something of its own, and hears yes and no alike."""
+        """Whether the tool asks its own question and receives yes and no."""
         return self is ToolCallResumeMode.PASS_DECISION_TO_TOOL
 
 
 class ResumeDecisionAction(StrEnum):
-    """What was decided about a suspended call."""
+    """The decision about a suspended call."""
 
     RESUME = "resume"
     CANCEL = "cancel"
@@ -62,11 +62,11 @@ class ToolCallResume:
     reason: str | None = None
     updated_at: int = 0
     by: str = ""
-    """Who decided, as people call them; empty where nobody said. No agent is told."""
+    """The display name of the person who decided; empty if unknown. Agents do not see it."""
 
     @property
     def approved(self) -> bool | None:
-        """Whether it is a yes or a no; None when it is neither."""
+        """True for yes, False for no, None for neither."""
         said = self.result.get("approved") if isinstance(self.result, dict) else None
         return said if isinstance(said, bool) else None
 
@@ -83,7 +83,7 @@ class Suspension:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """What a tool answered."""
+    """The answer of a tool."""
 
     tool_name: str
     status: ToolStatus = ToolStatus.SUCCESS
@@ -95,12 +95,12 @@ class ToolResult:
 
     @classmethod
     def success(cls, tool_name: str, data: Json) -> "ToolResult":
-        """Return a good answer."""
+        """Return the answer of a successful call."""
         return cls(tool_name=tool_name, data=data)
 
     @classmethod
     def error(cls, tool_name: str, message: str, **metadata: Json) -> "ToolResult":
-        """Return a failure that the model is told of."""
+        """Return a failure for the model to read."""
         return cls(tool_name=tool_name, status=ToolStatus.ERROR, message=message, metadata=metadata)
 
     @classmethod
@@ -111,7 +111,7 @@ class ToolResult:
         *,
         resume_mode: ToolCallResumeMode = ToolCallResumeMode.REPLAY_TOOL_CALL,
     ) -> "ToolResult":
-        """Return that the call waits for a decision."""
+        """Return the answer of a call that waits for a decision."""
         return cls(
             tool_name=tool_name, status=ToolStatus.PENDING, suspension=suspension, resume_mode=resume_mode
         )

@@ -1,7 +1,8 @@
-"""Traces: what of calls, runs and answers belongs together, for who watches from outside.
+"""Traces, which connect calls, runs and answers for external monitoring.
 
-What names a place in a trace is one line of text, the W3C `traceparent`. It is kept with messages and runs,
-so that what follows from them goes on in the same trace. No span holds anything that somebody wrote.
+The W3C `traceparent`, one line of text, names a place in a trace. It is stored with messages and runs, so
+that work that follows from them continues the same trace. No span contains text that a person or an agent
+wrote.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import Final, Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invoked:
-    """An agent whose run is at work."""
+    """An agent with an active run."""
 
     name: str
     project: str
@@ -21,46 +22,46 @@ class Invoked:
 
 
 class Span(Protocol):
-    """Something that takes time and is watched; what is raised inside makes it a failed one."""
+    """A traced operation; an exception inside marks it as failed."""
 
     @property
     def traceparent(self) -> str | None:
-        """Its place in the trace, for what follows from it; None when it is not watched."""
+        """Its place in the trace, for work that follows from it; None if it is not traced."""
         ...
 
     def failed(self, kind: str) -> None:
-        """Note that it failed, and how in one word of ours."""
+        """Record a failure, with its kind as one word of postroom."""
         ...
 
 
 class Tracing(Protocol):
-    """Watches calls and runs. Nothing here blocks, and nothing fails when nobody can be told."""
+    """Traces calls and runs. No method blocks, and none fails if the trace cannot be exported."""
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is watched; if not, nothing has to be looked up for it."""
+        """Whether anything is traced; if not, callers can skip lookups."""
         ...
 
     def executing(
         self, tool: str, *, follows: str | None = None, answers: str | None = None
     ) -> AbstractContextManager[Span]:
-        """Watch an operation of the mail room.
+        """Trace a mail operation.
 
-        It goes on in the trace of what called it: what is at work here, else `follows`, which a caller said
-        of itself, else `answers`, where the message was written that it answers.
+        It continues the trace of its cause: the present span, else `follows`, which the caller sent, else
+        `answers`, the trace of the message that it answers.
         """
         ...
 
     def invoking(self, agent: Invoked, *, follows: Sequence[str] = ()) -> AbstractContextManager[Span]:
-        """Watch a run: it goes on in the trace of the first that it follows, and points to the others."""
+        """Trace a run: it continues the first trace of `follows` and links to the others."""
         ...
 
     def traceparent(self) -> str | None:
-        """Return the place in the trace of what is at work here; None when that is not watched."""
+        """Return the place of the present span in the trace; None if it is not traced."""
         ...
 
     def close(self) -> None:
-        """Tell what is left to be told, within seconds. Blocks."""
+        """Export the remaining spans within seconds. Blocks."""
         ...
 
 
@@ -68,30 +69,30 @@ class _Unwatched:
     traceparent: Final = None
 
     def failed(self, kind: str) -> None:
-        """Note nothing."""
+        """Do nothing."""
 
 
 class NoTracing:
-    """Watches nothing."""
+    """Traces nothing."""
 
     is_on: Final = False
 
     def executing(
         self, tool: str, *, follows: str | None = None, answers: str | None = None
     ) -> AbstractContextManager[Span]:
-        """Watch nothing."""
+        """Return a span that traces nothing."""
         return nullcontext(_UNWATCHED)
 
     def invoking(self, agent: Invoked, *, follows: Sequence[str] = ()) -> AbstractContextManager[Span]:
-        """Watch nothing."""
+        """Return a span that traces nothing."""
         return nullcontext(_UNWATCHED)
 
     def traceparent(self) -> str | None:
-        """Return nothing."""
+        """Return None."""
         return None
 
     def close(self) -> None:
-        """Tell nothing."""
+        """Do nothing."""
 
 
 _UNWATCHED: Final = _Unwatched()

@@ -1,4 +1,4 @@
-"""What is kept of agents that postroom runs itself, and of the messages that woke them.
+"""Records of agents that postroom runs, and of the messages that woke them.
 
 stored ─▶ announced ─▶ delivered (a run has the message) ─▶ handled: read, and answered
                                                          └─▶ failed, with the reason
@@ -15,7 +15,7 @@ QUESTION_NUMBER: Final = re.compile(r"[0-9a-f]{6}")
 
 
 def question_number(*told: object) -> str:
-    """Return six characters by which everybody calls a question; `told` sets it apart from others."""
+    """Return the six-character number of a question; `told` distinguishes it from others."""
     return sha256("\0".join(map(str, told)).encode()).hexdigest()[:6]
 
 
@@ -24,18 +24,18 @@ RunnerSource = Literal["operator", "file"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptRunner:
-    """How an agent is run when mail comes for it."""
+    """The stored runner of an agent."""
 
     agent_id: int
     runner: str
-    """What it is, as JSON; `contracts.runners.Runner` reads it."""
+    """The runner as JSON, which `contracts.runners.Runner` reads."""
     declared_by: RunnerSource
     updated_at: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageRun:
-    """What a run makes, or made, of a message that woke its reader. The newest run's is kept."""
+    """The state of a message in a run that it woke. Only the newest run's record is kept."""
 
     message_id: int
     agent_id: int
@@ -43,25 +43,25 @@ class MessageRun:
     delivered_at: int
     ended_at: int | None = None
     failure: str = ""
-    """Why it was not done, when it was not."""
+    """Why the run failed to process it; empty if it did not fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedQuestion:
-    """What a run at work asks a person; it waits for the answer when it has ended its turn."""
+    """A question of an active run to a person; the run waits for the answer after its turn."""
 
     id: str
     """Its number, as people see it."""
     text: str
     timeout_ms: int | None = None
-    """How long it waits for its answer, in milliseconds; None for ever."""
+    """The time for an answer in milliseconds; None for no limit."""
     on_timeout: OnTimeout = OnTimeout.WAIT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerChange:
-    """What came of giving an agent a runner, or of taking it away."""
+    """The result of giving an agent a runner or removing it."""
 
     had_one: bool
     waking: int = 0
-    """Messages that were there before, unread, and now start it."""
+    """Number of older unread messages that now start it."""

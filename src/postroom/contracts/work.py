@@ -8,7 +8,7 @@ from postroom.contracts.clock import iso
 from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunCursor
 
 WorkState = Literal["at work", "queued", "asks", "done", "cancelled", "failed"]
-"""`failed` was given up, or ended with an error; `asks` waits for a person."""
+"""State of a run; `failed` is a dead letter or ended with an error, `asks` waits for a person."""
 SHOWN_STATES: Final[Mapping[str, str]] = {
     "at work": "active",
     "queued": "queued",
@@ -17,15 +17,15 @@ SHOWN_STATES: Final[Mapping[str, str]] = {
     "cancelled": "cancelled",
     "failed": "failed",
 }
-"""The word that people read for each state; JSON and addresses of pages have the state itself."""
+"""The displayed word for each state; JSON and addresses of pages use the state itself."""
 RunFilter = WorkState | Literal["", "ended"]
-"""The state that runs are looked for by; `ended` is done, cancelled or failed, "" is any."""
+"""The state to filter runs by; `ended` is done, cancelled or failed, "" is any."""
 _INSTANTS = ("_at", "until")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenQuestion:
-    """What a run waits to be told; `project` and `agent` are empty where no agent's thread asks."""
+    """A question that a run waits on, with the agent that asks."""
 
     number: str
     text: str
@@ -33,12 +33,17 @@ class OpenQuestion:
     thread_id: str
     asked_at: int
     project: str = ""
+    """The slug of the agent's project; empty in a chat."""
     agent: str = ""
+    chat: str = ""
+    """The chat in which the agent asks; empty for a run on mail."""
+    who: str = ""
+    """The person to whom the agent speaks there, as far as it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenAnswer:
-    """A question that has its answer: who gave it, where and when. `approved` None is neither yes nor no."""
+    """An answered question: by whom, where and when. `approved` None is neither yes nor no."""
 
     number: str
     text: str
@@ -51,82 +56,81 @@ class GivenAnswer:
     project: str = ""
     agent: str = ""
     can_take_back: bool = False
-    """Whether the person may still take the answer back: the agent does not have it yet."""
+    """Whether the person can still withdraw the answer, because the agent has not received it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A run of an agent: how it stands, what began it, and what may be done about it."""
+    """A run of an agent: its state, its cause, and the possible actions."""
 
     run_id: str
     project: str
-    """Its slug; "" in a chat."""
+    """The slug of its project; "" in a chat."""
     agent: str
     state: WorkState
     messages: tuple[int, ...]
-    """The messages that began it."""
+    """The messages that caused it."""
     created_at: int
     started_at: int | None = None
     finished_at: int | None = None
     attempts: int = 0
-    """How often it was executed since it was last queued: failed, interrupted, and the last, also at work."""
+    """The number of its attempts: those that failed, and the active or last one."""
     interruptions: int = 0
-    """How many of these executions the end of a server or a lost lease has cut off."""
+    """How many executions the end of a server or a lost lease has cut off; no attempt counts them."""
     dispatch_id: str | None = None
     why: str = ""
-    """Why it is not executing; or why it ended, when it did not end well."""
+    """Why it is not executing; or why it ended, if it did not succeed."""
     gate: str = ""
-    """What of its way to a worker keeps it, by the word of the queue; "" unless it is queued."""
+    """The obstacle of a queued run, as the queue names it; "" unless it is queued."""
     until: int | None = None
-    """The instant after which that ends, where it is known."""
+    """The instant after which that obstacle ends, if known."""
     questions: int = 0
-    """How many questions it waits on, or has had answered."""
+    """Number of its questions, open and answered."""
     parent_run_id: str | None = None
-    """The run that it tries again."""
+    """The run that it retries."""
     chat: str = ""
-    """The platform and the bot to which it answers; "" for a run on mail."""
+    """The platform and bot of its chat; "" for a run on mail."""
     cost_micros: int = 0
     """The cost in millionths of a US dollar, if its runner reports it."""
     can_cancel: bool = False
     can_replay: bool = False
-    """Whether it is a dead letter that may be tried again; one whose caller waits no more may not."""
+    """Whether it is a dead letter that can be replayed; a dead letter whose caller no longer waits cannot."""
     can_discard: bool = False
     """Whether it is a dead letter."""
     can_hasten: bool = False
-    """Whether it is to be tried again at an instant, and may be tried before."""
+    """Whether it waits for a retry that can be started now."""
 
     @property
     def failed_attempts(self) -> int:
-        """How many of its executions have failed."""
-        ended = self.attempts if self.state in ("queued", "failed") else max(self.attempts - 1, 0)
-        return max(ended - self.interruptions, 0)
+        """How many of its attempts have failed."""
+        return self.attempts if self.state in ("queued", "failed") else max(self.attempts - 1, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSearch:
-    """Which runs of a project's agents are looked for; an empty field asks for any."""
+    """A filter of a project's runs; an empty field matches any run."""
 
     state: RunFilter = ""
     agent: str = ""
     text: str = ""
     """Words that all occur in the agent's name, the run's id, its subjects, its answer or its error."""
     before: RunCursor = BEFORE_ALL_RUNS
-    """The place after which the runs come."""
+    """The position after which the search continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRuns:
-    """Some runs, the last changed first; `next` is the place of the last run, None if no run is left."""
+    """A page of runs, the last changed first; `next` is the position of the last run, None at the end."""
 
     works: Sequence[Work]
     next: RunCursor | None = None
     is_full: bool = True
-    """Whether the page is full or the list at its end; else older runs were not looked at yet."""
+    """Whether the page is full or the list has ended; if False, older runs were not examined yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatWork:
-    """A run of a chat: what it was asked, in which chat, and by whom, as far as that is still known."""
+    """A run of a chat: its input, its chat and its author, as far as they are still known."""
 
     work: Work
     asked: str
@@ -136,7 +140,7 @@ class ChatWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkCounts:
-    """How much of a project's work is open, waits for a person, or was given up."""
+    """Counts of a project's open runs, questions to people, and dead letters."""
 
     open_runs: int = 0
     questions: int = 0
@@ -144,13 +148,13 @@ class WorkCounts:
 
     @property
     def for_people(self) -> int:
-        """How many questions and failed runs wait for a person."""
+        """Number of questions and failed runs that wait for a person."""
         return self.questions + self.given_up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedRun:
-    """A run that waits to begin, or to be tried again."""
+    """A run that waits for its start or a retry."""
 
     run_id: str
     agent: str
@@ -159,7 +163,7 @@ class QueuedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueState:
-    """How the queue of a project is beside what its log tells: which runs wait, and which were given up."""
+    """The queue of a project, which the log does not show: waiting runs and dead letters."""
 
     queued: tuple[QueuedRun, ...] = ()
     given_up: frozenset[str] = frozenset()
@@ -167,7 +171,7 @@ class QueueState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """A message that waits for its reader's next run, and why it waits."""
+    """A message that waits for its reader's next run, and the reason."""
 
     message: int
     project: str
@@ -175,24 +179,24 @@ class Waiting:
     since_at: int
     why: str
     behind_run_id: str | None = None
-    """The run that its reader is at work on, or that waits for a person."""
+    """The reader's run that is active or waits for a person."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What a run has put out so far, as far as it was kept; `is_cut` when its beginning is not there."""
+    """The stored output of a run so far; `is_cut` if its beginning is missing."""
 
     text: str
     is_cut: bool = False
     is_kept_whole: bool = True
-    """Whether an attempt put out no more than is kept: of more the beginning is there, and a note."""
+    """Whether the output of each attempt fits the limit; otherwise the beginning is stored with a note."""
     after: int = 0
-    """The number in the run's log from which one may go on."""
+    """The number in the run's log from which to continue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthFact:
-    """One thing about the server that people look at, in a few words."""
+    """A fact about the server for people, in a few words."""
 
     name: str
     state: Literal["ok", "failed", "unknown"]
@@ -201,7 +205,7 @@ class HealthFact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A live reservation."""
+    """An active reservation."""
 
     id: int
     holder: str
@@ -214,16 +218,16 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationConflict:
-    """Two live reservations of different agents that overlap, one of them exclusive."""
+    """Two active reservations of different agents that overlap, at least one of them exclusive."""
 
     first: Held
-    """It was made first."""
+    """The older reservation."""
     second: Held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwedMessage:
-    """A message that some of its readers have not read, or not acknowledged where it asks for that."""
+    """A message that a recipient has not read, or not acknowledged although requested."""
 
     id: int
     subject: str
@@ -236,14 +240,14 @@ class OwedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waits:
-    """Who waits for whom: each wrote to the next, who has an open run on it."""
+    """A chain of agents that wait: each wrote to the next, which has an open run on the message."""
 
     names: tuple[str, ...]
     run_id: str
     """The run at the end of the chain."""
     state: WorkState
     messages: tuple[int, ...]
-    """The message that each wrote to the next."""
+    """The message of each agent to the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,45 +258,45 @@ class Stretch:
     began_at: int
     ended_at: int | None
     outcome: str
-    """How it ended; "" while it is at work."""
+    """How it ended; "" while it is active."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """What goes on in a project now, seen in one consistent view of the store."""
+    """The present state of a project, read in one consistent view."""
 
     works: Sequence[Work] = ()
-    """Open runs, at most 2,000: those at work first, then those that ask, then the queue."""
+    """Open runs, at most 2,000: active runs first, then runs that ask, then queued ones."""
     open_in_all: int = 0
-    """How many runs are open."""
+    """Number of open runs."""
     questions: Sequence[OpenQuestion] = ()
-    """The longest open first."""
+    """Open questions, the oldest first."""
     given_up: Sequence[Work] = ()
-    """The last given up first."""
+    """Dead letters, the newest first."""
     given_up_in_all: int = 0
-    """How many dead letters there are, counted up to 500; `given_up` has the newest of them."""
+    """Number of dead letters, counted up to 500; `given_up` has the newest of them."""
     waiting: Sequence[Waiting] = ()
     """Messages that wait for the next run of their reader."""
     last_lines: Mapping[str, str] = field(default_factory=dict)
-    """The last lines that an open run, or one given up, has put out, by run id."""
+    """The last lines of output of open runs and dead letters, by run id."""
     heard_at: Mapping[str, int] = field(default_factory=dict)
-    """When the newest event of such a run came, by run id."""
+    """The time of the newest event of such a run, by run id."""
     conflicts: Sequence[ReservationConflict] = ()
     holds: Mapping[str, Sequence[Held]] = field(default_factory=dict)
-    """What each agent holds, by its name in small letters."""
+    """The active reservations of each agent, by its name in lower case."""
     waits: Sequence[Waits] = ()
     owed: Sequence[OwedMessage] = ()
-    """The newest first."""
+    """Unread or unacknowledged messages, the newest first."""
     owed_in_all: int = 0
-    """How many such messages there are among the newest; `owed` has the newest of them."""
+    """Number of such messages among the newest; `owed` has the newest of them."""
     last_hour: Mapping[str, Sequence[Stretch]] = field(default_factory=dict)
-    """By the names of agents in small letters."""
+    """Attempts of the last hour, by the agent's name in lower case."""
     health: Sequence[HealthFact] = ()
-    """How the server is: what is wrong first."""
+    """Facts about the server, problems first."""
 
 
 def told(record: OpenQuestion | GivenAnswer | Work | Waiting | Floor) -> dict[str, object]:
-    """Return a record as plain JSON data, its instants as ISO 8601."""
+    """Return a record as plain JSON data, with instants in ISO 8601."""
     return {name: _plain(name, value) for name, value in asdict(record).items()}
 
 

@@ -165,7 +165,7 @@ def _told_by(error: BaseException) -> str:
         said = str(error)
     except Exception as own:  # foreign code: how it fails to tell is all that it tells
         said = f"its text cannot be told ({type(own).__name__})"
-    return f"{type(error).__name__}: {said}"
+    return f"{type(error).__name__}: {said}" if said.strip() else type(error).__name__
 
 
 def backoff_ms(config: MailboxConfig, attempt: int) -> int:
@@ -219,6 +219,8 @@ class LeaseEnd(StrEnum):
 
     LOST = "lost"
     GIVEN_UP = "given_up"
+    GAVE_WAY = "gave_way"
+    """A submission takes the place of the run."""
     CANCELLED = "cancelled"
     TIMED_OUT = "timed_out"
 
@@ -360,6 +362,8 @@ class MailboxWorker:
     """Whether somebody found the worker reserved who would have begun something."""
     foreground: int = 0
     """How many foreground submissions want the thread; nothing queued is claimed meanwhile."""
+    storing: int = 0
+    """How many of them are being stored: their claims may be in the database before they are known here."""
 
     @property
     def is_running(self) -> bool:
@@ -420,6 +424,14 @@ class Workers:
                 return True
         return False
 
+    def give_way(self, dispatch_id: str) -> bool:
+        """Stop the execution of this dispatch for a submission; return False if there is none here."""
+        for worker in self.executing.values():
+            if worker.job is not None and worker.dispatch_id == dispatch_id:
+                worker.job.stop(LeaseEnd.GAVE_WAY)
+                return True
+        return False
+
     def cancel(self, dispatch_id: str, tell: Callable[[str], bool]) -> bool:
         """Have the execution of this dispatch end as cancelled; return False if there is none.
 
@@ -458,8 +470,6 @@ class Ending(Record, frozen=True, kw_only=True):
     """Tells that the run was queued again, because decisions had come before it asked."""
     unasked: tuple[str, ...] = ()
     """The calls of decisions that the run has not taken, and does not ask about."""
-    comes_again: bool = False
-    """Whether the run was queued again, because it had stopped for a submission that was refused."""
 
 
 def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | None:
@@ -659,9 +669,8 @@ class Completion:
 
         ending = await core.retried(lambda: core.observed("ack", self._written_end(dispatch.thread_id, end)))
         del staged[: len(job.drafts)]
-        job.next, job.leaves_waiting, job.comes_again = ending.next, ending.leaves_waiting, ending.comes_again
-        job.has_looked = not ending.comes_again and (asks is not None or not ending.leaves_queued)
-        job.is_cancelled &= not ending.comes_again
+        job.next, job.leaves_waiting = ending.next, ending.leaves_waiting
+        job.has_looked = asks is not None or not ending.leaves_queued
         if ending.run is None or ending.run.status is RunStatus.DONE:
             core.metrics.runs.add(OutcomeKind.COMPLETED.value)
         if ending.run is not None and core.effects is not None:
@@ -670,7 +679,7 @@ class Completion:
             _LOG.warning("decisions.not_asked_for", run_id=job.run.run_id, calls=ending.unasked)
         if ending.tells is not None:
             await ending.tells()
-        if not is_told and not ending.comes_again and job.sink.stream is not None:
+        if not is_told and job.sink.stream is not None:
             await job.sink.emit(finish_event(dispatch, result.termination, result.response))
 
     def _end_in(self, tx: Transaction, job: Job, accept: Accept) -> Ending | StaleClaim:
@@ -689,11 +698,8 @@ class Completion:
         is_over = run is not None and run.status is RunStatus.DONE
         is_asked = bool(asked) and not is_over
         is_cancelled = is_asked and any(one.cancels for one in asked)
-        is_refused = is_asked and any(one.is_refused for one in asked)
         if is_cancelled:
             result = replace(result, termination=TerminationReason.cancelled(), waiting=None)
-        elif run is not None and is_refused and result.termination.type is TerminationKind.CANCELLED:
-            return self._queued_again(tx, dispatch, run)
         answer = ended = None
         if run is not None and (is_cancelled or is_left_open(run, dispatch)):
             run, answer = as_ended(run, dispatch, result, job.answer_id, now=tx.now())
@@ -739,14 +745,6 @@ class Completion:
             tells=tells,
             unasked=unasked,
         )
-
-    def _queued_again(self, tx: Transaction, dispatch: RunDispatch, run: RunRecord) -> Ending | StaleClaim:
-        """Queue a run again that has stopped for a submission that was refused; no attempt is counted."""
-        row = tx.runs.dispatches.move_owned(dispatch.claim_proof, lambda row, now: row.released(now=now))
-        if isinstance(row, StaleClaim):
-            return row
-        heeded(tx, row)
-        return Ending(run=run, comes_again=True)
 
     def _ended_before(self, tx: Transaction, job: Job, run: RunRecord) -> Ending | None:
         """Return what this end wrote before, if only the reply of the store was lost; else None.
@@ -856,13 +854,21 @@ class Completion:
             return False
         return row.status is RunDispatchStatus.QUEUED
 
-    async def release(self, claimed: RunDispatch) -> None:
-        """Give a dispatch back at once, with no attempt counted.
+    async def release(self, claimed: RunDispatch, delay_ms: int = 0) -> bool:
+        """Queue a claimed dispatch again, due after `delay_ms`, and count no attempt.
+
+        Return False if the dispatch has ended, because its run was cancelled.
 
         Raises:
-            StaleClaim: the dispatch is not ours any more; nothing was written.
+            StaleClaim: The claim has ended; nothing was written.
         """
-        await self._moved("release", claimed, lambda row, now: row.released(now=now), is_failed=False)
+        row = await self._moved(
+            "release",
+            claimed,
+            lambda row, now: row.released(now=now, delay_ms=delay_ms),
+            is_failed=False,
+        )
+        return row.status is RunDispatchStatus.QUEUED
 
     async def stop(self, claimed: RunDispatch) -> None:
         """Give back a dispatch whose execution is cut off because this server stops; an interruption counts.

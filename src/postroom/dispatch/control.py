@@ -112,28 +112,26 @@ class Control:
             await self._events.dispatch_happened("RunInterrupted", active)
 
     async def give_way(self, active: RunDispatch) -> bool:
-        """Ask an active run to end and wait until its dispatch is released; False if it is not in time.
+        """Stop an active run for a submission; return False if its claim is not released in time.
 
-        Then the run is kept: it goes on, or is queued again when it has stopped.
+        A run that stops is queued again, due after `PLACE_KEPT_MS`: the commit of the submission ends it as
+        cancelled. If there is no such commit, the run goes on, and no attempt is counted.
         """
-        here = await self._core.executor.cancel_and_wait_by_thread(active.thread_id)
-        here = self._workers.stop(active.dispatch_id) or here
-        told = here or await self._gives_way(active)
-        if not told and active.claimed_by != self._core.consumer_id:
+        core, workers = self._core, self._workers
+        here = workers.give_way(active.dispatch_id)
+        here = here or await core.executor.cancel_and_wait_by_thread(active.thread_id)
+        if not here and active.claimed_by != core.consumer_id and not await self._asked_to_give_way(active):
             return await self._is_released(active)
-        waited, config = 0, self._core.config
-        while not await self._is_released(active):
-            if waited >= config.cancel_wait_ms and await self._asked_to_end(
-                active, replace(_GIVE_WAY, is_refused=True)
-            ):
+        waited, config = 0, core.config
+        while workers.give_way(active.dispatch_id) or not await self._is_released(active):
+            if waited >= config.cancel_wait_ms:
                 reason = "local_cancel_release_wait" if here else "remote_cancel_release_wait"
                 await self._events.dispatch_happened(
                     "MailboxTimeout", active, reason=reason, timeout_ms=config.cancel_wait_ms
                 )
                 return False
-            await self._core.timer.sleep(config.cancel_poll_ms)
+            await core.timer.sleep(config.cancel_poll_ms)
             waited += config.cancel_poll_ms
-            self._workers.stop(active.dispatch_id)  # it may have been about to begin
         await self._events.dispatch_happened("RunInterrupted", active)
         return True
 
@@ -235,7 +233,9 @@ class Control:
             if run is None or row is None or row.status is not RunDispatchStatus.CLAIMED:
                 return None
             kept = commands_in(tx, row)
-            for one in fresh_decisions(run, request.decisions, kept, now=tx.now()):
+            # A run that was claimed when its question had timed out goes on, by whatever clock that was.
+            now = max(tx.now(), row.claimed_at or 0)
+            for one in fresh_decisions(run, request.decisions, kept, now=now):
                 command = LiveRunCommand(kind=LiveCommandKind.DECISION, decisions=(one,))
                 tx.runs.dispatches.put_command(row, command)
             return row
@@ -258,17 +258,16 @@ class Control:
         except StaleDecision:
             return False  # who submits it is told so
 
-    async def _gives_way(self, active: RunDispatch) -> bool:
-        """Ask a run elsewhere to end for who waits now: with a live channel, so that a refusal is final."""
-        if self._core.live is not None:
-            return await self._sent(live_target(active), _CANCEL)
-        return await self._asked_to_end(active, _GIVE_WAY)
+    async def _asked_to_give_way(self, active: RunDispatch) -> bool:
+        """Ask the process that executes a run to stop it; return False if that process surely does not hear.
+
+        The request is stored. With live channels, no answer of the process means that it does not hear.
+        """
+        asked = await self._asked_to_end(active, _GIVE_WAY)
+        return asked and (self._core.live is None or await self._sent(live_target(active), _GIVE_WAY))
 
     async def _asked_to_end(self, claimed: RunDispatch, command: LiveRunCommand = _CANCEL) -> bool:
-        """Store for the process that has a run at work that it is to end; False if it has the run no more.
-
-        A submission that wants the place of the run replaces what it, or another one, has asked before.
-        """
+        """Store a command to stop for the process that executes a run; False if its claim has ended."""
         core = self._core
 
         def ask(tx: Transaction) -> bool:
@@ -276,12 +275,8 @@ class Control:
             row = tx.runs.dispatches.load(claimed.dispatch_id)
             if row is None or row.claim_token != claimed.claim_token:
                 return False
-            if command.gives_way:
-                kept = [one for one in commands_in(tx, row) if not one.gives_way]
-                tx.runs.dispatches.drop_commands(row.dispatch_id)
-                for one in kept:
-                    tx.runs.dispatches.put_command(row, one)
-            tx.runs.dispatches.put_command(row, command)
+            if command not in commands_in(tx, row):
+                tx.runs.dispatches.put_command(row, command)
             return True
 
         return await core.observed("ask_to_end", core.store.write(ask, key=claimed.thread_id))

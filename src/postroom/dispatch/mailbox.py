@@ -409,20 +409,25 @@ class Mailbox:
         """Say whether the rounds are made."""
         return self._lifecycle.is_running
 
-    async def drain(self, grace: timedelta | None = None) -> None:
-        """Claim nothing more, let runs end within the grace time, and give the others back uncounted.
+    async def drain(
+        self, grace: timedelta | None = None, *, waits_for: Callable[[str], bool] | None = None
+    ) -> None:
+        """Claim no more runs, give active runs the grace time to end, then stop and queue them again.
 
-        What ignores that it is stopped is given back `stop_wait_ms` later, and left behind.
+        `waits_for` says for the id of a thread whether its run gets the grace time; without it, each run gets
+        it. An execution that ignores the stop is left behind after `stop_wait_ms`; its run is queued again. A
+        stop counts as an interruption, and not as a failed attempt.
         """
         dispatcher = self._dispatcher
         dispatcher.accepting = False
         grace_ms = milliseconds(self._core.config.drain_grace if grace is None else grace)
         alarm = self._core.tasks.start(self._after(grace_ms), name="drain") if grace_ms else None
-        if alarm is None:
-            dispatcher.leave()
+        stays = waits_for if alarm is not None else None
+        if alarm is None or stays is not None:
+            dispatcher.leave(stays)
         await self._core.claiming.settle()
-        if self._core.is_leaving:
-            dispatcher.leave()  # also the runs that were just claimed
+        if self._core.is_leaving or stays is not None:
+            dispatcher.leave(None if self._core.is_leaving else stays)  # also the runs that were just claimed
         await dispatcher.idle()
         if alarm is not None:
             alarm.cancel()

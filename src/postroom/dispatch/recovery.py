@@ -424,7 +424,6 @@ class Rounds:
             await self._completion.reconcile_all()
             await self._recovery.repair.drain()
             await self._recovery.take_up_left_over()
-            await self._dispatcher.forget_ended_readers()
             if self._core.has_budgets:
                 await release_abandoned(self._core.store)
             self._core.metrics.show_depths(await self._core.dispatches.count_by_status())
@@ -571,6 +570,7 @@ class Lifecycle:
         serve: dict[str, Callable[[], Awaitable[None]]] = {
             "poll": self._poll,
             "claims": lambda: self._again(settings.poll_interval, self._dispatcher.look_after_claims),
+            "readers": lambda: self._again(settings.poll_interval, self._dispatcher.end_readers),
             "sweep": lambda: self._again(settings.sweep_interval, rounds.sweep),
             "garbage": lambda: self._again(settings.gc_interval, collect),
         }

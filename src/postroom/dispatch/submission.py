@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
@@ -50,6 +51,7 @@ from postroom.contracts.errors import (
     DuplicateRecord,
     ForeignThread,
     IdempotencyConflict,
+    InputError,
     InternalError,
     InvalidSubmission,
     PostroomError,
@@ -57,6 +59,7 @@ from postroom.contracts.errors import (
     RunNotOpen,
     StaleClaim,
     StaleDecision,
+    StateError,
     StoreError,
     SubmissionRejected,
     UnknownRun,
@@ -1027,15 +1030,11 @@ class Submissions:
             active = await core.dispatches.claimed_dispatch(thread_id)
             if active is not None and await self._dispatcher.released_for_foreground(active):
                 continue
-            if active is not None and policy is BusyPolicy.ROLLBACK:
-                request = _hiding(request, [active.run_id])
             submission = Submission(request=request, policy=policy, claims=claims, is_now=True)
             try:
-                if active is not None:
-                    await self._refuse_unfit(submission, active)
-                    if not await self._control.give_way(active):
-                        break
-                prepared = await self.prepare(submission)
+                prepared = await (
+                    self._stored_now(submission) if active is None else self._in_place_of(active, submission)
+                )
             except ActiveRunConflict:
                 if active is None and was_free:
                     raise  # a run waits for an answer: it gives way to no submission
@@ -1044,9 +1043,36 @@ class Submissions:
             except StoreError:
                 self._dispatcher.look_for_unexecuted()
                 raise
+            if prepared is None:
+                break
             if prepared.claimed is not None:
                 return prepared, prepared.claimed
         raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=thread_id)
+
+    async def _in_place_of(self, active: RunDispatch, submission: Submission) -> Prepared | None:
+        """Stop an active run and store a submission, whose commit ends the run; None if it does not stop.
+
+        If the submission is refused after all, the run goes on at once. If the store fails, the run goes on
+        after `PLACE_KEPT_MS`.
+        """
+        await self._refuse_unfit(submission, active)
+        if not await self._control.give_way(active):
+            return None
+        try:
+            return await self._stored_now(submission)
+        except (InputError, StateError) as error:
+            if not isinstance(error, ActiveRunConflict):
+                await self._core.store.write(partial(_hurried, active), key=active.thread_id)
+            raise
+
+    async def _stored_now(self, submission: Submission) -> Prepared:
+        """Store a submission with its claim, which nobody takes for a lost one meanwhile."""
+        worker = self._dispatcher.workers.get_or_create(submission.request.thread_id)
+        worker.storing += 1
+        try:
+            return await self.prepare(submission)
+        finally:
+            worker.storing -= 1
 
     async def _refuse_unfit(self, submission: Submission, active: RunDispatch) -> None:
         """Raise the refusal of a request that could not be stored even if the active dispatch had ended.
@@ -1563,6 +1589,7 @@ class Submissions:
         if prepared.gave_way is not None:
             for dispatch, run in prepared.gave_way.ended:
                 self._completion.told(dispatch, run)
+                await self._dispatcher.end_reading(dispatch)
             if prepared.gave_way.cancelled is not None:
                 await self._completion.told_cancelled(prepared.gave_way.cancelled)
         if events.is_on and not events.in_commits:
@@ -1626,6 +1653,12 @@ def _going_on(
     if request.run_id is not None:
         raise RunNotOpen(f"run {row.run_id!r} is being delivered already", value=row.dispatch_id)
     return None, None, resumed  # another message resumes it at this moment: this one is for the next run
+
+
+def _hurried(active: RunDispatch, tx: Transaction) -> None:
+    """Make a dispatch that gave way due at once, under the lock of its thread."""
+    tx.lock(thread_lock(active.thread_id))
+    tx.runs.dispatches.hurry(active.dispatch_id, not_before=tx.now())
 
 
 def _due_with_answers(plan: Prepared, now: int) -> int:

@@ -69,7 +69,9 @@ from postroom.dispatch.completion import (
     claimed_next,
     claimed_within,
     classify,
+    finish_event,
     is_left_open,
+    termination_of,
 )
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
@@ -85,6 +87,8 @@ _LOG = get_logger(__name__)
 _MOST_SAFETY_MS = 1_000
 _TOGETHER_S = 0.002
 _LONGEST_END_S = 0.1
+PLACE_KEPT_MS = 1_000
+"""How long a run that gave way to a submission stays queued, if the submission is not stored."""
 _LEASES = "leases"
 """The key of changes that renew claims, of whatever threads."""
 _TRACEBACK_KEPT = 16 * 1024
@@ -205,16 +209,11 @@ class Slots:
 class Commands:
     """Looks what is asked of the runs at work in this process."""
 
-    def __init__(
-        self, core: Core, at_work: Callable[[], Mapping[str, bool]], cancel: Callable[[str], object]
-    ) -> None:
-        """Keep what it works with.
-
-        `at_work` returns the dispatches that execute here, and whether they are cancelled; `cancel` ends one.
-        """
+    def __init__(self, core: Core, at_work: Callable[[], Mapping[str, bool]], workers: Workers) -> None:
+        """Take commands for the dispatches that `at_work` returns, each with whether it is cancelled."""
         self._core = core
         self._at_work = at_work
-        self._cancel = cancel
+        self._workers = workers
         self._taken: set[tuple[str, str]] = set()
         """The calls of dispatches at work whose decisions the executor has taken."""
         self.is_served = False
@@ -249,10 +248,13 @@ class Commands:
 
     def _hand_over(self, dispatch_id: str, command: LiveRunCommand) -> None:
         """Tell the executor, once; a decision that it does not take it is asked about again later."""
-        decide = self._core.executor.send_decision
+        executor = self._core.executor
+        decide = executor.send_decision
         try:
-            if command.cancels:
-                self._cancel(dispatch_id)
+            if command.gives_way:
+                self._workers.give_way(dispatch_id)
+            elif command.cancels:
+                self._workers.cancel(dispatch_id, executor.cancel)
             for call_id, resume in command.decisions:
                 call = dispatch_id, call_id
                 if call not in self._taken and decide(dispatch_id, call_id, resume):
@@ -284,11 +286,7 @@ class Dispatcher:
         self._completion = completion
         self._execution = Execution(core, events, completion, self.asks_next)
         self._leases = LeaseKeeper(core)
-        self._commands = Commands(
-            core,
-            self._leases.at_work,
-            lambda id: workers.cancel(id, core.executor.cancel),
-        )
+        self._commands = Commands(core, self._leases.at_work, workers)
         self.workers = workers
         self.slots = Slots(core.config.max_concurrent_runs, core.config.max_concurrent_runs_per_tenant)
         self.accepting = True
@@ -392,7 +390,7 @@ class Dispatcher:
             for row in await self.unexecuted():
                 self._core.may_hold_more = True  # until a look finds none
                 worker = self.workers.get(row.thread_id)
-                if worker is None or (worker.status is WorkerStatus.IDLE and not worker.foreground):
+                if worker is None or (worker.status is WorkerStatus.IDLE and not worker.storing):
                     _LOG.warning("claim.not_executed", dispatch_id=row.dispatch_id, run_id=row.run_id)
                     await self._execution.give_back(row, self._failed.pop(row.claim_token or "", None))
         except PostroomError as error:
@@ -406,7 +404,7 @@ class Dispatcher:
         """
         worker = self.workers.get_or_create(row.thread_id)
         is_ours = row.claimed_by == self._core.consumer_id and row.claim_token not in self.claim_tokens()
-        if not is_ours or worker.status is not WorkerStatus.IDLE or worker.foreground > 1:
+        if not is_ours or worker.status is not WorkerStatus.IDLE or worker.storing:
             return False
         await self._execution.give_back(row, self._failed.pop(row.claim_token or "", None))
         return True
@@ -531,12 +529,33 @@ class Dispatcher:
                 break
         self._core.metrics.waiting_threads.set(len(self.slots))
 
-    async def forget_ended_readers(self) -> None:
-        """Let go of readers whose run is tried again elsewhere, or not at all."""
-        for dispatch_id in list(self._readers):
-            row = await self._core.dispatches.load_dispatch(dispatch_id)
-            if row is None or row.status is not RunDispatchStatus.QUEUED:
-                self.stop_reading(dispatch_id)
+    async def end_readers(self) -> None:
+        """Close the streams of dispatches that have ended while they were queued, or execute elsewhere.
+
+        The last event of a stream says how its run has ended. A failure is logged.
+        """
+        if not self._readers:
+            return
+        try:
+            rows = await self._core.store.read(
+                lambda tx: [tx.runs.dispatches.load(one) for one in tuple(self._readers)]
+            )
+        except PostroomError as error:
+            _LOG.warning("readers.not_looked_at", reason=error.describe())
+            return
+        for row in filter(None, rows):  # a dispatch that is not stored yet has a reader as well
+            if row.status.is_terminal:
+                await self.end_reading(row)
+            elif row.status is RunDispatchStatus.CLAIMED and row.claimed_by != self._core.consumer_id:
+                self.stop_reading(row.dispatch_id)
+
+    async def end_reading(self, ended: RunDispatch) -> None:
+        """Tell the reader of a queued dispatch how its run has ended, and close the stream."""
+        if (reader := self._readers.get(ended.dispatch_id)) is not None:
+            if not reader.finished:
+                termination = ended.termination or termination_of(ended)
+                await reader.emit(finish_event(ended, termination, ended.run_response))
+            self.stop_reading(ended.dispatch_id)
 
     def hold(self, held: Held | None) -> None:
         """Know until when nothing may begin in the scope of a limit."""
@@ -564,11 +583,15 @@ class Dispatcher:
             self._idle.clear()
             await self._idle.wait()
 
-    def leave(self) -> None:
-        """Stop every execution and give its dispatch back; an interruption counts, and no failed attempt."""
-        self._core.is_leaving = True
+    def leave(self, stays: Callable[[str], bool] | None = None) -> None:
+        """Stop every execution and queue its run again; an interruption counts, and no failed attempt.
+
+        An execution of a thread for which `stays` returns True goes on.
+        """
+        self._core.is_leaving = self._core.is_leaving or stays is None
         for job in list(self._leases.jobs.values()):
-            job.stop(LeaseEnd.GIVEN_UP)
+            if stays is None or not stays(job.dispatch.thread_id):
+                job.stop(LeaseEnd.GIVEN_UP)
 
     def _begin(
         self,
@@ -689,7 +712,7 @@ class Dispatcher:
             self.workers.executing.pop(job.dispatch.thread_id, None)
         self._was_full = not self.slots.free
         self.slots.give(job.dispatch.tenant)
-        if job.comes_again:
+        if job.comes_again and job.sink.stream is not None:
             self._readers[job.dispatch.dispatch_id] = job.sink
         else:
             job.sink.close()
@@ -1025,6 +1048,8 @@ class Execution:
         elif end is LeaseEnd.GIVEN_UP:
             give_back = self._completion.stop if job.has_executed else self._completion.release
             await give_back(dispatch)
+        elif end is LeaseEnd.GAVE_WAY:
+            job.comes_again = await self._completion.release(dispatch, PLACE_KEPT_MS)
         else:
             await self._completion.reconcile(dispatch.dispatch_id)  # it was superseded
         if job.comes_again and job.is_cancelled:  # while it was put back
@@ -1195,7 +1220,8 @@ async def rebuild(
         trace=replace(kept.trace, dispatch_id=dispatch.dispatch_id, session_id=instance_id),
         delivery=kept.delivery,
         hints=RunHints(run_id=run.run_id, dispatch_id=dispatch.dispatch_id, resolution_id=run.resolution_id),
-        attempt=dispatch.attempt_count + dispatch.interruption_count + 1,
+        attempt=dispatch.attempt_count + 1,
+        interruptions=dispatch.interruption_count,
     )
 
 

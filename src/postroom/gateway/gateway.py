@@ -28,9 +28,9 @@ from postroom.gateway.links import Links
 from postroom.gateway.metrics import GatewayMetrics, InboundCounts
 from postroom.gateway.notices import Notices
 from postroom.gateway.people import People
-from postroom.gateway.platforms.base import UNKNOWN_ACCOUNT, AdapterState, BasePlatformAdapter
+from postroom.gateway.platforms.base import UNKNOWN_ACCOUNT, AdapterState, BasePlatformAdapter, pause_ms
 from postroom.gateway.reminders import Reminders
-from postroom.gateway.replies import target_name
+from postroom.gateway.replies import is_chat, target_name
 from postroom.gateway.run import Acknowledgements, GatewayRunner, Services
 from postroom.gateway.session import Platform, SessionSource
 from postroom.gateway.status import ScopedLocks
@@ -49,8 +49,6 @@ _LOG = get_logger(__name__)
 _SWEEP_EVERY_MS = 15_000
 _PURGE_EVERY_MS = 3_600_000
 _WATCH_EVERY_MS = 1_000
-_FIRST_RECONNECT_MS = 1_000
-_LONGEST_RECONNECT_MS = 60_000
 _LEAST_FLUSH = timedelta(seconds=1)
 
 
@@ -88,6 +86,10 @@ class Gateway:
         self._tasks = Tasks("gateway")
         self._connecting = asyncio.Lock()
         self._writing_status = asyncio.Lock()
+        self._ends_at = 0.0
+        """When a stop waits no longer, by the time of the loop."""
+        self._flushing: asyncio.Timeout | None = None
+        """Bounds the wait for answers of a stop."""
         self._leases = leases
         self._locks = ScopedLocks(config.state_dir if leases is None else None)
         self.people = People(stores.people, stores.links, config, clock)
@@ -217,7 +219,7 @@ class Gateway:
         """Count where the messages are that were ever accepted and are still known."""
         found = await self.stores.intake_log.counts()
         waiting, handed = found.get(InboundStatus.WAITING, 0), found.get(InboundStatus.HANDED_OVER, 0)
-        running = min(handed, len(self._presenter.guard.runs))
+        running = min(handed, len(self._presenter.runs))
         ended = (InboundStatus.DONE, InboundStatus.FAILED, InboundStatus.RETRACTED)
         return InboundCounts(
             accepted=sum(found.values()),
@@ -244,7 +246,7 @@ class Gateway:
 
     async def _watch(self, adapter: BasePlatformAdapter) -> None:
         """Connect a channel again that went down and may come back."""
-        pause = _FIRST_RECONNECT_MS
+        failures = 0
         while True:
             await self._timer.sleep(_WATCH_EVERY_MS)
             liveness = adapter.liveness
@@ -252,10 +254,10 @@ class Gateway:
                 await self.reconnect(adapter)
             self._metrics.channel(adapter.platform.value, is_up=liveness.state is AdapterState.CONNECTED)
             if liveness.state is not AdapterState.FAILED or not liveness.retryable:
-                pause = _FIRST_RECONNECT_MS
+                failures = 0
                 continue
-            await self._timer.sleep(pause)
-            pause = min(pause * 2, _LONGEST_RECONNECT_MS)
+            failures += 1
+            await self._timer.sleep(pause_ms(failures))
             if liveness.state is AdapterState.FAILED:
                 await self.reconnect(adapter)
 
@@ -316,11 +318,21 @@ class Gateway:
         session, _ = await self._presenter.sessions.of(self.config.session_key(source), source)
         return session.thread_id, self.runner.services.handover.asked(session, source)
 
+    async def hurry(self) -> None:
+        """Let a stop wait no longer for runs, and for answers `_LEAST_FLUSH`."""
+        self._ends_at = asyncio.get_running_loop().time()
+        if self._flushing is not None:
+            self._flushing.reschedule(self._ends_at + _LEAST_FLUSH.total_seconds())
+        await self._run_queue.drain(timedelta(0))
+
     async def _wind_down(self) -> None:
-        """Let runs end within the time for that, then deliver what is due."""
-        await self._run_queue.drain(self.config.drain)
+        """Let runs of chats end and deliver answers, within `drain`; the runs of mail are stopped at once."""
+        loop = asyncio.get_running_loop()
+        self._ends_at = loop.time() + self.config.drain.total_seconds()
+        await self._run_queue.drain(self.config.drain, waits_for=is_chat)
         try:
-            async with asyncio.timeout(max(self.config.drain, _LEAST_FLUSH).total_seconds()):
+            ends_at = max(self._ends_at, loop.time() + _LEAST_FLUSH.total_seconds())
+            async with asyncio.timeout_at(ends_at) as self._flushing:
                 await self._relay.idle(CHAT_KIND)
         except TimeoutError:
             _LOG.warning("gateway.not_all_delivered", reason="the time for it ended; the rest is kept")

@@ -1,15 +1,14 @@
-"""Takes messages in: kept first, then handed over in order, each once.
+"""Takes messages in: each is stored, then has its turn, in the order of its chat, once.
 
-adapter ─▶ accept: kept in the intake log ─▶ the adapter tells its platform ─▶ (in the background) the runner
-start ─▶ messages that a crash left waiting: in order, before anything new ─▶ the runner
-now and then ─▶ messages of processes that died ─▶ the runner
+adapter ─▶ accept: stored in the intake log ─▶ the adapter tells its platform ─▶ (in the background) its turn
+start ─▶ messages that a crash left waiting: in order, before anything new ─▶ their turns
+every 15 seconds ─▶ messages of processes that died ─▶ their turns
 """
 
 import asyncio
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from hashlib import sha256
 
 from postroom.contracts.chat import (
@@ -25,7 +24,6 @@ from postroom.contracts.errors import (
     AlreadyConsumed,
     IllegalTransition,
     InvalidRecord,
-    PostroomError,
     StoreUnavailable,
     SubmissionRejected,
     TooLarge,
@@ -34,7 +32,6 @@ from postroom.contracts.errors import (
 from postroom.contracts.records import replace
 from postroom.contracts.runs import RunStatus
 from postroom.gateway import wording
-from postroom.gateway.arrivals import Arrival, Arrivals
 from postroom.gateway.commands import may_be_changed_into
 from postroom.gateway.config import GatewayConfig, reachable, short_name
 from postroom.gateway.events import ButtonPress, MessageEvent
@@ -46,6 +43,7 @@ from postroom.gateway.replies import answer_of, inbound_ids_of
 from postroom.gateway.routes import decide
 from postroom.gateway.run import GatewayRunner, Services
 from postroom.gateway.session import SessionSource
+from postroom.gateway.worker import AT_ONCE, ChatWorker, album_of
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
@@ -57,21 +55,8 @@ _CANCELLED = "cancelled by its caller"
 """The reason stored with a message whose caller hung up or cancelled it."""
 _LEFT_BEHIND_MS = 60_000
 """After which a message that still waits counts as left by a process that died."""
-
-
-_ALBUM_MS = 1_000
-"""How long the next file of an album is waited for: platforms send each as a message of its own."""
 _MOST_ALBUMS = 1_000
 _MOST_THREADS = 10_000
-
-
-@dataclass(eq=False, slots=True)
-class _Album:
-    """Messages that are one: the files of an album, and what was said in its session after them."""
-
-    album_id: str
-    events: list[MessageEvent]
-    behind: list[MessageEvent] = field(default_factory=list)
 
 
 class Intake:
@@ -95,72 +80,69 @@ class Intake:
         self._notices = services.notices
         self._metrics = services.metrics
         self._clock = clock
-        self._in_hand: set[int] = set()
-        self._coming: Counter[str] = Counter()
-        """How many messages of each session are between their platform and their thread."""
-        self._albums: dict[str, _Album] = {}
-        """By session: albums of which more may come."""
         self._albums_for_us: OrderedDict[tuple[str, SessionSource], SessionSource] = OrderedDict()
         """By id and sender, the newest: only the first message of an album says for whom all of them are."""
         self._threads_answered: OrderedDict[tuple[str, ...], bool] = OrderedDict()
         """By place: whether we answer in a thread; the newest."""
-        self._arrivals = Arrivals()
-        self._timer = services.timer
         self._open = asyncio.Event()
         self.tasks = services.tasks
 
     # What adapters call.
 
     async def accept(self, event: MessageEvent) -> None:
-        """Keep a message; durable when it returns. One that is known already is passed over.
+        """Store a message; it is durable when this returns. A known message is passed over.
 
         Raises:
-            StoreError: it could not be kept.
-            InputError: it can never be kept.
+            StoreError: The message could not be stored.
+            InputError: The message can never be stored.
         """
         source = self._checked(event)
-        arrival = self._arrivals.take(event, source)
-        try:
-            await arrival.decided()
-            await self._open.wait()
-            self._refuse_ended()
-            task = await self._accepted(event, source, arrival)
-        except BaseException:
-            arrival.end()
-            raise
-        if not arrival.is_in_turn:
-            arrival.lasts(task if event.is_command() else None)
+        worker = self._runner.workers.of(source)
+        if event.get_command() == AT_ONCE:
+            await self._arrived(event, source, ChatWorker())
+            return
+        async with worker.accepting:
+            await worker.decided.wait()
+            await self._arrived(event, source, worker)
 
-    async def _accepted(
-        self, event: MessageEvent, source: SessionSource, arrival: Arrival
-    ) -> "asyncio.Task[None] | None":
-        """Keep a message, and return what goes on with it in the background."""
-        known = None if _album_of(event) is None else self._albums_for_us.get(_sent_album(event, source))
+    async def _arrived(self, event: MessageEvent, source: SessionSource, worker: ChatWorker) -> None:
+        """Store a message that is for us, and have its worker give it its turn."""
+        await self._open.wait()
+        if self.tasks.closed:
+            raise StoreUnavailable("the gateway is ending; send it again")
+        known = None if album_of(event) is None else self._albums_for_us.get(_sent_album(event, source))
         event.addressed = event.addressed or await self._follows(event, source)
         if not (event.addressed or known or self._config.routes or self._config.group_context):
-            return None  # said among others, and not to us
+            return  # said among others, and not to us
         source = await self._people.learn(source)
         routed = known or await self._routed(event, source)
         if routed is None:
-            return None
+            return
         source = event.source = routed
-        self._note_album(event, source)
-        if event.addressed and self._people.may_write(source):
+        if album_of(event) is not None:
+            self._note_album(event, source)
+        if "thread_root" in event.metadata and event.addressed and self._people.may_write(source):
             self._note_thread(event, source, is_answered=True)
         session_key = self._config.session_key(source)
-        if not event.is_command():
+        if self._config.group_context and not event.is_command():
             event.metadata = self._group_talk.unread(source, session_key) | event.metadata
-        draft = self._draft(event, source, session_key)
-        # Otherwise it would overtake another, or the rest of its album.
-        is_alone = not self._coming[draft.session_key] and _album_of(event) is None
-        self._coming[draft.session_key] += 1
-        try:
-            if is_alone and arrival.may_come and await self._runner.begin(event, draft):
-                self._metrics.message("accepted")
-                return None
-            return await self._keep(event, draft, arrival)
-        finally:
-            self._came(draft.session_key)
+        draft = InboundDraft(
+            key=inbound_key(source, event.message_id),
+            session_key=session_key,
+            sender_id=source.user_id,
+            body=event.to_body(),
+        )
+        if await self._runner.begin(event, draft, worker):
+            self._metrics.message("accepted")
+            return
+        received = await self._log.receive(draft)
+        self._metrics.message("accepted" if received.is_new else "duplicate")
+        event.inbound_id = received.message.inbound_id
+        if received.is_new:
+            worker.put(event)
+            self._runner.go_on(worker)
+        elif received.message.status is InboundStatus.WAITING:
+            await self._resume(received.message)
 
     async def _follows(self, event: MessageEvent, source: SessionSource) -> bool:
         """Return whether a message follows in a thread in which we answer, so that it needs no mention."""
@@ -187,8 +169,16 @@ class Intake:
                 self._threads_answered.popitem(last=False)
 
     async def _routed(self, event: MessageEvent, source: SessionSource) -> SessionSource | None:
-        """Return where a message comes from with the agent that answers it; None when it is for nobody."""
-        chosen = await self._chosen(source) if event.addressed else None
+        """Return the source of a message with the agent that answers it; None if it is for nobody.
+
+        A chosen agent that cannot be reached any more is given up.
+        """
+        chosen = await self._sessions.chosen_agent(source) if event.addressed else None
+        if chosen is not None and chosen not in reachable(self._config.routes, source):
+            await self._sessions.choose_agent(source, None)
+            key = f"gone/{chosen}/{self._clock.now()}"
+            await self._notices.tell(source, wording.agent_gone(short_name(chosen)), key=key)
+            chosen = None
         decision = decide(self._config.routes, event, chosen)
         if decision is not None:
             return replace(source, agent=decision.agent)
@@ -196,48 +186,6 @@ class Intake:
             passed_on = (f"(forwards {one.author or 'somebody'}: {one.text})" for one in event.forwarded)
             self._group_talk.heard(source, event.message_id, " ".join((event.text, *passed_on)))
         return None
-
-    async def _chosen(self, source: SessionSource) -> str | None:
-        """Return the agent that was chosen with /agent; one that cannot be reached any more is given up."""
-        chosen = await self._sessions.chosen_agent(source)
-        if chosen is None or chosen in reachable(self._config.routes, source):
-            return chosen
-        await self._sessions.choose_agent(source, None)
-        key = f"gone/{chosen}/{self._clock.now()}"
-        await self._notices.tell(source, wording.agent_gone(short_name(chosen)), key=key)
-        return None
-
-    async def _keep(
-        self, event: MessageEvent, draft: InboundDraft, arrival: Arrival
-    ) -> "asyncio.Task[None] | None":
-        """Keep a message and have it handed over in the background: now, or behind a command of its chat."""
-        received = await self._log.receive(draft)
-        message = received.message
-        if not received.is_new and (
-            message.status is not InboundStatus.WAITING or message.inbound_id in self._in_hand
-        ):
-            self._metrics.message("duplicate")
-            return None
-        self._metrics.message("accepted" if received.is_new else "duplicate")
-        event.inbound_id = message.inbound_id
-        known = event if received.is_new else await self._read(message)
-        if known is None:
-            return None
-        if not arrival.may_come:
-            self._in_hand.add(message.inbound_id)
-            arrival.waits_in_turn()
-            name = f"message {message.inbound_id} in turn"
-            self.tasks.start(self._resume_arrived(message, known, arrival), name=name)
-            return None
-        return (
-            self._start(known, draft.session_key) if received.is_new else await self._resume(message, known)
-        )
-
-    def _came(self, session_key: str) -> None:
-        """Note that a message of a session is no longer on its way."""
-        self._coming[session_key] -= 1
-        if not self._coming[session_key]:
-            del self._coming[session_key]
 
     async def edited(self, event: MessageEvent) -> None:
         """Give a message other words, as long as no run has read it; later its sender is told so.
@@ -264,7 +212,7 @@ class Intake:
         was = before.source or source
         event.source = replace(source, agent=was.agent, person=was.person)
         event.metadata = {**known.body.get("metadata", {}), **event.metadata}
-        if _album_of(event) is not None:  # an edit tells of one file, the message has those of the others too
+        if album_of(event) is not None:  # an edit tells of one file, the message has those of the others too
             event.media = before.media
         try:
             kept = await self._log.edit(key, event.to_body())
@@ -417,74 +365,47 @@ class Intake:
         return await self._resume_waiting(older_than=self._clock.now() - _LEFT_BEHIND_MS)
 
     async def close(self) -> None:
-        """Let nothing more in, and end what is being handed over: it is kept. Who waits is refused."""
+        """Accept nothing more and end the turns: their messages are stored. Refuse callers that wait."""
         await self.tasks.close()
+        for worker in list(self._runner.workers.by_chat.values()):
+            worker.stop()
         self._open.set()
-
-    def _refuse_ended(self) -> None:
-        if self.tasks.closed:
-            raise StoreUnavailable("the gateway is ending; send it again")
 
     async def _resume_waiting(self, *, older_than: int | None) -> int:
         taken, after = 0, 0
         while page := await self._log.open_messages(status=InboundStatus.WAITING, after=after):
             after = page[-1].inbound_id
             for message in page:
-                late = older_than is None or message.updated_at < older_than
-                event = None
-                if late and message.inbound_id not in self._in_hand:
-                    event = await self._read(message)
-                if event is not None and event.source is not None:
-                    taken += await self._resume_in_turn(message, event, event.source)
+                if older_than is None or message.updated_at < older_than:
+                    taken += await self._resume(message)
         return taken
 
-    async def _resume_in_turn(
-        self, message: InboundMessage, event: MessageEvent, source: SessionSource
-    ) -> bool:
-        """Hand over what was left waiting, in the background where it stands behind a command of its chat.
-
-        Return whether it is in hand.
-        """
-        arrival = self._arrivals.take(event, source)
-        if arrival.may_come:
-            await self._resume_arrived(message, event, arrival)
-        else:
-            self._in_hand.add(message.inbound_id)
-            self.tasks.start(
-                self._resume_arrived(message, event, arrival), name=f"message {message.inbound_id} in turn"
-            )
-        return message.inbound_id in self._in_hand
-
-    async def _resume_arrived(self, message: InboundMessage, event: MessageEvent, arrival: Arrival) -> None:
-        task = None
+    async def _resume(self, message: InboundMessage) -> bool:
+        """Put a message that waits in the store into the queue of its chat; return whether it is there."""
         try:
-            await arrival.come()
-            self._in_hand.discard(message.inbound_id)
-            task = await self._resume(message, event)
-        finally:
-            arrival.lasts(task if event.is_command() else None)
-
-    async def _read(self, message: InboundMessage) -> MessageEvent | None:
-        """Return a message as it came; None when it cannot be read, and is closed."""
-        try:
-            return MessageEvent.from_body(
+            event = MessageEvent.from_body(
                 message.body, inbound_id=message.inbound_id, revision=message.revision
             )
         except (KeyError, TypeError, ValueError) as error:
             await self._reject(message.inbound_id, f"it cannot be read: {type(error).__name__}")
-            return None
-
-    async def _resume(self, message: InboundMessage, event: MessageEvent) -> "asyncio.Task[None] | None":
-        most = self._config.max_message_age
+            return False
+        if event.source is None:
+            return False
+        worker, most = self._runner.workers.of(event.source), self._config.max_message_age
         if self._clock.now() - message.received_at > milliseconds(most):
             notice = wording.too_old(int(most.total_seconds() // 60))
             await self._notices.refuse(event, notice, key=notice_key("told", message.inbound_id))
             await self._reject(message.inbound_id, notice)
-            return None
-        if event.source is not None:
-            event.source = await self._people.learn(event.source)
+            return False
+        await worker.decided.wait()
+        event.source = await self._people.learn(event.source)
+        if album_of(event) is not None:
             self._note_album(event, event.source)
-        return self._start(event, message.session_key)
+        if worker.has(message.inbound_id):
+            return False
+        worker.put(event)
+        self._runner.go_on(worker)
+        return True
 
     async def _reject(self, inbound_id: int, why: str) -> None:
         try:
@@ -493,106 +414,11 @@ class Intake:
             return  # another process was faster
         self._metrics.message("rejected")
 
-    def _start(self, event: MessageEvent, session_key: str) -> "asyncio.Task[None] | None":
-        """Hand a message over in the background. Those of one session are begun in the order of the calls."""
-        inbound_id = event.inbound_id or 0
-        if self.tasks.closed:
-            return None  # it is kept, and found at the next start
-        self._in_hand.add(inbound_id)
-        self._coming[session_key] += 1
-        album_id, album = _album_of(event), self._albums.get(session_key)
-        if album is not None and not event.is_command():
-            (album.events if album_id == album.album_id else album.behind).append(event)
-        elif album_id is not None:
-            album = self._albums[session_key] = _Album(album_id, [event])
-            self.tasks.start(self._run_album(album, session_key), name=f"album {inbound_id}")
-        else:
-            return self._handle(event, inbound_id, session_key)
-        return None
-
-    def _handle(self, event: MessageEvent, inbound_id: int, session_key: str) -> "asyncio.Task[None]":
-        return self.tasks.start(
-            self._run_handler(event, inbound_id, session_key), name=f"message {inbound_id}"
-        )
-
-    async def _run_album(self, album: _Album, session_key: str) -> None:
-        """Wait until no more of an album comes, and hand it over as one message."""
-        seen = 0
-        while seen < len(album.events):
-            seen = len(album.events)
-            await self._timer.sleep(_ALBUM_MS)
-        taken = len(album.events)
-        first, *others = sorted(album.events, key=lambda event: event.inbound_id or 0)
-        try:
-            await self._merge(first, others)
-            self._handle(first, first.inbound_id or 0, session_key)
-        except PostroomError as error:
-            _LOG.warning("message.left_waiting", inbound_id=first.inbound_id, reason=error.describe())
-            others.append(first)
-        for event in others:
-            self._in_hand.discard(event.inbound_id or 0)
-            self._came(session_key)
-        del self._albums[session_key]  # now: what came while they were merged stands behind them
-        for event in (*album.events[taken:], *album.behind):
-            self._in_hand.discard(event.inbound_id or 0)
-            self._start(event, session_key)
-            self._came(session_key)
-
-    async def _merge(self, first: MessageEvent, others: Sequence[MessageEvent]) -> None:
-        """Give the first message of an album the files and words of the others, which are then done.
-
-        Cut off in between it is done again: what the first has already it is not given twice.
-
-        Raises:
-            StoreError: it could not be kept.
-        """
-        if not others or first.source is None:
-            return
-        given = first.metadata.get("album", [])
-        new = [event for event in others if event.message_id not in given]
-        texts = dict.fromkeys(event.text for event in (first, *new) if event.text.strip())
-        # Each message of an album answers the same message: its files are given once, with the first.
-        own = (event.media[: len(event.media) - event.metadata.get("answered_files", 0)] for event in new)
-        first.media += tuple(file for files in own for file in files)
-        first.forwarded = tuple(dict.fromkeys(one for event in (first, *new) for one in event.forwarded))
-        first.unread = tuple(dict.fromkeys(one for event in (first, *new) for one in event.unread))
-        first.text = "\n".join(texts)
-        first.metadata["album"] = [*given, *(event.message_id for event in new)]
-        try:
-            kept = await self._log.edit(inbound_key(first.source, first.message_id), first.to_body())
-        except (AlreadyConsumed, UnknownMessage):
-            return  # it was taken back meanwhile, or another process was faster
-        first.revision = kept.revision
-        done = InboundMove(status=InboundStatus.DONE, reason=f"one with message {first.inbound_id}")
-        for event in others:
-            try:
-                await self._log.move([event.inbound_id or 0], done)
-            except IllegalTransition:
-                continue  # as above
-
     def _note_album(self, event: MessageEvent, source: SessionSource) -> None:
         """Note that the other messages of an album are for us too, however late they come."""
-        if _album_of(event) is not None:
-            self._albums_for_us[_sent_album(event, source)] = source
-            while len(self._albums_for_us) > _MOST_ALBUMS:
-                self._albums_for_us.popitem(last=False)
-
-    async def _run_handler(self, event: MessageEvent, inbound_id: int, session_key: str) -> None:
-        try:
-            await self._runner.handle(event)
-        except PostroomError as error:
-            _LOG.warning("message.left_waiting", inbound_id=inbound_id, reason=error.describe())
-        finally:
-            self._in_hand.discard(inbound_id)
-            self._came(session_key)
-
-    def _draft(self, event: MessageEvent, source: SessionSource, session_key: str) -> InboundDraft:
-        return InboundDraft(
-            key=inbound_key(source, event.message_id),
-            session_key=session_key,
-            sender_id=source.user_id,
-            body=event.to_body(),
-        )
+        self._albums_for_us[_sent_album(event, source)] = source
+        while len(self._albums_for_us) > _MOST_ALBUMS:
+            self._albums_for_us.popitem(last=False)
 
     def _checked(self, event: MessageEvent) -> SessionSource:
         source = event.source
@@ -615,9 +441,4 @@ def _too_late(known: InboundMessage) -> str:
 
 def _sent_album(event: MessageEvent, source: SessionSource) -> tuple[str, SessionSource]:
     """Return what the messages of one album have in common."""
-    return _album_of(event) or "", replace(source, agent=None, person=None)
-
-
-def _album_of(event: MessageEvent) -> str | None:
-    album_id = event.metadata.get("media_group_id")
-    return album_id if isinstance(album_id, str) and event.media else None
+    return album_of(event) or "", replace(source, agent=None, person=None)

@@ -1,10 +1,10 @@
-"""The runner: what becomes of each message of each chat. One message of a session is handed over at a time.
+"""The runner: what becomes of each message of each chat when it has its turn.
 
-    stranger ─▶ a pairing code, or nothing          command ─▶ done at once, never prompt text, never queued
-    message ─▶ admitted in one step without an await ─▶ handed over, the session's others after it, in order
+    stranger ─▶ a pairing code, or nothing          command ─▶ done, never prompt text, never queued
+    message ─▶ handed over to its session's thread; the mailbox knows whether the thread is busy
 
-What is busy is decided by the mailbox for all processes; the guard here decides who of this one speaks. It is
-what `_running_agents` and the adapters' `_pending_messages` show.
+`ChatWorker` decides whose turn it is. A message that comes while its chat is idle is stored and handed over
+in one change.
 """
 
 import asyncio
@@ -20,11 +20,10 @@ from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import IllegalTransition, PostroomError, StoreError
 from postroom.gateway import status, wording
-from postroom.gateway.admission import AGENT_PENDING, SessionGuard
 from postroom.gateway.commands import ANSWERS_QUESTIONS, Answer, Command, Commands, help_text, resolve_command
 from postroom.gateway.config import GatewayConfig, is_person, short_name
 from postroom.gateway.events import ButtonPress, Card, MessageEvent
-from postroom.gateway.handover import NOTHING_ELSE, Admission, AdmissionKind, Handover
+from postroom.gateway.handover import Admission, AdmissionKind, Handover, NotHandedOver
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.notices import Notices, notice_key
 from postroom.gateway.people import People
@@ -34,12 +33,13 @@ from postroom.gateway.session import ANSWER_ONLY, Platform, SessionSource, build
 from postroom.gateway.sessions import Sessions
 from postroom.gateway.streaming import StreamingPresenter
 from postroom.gateway.to_people import ToPeople
+from postroom.gateway.worker import AT_ONCE, ChatWorker, ChatWorkers, album_of, merge_album
 from postroom.log import get_logger
 from postroom.stores.chats.stores import ChatStores
-from postroom.stores.transaction import Joined
 
 _LOG = get_logger(__name__)
-_AGENT_PENDING_SENTINEL = AGENT_PENDING
+_AGENT_PENDING_SENTINEL = object()
+"""Stands in `_running_agents` for the agent of a session whose message has its turn."""
 _PATIENCE_MS = (5, 10, 20, 50, 100, 200, 400, 800)
 _ACKNOWLEDGED_EVERY_MS = 30_000
 _MOST_SESSIONS = 10_000
@@ -91,8 +91,7 @@ class Services:
 class GatewayRunner:
     """Takes events of all platforms and has each become a command, a refusal, or work for an agent.
 
-    Names with an underscore are what others look at and set: `_running_agents`, `_handle_message` and their
-    like are views of the guard, also on a runner that was made without `__init__`.
+    Other programs use the names with an underscore, also on a runner that was made without `__init__`.
     """
 
     config: GatewayConfig
@@ -105,14 +104,12 @@ class GatewayRunner:
         self.config = config
         self.adapters = {}
         self._services = services
-        self._guard = services.presenter.guard
+        self._running_agents: dict[str, object] = {}
         self._pending_messages: dict[str, str] = {}
         self._pending_approvals: dict[str, object] = {}
         self._voice_mode: dict[str, str] = {}
         self._shutdown_event = asyncio.Event()
         self._stopping: asyncio.Future[None] | None = None
-
-    # What others look at.
 
     @property
     def services(self) -> Services:
@@ -122,108 +119,124 @@ class GatewayRunner:
         return self._services
 
     @property
-    def guard(self) -> SessionGuard:
-        """Which sessions are being handed over for."""
-        found = self.__dict__.get("_guard")
-        if not isinstance(found, SessionGuard):
-            found = self.__dict__["_guard"] = SessionGuard()
+    def workers(self) -> ChatWorkers:
+        """The workers of all chats."""
+        found: ChatWorkers = self.__dict__.setdefault("_workers", ChatWorkers())
         return found
 
-    @property
-    def _running_agents(self) -> dict[str, object]:
-        return self.guard.running
-
-    @_running_agents.setter
-    def _running_agents(self, shown: dict[str, object]) -> None:
-        self.guard.running = shown
-
-    # A message.
-
-    async def handle(self, event: MessageEvent) -> None:
-        """Take a message that was kept: what is to be said at once is said, and one that is done is closed.
-
-        Raises:
-            StoreError: it is not done; the message still waits.
-        """
-        text, source = await self._handle_message(event), event.source
-        if source is None or event.inbound_id is None:
-            return
-        if text is not None:
-            await self.services.notices.answer(event, text, key=notice_key("said", event.inbound_id))
-        if event.is_command() and not event.handed_over and self._knows(source):
-            reason = text.text if isinstance(text, Card) else text
-            await self._close(event, InboundStatus.DONE, reason=reason)
-
-    async def begin(self, event: MessageEvent, draft: InboundDraft) -> bool:
-        """Keep a message and hand it over, in one change; only where nothing is at work in its session.
-
-        False: nothing was written that another try would not find.
-        """
-        source, key, guard, tasks = event.source, draft.session_key, self.guard, self.services.tasks
-        if source is None or event.is_command() or not self._is_user_authorized(source):
-            return False
-        if event.is_empty or "automatic" in event.metadata:
-            return False
-        if is_person(source.agent):
-            return False
-        if key in guard.running or key in guard.waiting or not guard.admit(key, event):
-            return False
-        try:
-            return await self._hand_over(event, source, key, draft)
-        except PostroomError as error:
-            _LOG.info("message.not_begun_at_once", reason=error.describe())
-            return False
-        finally:
-            if guard.head(key) is None or tasks.closed:
-                guard.abandon(key)
-            else:
-                tasks.start(self._go_on(key), name=f"messages of {key}")
-
     async def _handle_message(self, event: MessageEvent) -> Answer:
-        """Take a message and return what is to be said to it at once, if anything is."""
+        """Give a message its turn, for programs that call the runner themselves.
+
+        Return the answer to a command; None for a message, which waits if its chat has a turn already.
+        """
         source = event.source
         if source is None:
             return None
         key = self._session_key_for_source(source)
-        if "automatic" in event.metadata and not (
-            event.metadata.get("may_be_a_person") and self._is_user_authorized(source)
-        ):
-            reason = f"a machine sent it: {event.metadata['automatic']}"
-            await self._close(event, InboundStatus.REJECTED, reason=reason)
-            return None
         if event.is_command() and self._knows(source):
             return await self._obey(event, source, key)
-        if not self._is_user_authorized(source):
-            return await self._refuse(event, source)
-        if event.is_empty:
+        worker = self.workers.of(source)
+        worker.put(event)
+        if worker.is_active:
+            self.adapters[source.platform]._pending_messages.setdefault(key, event)  # noqa: SLF001 - as callers read it
+            return None
+        await self.drain(worker)
+        return None
+
+    # Turns.
+
+    def go_on(self, worker: ChatWorker) -> None:
+        """Start to drain a chat's queue in the background, unless somebody does so already."""
+        tasks = self.services.tasks
+        if worker.queue and not worker.is_active and not tasks.closed:
+            tasks.start(self.drain(worker), name=f"messages up to {worker.queue[-1].inbound_id}")
+
+    async def drain(self, worker: ChatWorker) -> None:
+        """Give the messages of a chat their turns until none is left; one that fails still waits, stored."""
+        if worker.is_active:
+            return
+        worker.is_active = True
+        try:
+            while worker.queue:
+                event = worker.queue[0]
+                try:
+                    if album_of(event) is not None:
+                        event, *others = await worker.whole_album(self.services.timer)
+                        await merge_album(self.services.stores.intake_log, event, others)
+                    await self._take_turn(event)
+                except PostroomError as error:
+                    _LOG.warning("message.left_waiting", inbound_id=event.inbound_id, reason=error.describe())
+                worker.end_turn()
+        finally:
+            worker.stop()
+
+    async def begin(self, event: MessageEvent, draft: InboundDraft, worker: ChatWorker) -> bool:
+        """Store a message and hand it over in one change, if its chat and its session are idle.
+
+        Return False if the message must be stored on its own: another try then finds nothing of this one.
+        """
+        source, key, services = event.source, draft.session_key, self.services
+        if event.is_command() or event.is_empty or album_of(event) or "automatic" in event.metadata:
+            return False
+        if source is None or not worker.is_idle or key in services.presenter.runs:
+            return False
+        if is_person(source.agent) or not self._is_user_authorized(source):
+            return False
+        worker.is_active = True
+        self._running_agents[key] = _AGENT_PENDING_SENTINEL
+        try:
+            await self._hand_over(event, source, key, draft)
+        except NotHandedOver:
+            return False
+        except PostroomError as error:
+            _LOG.info("message.not_begun_at_once", reason=error.describe())
+            return False
+        else:
+            return True
+        finally:
+            self._end_turn(key)
+            worker.is_active = False
+            self.go_on(worker)
+
+    async def _take_turn(self, event: MessageEvent) -> None:
+        """Do what a stored message says, refuse it, or hand it over.
+
+        Raises:
+            StoreError: The message still waits in the store.
+        """
+        source = event.source
+        if source is None:
+            return
+        key, may_write = self._session_key_for_source(source), self._is_user_authorized(source)
+        if "automatic" in event.metadata and not (event.metadata.get("may_be_a_person") and may_write):
+            reason = f"a machine sent it: {event.metadata['automatic']}"
+            await self._close(event, InboundStatus.REJECTED, reason=reason)
+        elif event.is_command() and self._knows(source):
+            said = await self._obey(event, source, key)
+            if said is not None:
+                await self.services.notices.answer(event, said, key=notice_key("said", event.inbound_id))
+            if not event.handed_over:
+                answer = said.text if isinstance(said, Card) else said
+                await self._close(event, InboundStatus.DONE, reason=answer)
+        elif not may_write:
+            await self._refuse(event, source)
+        elif event.is_empty:
             text = wording.nothing_to_read(event.unread)
             self.services.metrics.message("refused")
             await self.services.notices.refuse(event, text, key=notice_key("rejected", event.inbound_id))
             await self._close(event, InboundStatus.REJECTED, reason=text)
-            return None
-        if not self.guard.admit(key, event):
-            self._show_next(key, source)
-            return None
-        try:
-            return await self._handle_message_with_agent(event, source, key)
-        finally:
-            await self._go_on(key)
+        else:
+            if source.platform in self.adapters:
+                self.adapters[source.platform]._pending_messages.pop(key, None)  # noqa: SLF001 - see _handle_message
+            self._running_agents[key] = _AGENT_PENDING_SENTINEL
+            try:
+                await self._handle_message_with_agent(event, source, key)
+            finally:
+                self._end_turn(key)
 
-    async def _go_on(self, key: str) -> None:
-        """Hand over those that came meanwhile, in order; end the handing over in the step that finds none."""
-        guard = self.guard
-        try:
-            while (event := guard.next(key)) is not None:
-                source = event.source
-                if source is None:
-                    continue
-                self._show_next(key, source)
-                try:
-                    await self._handle_message_with_agent(event, source, key)
-                except PostroomError as error:
-                    _LOG.warning("message.left_waiting", inbound_id=event.inbound_id, reason=error.describe())
-        finally:
-            guard.abandon(key)
+    def _end_turn(self, key: str) -> None:
+        self._running_agents.pop(key, None)
+        self.workers.stop_requested.discard(key)
 
     async def _handle_message_with_agent(
         self, event: MessageEvent, source: SessionSource, key: str
@@ -246,31 +259,33 @@ class GatewayRunner:
 
     async def _hand_over(
         self, event: MessageEvent, source: SessionSource, key: str, draft: InboundDraft | None = None
-    ) -> bool:
-        """Hand a message over; with a draft it is kept by that, and False says that it could not be both."""
+    ) -> None:
+        """Hand a message over, or store it and hand it over with a draft.
+
+        Raises:
+            NotHandedOver: A message with a draft must be stored on its own.
+        """
         services = self.services
-        if key in self.guard.stop_wishes:
+        if key in self.workers.stop_requested:
+            if draft is not None:
+                raise NotHandedOver
             await services.notices.answer(event, wording.STOPPED, key=notice_key("stopped", event.inbound_id))
             await self._close(event, InboundStatus.DONE, reason=wording.STOPPED)
-            return True
+            return
         session, began_anew = await services.sessions.current(key, source)
         if began_anew and services.sessions.reset_policy(session, source).notify:
             await services.notices.tell(source, wording.BEGAN_ANEW, key=f"anew/{session.thread_id}")
         if is_person(source.agent):
             session, _ = await services.sessions.of(key, source)
             await self._pass_on(event, source, session, key)
-            return True
+            return
         activity = services.sessions.activity(session, source)
-        also = NOTHING_ELSE if activity is None else Joined(locks=activity.locks, change=activity.change)
         mode = BusyPolicy(event.metadata["busy"]) if "busy" in event.metadata else None
-        if draft is not None:
-            admission = await services.handover.begin(event, draft, session, mode=mode, also=also)
-            if admission is None:
-                return False
-        else:
-            if services.stores.is_shared:
-                await self._wait_for_earlier(event, key)
-            admission = await services.handover.hand_over(event, session, mode=mode, also=also)
+        if draft is None and services.stores.is_shared:
+            await self._wait_for_earlier(event, key)
+        admission = await services.handover.hand_over(
+            event, session, draft=draft, mode=mode, activity=activity
+        )
         if activity is not None:
             services.sessions.note(activity)
         services.metrics.message(admission.kind.value)
@@ -278,9 +293,8 @@ class GatewayRunner:
             services.presenter.show_typing(source)
             services.presenter.seen.show(event)
         await self._acknowledge(event, source, key, admission)
-        if key in self.guard.stop_wishes and admission.kind is AdmissionKind.STARTED:
+        if key in self.workers.stop_requested and admission.kind is AdmissionKind.STARTED:
             await services.handover.stop(session.thread_id)
-        return True
 
     async def _pass_on(
         self, event: MessageEvent, source: SessionSource, session: ChatSession, key: str
@@ -344,17 +358,6 @@ class GatewayRunner:
         except IllegalTransition as error:
             _LOG.info("message.closed_before", inbound_id=event.inbound_id, reason=error.message)
 
-    def _show_next(self, key: str, source: SessionSource) -> None:
-        """Show at the adapter which event of the session is next: the same object."""
-        adapter = self.adapters.get(source.platform)
-        if adapter is None:
-            return
-        head = self.guard.head(key)
-        if head is None:
-            adapter._pending_messages.pop(key, None)  # noqa: SLF001 - the view is a part of the contract
-        else:
-            adapter._pending_messages[key] = head  # noqa: SLF001 - as above
-
     # Who, and where.
 
     def _is_user_authorized(self, source: SessionSource) -> bool:
@@ -370,7 +373,7 @@ class GatewayRunner:
             return True
         return self._services is not None and self._services.people.may(source, PersonRole.VIEWER)
 
-    async def _refuse(self, event: MessageEvent, source: SessionSource) -> str | None:
+    async def _refuse(self, event: MessageEvent, source: SessionSource) -> None:
         """Refuse a message whose sender may not write: a stranger may be given a code."""
         services = self.services
         services.metrics.message("refused")
@@ -378,14 +381,13 @@ class GatewayRunner:
             key = notice_key("rejected", event.inbound_id)
             await services.notices.answer(event, wording.ONLY_LOOKS, key=key)
             await self._close(event, InboundStatus.REJECTED, reason=wording.ONLY_LOOKS)
-            return None
+            return
         code = await services.people.code_for(source)
         if code is not None:
             lifetime = span_in_words(timedelta(milliseconds=self.config.pairing.code_ms))
             text = wording.pairing(source.platform.value, code, lifetime)
             await services.notices.answer(event, text, key=notice_key("pair", event.inbound_id))
         await self._close(event, InboundStatus.REJECTED, reason="its sender may not write")
-        return None
 
     # Commands.
 
@@ -397,17 +399,27 @@ class GatewayRunner:
             return wording.unknown_command(name)
         if not self._may_use(command, source):
             return wording.NOT_ALLOWED
-        if command.name == "stop" and self.guard.wish_stop(key):
+        if (refusal := command.refusal(name, event.get_command_args())) is not None:
+            return refusal
+        is_starting = self._running_agents.get(key) is _AGENT_PENDING_SENTINEL
+        if command.name == AT_ONCE and is_starting and not self._runs_here(key):
+            self.workers.stop_requested.add(key)
             return wording.STARTING_UP
         if command.name == "help":
             return await self._handle_help_command(event)
         return await self.services.commands.obey(command, event, source, key)
 
+    def _runs_here(self, key: str) -> bool:
+        return self._services is not None and key in self._services.presenter.runs
+
     def _may_use(self, command: Command, source: SessionSource) -> bool:
         return self._services is None or self._services.commands.may_use(command, source)
 
     async def _handle_help_command(self, event: MessageEvent) -> str:
-        return help_text(lambda command: event.source is None or self._may_use(command, event.source))
+        return help_text(
+            lambda command: event.source is None or self._may_use(command, event.source),
+            event.get_command_args(),
+        )
 
     async def pressed(self, press: ButtonPress) -> str:
         """Take a pressed button: it is the command that its value names, said by whoever pressed it."""
@@ -442,7 +454,10 @@ class GatewayRunner:
         self._running = False
         if self._services is not None:
             await self._services.wind_down()
-        for agent in self.guard.agents():
+        agents = list(self._running_agents.values())
+        if self._services is not None:
+            agents += self._services.presenter.runs.values()
+        for agent in agents:
             interrupt = getattr(agent, "interrupt", None)
             if interrupt is not None:
                 interrupt(SHUTTING_DOWN)

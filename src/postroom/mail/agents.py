@@ -45,7 +45,7 @@ from postroom.mail.ways import WayView, ways
 
 GENERATION_TRIES = 32
 MOST_COMPARED = 1_000
-"""Agents whose names a new name is compared with."""
+"""Maximum number of agents whose names a new name is compared with."""
 
 
 class AgentsView(TypedDict):
@@ -56,7 +56,7 @@ class AgentsView(TypedDict):
 
 
 class WhoisView(AgentView):
-    """An agent with its inbox counts, what it holds, and how a new message would reach it."""
+    """An agent with its inbox counts, its reservations, and the ways to reach it with a new message."""
 
     project: str
     unread: int
@@ -66,7 +66,7 @@ class WhoisView(AgentView):
 
 
 class SessionView(TypedDict):
-    """What an agent needs to begin."""
+    """The facts that an agent needs to start."""
 
     project: ProjectView
     agent: AgentView
@@ -76,14 +76,14 @@ class SessionView(TypedDict):
 
 
 class RotatedToken(TypedDict):
-    """Where an agent's new token is: in a file on the server that its user alone can read."""
+    """The file on the server that holds an agent's new token, readable by the server's user only."""
 
     agent: str
     token_file: str
 
 
 class HealthView(TypedDict):
-    """The database answered."""
+    """The answer of a health check after a read of the database."""
 
     status: str
     projects: int
@@ -93,7 +93,7 @@ class HealthView(TypedDict):
 
 
 def ensure_project(context: WriteContext, asked: EnsureProject) -> ProjectView:
-    """Return the project of a folder; it is made by the first call."""
+    """Return the project of a folder; the first call creates it."""
     return project_view(_project_of(context, asked.human_key, asked.git_identity))
 
 
@@ -141,21 +141,21 @@ def _project_of(context: WriteContext, human_key: str, git_identity: str = "") -
 
 
 def _note_names(context: WriteContext, project: Project, folders: Iterable[str]) -> None:
-    """Let folders name a project, so that later calls ask the database alone."""
+    """Add folders as names of a project, so that later calls need only the database."""
     for folder in sorted(folders):
         if folder != project.human_key:
             context.projects.add_project_alias(project.id, folder)
 
 
 def _note_identities(context: WriteContext, identities: Mapping[int, str]) -> None:
-    """Keep what the repositories of projects are known by, where that was not known."""
+    """Store the repository identities of projects that had none."""
     for project_id, identity in identities.items():
         if identity:
             context.tx.set_git_identity(project_id, identity)
 
 
 def register_agent(context: WriteContext, asked: RegisterAgent) -> AgentView:
-    """Register an agent, or update what the one of that name says of itself."""
+    """Register an agent, or update the description of the existing agent with that name."""
     project = find_project(context.projects, asked.project_key)
     return agent_view(_registered(context, project, asked))
 
@@ -198,10 +198,10 @@ def _registered(context: WriteContext, project: Project, asked: RegisterAgent | 
 
 
 def _refuse_look_alike(context: WriteContext, project: Project, name: str) -> None:
-    """Refuse a name that a reader would take for an agent of the project, of those that were active last.
+    """Refuse a name that looks like that of another agent, among the last active agents of the project.
 
     Raises:
-        NameTaken: such as `Ben.` or `B-en` beside `Ben`.
+        NameTaken: The name looks like an existing one, such as `Ben.` or `B-en` for `Ben`.
     """
     active = context.tx.active_agents(project.id, limit=MOST_COMPARED)
     if other := look_alike(name, (agent.name for agent in active)):
@@ -216,7 +216,7 @@ def _refuse_look_alike(context: WriteContext, project: Project, name: str) -> No
 
 
 def create_agent_identity(context: WriteContext, asked: CreateAgentIdentity) -> AgentView:
-    """Make a new agent with a generated name."""
+    """Create an agent with a generated name."""
     project = find_project(context.projects, asked.project_key)
     refuse_to_speak_for(context, project)
     return agent_view(_made(context, project, asked))
@@ -257,7 +257,7 @@ def _free_name(context: WriteContext, project: Project) -> str:
 
 
 def start_session(context: WriteContext, asked: StartSession) -> SessionView:
-    """Make project and agent if need be, reserve paths and show the head of the inbox."""
+    """Create project and agent if they are missing, reserve paths and return the head of the inbox."""
     known = context.projects.project(asked.project_key)
     project = _project_of(context, asked.project_key if known is None else known.human_key)
     agent = _registered(context, project, asked)
@@ -277,7 +277,7 @@ def start_session(context: WriteContext, asked: StartSession) -> SessionView:
 
 
 def whois(context: ReadContext, asked: Whois) -> WhoisView:
-    """Say who an agent is, what it holds, and how a new message would reach it."""
+    """Return an agent's identity, its reservations, and the ways in which a new message would reach it."""
     home = find_project(context.projects, asked.project_key)
     project, agent = find_address(context, home, asked.agent_name)
     held = context.tx.live_reservations(project.id, now=context.now, agent_id=agent.id, limit=200)
@@ -304,7 +304,7 @@ def list_agents(context: ReadContext, asked: ListAgents) -> AgentsView:
 
 
 def retire_agent(context: WriteContext, asked: RetireAgent) -> AgentView:
-    """Retire an agent and end its reservations; harmless when it is retired."""
+    """Retire an agent and end its reservations; no effect if it is retired."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
     if agent.retired_at is None:
         context.tx.set_agent_retired(agent.id, context.now, now=context.now)
@@ -316,7 +316,7 @@ def retire_agent(context: WriteContext, asked: RetireAgent) -> AgentView:
 
 
 def unretire_agent(context: WriteContext, asked: UnretireAgent) -> AgentView:
-    """Bring an agent back; harmless when it is active."""
+    """Unretire an agent; no effect if it is active."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
     if agent.retired_at is not None:
         context.tx.set_agent_retired(agent.id, None, now=context.now)
@@ -325,7 +325,7 @@ def unretire_agent(context: WriteContext, asked: UnretireAgent) -> AgentView:
 
 
 def set_contact_policy(context: WriteContext, asked: SetContactPolicy) -> AgentView:
-    """Say whose mail the agent takes."""
+    """Set whose mail the agent accepts."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
     context.tx.set_contact_policy(agent.id, asked.policy, now=context.now)
     to_archive(context, "agent", agent.id, project.id)
@@ -333,7 +333,7 @@ def set_contact_policy(context: WriteContext, asked: SetContactPolicy) -> AgentV
 
 
 def health_check(context: ReadContext, asked: HealthCheck) -> HealthView:
-    """Say that the database answers, and how much it holds."""
+    """Return that the database answers, and its number of records."""
     del asked
     counts = context.projects.counts(unread=False)  # may be asked often
     return {
@@ -346,7 +346,7 @@ def health_check(context: ReadContext, asked: HealthCheck) -> HealthView:
 
 
 def rotated_elsewhere(context: WriteContext, asked: object) -> RotatedToken:
-    """Stand in the table for an operation that needs a file as well and is done by the service."""
+    """Stand in the table for an operation that also needs a file, so that the service does it."""
     raise StateError(
         "tokens are rotated by the service", value=type(asked).__name__, remedy="call Mail.perform"
     )

@@ -20,18 +20,18 @@ from postroom.mail.context import LoadedAttachment, Rules
 
 PREVIEW_PIXELS = 512
 PREVIEWED = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
-"""What is unpacked at all: some of the other formats are programs that another program would run."""
+"""The image formats that are unpacked: decoders of some others start another program."""
 MAX_IMAGE_PIXELS = 40_000_000
-"""A picture that would unpack to more is kept without a preview."""
+"""Maximum pixels of an unpacked picture; a larger one is kept without a preview."""
 
 
 def load_attachments(asked: Sequence[AttachmentIn], *, root: str, rules: Rules) -> list[LoadedAttachment]:
-    """Read every file asked for.
+    """Read every requested file.
 
     Raises:
-        TooLarge: one file, or all of them together, or their number is over its limit.
-        InvalidPath: a file lies outside of the project's folder, is no plain file or cannot be read.
-        InvalidArgument: neither path nor content is given, or the content is not base64.
+        TooLarge: A file, all files together, or their number exceeds its limit.
+        InvalidPath: A file is outside of the project's folder, is not a regular file or cannot be read.
+        InvalidArgument: Path and content are both missing, or the content is not base64.
     """
     if len(asked) > rules.max_attachments:
         raise TooLarge(
@@ -82,7 +82,7 @@ def _decoded(name: str, text: str, rules: Rules) -> bytes:
 
 
 def _read_inside(root: Path, asked: str, rules: Rules) -> bytes:
-    """Open without following a last link, then check where the opened file really lies."""
+    """Open without following a last link, then check the real path of the opened file."""
     try:
         real_root = root.resolve(strict=True)
         path = (real_root / asked).resolve(strict=True)
@@ -143,8 +143,8 @@ def _loaded(name: str, content: bytes, rules: Rules) -> LoadedAttachment:
 
 
 def preview_of(content: bytes) -> bytes | None:
-    """Return a WebP of at most 512 x 512 pixels, or None for what is no picture that can be shown."""
-    from PIL import Image  # a start, and whoever sends no pictures, does without it
+    """Return a WebP of at most 512 x 512 pixels, or None if the content cannot be shown as a picture."""
+    from PIL import Image  # imported here, because start-up and mail without pictures do not need it
 
     try:
         with Image.open(io.BytesIO(content), formats=PREVIEWED) as image:
@@ -156,6 +156,6 @@ def preview_of(content: bytes) -> bytes | None:
             shown.save(out, format="WEBP", quality=80)
             return out.getvalue()
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Warning):
-        # Not a picture, or a broken one: it is kept as it came, without a preview. A warning gets here only
-        # where the interpreter is told to raise them.
+        # Not a picture, or a damaged one: it is kept unchanged, without a preview. A warning gets here only
+        # if the interpreter is configured to raise warnings.
         return None

@@ -1,4 +1,4 @@
-"""What a caller may ask, as typed and documented values; every edge reads its arguments through these."""
+"""Requests of callers as typed and documented values, through which every edge reads its arguments."""
 
 import ast
 import math
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
+from itertools import chain
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin
 
 import msgspec
@@ -14,11 +15,13 @@ from msgspec import Meta
 
 from postroom.contracts.choices import ContactPolicy, Importance, SearchOrder
 from postroom.contracts.errors import InvalidArgument
+from postroom.contracts.misfits import misfit, place_of
 from postroom.contracts.project_log import EVENT_KINDS, EventKind
 from postroom.mail.names import nearest
 
 _END = r"$(?!\n)"
-"""The end of a text, where Python alone would let a line break follow; readers of the schema know it too."""
+"""The end of a text, after which Python alone would allow a line break; readers of the schema support it
+too."""
 
 ProjectKey = Annotated[str, Meta(description="absolute path or slug", min_length=1, max_length=4096)]
 AgentName = Annotated[str, Meta(description="your name", min_length=1, max_length=200)]
@@ -47,7 +50,7 @@ When = Annotated[str, Meta(max_length=64, description="ISO 8601 time")]
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every command is: frozen, named fields only, nothing unknown let through."""
+    """The base of all commands: frozen, with named fields only, and without unknown fields."""
 
 
 class Change(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -290,13 +293,15 @@ class GetMessage(Command, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class GetAttachment(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Read a message's file: text as `text`, other files as `content_base64`.
 
-    If `truncated`, call again with `next_offset` as offset.
+    Give its name or its sha256; the only file of a message needs neither. If `truncated`, call again with
+    `next_offset` as offset.
     """
 
     project_key: ProjectKey
     agent_name: AgentName
     message_id: MessageId
-    sha256: Annotated[str, Meta(pattern=_SHA256, description="from the message's attachments")]
+    name: Annotated[str, Meta(min_length=1, max_length=255, description="the file's name")] | None = None
+    sha256: Annotated[str, Meta(pattern=_SHA256, description="from the message's attachments")] | None = None
     offset: Offset = 0
 
 
@@ -550,64 +555,128 @@ _IN_WORDS = {
     _SHA256: "64 hexadecimal digits in lower case",
     _TOPIC: "up to 64 letters, digits, '.', '_', '/' or '-', beginning with a letter or digit",
 }
-_WRAPPERS = frozenset({"args", "arguments", "input", "kwargs", "parameters", "params", "tool_input"})
-"""Names of an object that some models put around all arguments."""
+_WRAPPERS = frozenset(
+    {
+        "args",
+        "arguments",
+        "input",
+        "kwargs",
+        "parameters",
+        "params",
+        "payload",
+        "properties",
+        "request",
+        "tool_args",
+        "tool_input",
+    }
+)
+"""Names of an object that some models wrap around all arguments."""
+_TOOL_KEYS = frozenset({"function", "name", "tool", "tool_name"})
+"""Names beside that object under which a model repeats the name of the tool."""
 _MOST_WRAPPERS = 2
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|\s+")
 _NULLS = frozenset({"null", "none", "nil", "undefined"})
 _SELECTIONS = frozenset({"paths", "ids", "kinds", "agent_name"})
 """Arguments that select a part: a command without them applies to everything."""
-_NAME_KEYS = frozenset({"name", "agent", "agent_name", "to", "recipient", "recipients"})
+_NAME_KEYS = frozenset({"name", "names", "agent", "agents", "agent_name", "to", "recipient", "recipients"})
 _WRAPPED_NAME = re.compile(r"(?:\*{1,3}([^*]+)\*{1,3}|\(([^()]+)\)|\[([^\[\]]+)\])")
-"""A name, or names, in Markdown's stars or in brackets: `**Ben**`, `(Ben)`, `[Ben, Cyd]`."""
-_VALUE_KEYS = frozenset({"id", "value", "path"})
-_BETWEEN_NAMES = re.compile(r"[,;\n]")
+"""A name, or several, in Markdown's stars or in brackets: `**Ben**`, `(Ben)`, `[Ben, Cyd]`."""
+_VALUE_KEYS = frozenset({"content", "id", "path", "text", "value"})
+_LIST_KEYS = frozenset({"element", "elements", "item", "items"})
+"""Names under which a client puts a list that its model wrote in XML."""
+_SCHEMA_TYPES = frozenset({"array", "boolean", "integer", "number", "object", "string"})
+_MOST_COVERS = 3
+"""How many meaningless covers around one value are taken off."""
+_FENCED = re.compile(r"\A```\w{0,16}[ \t]*\n(.*?)\n?[ \t]*```\Z", re.DOTALL)
+_ITEMS = re.compile(r"(?:\s*<(item|element)>[^<>]*</\1>)+\s*")
+_ITEM = re.compile(r"<(?:item|element)>([^<>]*)</")
+_LINE_OF_LIST = re.compile(r"\s*\[.*\],?\s*")
+_GEMMA_QUOTE = '<|"|>'
+_TYPOGRAPHIC = {"\u201c": "\u201d", "\u201e": "\u201c", "\u2018": "\u2019", "\xab": "\xbb"}
+"""An opening quotation mark, and the mark that closes it."""
+_TRAILING_TAGS = re.compile(r"\s*</(\w+)>\s*(?:</(?:\w+:)?invoke>\s*)\Z")
+_SWALLOWED = re.compile(r"</\w+>\s*<(?:\w+:)?parameter name=\"(\w+)\">")
+"""The end of one argument and the beginning of the next, as some models write a call in XML."""
+_BETWEEN_NAMES = re.compile(r"[,;|\n]|\\n")
 _AND = re.compile(r"\s+(?:and|&|\+)\s+", re.IGNORECASE)
 _BEGINS_WITH_AND = re.compile(r"\A(?:and|&)\s+", re.IGNORECASE)
 _DATA_URL = re.compile(r"\s*data:[^,]{0,200};base64,", re.IGNORECASE)
 _BEGINS_WITH_SHA256 = re.compile(r"\Asha-?256[:=-]\s*", re.IGNORECASE)
-_OTHER_WORDS: Final[Mapping[str, frozenset[str]]] = {
-    "body": frozenset({"body_md"}),
-    "filename": frozenset({"name"}),
-    "file_name": frozenset({"name"}),
-    "path": frozenset({"paths"}),
-    "project": frozenset({"project_key"}),
-    "recipient": frozenset({"to"}),
-    "recipients": frozenset({"to"}),
-    "reservation_paths": frozenset({"reserve_paths"}),
-    "sender": frozenset({"sender_name"}),
-    "thread": frozenset({"thread_id"}),
+_OTHER_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "agent": ("agent_name",),
+    "agent_name": ("name",),
+    "attachment": ("name",),
+    "attachment_name": ("name",),
+    "body": ("body_md",),
+    "checksum": ("sha256",),
+    "content": ("body_md",),
+    "digest": ("sha256",),
+    "file_name": ("name",),
+    "file_path": ("path", "paths"),
+    "file_paths": ("paths",),
+    "filename": ("name",),
+    "files": ("attachments", "paths"),
+    "from": ("sender_name",),
+    "hash": ("sha256",),
+    "id": ("message_id", "reservation_id", "ids"),
+    "max_results": ("limit",),
+    "message": ("body_md",),
+    "message_body": ("body_md",),
+    "msg_id": ("message_id",),
+    "path": ("paths",),
+    "priority": ("importance",),
+    "project": ("project_key",),
+    "project_id": ("project_key",),
+    "project_name": ("project_key",),
+    "project_path": ("project_key",),
+    "project_slug": ("project_key",),
+    "q": ("query",),
+    "recipient": ("to",),
+    "recipients": ("to",),
+    "reservation_ids": ("ids",),
+    "reservation_paths": ("reserve_paths",),
+    "sender": ("sender_name",),
+    "text": ("body_md",),
+    "thread": ("thread_id",),
+    "title": ("subject",),
+    "ttl": ("ttl_seconds",),
 }
-"""Words that models write for our names of arguments, each where a tool has the argument."""
+"""Words that models write for our names of arguments; the first name that a tool has is meant."""
+_BEGINS_WITH_KIND = re.compile(r"\A(?:agent|name)(?::\s*|\s+)(?=[^\s/:]+\Z)", re.IGNORECASE)
 _BEGINS_WITH_TO = re.compile(r"\Ato(?::\s*|\s+)", re.IGNORECASE)
 _MAILBOX = re.compile(r"[\"']?([^\s<>\"']+)[\"']?\s*<\s*([^<>]*?)\s*>")
-"""A name with an e-mail address behind it."""
+"""A name followed by an e-mail address."""
 _NUMBER = re.compile(
     r"(?:(?:message|msg)[ _-]?|id |id[:=] ?|no\. ?)?#? ?(\d{1,3}(?:,\d{3})+|\d{1,16})(?:\.0*)?"
 )
+_BEFORE_A_UNIT = re.compile(r"(?<=\d) (?:messages?|results?|entries|items?)\Z")
 _NUMBERS = re.compile(r"#?\d{1,16}(?:\s*[,;\s]\s*#?\d{1,16})+")
 _SPAN = re.compile(r"(\d{1,9}) ?(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)(?![a-z])")
 _SPANS = re.compile(rf"{_SPAN.pattern}(?:(?:,? (?:and )?)?{_SPAN.pattern}){{0,3}}")
+_TRUTHS = dict.fromkeys(("yes", "on", "y", "t"), True) | dict.fromkeys(("no", "off", "n", "f"), False)
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _OPENING = ("[", "{", "(")
+_NO_COMMA = re.compile(r"""["']\s+["']""")
 _BULLET = re.compile(r"\A(?:[-*•]|\d{1,3}[.)])\s+")
 _LONGEST_LITERAL = 8_000
-"""Characters of a text that is read as a literal of Python."""
+"""Maximum characters of a text that is read as a Python literal."""
 _DEEPEST = 8
-"""Levels of lists and objects that are looked at; no command has more than three."""
+"""Maximum depth of lists and objects that is examined; no command has more than three levels."""
 
 
-def read_command(kind: type[C], arguments: dict[str, Any]) -> C:
+def read_command(kind: type[C], arguments: dict[str, Any], tool: str = "") -> C:
     """Return the command that plain arguments mean, also if a model wrote them in another form.
+
+    `tool` is the name of the tool, which some models repeat around the arguments.
 
     Raises:
         InvalidArgument: An argument is missing, unknown, of another type, out of range or not valid text.
     """
-    _refuse_broken_text(arguments, "$")
-    given = _named_arguments(kind, arguments)
+    _refuse_broken_text(arguments)
+    given = _named_arguments(kind, arguments, tool)
     arguments = _clean_arguments(kind, given)
     if arguments is not given:
-        _refuse_broken_text(arguments, "$")
+        _refuse_broken_text(arguments)
     command: C | None = None
     try:
         command = msgspec.convert(arguments, kind, strict=False)
@@ -616,28 +685,31 @@ def read_command(kind: type[C], arguments: dict[str, Any]) -> C:
     try:
         command = command or msgspec.convert(arguments, kind, strict=False)
     except msgspec.ValidationError as error:
-        reason, _, path = str(error).partition(" - at `")
-        where = path.rstrip("`")
+        where = place_of(str(error))
         raise InvalidArgument(
-            _without_patterns(reason)[:_LONGEST_SHOWN] + (f" (at {where})" if where else ""),
-            value=_value_at(arguments, where) if where not in ("", "$") else None,
-            remedy=_remedy(kind, reason, where),
+            misfit(_without_patterns(str(error)))[:_LONGEST_SHOWN],
+            value=_value_at(arguments, where) if where else None,
+            remedy=_remedy(kind, str(error), arguments),
         ) from error
     _refuse_lost_selection(command, given)
     return command
 
 
-def _remedy(kind: type[Command], reason: str, where: str) -> str:
-    """Say what to give: the choices of an argument that has some, the nearest name, or all arguments."""
-    named = next(iter(re.findall(r"\w+", where)), "")
+def _remedy(kind: type[Command], said: str, given: Mapping[str, Any]) -> str:
+    """Return the remedy: the choices of an argument, the nearest name, or all arguments."""
+    named = next(iter(re.findall(r"\w+", place_of(said))), "")
     field = next((one for one in msgspec.structs.fields(kind) if one.name == named), None)
     choices = [] if field is None else [one for one in _kinds_in(field.type) if get_origin(one) is Literal]
     if choices:
-        return f"{named} must be one of: {', '.join(dict.fromkeys(map(str, get_args(choices[0]))))}"
+        return f"`{named}` must be one of: {', '.join(dict.fromkeys(map(str, get_args(choices[0]))))}"
     if named == "message_id" and "message_ids" in kind.__struct_fields__:
         return "give one id as message_id, or several as message_ids: [12, 13]"
+    if named.endswith("_id") and isinstance(given.get(named), list):
+        return f"give one {named}, and make one call for each of the others"
+    if named == "sha256":
+        return "give sha256 from the message's attachments, or the file's `name`"
     at_fault: type[msgspec.Struct] = AttachmentIn if named == "attachments" else kind
-    unknown = re.search(r"unknown field `(.*)`", reason)
+    unknown = re.search(r"unknown field `(.*?)`", said)
     close = nearest(unknown[1], at_fault.__struct_fields__, count=1) if unknown else []
     hint = f"did you mean {close[0]}? " if close else ""
     every = ", ".join(_signature(at_fault)) or "none"
@@ -665,27 +737,25 @@ def _refuse_lost_selection(command: Command, given: Mapping[str, Any]) -> None:
             )
 
 
-def _named_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
+def _named_arguments(kind: type[Command], arguments: dict[str, Any], tool: str) -> dict[str, Any]:
     """Return the arguments without an object around them, and under our names: `projectKey` is `project_key`.
 
     Raises:
-        InvalidArgument: An argument is given under two names with two values.
+        InvalidArgument: An argument is given under two names with two values, or for another tool.
     """
     fields = kind.__struct_fields__
     for _ in range(_MOST_WRAPPERS):
-        [name, value] = next(iter(arguments.items())) if len(arguments) == 1 else ("", None)
-        if name in fields or name.lower() not in _WRAPPERS:
+        if (inner := _wrapped_arguments(fields, arguments, tool)) is None:
             break
-        inner = next(_json_forms(value), None) if isinstance(value, str) else value
-        if not isinstance(inner, dict):
-            break
-        _refuse_broken_text(inner, f"$.{name}")
+        _refuse_broken_text(inner)
         arguments = inner
+    arguments = _without_markup(fields, arguments)
     if arguments.keys() <= set(fields):
         return arguments
     named = dict[str, Any]()
     for name, value in arguments.items():
-        known = name if name in fields else _CAMEL.sub("_", name.strip()).replace("-", "_").lower()
+        plain = name.replace("\\", "").strip(" \t\r\n\"'`:")
+        known = name if name in fields else _CAMEL.sub("_", plain).replace("-", "_").lower()
         known = known if known in fields or known in _OTHER_WORDS else name
         if known in named and named[known] != value:
             raise InvalidArgument(
@@ -695,20 +765,85 @@ def _named_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str
     return _with_known_names(named, kind)
 
 
-def _clean_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments with names, ids of threads and moments as they are meant.
+def _wrapped_arguments(
+    fields: tuple[str, ...], arguments: dict[str, Any], tool: str
+) -> dict[str, Any] | None:
+    """Return the object with all arguments, if another object is around it; None if there is none.
 
-    Such a value can be wrong and still be a text, as ` @Ada` or the text `null` for no thread.
+    Raises:
+        InvalidArgument: The outer object names another tool.
+    """
+    wrappers = [name for name in arguments if name not in fields and name.lower() in _WRAPPERS]
+    if len(wrappers) != 1:
+        return None
+    others = {name: value for name, value in arguments.items() if name != wrappers[0]}
+    others = {} if others in ({"type": "object"}, {"type": "function"}) else others
+    if not others.keys() <= _TOOL_KEYS or not all(isinstance(value, str) for value in others.values()):
+        return None
+    value = _uncovered(arguments[wrappers[0]])
+    inner = next(_json_forms(value), None) if isinstance(value, str) else value
+    if not isinstance(inner, dict):
+        return None
+    for named in others.values():
+        if tool and not re.fullmatch(rf"(?:.*[_./:-])?{tool}", named):
+            raise InvalidArgument(
+                f"the arguments are those of the tool {named[:_LONGEST_SHOWN]!r}, and the call is for {tool}",
+                value=named[:_LONGEST_SHOWN],
+                remedy=f"call {named[:_LONGEST_SHOWN]}, or give the arguments of {tool}",
+            )
+    return inner
+
+
+def _without_markup(fields: tuple[str, ...], arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments without the tags with which a model ended its call.
+
+    Raises:
+        InvalidArgument: A text holds the next argument too, so that this one is lost.
+    """
+    found = arguments
+    for name, value in arguments.items():
+        if not isinstance(value, str) or "</" not in value:
+            continue
+        swallowed = next((one for one in _SWALLOWED.findall(value) if one in fields), None)
+        if swallowed is not None:
+            raise InvalidArgument(
+                f"the text of `{name}` goes on with the argument `{swallowed}`, which is lost",
+                value=value[-_LONGEST_SHOWN:],
+                remedy=f"repeat the call with `{name}` and `{swallowed}` as two arguments",
+            )
+        tags = _TRAILING_TAGS.search(value)
+        if tags is not None and tags[1] in (*fields, "parameter"):
+            found = {**found, name: value[: tags.start()]}
+    return found
+
+
+def _clean_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments with names, thread ids and moments in their intended form.
+
+    Such a value can be wrong although it is a text, such as ` @Ada` or the text `null` for no thread.
     """
     cleaned = arguments
     for name in _CLEANED.keys() & arguments.keys() & set(kind.__struct_fields__):
         value = arguments[name]
-        clean = _CLEANED[name](value)
+        clean = _CLEANED[name](_uncovered(value))
         if clean is value or (clean is None and name in _required(kind)):
             continue
         cleaned = dict(cleaned) if cleaned is arguments else cleaned
         cleaned[name] = clean
-    return cleaned
+    return _with_several_ids(kind, cleaned)
+
+
+def _with_several_ids(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments with several ids in `message_id` as `message_ids`, where a tool has both."""
+    several, given = "message_ids", _uncovered(arguments.get("message_id"))
+    if several not in kind.__struct_fields__ or arguments.get(several):
+        return arguments
+    text = given.strip() if isinstance(given, str) else ""
+    if text[:1] in _OPENING:
+        given = next(_json_forms(text), given)
+    if not (isinstance(given, list) and len(given) > 1) and not _NUMBERS.fullmatch(text):
+        return arguments
+    return {name: value for name, value in arguments.items() if name != "message_id"} | {several: given}
 
 
 @cache
@@ -717,7 +852,7 @@ def _required(kind: type[Command]) -> frozenset[str]:
 
 
 def _plain_text(value: object) -> object:
-    """Return a text without spaces and quotes around it, None for a text that says null."""
+    """Return a text without surrounding spaces and quotes, or None for a text that means null."""
     if not isinstance(value, str):
         return value
     text = value.strip()
@@ -731,16 +866,19 @@ def _plain_name(value: object) -> object:
     if isinstance(value, dict) and len(value) == 1:
         [(key, inner)] = value.items()
         value = inner if key in _NAME_KEYS and isinstance(inner, str) else value
-    text = _plain_text(_unwrapped(value) if isinstance(value, str) else value)
+    value = _BEGINS_WITH_KIND.sub("", _unwrapped(value)) if isinstance(value, str) else value
+    text = _plain_text(value)
     if text is None and value is not None:
         return value  # an agent may be called Nil
     return text[1:] if isinstance(text, str) and text[:1] == "@" and len(text) > 1 else text
 
 
 def _plain_names(value: object) -> object:
-    """Return names as a list; no name holds a comma or a line break."""
+    """Return names as a list; no name contains a comma or a line break."""
     if isinstance(value, str) and value.strip()[:1] in _OPENING:
         value = next(_json_forms(value.strip()), value)
+    if isinstance(value, dict):
+        value = _uncovered(value) if value else []
     if isinstance(value, dict) and len(value) == 1:
         [(key, inner)] = value.items()
         value = inner if key in _NAME_KEYS and isinstance(inner, list | str) else value
@@ -754,8 +892,12 @@ def _plain_names(value: object) -> object:
     if not isinstance(value, list):
         return value
     flat = [one for item in value for one in (item if isinstance(item, list) else [item])]
-    flat = [str(one) if _is_number(one) else one for one in flat]
-    return [_one_name(_plain_name(one)) for one in flat if one is not None]
+    flat = [str(one) if _is_number(one) else one for one in flat if one is not None]
+    names = list[object]()
+    for one in flat:
+        is_listed = isinstance(one, str) and one.strip()[:1] not in ("[", "{")
+        names += (_listed_names(str(one)) if is_listed else []) or [one]
+    return [_one_name(_plain_name(name)) for name in names]
 
 
 def _is_number(value: object) -> bool:
@@ -769,7 +911,7 @@ def _unwrapped(text: str) -> str:
 
 
 def _listed_names(text: str) -> list[str]:
-    """Return the names that a text lists: `Ben, Cy and Dan`. The path behind an `@` may hold an `and`."""
+    """Return the names in a list as text: `Ben, Cy and Dan`. The path after an `@` may contain an `and`."""
     names = list[str]()
     for part in _BETWEEN_NAMES.split(text):
         name = _BEGINS_WITH_AND.sub("", _unwrapped(part), count=1) if names else _unwrapped(part)
@@ -778,7 +920,7 @@ def _listed_names(text: str) -> list[str]:
 
 
 def _one_name(name: object) -> object:
-    """Return a name without an e-mail address behind it.
+    """Return a name without the e-mail address after it.
 
     Raises:
         InvalidArgument: It may mean an agent of this project or of another one, or is more than one name.
@@ -815,7 +957,7 @@ def _one_or_more_names(value: object) -> object:
 def _plain_digest(value: object) -> object:
     """Return a digest in lower case, without the name of its algorithm: `sha256:AB...`."""
     text = _plain_text(value)
-    return _BEGINS_WITH_SHA256.sub("", text, count=1).lower() if isinstance(text, str) else text
+    return (_BEGINS_WITH_SHA256.sub("", text, count=1).lower() or text) if isinstance(text, str) else text
 
 
 def _plain_files(value: object) -> object:
@@ -823,7 +965,7 @@ def _plain_files(value: object) -> object:
     if isinstance(value, str) and value.strip()[:1] in _OPENING:
         value = next(_json_forms(value.strip()), value)
     if isinstance(value, dict):
-        value = [value]
+        value = [value] if value else []
     if not isinstance(value, list):
         return value
     items = [next(_json_forms(one), one) if isinstance(one, str) and one[:1] == "{" else one for one in value]
@@ -831,7 +973,7 @@ def _plain_files(value: object) -> object:
 
 
 def _plain_file(given: dict[str, Any]) -> dict[str, Any]:
-    """Return an attachment under our names, its content in standard base64: also from a data URL."""
+    """Return an attachment with the right field names; its content, even a data URL, in standard base64."""
     file = _with_known_names(given, AttachmentIn)
     text = file.get("content_base64")
     if not isinstance(text, str):
@@ -845,7 +987,7 @@ def _plain_file(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_known_names(given: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return arguments with other words for our names replaced: `body` is `body_md`.
+    """Return arguments with the right names in place of other words: `body` becomes `body_md`.
 
     Raises:
         InvalidArgument: Both names are given, with two values.
@@ -853,7 +995,8 @@ def _with_known_names(given: dict[str, Any], kind: type[msgspec.Struct]) -> dict
     fields = set(kind.__struct_fields__)
     named = dict[str, Any]()
     for name, value in given.items():
-        known = name if name in fields else next(iter(fields & _OTHER_WORDS.get(name, frozenset())), name)
+        meant = (one for one in _OTHER_WORDS.get(name, ()) if one in fields)
+        known = name if name in fields else next(meant, name)
         if known in named and named[known] != value:
             raise InvalidArgument(
                 f"{known} is given twice, with two values", remedy=f"give {known} only once"
@@ -881,22 +1024,22 @@ def _plain_moment(value: object) -> object:
 
 
 def _normalize_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments with each value that does not fit replaced by the form that does.
+    """Return the arguments with each invalid value replaced by its valid form.
 
-    A value that fits stays as given. An optional argument that is null or empty text is left out if it
-    does not fit.
+    A valid value is unchanged. An optional argument that is null or an empty text is omitted if it is
+    invalid.
 
     Raises:
-        InvalidArgument: JSON text in an argument contains invalid Unicode or nests too deep.
+        InvalidArgument: JSON text in an argument contains invalid Unicode or is nested too deep.
     """
     normal = dict(arguments)
     for field in msgspec.structs.fields(kind):
         if field.name not in normal or _fits(normal[field.name], field.type):
             continue
-        value = normal[field.name]
+        value = _uncovered(normal[field.name])
         if not field.required and isinstance(value, str) and value.strip().lower() in _NULLS:
             value = None
-        for form in _other_forms(value, field.type, field.name):
+        for form in chain([value], _other_forms(value, field.type, field.name)):
             if _fits(form, field.type):
                 normal[field.name] = form
                 break
@@ -905,7 +1048,7 @@ def _normalize_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict
             is_empty = value == "" and field.name != "idempotency_key"
             if not field.required and (value is None or is_empty):
                 del normal[field.name]
-    _refuse_broken_text(normal, "$")
+    _refuse_broken_text(normal)
     return normal
 
 
@@ -949,15 +1092,15 @@ def _other_forms(value: object, kind: Any, name: str) -> Iterator[object]:
 
 
 def _forms_of_list(value: list[object], kind: Any, name: str) -> Iterator[object]:
-    """Yield the other forms of a list: its only item, the list without nulls, each item as it is meant.
+    """Yield the other forms of a list: its only item, the list without nulls, each item in its intended form.
 
-    A list of nulls has no other form: it is never an argument that is left out.
+    A list of nulls has no other form: it never counts as an omitted argument.
     """
     items = [item for item in value if item is not None]
     if value and not items:
         return
     if len(value) == 1:
-        yield value[0]
+        yield _uncovered(value[0])
         yield from _forms_of_text(value[0], kind, name) if isinstance(value[0], str) else ()
     yield items
     yield [
@@ -973,15 +1116,17 @@ def _forms_of_text(text: str, kind: Any, name: str) -> Iterator[object]:
     Raises:
         InvalidArgument: The text for an id has a comma: `1,234` may be one id or two.
     """
-    word, kinds = str(_plain_text(text) or text).strip().lower(), _kinds_in(kind)
+    word, kinds = str(_plain_text(text) or text).strip().rstrip(",;").lower(), _kinds_in(kind)
     if word in _NULLS and type(None) in kinds:
         yield None
     if any(get_origin(one) is Literal for one in kinds):
         yield word
         yield re.sub(r"[ -]+", "_", word)
     if bool in kinds:
-        yield from {"yes": [True], "no": [False], "on": [True], "off": [False]}.get(word, [word])
-    if int in kinds and (number := _NUMBER.fullmatch(word)):
+        yield _TRUTHS.get(word, word)
+    if name.endswith("limit"):
+        word = _BEFORE_A_UNIT.sub("", word)
+    if int in kinds and (number := _NUMBER.fullmatch(word.replace("_", "") if word[:1].isdigit() else word)):
         if "," in number[1] and name.endswith(("_id", "ids")):
             parts = ", ".join(str(int(part)) for part in number[1].split(","))
             one = number[1].replace(",", "")
@@ -999,7 +1144,7 @@ def _forms_of_text(text: str, kind: Any, name: str) -> Iterator[object]:
 
 @cache
 def _kinds_in(kind: Any) -> frozenset[Any]:
-    """Return the plain types of which a type is made: of a union its members, of a list its items."""
+    """Return the plain types in a type: the members of a union, the items of a list."""
     parts: list[Any] = [part for part in get_args(kind) if part is type(None) or not isinstance(part, Meta)]
     if get_origin(kind) is Literal or not parts:
         return frozenset({kind})
@@ -1007,10 +1152,12 @@ def _kinds_in(kind: Any) -> frozenset[Any]:
 
 
 def _json_forms(text: str) -> Iterator[object]:
-    """Yield what JSON text stands for, or a list, a tuple or a set as Python writes it: `['a', 'b']`."""
+    """Yield the value of JSON text, or of a Python list, tuple or set: `['a', 'b']`."""
     try:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
+        if _NO_COMMA.search(text):
+            return  # Python reads two texts without a comma as one
         try:
             found = _plain_json(ast.literal_eval(text)) if len(text) <= _LONGEST_LITERAL else None
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
@@ -1022,11 +1169,65 @@ def _json_forms(text: str) -> Iterator[object]:
         yield [found]
 
 
+def _uncovered(value: object) -> object:
+    """Return a value without covers that mean nothing: a code fence, JSON text as JSON, `{"item": ...}`."""
+    for _ in range(_MOST_COVERS):
+        inner = _without_cover(value)
+        if inner is value:
+            break
+        value = inner
+    return value
+
+
+def _without_cover(value: object) -> object:
+    if isinstance(value, dict):
+        return _covered_in(value)
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    first, last, inside = text[:1], text[-1:], text[1:-1]
+    if found := _FENCED.match(text):
+        return found[1]
+    if inside and _TYPOGRAPHIC.get(first) == last:
+        return inside
+    if text.startswith(_GEMMA_QUOTE) and text.endswith(_GEMMA_QUOTE) and text.count(_GEMMA_QUOTE) == 2:
+        return text.strip(_GEMMA_QUOTE)
+    if first == last == '"' and ("\\" in inside or inside[:1] in _OPENING):
+        inner = next(_json_forms(text), value) if inside else value
+        return inner if isinstance(inner, str) else value
+    if _ITEMS.fullmatch(text):
+        return _ITEM.findall(text)
+    return _list_of_lines(text) or value
+
+
+def _covered_in(value: dict[Any, Any]) -> object:
+    """Return the list or the value that an object stands for; the object itself if it means more."""
+    keys = list(value)
+    if len(keys) == 1 and keys[0] in _LIST_KEYS:
+        [inner] = value.values()
+        return inner if isinstance(inner, list) else [inner]
+    if keys and keys == [str(number) for number in range(len(keys))]:
+        return list(value.values())
+    if value.keys() == {"type", "value"} and value["type"] in _SCHEMA_TYPES:
+        return value["value"]
+    return value["text"] if value.keys() == {"type", "text"} and value["type"] == "text" else value
+
+
+def _list_of_lines(text: str) -> list[object]:
+    """Return the texts of several lists, each on a line of its own; nothing if a line is no list of texts."""
+    lines = text.splitlines()
+    if len(lines) < 2 or not all(map(_LINE_OF_LIST.fullmatch, lines)):
+        return []
+    lists = [next(_json_forms(line.strip().rstrip(",")), None) for line in lines]
+    items = [item for one in lists for item in (one if isinstance(one, list) else [None])]
+    return items if all(isinstance(item, str) for item in items) else []
+
+
 def _plain_json(literal: object, depth: int = 0) -> object:
-    """Return a literal of Python as JSON has it; a set in the order of its values.
+    """Return a Python literal as JSON; a set in the order of its values.
 
     Raises:
-        ValueError: It holds what JSON has not, or nests too deep.
+        ValueError: It contains a value without a form in JSON, or is nested too deep.
     """
     if depth > _DEEPEST:
         raise ValueError("too deep")
@@ -1042,7 +1243,7 @@ def _plain_json(literal: object, depth: int = 0) -> object:
 
 
 def _plain_paths(value: object) -> object:
-    """Return paths as a list, also from the text of a list; no path holds a line break."""
+    """Return paths as a list, also from the text of a list; no path contains a line break."""
     if isinstance(value, str) and value.strip().lower() not in _NULLS:
         text = value.strip()
         if "\n" in text and text[:1] not in _OPENING:
@@ -1056,7 +1257,7 @@ def _plain_paths(value: object) -> object:
 
 
 def _path_list(item: object) -> list[object] | None:
-    """Return the texts of a list that stands in a text; None if it is no list of texts."""
+    """Return the texts of a list that is written as text; None if it is not a list of texts."""
     text = item.strip() if isinstance(item, str) else ""
     found = next(_json_forms(text), None) if text[:1] in _OPENING else None
     is_of_texts = isinstance(found, list) and any(isinstance(one, str) for one in found)
@@ -1064,14 +1265,14 @@ def _path_list(item: object) -> list[object] | None:
 
 
 def _without_patterns(reason: str) -> str:
-    """Say in words what a pattern asks for."""
+    """Return a reason with patterns replaced by their descriptions."""
     for pattern, words in _IN_WORDS.items():
-        reason = reason.replace(f"Expected `str` matching regex {pattern!r}", f"Expected {words}")
+        reason = reason.replace(f"Expected `str` matching regex {pattern!r}", f"Expected `{words}`")
     return reason
 
 
-def _refuse_broken_text(value: object, where: str, depth: int = 0) -> None:
-    """Lone surrogates cannot be stored as UTF-8, and NUL ends text early in too many places."""
+def _refuse_broken_text(value: object, where: str = "", depth: int = 0) -> None:
+    """Refuse lone surrogates, which UTF-8 cannot store, and NUL, which ends text early in too many places."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -1081,7 +1282,9 @@ def _refuse_broken_text(value: object, where: str, depth: int = 0) -> None:
         if is_broken:
             shown = value[:_LONGEST_SHOWN].encode("ascii", "backslashreplace").decode()
             raise InvalidArgument(
-                f"{where} contains {_BROKEN_TEXT} or a zero byte", value=shown, remedy="send valid UTF-8 text"
+                f"{where or 'an argument'} contains {_BROKEN_TEXT} or a zero byte",
+                value=shown,
+                remedy="send valid UTF-8 text",
             )
     elif depth == _DEEPEST and isinstance(value, dict | list):
         raise InvalidArgument(
@@ -1091,11 +1294,11 @@ def _refuse_broken_text(value: object, where: str, depth: int = 0) -> None:
         )
     elif isinstance(value, dict):
         for key, inner in value.items():
-            _refuse_broken_text(key, f"a key of {where}", depth + 1)
-            _refuse_broken_text(inner, f"{where}.{str(key)[:_LONGEST_SHOWN]}", depth + 1)
+            _refuse_broken_text(key, f"a name in {where or 'the arguments'}", depth + 1)
+            _refuse_broken_text(inner, where or f"`{str(key)[:_LONGEST_SHOWN]}`", depth + 1)
     elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            _refuse_broken_text(inner, f"{where}[{index}]", depth + 1)
+        for inner in value:
+            _refuse_broken_text(inner, where, depth + 1)
 
 
 def _signature(kind: type[msgspec.Struct]) -> list[str]:
@@ -1105,9 +1308,9 @@ def _signature(kind: type[msgspec.Struct]) -> list[str]:
 
 
 def _value_at(arguments: object, where: str) -> object:
-    """Return what stands at a path such as `$.to[2]`, short enough for an answer; None when nothing does."""
+    """Return the value at a place such as `to[2]`, short enough for an answer; None if there is none."""
     found = arguments
-    for step in where.removeprefix("$").replace("[", ".").replace("]", "").split("."):
+    for step in where.replace("[", ".").replace("]", "").split("."):
         if not step:
             continue
         if isinstance(found, dict):
@@ -1120,7 +1323,7 @@ def _value_at(arguments: object, where: str) -> object:
 
 
 def _presentable(value: object) -> object:
-    """Return a value that every reader of JSON takes, and that is short."""
+    """Return a short form of a value that every reader of JSON accepts."""
     if isinstance(value, str):
         return value[:_LONGEST_SHOWN]
     if isinstance(value, int) and abs(value) > 2**53:
@@ -1150,4 +1353,4 @@ _CLEANED: Final[Mapping[str, Callable[[object], object]]] = {
     "reserve_paths": _plain_paths,
     "attachments": _plain_files,
 }
-"""The arguments that are read before their type is looked at."""
+"""The arguments that are cleaned before their type is checked."""

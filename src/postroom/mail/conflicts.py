@@ -1,4 +1,4 @@
-"""Which live reservations overlap: two agents hold the same file, at least one of them alone."""
+"""Conflicts between active reservations: two agents reserve the same file, at least one exclusively."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from postroom.mail.globs import overlapping, parse_pattern
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Two live reservations of different agents that overlap; `first` was made first."""
+    """Two active reservations of different agents that overlap; `first` is the older one."""
 
     first: Reservation
     second: Reservation
 
 
 class Numbered(Protocol):
-    """Something with a number of its own."""
+    """A record with a number."""
 
     @property
     def id(self) -> int:
@@ -29,7 +29,7 @@ N = TypeVar("N", bound=Numbered)
 
 
 def together(pairs: Iterable[tuple[N, N]]) -> list[list[N]]:
-    """Return what pairs are about in groups, each of all that hang together by pairs, the oldest first."""
+    """Return the records in pairs as groups of directly or indirectly paired ones, the oldest first."""
     groups: dict[int, list[N]] = {}
     for first, second in pairs:
         one, other = groups.get(first.id, [first]), groups.get(second.id, [second])
@@ -40,7 +40,7 @@ def together(pairs: Iterable[tuple[N, N]]) -> list[list[N]]:
 
 
 def conflicts(live: Sequence[Reservation]) -> list[Conflict]:
-    """Return each pair of live reservations that is a conflict once, the oldest first."""
+    """Return each conflicting pair of active reservations once, the oldest first."""
     ordered = sorted(live, key=lambda one: one.id)
     patterns = [parse_pattern(one.pattern) for one in ordered]
     found = []

@@ -12,17 +12,17 @@ from postroom.mail.views import ContactView, contact_view
 
 
 class ContactsView(TypedDict):
-    """The links from and to an agent, and its own policy."""
+    """The contacts from and to an agent, and its policy."""
 
     policy: str
     contacts: list[ContactView]
 
 
 def request_contact(context: WriteContext, asked: RequestContact) -> ContactView:
-    """Ask an agent to take your mail; harmless when it is asked or granted.
+    """Ask an agent to accept your mail; no effect if it was asked or has accepted.
 
     Raises:
-        ContactBlocked: the other has blocked the asker or takes nobody's mail.
+        ContactBlocked: The other agent has blocked the asker or accepts no mail.
     """
     home, asker = acting_active(context, asked.project_key, asked.agent_name)
     abroad, other = find_address(context, home, asked.to)
@@ -39,7 +39,7 @@ def request_contact(context: WriteContext, asked: RequestContact) -> ContactView
 
 
 def respond_contact(context: WriteContext, asked: RespondContact) -> ContactView:
-    """Grant another agent's mail, or block it; also without having been asked."""
+    """Accept another agent's mail, or block it, also without a request."""
     home, agent = acting_active(context, asked.project_key, asked.agent_name)
     abroad, requester = find_address(context, home, asked.requester)
     if requester.id == agent.id:
@@ -55,7 +55,7 @@ def respond_contact(context: WriteContext, asked: RespondContact) -> ContactView
 
 
 def list_contacts(context: ReadContext, asked: ListContacts) -> ContactsView:
-    """List what an agent has asked of others, and others of it."""
+    """List the contact requests that an agent has sent and received."""
     home, agent = acting(context, asked.project_key, asked.agent_name)
     links = context.tx.contacts(agent.id)
     agents = context.tx.agents_by_id(sorted({one.from_id for one in links} | {one.to_id for one in links}))
@@ -66,7 +66,7 @@ def list_contacts(context: ReadContext, asked: ListContacts) -> ContactsView:
 
 
 def _addresses(home: Project, *agents: tuple[Project, Agent]) -> dict[int, str]:
-    """Return by agent the address under which `home` writes to it."""
+    """Return by agent the address with which `home` writes to it."""
     return {one.id: address_of(one.name, place.slug, home.slug) for place, one in agents}
 
 

@@ -1,4 +1,4 @@
-"""Who may write to whom: one pure function over facts, which cannot be bypassed."""
+"""Permission to write to an agent: one pure function over facts, which cannot be bypassed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,27 +12,27 @@ from postroom.mail.projects import PEOPLE_SLUG, address_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContactFacts:
-    """What is known of a sender and a recipient at the moment of sending."""
+    """The facts about a sender and a recipient at the moment of sending."""
 
     policy: ContactPolicy
-    """The recipient's."""
+    """The recipient's policy."""
     same_agent: bool = False
     same_project: bool = True
     same_owner: bool = True
     retired: bool = False
     approved: bool = False
-    """The recipient has approved this sender."""
+    """Whether the recipient has approved this sender."""
     blocked: bool = False
-    """The recipient has blocked this sender."""
+    """Whether the recipient has blocked this sender."""
     answers_recipient: bool = False
-    """The message answers one that the recipient wrote to the sender."""
+    """Whether the message answers a message of the recipient to the sender."""
 
 
 def refusal(facts: ContactFacts) -> type[PostroomError] | None:
-    """Return why mail may not pass, or None when it may.
+    """Return why the message is refused, or None if it is permitted.
 
-    `closed` and a block stand above everything else: importance, acknowledgement, broadcast, threads and
-    approvals do not go round them.
+    `closed` and a block override everything: importance, acknowledgement, broadcast, threads and approvals do
+    not bypass them.
     """
     if facts.retired:
         return AgentRetired
@@ -49,7 +49,7 @@ def refusal(facts: ContactFacts) -> type[PostroomError] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addressee:
-    """One recipient of a message that is about to be written."""
+    """One recipient of a message before it is written."""
 
     project: Project
     agent: Agent

@@ -1,4 +1,4 @@
-"""What an operation works with: the open transaction, the instant, the rules and the caller."""
+"""The context of an operation: the open transaction, the instant, the rules and the caller."""
 
 import hashlib
 import random
@@ -21,12 +21,12 @@ Projects = TypeVar("Projects", bound=ProjectReads, covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The limits and choices an installation sets; sizes in bytes unless they say otherwise."""
+    """The limits and choices of an installation; sizes in bytes unless stated otherwise."""
 
     verified: bool = False
-    """Whether a call must carry the token of the agent that it names."""
+    """Whether a call must include the token of the agent that it names."""
     owner: str = "local"
-    """Who owns the projects made here; mail between projects of one owner needs no approval."""
+    """The owner of the projects created here; mail between projects of one owner needs no approval."""
     projects_by: Literal["repository", "folder"] = "repository"
     """Whether the folders of one Git repository are one project."""
     max_subject_chars: int = 512
@@ -40,33 +40,33 @@ class Rules:
     default_reservation_ttl: timedelta = timedelta(hours=1)
     case_sensitive_paths: bool = True
     enforced_by: tuple[str, ...] = ()
-    """The hooks that make a reservation more than advice. The server does not see who has them installed."""
+    """The hooks that enforce reservations. The server does not know who has them installed."""
     guard_mode: Literal["warn", "block", "off"] = "warn"
-    """What it means for an edit or a commit when reservations cannot be looked at; `off` looks at none."""
+    """The reaction of an edit or a commit if reservations cannot be checked; `off` never checks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks, as far as the edge knows."""
+    """The caller, as far as the edge knows it."""
 
     agent_token: str | None = None
     operator: bool = False
-    """A person at this machine's command line, proved by the server's own token."""
+    """Whether the caller is a person at this machine's command line, with the server's token."""
     postroom: bool = False
-    """postroom itself, which acts for the people whom it knows. No edge says this of a request."""
+    """Whether the caller is postroom itself, acting for known people. No edge sets this for a request."""
     agent_id: int | None = None
-    """The agent whose run the server itself executes, and nobody else, whatever a call says."""
+    """The agent whose run the server executes; it is the only possible agent, whatever a call names."""
     run_id: str | None = None
-    """That run."""
+    """The id of that run."""
     grant: Grant | None = None
-    """What the named token that came lets its holder do. Without one nothing is held back by scopes."""
+    """The rights of the named token of the call. Without a grant, scopes do not restrict the caller."""
     trace: str | None = None
-    """Where in a trace the call is done; no decision hangs on it."""
+    """The place of the call in a trace; no decision depends on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedAttachment:
-    """A file read and checked before the transaction began."""
+    """A file that was read and checked before the start of the transaction."""
 
     attachment: Attachment
     content: bytes
@@ -75,22 +75,22 @@ class LoadedAttachment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationContext(Generic[Records, Projects]):
-    """What one operation works with; valid only while its transaction is open."""
+    """The context of one operation; valid only while its transaction is open."""
 
     tx: Records
     projects: Projects
-    """The projects that its caller may name: all, or the one that a token is bound to."""
+    """The projects that the caller can name: all, or the one that a token is bound to."""
     now: int
     rules: Rules
     caller: Caller
     dice: random.Random
     loaded: Sequence[LoadedAttachment] = ()
     recognition: Recognition | None = None
-    """What was read of the folder that the command names as a project's."""
+    """The facts read from the folder that the command names as a project's."""
     is_traced: bool = False
-    """Whether calls and runs are watched; if not, no places in traces are looked up."""
+    """Whether calls and runs are traced; if not, no places in traces are looked up."""
     waking: "OpenChange | None" = None
-    """Wakes readers in this change; without one they are found later."""
+    """Wakes recipients in this change; without it they are found later."""
 
 
 ReadContext = OperationContext[RecordReads, ProjectReads]
@@ -98,5 +98,5 @@ WriteContext = OperationContext[RecordWrites, ProjectWrites]
 
 
 def token_hash(token: str) -> str:
-    """Return the form in which a token is kept; tokens are 256 random bits, so no slow hash is needed."""
+    """Return the stored form of a token; tokens are 256 random bits, so no slow hash is needed."""
     return hashlib.sha256(token.encode()).hexdigest()

@@ -1,6 +1,6 @@
-"""Messages as a project sees them: its own, and those that came to it from people and from other projects.
+"""Messages as a project sees them: its own, and those that it received from people and other projects.
 
-A message is kept in the project of whoever wrote it. Hidden copies bring no message here.
+A message is stored in the project of its sender. Hidden copies do not add messages here.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,15 +11,16 @@ from postroom.mail.projects import PEOPLE_KEY
 from postroom.stores.mail.access import MailReads, ProjectReads, RecordReads
 
 FEW = 20
-"""Other projects whose messages on a thread are looked for, and own messages by which those are found."""
+"""Maximum number of other projects whose messages on a thread are read, and of own messages that lead to
+them."""
 COUNTED = 200
-"""Messages of each other project on a thread that are counted."""
+"""Maximum counted messages of each other project on a thread."""
 _LOOKS = 10
-"""Windows of other projects' messages that are looked through for those that came here."""
+"""Maximum windows of other projects' messages that are searched for received ones."""
 
 
 def here(reads: RecordReads, project: Project, messages: Sequence[Message]) -> list[Message]:
-    """Return those messages that a project wrote, or that came to it openly."""
+    """Return the messages that a project wrote or visibly received."""
     others = [one.id for one in messages if one.project_id != project.id]
     if not others:
         return list(messages)
@@ -33,14 +34,14 @@ def here(reads: RecordReads, project: Project, messages: Sequence[Message]) -> l
 
 
 def awaited(message: Message, recipients: Sequence[Recipient]) -> int:
-    """Return how many of these recipients still owe the acknowledgement that a message asks for."""
+    """Return the number of these recipients who still owe the requested acknowledgement."""
     if not message.ack_required or message.recalled_at is not None:
         return 0
     return sum(one.acked_at is None for one in recipients)
 
 
 def from_people(reads: MailReads, project: Project, newest: Callable[[int], list[Message]]) -> list[Message]:
-    """Return messages that people wrote to a project; `newest` gives what a project wrote last, by its id."""
+    """Return messages of people to a project; `newest` returns the last messages of a project, by its id."""
     people = reads.project(PEOPLE_KEY)
     if people is None or people.id == project.id:
         return []
@@ -51,20 +52,20 @@ class Conversation:
     """A thread as a project sees it, within one view of the store."""
 
     def __init__(self, reads: RecordReads, projects: ProjectReads, project: Project, thread_id: str) -> None:
-        """`projects` finds the others whose messages came here, as far as the caller may see them."""
+        """`projects` finds the other projects of received messages, as far as the caller can see them."""
         self._reads = reads
         self._project = project
         self._thread_id = thread_id
         self._others = _others(reads, projects, project, thread_id)
 
     def size(self) -> int:
-        """Return how many messages it has; those of each other project are counted as far as the last 200."""
+        """Return the number of its messages; of each other project at most the last 200 count."""
         own = self._reads.thread_size(self._project.id, self._thread_id)
         theirs = [one for other in self._others for one in self._tail_of(other, COUNTED)]
         return own + len(self._here(theirs))
 
     def participants(self, *, among: int) -> list[ThreadParticipant]:
-        """Return who wrote or got the newest `among` messages of each project, who wrote most first."""
+        """Return who wrote or received the newest `among` messages of each project; busiest writers first."""
         found: dict[int, ThreadParticipant] = {}
         for project in (self._project, *self._others):
             counted = self._reads.thread_participants(
@@ -80,7 +81,7 @@ class Conversation:
         return sorted(found.values(), key=lambda one: -one.wrote)
 
     def messages(self, *, limit: int, after: int = 0) -> list[Message]:
-        """Return its messages in order, those after message `after`."""
+        """Return its messages in order, after message `after`."""
         for _ in range(_LOOKS):
             windows = [
                 self._reads.thread(one.id, self._thread_id, limit=limit, after=after)
@@ -109,7 +110,10 @@ class Conversation:
 
 
 def _others(reads: RecordReads, projects: ProjectReads, project: Project, thread_id: str) -> list[Project]:
-    """Return the projects from which a thread's messages may have come: people's, and those written to."""
+    """Return the projects whose messages may be on a thread.
+
+    That of people, and those that were written to.
+    """
     people = projects.project(PEOPLE_KEY)
     found = {} if people is None else {people.id: people}
     own = reads.thread_tail(project.id, thread_id, limit=FEW)

@@ -1,12 +1,12 @@
-"""The operation that reads a project's log, and who may see what in it.
+"""The operation that reads a project's log, and the rules for who sees which entries.
 
-| who | sees |
+| reader | sees |
 |---|---|
 | the operator | everything |
-| an agent, by its token | agents, reservations and, at home, runs; messages and contacts it is a party to |
-| a person at the pages | everything but contacts, and whatever tells of a hidden copy |
+| an agent, by its token | agents, reservations and, at home, runs; messages and contacts of its own |
+| a person at the pages | everything except contacts and entries about hidden copies |
 
-Of a hidden copy nobody learns but its sender, its reader and the operator.
+Only its sender, its reader and the operator learn of a hidden copy.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from postroom.stores.mail.access import RecordReads
 
 
 class EventView(TypedDict):
-    """What happened: `agent` did it or, of a delivery, is its reader; ids name the rest."""
+    """An event: `agent` caused it or, for a delivery, is the recipient; ids name the rest."""
 
     seq: int
     at: str
@@ -37,7 +37,7 @@ class EventView(TypedDict):
 
 
 class EventsView(TypedDict):
-    """Entries of a log in order; give `next` as `after` of the next call, also when nothing was shown."""
+    """Entries of a log in order; pass `next` as `after` of the next call, even if the list is empty."""
 
     events: list[EventView]
     next: int
@@ -46,15 +46,15 @@ class EventsView(TypedDict):
 
 
 _Sight = Callable[[ProjectEvent], bool]
-"""Says whether a reader may see an entry."""
+"""Returns whether a reader may see an entry."""
 
 
 def fetch_events(context: ReadContext, asked: FetchEvents) -> EventsView:
-    """Return what happened in a project after a cursor, each entry once and in order.
+    """Return the events of a project after a cursor, each entry once and in order.
 
     Raises:
-        CursorExpired: entries after the cursor were trimmed.
-        CursorAhead: the cursor is beyond the newest entry.
+        CursorExpired: Entries after the cursor were deleted.
+        CursorAhead: The cursor is greater than the newest entry's number.
     """
     project = find_project(context.projects, asked.project_key)
     bounds = context.tx.log_bounds(project.id)
@@ -70,13 +70,13 @@ def fetch_events(context: ReadContext, asked: FetchEvents) -> EventsView:
 
 
 def newest_of(context: ReadContext, project_key: str) -> EventsView:
-    """Return nothing, with the cursor for whatever happens from now on."""
+    """Return no entries, with the cursor for later events."""
     bounds = context.tx.log_bounds(find_project(context.projects, project_key).id)
     return {"events": [], "next": bounds.newest, "newest": bounds.newest, "oldest": bounds.oldest}
 
 
 def _reader(context: ReadContext) -> Agent | None:
-    """Return the agent that asks, by its token or in a run of ours; None for the operator and for people."""
+    """Return the calling agent, by its token or its run; None for the operator and for people."""
     token, own_id = context.caller.agent_token, context.caller.agent_id
     if own_id is not None:
         return context.tx.agents_by_id([own_id]).get(own_id)

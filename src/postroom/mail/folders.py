@@ -1,7 +1,7 @@
-"""Which project a file of this machine belongs to, and how reservations there name it.
+"""The project of a file on this machine, and the file's path in reservations.
 
 A linked worktree of a Git repository belongs to the project of the main working tree, unless the worktree, or
-a folder in it, is a project of its own. Where links lead is tried after what was said.
+a folder in it, is a separate project. The targets of links are tried after the written path.
 """
 
 import os.path
@@ -14,23 +14,23 @@ from postroom.mail.projects import spelling
 from postroom.stores.mail.access import ProjectReads
 
 _LARGEST_POINTER = 4096
-"""Bytes of the files by which Git finds a worktree's repository."""
+"""Maximum bytes of the files by which Git finds a worktree's repository."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """One absolute path that a file may be known by; projects above `floor` do not count."""
+    """One absolute path of a file; projects above `floor` do not count."""
 
     path: str
     floor: str = ""
     top: str = ""
-    """The working tree that it lies in; empty when it is in none."""
+    """The working tree that contains it; empty without one."""
 
 
 def locations_of(path: str, base: str) -> tuple[Location, ...]:
-    """Return what a path that was written in the folder `base` may stand for, the nearest first.
+    """Return the possible meanings of a path that was written in the folder `base`, the nearest first.
 
-    Reads the disk: not for the event loop, nor for a transaction.
+    Reads the disk, so it must not run on the event loop or in a transaction.
     """
     written = os.path.normpath(os.path.join(base, path))  # noqa: PTH118 - the text alone; links come later
     if not os.path.isabs(written):  # noqa: PTH117 - as above
@@ -46,7 +46,7 @@ def locations_of(path: str, base: str) -> tuple[Location, ...]:
 
 
 def locate(projects: ProjectReads, locations: Sequence[Location]) -> tuple[Project, str] | None:
-    """Return the project whose folder contains the file, and the file's path from there; None without one."""
+    """Return the project whose folder contains the file, and the path within it; None without a project."""
     for location in locations:
         for folder in _upwards(location):
             project = projects.project(folder) or next(
@@ -59,7 +59,7 @@ def locate(projects: ProjectReads, locations: Sequence[Location]) -> tuple[Proje
 
 
 def _root(projects: ProjectReads, project: Project, folder: str, location: Location) -> str:
-    """Return where the paths of a project begin: at the working tree, when the folder is one within."""
+    """Return the root of a project's paths: the working tree, if the folder is inside one."""
     around = projects.project(location.top) if location.top and folder != project.human_key else None
     is_within = around is not None and around.id == project.id and folder.startswith(location.top)
     return location.top if is_within else folder
@@ -74,7 +74,7 @@ def _upwards(location: Location) -> Iterator[str]:
 
 
 def _worktree_of(path: Path) -> tuple[str, str]:
-    """Return the linked worktree that a path lies in, and the main working tree; empty when it is in none."""
+    """Return the linked worktree that contains a path, and the main working tree; empty without one."""
     for folder in (path, *path.parents):
         pointer = _pointed_at(folder / ".git", "gitdir: ", folder)
         if pointer is None:
@@ -91,7 +91,7 @@ def _top_of(path: Path) -> str:
 
 
 def _pointed_at(file: Path, lead: str, base: Path) -> str | None:
-    """Return the path that a file of Git holds, "" when it holds none, or None when there is nothing."""
+    """Return the path in a file of Git, "" if the file has none, or None if the file does not exist."""
     try:
         with file.open("rb") as stream:
             text = os.fsdecode(stream.read(_LARGEST_POINTER)).strip("\r\n")

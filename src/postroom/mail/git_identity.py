@@ -1,8 +1,8 @@
-"""By what the repository of a folder is known wherever it lies: its remote and its first commit.
+"""The identity of a folder's repository, independent of its location: its remote and its first commit.
 
-A worktree, a clone, a link and a folder within say the same. What cannot be learned is left empty: a shallow
-clone does not have its first commit, and a copy need not have a remote. A folder without a repository is
-known by its inode and birth time, which stay when somebody renames it.
+A worktree, a clone, a link and a folder inside have the same identity. Unknown parts are empty: a shallow
+clone lacks its first commit, and a copy may have no remote. A folder without a repository is identified by
+its inode and birth time, which survive a rename.
 """
 
 import ctypes
@@ -25,19 +25,19 @@ from postroom.log import get_logger
 _LOG = get_logger(__name__)
 
 QUICK_SECONDS: Final = 3
-"""What Git may take to read a file or two; a repository may hold what never answers."""
+"""Seconds for Git to read a few files; a repository may contain files that never answer."""
 WALK_SECONDS: Final = 15
-"""Finding the first of a million commits takes Git some 8 s."""
+"""Seconds for Git to find the first of a million commits, which takes about 8 s."""
 LONGEST_REMOTE: Final = 500
-"""Characters of a remote that are kept as they are; a longer one is known by its hash."""
+"""Maximum characters of a remote that are stored; a longer one is identified by its hash."""
 _LOCAL_ORIGINS: Final = 3
-"""Clones of clones on this machine that are followed to what the first was cloned from."""
+"""Maximum number of local clones that are followed to the origin of the first."""
 _FOLDER: Final = "#folder:"
-"""Begins the identity of a folder without a repository."""
+"""Prefix of the identity of a folder without a repository."""
 _STATX: Final = (32, 80, 256)
-"""Where Linux puts the inode and the birth time into what `statx` returns, and its size, in bytes."""
+"""Offsets of inode and birth time in the result of Linux's `statx`, and its size, in bytes."""
 _BIRTH: Final = 0x800
-"""The bit by which `statx` is asked for the birth time, and says that there is one."""
+"""The bit that requests the birth time from `statx`, and shows that it is available."""
 _HERE: Final = -100
 _SCHEME: Final = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _SCP: Final = re.compile(r"^(?:[^@/:]+@)?([^/:]{2,}):(?!//)(.*)$")
@@ -46,37 +46,37 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryFolder:
-    """A folder of this machine, as Git and the disk know it."""
+    """A folder of this machine, as Git and the disk describe it."""
 
     top: str
-    """The folder of its working tree, spelled as the folder was; the folder itself where there is none."""
+    """The root of its working tree, in the spelling of the folder; the folder itself without one."""
     home: str = ""
-    """The main working tree, when this is a linked one: what stays when that is removed. Empty otherwise."""
+    """The main working tree of a linked one, which remains if that is removed. Empty otherwise."""
     others: tuple[str, ...] = ()
-    """Other folders that hold the same: where links lead, and the main working tree."""
+    """Other folders with the same contents: the targets of links, and the main working tree."""
     identity: str = ""
-    """`<remote>#<first commit>`, either of them empty when it is not known.
+    """`<remote>#<first commit>`, with unknown parts empty.
 
-    Without a repository `#folder:<inode>-<birth time>`; empty if the file system knows no birth time.
+    Without a repository `#folder:<inode>-<birth time>`; empty if the file system stores no birth time.
     """
 
     @property
     def lasting(self) -> str:
-        """The folder that a project of this repository has as its own."""
+        """The folder that a project of this repository uses."""
         return self.home or self.top
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recognition:
-    """What was read for a folder that is to be a project's: its repository, and those of older projects."""
+    """The facts about a folder of a project: its repository, and the repositories of older projects."""
 
     folder: RepositoryFolder
     identities: Mapping[int, str]
-    """By project, where the store did not know it yet."""
+    """Identities by project, for projects without a stored one."""
 
 
 def recognise(path: str, unread: Sequence[Project]) -> Recognition:
-    """Read a folder, and what the store does not know yet of the folders of projects. Blocks."""
+    """Read a folder, and missing facts about the folders of stored projects. Blocks."""
     folder = read_folder(path)
     known = (
         ((one.id, read_folder(one.human_key).identity) for one in unread)
@@ -87,7 +87,7 @@ def recognise(path: str, unread: Sequence[Project]) -> Recognition:
 
 
 def read_folder(path: str) -> RepositoryFolder:
-    """Look at a folder; one that is not there is known by its path alone. Blocks: asks Git."""
+    """Read the facts about a folder; a missing folder has only its path. Blocks: runs Git."""
     plain = RepositoryFolder(top=path)
     if not S_ISDIR(_mode(path)):
         return plain
@@ -121,16 +121,16 @@ def read_folder(path: str) -> RepositoryFolder:
 
 
 def is_folder(path: str) -> bool:
-    """Say whether there is a folder at a path. Blocks: looks at the disk."""
+    """Return whether a path is a folder. Blocks: reads the disk."""
     return S_ISDIR(_mode(path))
 
 
 def same_repository(identity: str, known: Iterable[tuple[K, str]]) -> K | None:
-    """Return which of the known identities is that of the same repository.
+    """Return the key of the known identity of the same repository.
 
-    An equal one is. Without it one that contradicts in nothing is, when no other does neither: two forks stay
-    apart, and a copy that fits both is of neither. Those that have its remote come before those that share
-    its first commit, as forks do too.
+    An equal identity is preferred. Otherwise it must be the only one without a contradiction: two forks stay
+    separate, and a copy that fits both belongs to neither. Identities with its remote come before those that
+    only share its first commit, as forks do.
     """
     listed = list(known)
     if equal := next((key for key, one in listed if one == identity), None):
@@ -143,7 +143,7 @@ def same_repository(identity: str, known: Iterable[tuple[K, str]]) -> K | None:
 
 
 def is_of_git(identity: str) -> bool:
-    """Return whether an identity names a repository; an empty one and that of a folder without Git do not."""
+    """Return whether an identity names a repository, and not an unknown folder or one without Git."""
     return bool(identity) and not identity.startswith(_FOLDER)
 
 
@@ -154,9 +154,9 @@ def parts_of(identity: str) -> tuple[str, str]:
 
 
 def completed(known: str, read: str) -> str:
-    """Return a known identity with what it lacked, as far as another one of the same repository tells it.
+    """Return a known identity with missing parts added from another one of the same repository.
 
-    The identity of the repository replaces that of a folder without one.
+    The identity of a repository replaces that of a folder without one.
     """
     if read and not is_of_git(known):
         return read
@@ -175,7 +175,7 @@ def _has_repository(folder: Path) -> bool:
 
 
 def _mode(path: str | Path) -> int:
-    """Return what lies at a path, as `stat` tells; 0 when nothing does, or it cannot be looked at."""
+    """Return the file mode of a path, as `stat` reports it; 0 if the path is missing or unreadable."""
     try:
         return Path(path).stat().st_mode
     except (OSError, ValueError):
@@ -200,7 +200,7 @@ def _folder_identity(folder: str) -> str:
 
 
 def _without(path: str, inner: str) -> str:
-    """Return the folder in which `inner` is the path; where a link leads inside, what the link leads to."""
+    """Return the folder that contains `inner` as path; for a link inside, the folder of its target."""
     native = inner.replace("/", os.sep)
     for one in (path, os.path.realpath(path)):
         if not native or one.endswith(f"{os.sep}{native}"):
@@ -209,7 +209,7 @@ def _without(path: str, inner: str) -> str:
 
 
 def _identity(git: str, folder: str, depth: int = 0) -> str:
-    """Return remote and first commit; a clone of a working tree here has the remote of that one."""
+    """Return remote and first commit; a clone of a local working tree gets the remote of that tree."""
     remote = _ask(git, folder, "config", "--get", "remote.origin.url")
     if len(remote) > LONGEST_REMOTE:
         remote = hashlib.sha256(remote.encode(errors="surrogatepass")).hexdigest()
@@ -225,7 +225,7 @@ def _identity(git: str, folder: str, depth: int = 0) -> str:
 
 
 def plain_remote(url: str) -> str:
-    """Return a remote in the one form that its spellings share: `host/path`, without user and password."""
+    """Return a remote in the form that its spellings share: `host/path`, without user and password."""
     rest = _SCHEME.sub("", url)
     if rest == url and (scp := _SCP.match(url)):
         rest = f"{scp[1]}/{scp[2].lstrip('/')}"
@@ -235,7 +235,7 @@ def plain_remote(url: str) -> str:
 
 
 def _local(remote: str, folder: str) -> str:
-    """Return the folder that a remote of this machine names, or an empty string for one elsewhere."""
+    """Return the folder of a remote on this machine, or an empty string for another machine."""
     if remote.startswith("file://"):
         return os.path.realpath(remote.removeprefix("file://"))
     if _SCHEME.match(remote) or (_SCP.match(remote) and not _mode(Path(folder, remote))):
@@ -244,7 +244,7 @@ def _local(remote: str, folder: str) -> str:
 
 
 def _root(git: str, folder: str) -> str:
-    """Return the oldest first commit of all branches; empty where history was cut off or has not begun."""
+    """Return the oldest first commit of all branches; empty for a shallow or empty history."""
     if _ask(git, folder, "rev-parse", "--is-shallow-repository") == "true":
         return ""
     branches = ("--branches", "--remotes=origin")
@@ -254,7 +254,7 @@ def _root(git: str, folder: str) -> str:
 
 
 def _ask(git: str, path: str, *words: str, timeout: int = QUICK_SECONDS) -> str:
-    """Return what Git says, without what the folder's settings could have it run or fetch."""
+    """Return Git's output, with settings of the folder disabled that could run or fetch something."""
     environment = {
         "PATH": f"{Path(git).parent}{os.pathsep}{os.defpath}",
         "HOME": str(Path.home()),  # holds which folders of others the person trusts

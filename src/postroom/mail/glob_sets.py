@@ -1,6 +1,6 @@
-"""Read one name of a pattern: text, or a set of names written with `*`, `?` and sets of characters.
+"""Reads one name of a pattern: text, or a set of names written with `*`, `?` and sets of characters.
 
-A set of characters is kept as sorted, disjoint ranges of code points, both ends included. Folding, for file
+A set of characters is stored as sorted, disjoint ranges of code points, both ends included. Folding, for file
 systems that ignore case, works character by character and never changes the length of a text, so that `?`
 stays one character.
 """
@@ -27,9 +27,9 @@ _SET_ITEM = re.compile(r"(.)-(.)|(.)")
 class Glob:
     """A name with wildcards.
 
-    `pieces` are what stands between its stars; `start` and `end` the text before its first wildcard and after
-    its last. `head` is the length of `start` where a star follows it, `tail` that of `end` where a star goes
-    before it; else both are above every length. `is_text`: it has no wildcards but stars.
+    `pieces` are the parts between its stars; `start` and `end` the text before its first wildcard and after
+    its last. `head` is the length of `start` if a star follows it, `tail` that of `end` if a star precedes
+    it; otherwise both exceed every length. `is_text` says that it has no wildcards except stars.
     """
 
     pieces: tuple[Sequence[Character], ...]
@@ -45,7 +45,7 @@ Name: TypeAlias = str | Glob
 
 @lru_cache(maxsize=16_384)
 def read_name(written: str, case_sensitive: bool) -> Name:
-    """Return what a name as written stands for: text (folded where case is ignored), or a set of names."""
+    """Return the meaning of a written name: text (folded if case is ignored), or a set of names."""
     if "[" not in written and "?" not in written:
         text = written if case_sensitive else folded(written)
         if "*" not in text:
@@ -75,30 +75,30 @@ def read_name(written: str, case_sensitive: bool) -> Name:
 
 
 def lexemes(written: str) -> list[str]:
-    """Return the parts of names: runs of text, `?`, stars, sets, and a `[` that opens none in its name."""
+    """Return the parts of names: runs of text, `?`, stars, sets, and a `[` that opens no set in its name."""
     return _LEXEME.findall(written)
 
 
 @lru_cache(maxsize=1024)
 def runs_backwards(written: str) -> bool:
-    """Whether a set as written (`[z-a]`) has a range whose first character is the higher one."""
+    """Return whether a written set (`[z-a]`) has a range whose first character is the higher one."""
     return any(low > high for low, high in _items(written))
 
 
 def characters_meet(a: Character, b: Character) -> bool:
-    """Whether two characters, or sets of them, have one in common."""
+    """Return whether two characters, or sets of them, have a character in common."""
     if isinstance(a, str):
         return a == b if isinstance(b, str) else _holds(b, ord(a))
     return _holds(a, ord(b)) if isinstance(b, str) else _share(a, b)
 
 
 def folded(text: str) -> str:
-    """Return the text that all its spellings in other cases share; it has as many characters."""
+    """Return the text that all its spellings in other cases share, with as many characters."""
     return text.lower() if text.isascii() else "".join(map(_folded_character, text))
 
 
 def _unit(lexeme: str, case_sensitive: bool) -> Character | None:
-    """Return the text or the set that a lexeme stands for; None for stars."""
+    """Return the text or the set of a lexeme; None for stars."""
     if lexeme[0] == "*":
         return None
     if lexeme == "?":
@@ -113,7 +113,7 @@ def _unit(lexeme: str, case_sensitive: bool) -> Character | None:
 
 @lru_cache(maxsize=1024)
 def _set(written: str, case_sensitive: bool) -> str | _Ranges:
-    """Return what a set as written (`[a-z]`, `[!ab]`) holds; a set of one character is that character."""
+    """Return the contents of a written set (`[a-z]`, `[!ab]`); a set of one character is that character."""
     ranges = _merged((ord(low), ord(high)) for low, high in _items(written))
     is_negated = written[1] in "!^"
     if not is_negated and len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
@@ -124,13 +124,13 @@ def _set(written: str, case_sensitive: bool) -> str | _Ranges:
 
 
 def _holds(ranges: _Ranges, code: int) -> bool:
-    """Whether a set holds a character."""
+    """Return whether a set contains a character."""
     index = bisect_right(ranges, (code, _LAST_CHARACTER)) - 1
     return index >= 0 and ranges[index][1] >= code
 
 
 def _share(a: _Ranges, b: _Ranges) -> bool:
-    """Whether some character is in both sets."""
+    """Return whether both sets share a character."""
     i = j = 0
     while i < len(a) and j < len(b):
         if a[i][1] < b[j][0]:
@@ -158,7 +158,7 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> _Ranges:
 
 
 def _inverted(ranges: _Ranges) -> _Ranges:
-    """Return every character a name may hold that is not in `ranges`: never NUL, never a slash."""
+    """Return every permitted character of a name that is not in `ranges`: never NUL, never a slash."""
     taken = _merged([*ranges, (0, 0), (ord("/"), ord("/"))])
     gaps = [(before[1] + 1, after[0] - 1) for before, after in pairwise(taken)]
     return tuple(gaps) + (((taken[-1][1] + 1, _LAST_CHARACTER),) if taken[-1][1] < _LAST_CHARACTER else ())

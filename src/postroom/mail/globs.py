@@ -1,6 +1,6 @@
-"""Read reservation patterns and decide whether two of them overlap.
+"""Reads reservation patterns and decides whether two of them overlap.
 
-This module owns the meaning of a pattern. It knows nothing of agents, leases, stores or the file system.
+This module defines the meaning of a pattern. It is independent of agents, leases, stores and the file system.
 
 A path is relative to the project root: names joined by single slashes. A pattern is anchored at the root:
 
@@ -16,20 +16,20 @@ A path is relative to the project root: names joined by single slashes. A patter
     port:8080      a resource, no file: a scheme of two or more characters, a colon, then no slash.
                    It matches the same text only. A file of that name is written ./port:8080
 
-A wildcard pattern (a glob) matches what it says and no tree below it. Any text without a slash counts as
-a name. `spelled` reads what callers write beside that, such as {a,b}. Where the file system ignores
-case, patterns and paths are compared folded, character by character (so that ? stays one character); all
-patterns of one comparison must be read with the same `case_sensitive`.
+A wildcard pattern (a glob) matches only the paths that it describes and no tree below them. Any text without
+a slash counts as a name. `spelled` also reads other notations of callers, such as {a,b}. If the file system
+ignores case, patterns and paths are compared folded, character by character (so that ? stays one character);
+all patterns of one comparison must be read with the same `case_sensitive`.
 
 Two globs overlap if some path is matched by both. A pattern without wildcards (a literal) does not say
-whether it names a file or a folder, so it has rules of its own:
+whether it names a file or a folder, so it has separate rules:
 
     literal and literal   overlap if they are equal or one lies below the other: src and src/app.py
     literal and glob      overlap if the glob matches the literal itself, or if the names before the glob's
                           first wildcard are the literal or lie below it: then all it matches lies below.
                           src meets src/*.py and src/app/**/*.py; src/app.py does not meet **/*.js
 
-So the literal src does not meet **/*.py. Whoever means a whole folder writes src/ or src/**, which are exact.
+Therefore the literal src does not overlap **/*.py. To cover a whole folder exactly, write src/ or src/**.
 
 The overlap of two globs asks whether the product of two automata accepts anything. Both automata are chains
 whose only loops are gaps (`*` between characters, `**` between names), and for chains the answer needs no
@@ -41,8 +41,8 @@ search:
     no gap at all    position by position
 
 The same rule decides characters within a name and names within a path. Every path has a last name, and so has
-every pattern (`a/**` is `a/**/*`): last names and the folders above them are compared apart, and each pair of
-folders once for all live patterns.
+every pattern (`a/**` is `a/**/*`): last names and the folders above them are compared separately, and each
+pair of folders once for all active patterns.
 """
 
 import re
@@ -72,17 +72,17 @@ MAX_LENGTH = 1024
 MAX_WILDCARDS = 32
 
 MAX_ALTERNATIVES = 100
-"""Patterns that one text with braces stands for."""
+"""Maximum number of patterns that one text with braces can mean."""
 _LINE = r"L?\d{1,7}(?:C\d{1,7})?"
 _SPAN = rf"{_LINE}(?: ?(?:[-\u2013:,]|\.\.) ?{_LINE}){{0,3}}"
 _LINES = re.compile(
     rf"(?P<path>.+?)(?:: ?(?:lines? ?)?{_SPAN}|#L(?=\d){_SPAN}|,? {{0,3}}[( ](?:lines? ?|L(?=\d)){_SPAN}\)?)",
     re.IGNORECASE,
 )
-"""A path with line numbers behind it: `a.py:10-20`, `a.py:10:5`, `a.py#L10-L20`, `a.py (lines 10-20)`."""
+"""A path followed by line numbers: `a.py:10-20`, `a.py:10:5`, `a.py#L10-L20`, `a.py (lines 10-20)`."""
 _BETWEEN_PATHS = re.compile(r"\s*[;|]\s*|\s+(?:(?:and|&|\+)\s+)?", re.IGNORECASE)
 _ENDS_AS_PATH = re.compile(r"[\w*)\]}]\.[A-Za-z]\w{0,7}\Z|[/*]\Z")
-"""An extension, a slash or a star: several such texts in one are several paths."""
+"""An extension, a slash or a star: several such parts in one text are several paths."""
 _LISTS = ",;\"'"
 _QUOTED = re.compile(r"([\"'`])(?P<text>(?:(?!\1).)*)\1", re.DOTALL)
 _AROUND = "\"'` "
@@ -95,10 +95,10 @@ _Agree: TypeAlias = Callable[[_Unit, _Unit], bool]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Folders:
-    """What stands above the last name: the names between the gaps.
+    """The part above the last name: the names between the gaps.
 
-    `start` is the text every path begins with, written `/path/`, up to the first wildcard; `is_literal`: no
-    wildcard follows.
+    `start` is the text with which every path begins, written `/path/`, up to the first wildcard; `is_literal`
+    says that no wildcard follows.
     """
 
     pieces: tuple[tuple[Name, ...], ...]
@@ -108,12 +108,12 @@ class _Folders:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A pattern that was read and found valid; made by `parse_pattern` only.
+    """A valid pattern; made by `parse_pattern` only.
 
-    `text` reads back as the same pattern. `prefix` holds the leading names without wildcards (for a resource
-    its text), folded where case is ignored: two patterns overlap only if the prefix of one is a whole-name
-    prefix of the other's. The other fields are for this module: `start` is the text before the first wildcard
-    of the path written as `/path/`, so that names end with a slash.
+    `text` reads back as the same pattern. `prefix` contains the leading names without wildcards (for a
+    resource its text), folded if case is ignored: two patterns overlap only if the prefix of one is a
+    whole-name prefix of the other's. The other fields are for this module: `start` is the text before the
+    first wildcard of the path written as `/path/`, so that names end with a slash.
     """
 
     text: str
@@ -127,26 +127,26 @@ class Pattern:
 
 
 def parse_pattern(raw: str, *, case_sensitive: bool = True) -> Pattern:
-    """Return the pattern that `raw` stands for; reading the result's `text` again returns the same.
+    """Return the pattern that `raw` means; reading the result's `text` again returns the same.
 
-    A leading `./`, double slashes and repeated stars are dropped; a trailing slash means everything below.
+    A leading `./`, double slashes and repeated stars are removed; a trailing slash means everything below.
 
     Raises:
-        InvalidPattern: `raw` is blank, too long, absolute, of another file system's spelling, leaves the
-            project root, or is no well-formed pattern; the message says which.
+        InvalidPattern: `raw` is blank, too long, absolute, in another file system's notation, leaves the
+            project root, or is malformed; the message says which.
     """
     return _parse(raw, case_sensitive)
 
 
 def spelled(raw: str) -> list[str]:
-    """Return the patterns that a caller's text stands for, in Unicode's NFC: `{a,b}` stands for two.
+    """Return the patterns that a caller's text means, in Unicode's NFC: `{a,b}` means two.
 
-    Blanks, quotes and backticks around the text are dropped. Braces without a comma, and a brace in a set
+    Spaces, quotes and backticks around the text are removed. Braces without a comma, and a brace in a set
     (`[{]`), are plain text.
 
     Raises:
-        InvalidPattern: The text excludes files (`!a`), ends with line numbers, lists several paths, or stands
-            for over 100 patterns.
+        InvalidPattern: The text excludes files (`!a`), ends with line numbers, lists several paths, or means
+            over 100 patterns.
     """
     text = unicodedata.normalize("NFC", raw).strip() or raw
     while quoted := _QUOTED.fullmatch(text):
@@ -239,9 +239,9 @@ def _listed(paths: Sequence[str]) -> str:
 
 
 def _alternatives(text: str) -> Iterator[str]:
-    """Yield the texts that braces stand for; over 100 groups give over 100 equal texts.
+    """Yield the texts that braces mean; over 100 groups yield over 100 equal texts.
 
-    The steps grow with the length of the text, not with its square.
+    The number of steps is proportional to the length of the text, not to its square.
     """
     open_groups: list[list[int]] = []
     groups: list[list[int]] = []
@@ -271,9 +271,9 @@ def prefixes_of(prefix: str) -> tuple[str, ...]:
 
 
 def matches(pattern: Pattern, path: str) -> bool:
-    """Whether `pattern` covers `path`, a path from the project root without `.`, `..` or empty names.
+    """Return whether `pattern` covers `path`, relative to the project root, without `.`, `..` or empty names.
 
-    A literal covers itself and, should it be a folder, everything below it.
+    A literal covers itself and, if it is a folder, everything below it.
     """
     if pattern.is_resource:
         return path == pattern.text
@@ -287,7 +287,10 @@ def matches(pattern: Pattern, path: str) -> bool:
 
 
 def overlap(a: Pattern, b: Pattern) -> bool:
-    """Whether the two patterns overlap as the module's docstring says; their order does not matter."""
+    """Return whether the two patterns overlap, as the module's docstring defines.
+
+    Their order does not matter.
+    """
     return bool(overlapping(a, (b,)))
 
 
@@ -306,7 +309,7 @@ def overlapping(new: Pattern, live: Sequence[Pattern]) -> list[int]:
 
 
 def _meet(new: Pattern, other: Pattern, decided: dict[_Folders, bool]) -> bool:
-    """Whether two patterns whose starts agree overlap; `decided` keeps the answers for `new`'s folders."""
+    """Return whether two patterns with agreeing starts overlap; `decided` caches the answers for folders."""
     if new.is_literal and other.start.startswith(new.start):
         return True
     if other.is_literal and new.start.startswith(other.start):
@@ -352,7 +355,7 @@ def _glob_takes(glob: Glob, name: str) -> bool:
 
 
 def _chains_meet(a: Sequence[Sequence[_Unit]], b: Sequence[Sequence[_Unit]], agree: _Agree[_Unit]) -> bool:
-    """Whether one sequence fits both chains; the module's docstring says why these cases are all."""
+    """Return whether one sequence fits both chains; the module's docstring explains the cases."""
     if len(a) > 1 and len(b) > 1:
         return all(map(agree, a[0], b[0])) and all(map(agree, reversed(a[-1]), reversed(b[-1])))
     if len(a) > 1:
@@ -373,9 +376,9 @@ def _fits(chain: Sequence[Sequence[_Unit]], row: Sequence[_Unit], agree: _Agree[
 
 
 def _follow(pieces: Sequence[Sequence[_Unit]], row: Sequence[_Unit], agree: _Agree[_Unit]) -> bool:
-    """Whether the pieces find places along `row`, one after the other.
+    """Return whether the pieces find places along `row`, one after the other.
 
-    A short row is tried position by position. Along a long one sets of positions are integers, one bit a
+    A short row is tried position by position. For a long row, sets of positions are integers, one bit per
     position: a piece of n units is placed in n steps, however often it nearly fits.
     """
     first = 0
@@ -469,7 +472,8 @@ def _resource(raw: str) -> Pattern:
 
 def _invalid(raw: str, problem: str, remedy: str) -> InvalidPattern:
     value = raw if len(raw) <= 200 else f"{raw[:200]}..."
-    value = value.encode("utf-8", "backslashreplace").decode("utf-8")  # half a surrogate pair is no JSON
+    # half a surrogate pair is not valid JSON
+    value = value.encode("utf-8", "backslashreplace").decode("utf-8")
     return InvalidPattern(f"the pattern {value!r} {problem}", value=value, remedy=remedy)
 
 
@@ -503,7 +507,7 @@ def _check_wildcards(raw: str, path: str, case_sensitive: bool) -> None:
 
 
 def _written_names(raw: str) -> list[str]:
-    """Return the names of a pattern in their one spelling."""
+    """Return the names of a pattern in their normal spelling."""
     names: list[str] = []
     parts = raw.split("/")
     for part in (*parts, "**") if parts[-1] in ("", ".") else parts:

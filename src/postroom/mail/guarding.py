@@ -1,4 +1,4 @@
-"""Whether files may be changed: the one decision behind the edit hooks and the commit guard."""
+"""The decision whether files may be changed, for the edit hooks and the commit guard."""
 
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -12,16 +12,16 @@ from postroom.mail.globs import Pattern, matches, parse_pattern, prefixes_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A file that somebody else reserved for itself."""
+    """A file that another agent has reserved exclusively."""
 
     path: str
     reservation: Reservation
 
 
 def held_by_others(context: ReadContext, project: Project, agent: Agent, paths: Sequence[str]) -> list[Held]:
-    """Return those of these files that others hold exclusively, each with one reservation that covers it.
+    """Return the files among these that others reserve exclusively, each with one covering reservation.
 
-    Paths are relative to the project. Own reservations and shared ones keep nobody out.
+    Paths are relative to the project. The agent's own reservations and shared ones do not count.
     """
     sensitive = context.rules.case_sensitive_paths
     composed = {path: unicodedata.normalize("NFC", path) for path in paths if path}
@@ -42,7 +42,7 @@ def held_by_others(context: ReadContext, project: Project, agent: Agent, paths: 
 
 
 def _covering(path: str, compared: str, by_prefix: dict[str, list[tuple[int, Pattern]]]) -> Iterator[int]:
-    """Yield the oldest reservation that covers a path, or nothing."""
+    """Yield the oldest reservation that covers a path, if there is one."""
     numbers = [
         number
         for prefix in prefixes_of(compared)

@@ -1,9 +1,9 @@
-"""Who acts and who is meant: the agent that a call names, checked against its token, and those it writes to.
+"""Senders and recipients: the agent that a call names, checked against its token, and its addressees.
 
-People who have messages stand in a project of their own, where only postroom itself acts for them. A person
-is written to as `human:alice`, and one that is reached in a chat as `chat:telegram/123` too. What a model may
-ask makes nobody a person and speaks for none: the operator names them, and a person answers from a chat that
-the operator gave them or from the pages.
+People with messages are in a separate project, where only postroom itself acts for them. The address of a
+person is `human:alice`, and for a person with a chat also `chat:telegram/123`. A model can neither create a
+person nor act as one: the operator names people, and a person answers from the pages or from a chat that the
+operator gave them.
 """
 
 from typing import Final
@@ -28,18 +28,18 @@ from postroom.stores.mail.access import ProjectReads, RecordReads
 
 _MOST: Final = 10_000
 ACTIVITY_INTERVAL = 30_000
-"""Milliseconds within which a second sign of life is not written again; a shorter lease may end meanwhile."""
+"""Milliseconds within which a second sign of activity is not stored; a shorter lease may end in between."""
 
 
 _EVERYBODY: Final = frozenset({"all", "everybody", "everyone", "*"})
-"""What models write for every agent of a project."""
+"""Words that models use for every agent of a project."""
 
 
 def find_agent(tx: RecordReads, project: Project, name: str) -> Agent:
-    """Return the project's agent of this name.
+    """Return the project's agent with this name.
 
     Raises:
-        UnknownAgent: there is none; says which come nearest.
+        UnknownAgent: No agent has the name; the error lists the nearest names.
     """
     if agent := tx.agent(project.id, name):
         return agent
@@ -81,10 +81,10 @@ def unknown_agent(tx: RecordReads, project: Project, name: str) -> UnknownAgent:
 
 
 def find_person(tx: RecordReads, projects: ProjectReads, address: str) -> tuple[Project, Agent]:
-    """Return whom `human:name` or `chat:platform/id` names.
+    """Return the person that `human:name` or `chat:platform/id` names.
 
     Raises:
-        UnknownAgent: nobody has that name or that chat; says which names come nearest.
+        UnknownAgent: Nobody has that name or that chat; the error lists the nearest names.
     """
     project = projects.project(PEOPLE_KEY)
     everybody = [] if project is None else tx.agents(project.id, include_retired=True, limit=_MOST)
@@ -110,7 +110,7 @@ def find_address(context: ReadContext, home: Project, address: str) -> tuple[Pro
     """Return project and agent of a `name`, a `name@project`, a `human:name` or a `chat:platform/id`.
 
     Raises:
-        UnknownProject, UnknownAgent: there is none of that name.
+        UnknownProject, UnknownAgent: No project or agent has that name.
     """
     if address.startswith(PERSONS):
         return find_person(context.tx, context.projects, address)
@@ -124,13 +124,13 @@ def find_address(context: ReadContext, home: Project, address: str) -> tuple[Pro
 
 
 def check_token(context: ReadContext, agent: Agent) -> None:
-    """Let the caller act as `agent`, or say why not.
+    """Allow the caller to act as `agent`, or raise.
 
-    A token that is given is checked in every mode; only a verified installation demands one. Of an agent
-    that the server runs itself none is asked.
+    A given token is checked in every mode; only a verified installation requires one. An agent whose run the
+    server executes needs none.
 
     Raises:
-        TokenRequired, WrongToken, IdentityMismatch: the caller is not shown to be the agent.
+        TokenRequired, WrongToken, IdentityMismatch: The caller is not proved to be the agent.
     """
     if context.caller.agent_id is not None:
         if context.caller.agent_id != agent.id:
@@ -149,14 +149,14 @@ def check_token(context: ReadContext, agent: Agent) -> None:
 
 
 def refuse_unknown_token(context: ReadContext) -> None:
-    """Raise `WrongToken` when the call carries a token that is not known, whatever it asks."""
+    """Raise `WrongToken` if the call has an unknown token, whatever it requests."""
     token = context.caller.agent_token
     if token is not None and context.tx.agent_by_token(token_hash(token)) is None:
         raise WrongToken("this server does not know the agent token")
 
 
 def refuse_making(context: ReadContext) -> None:
-    """Raise `TokenRequired` or `NotPermitted` unless the caller may make agents here."""
+    """Raise `TokenRequired` or `NotPermitted` unless the caller may create agents here."""
     if context.caller.agent_id is not None:
         raise NotPermitted(
             "a run acts as its own agent and cannot create others", value=context.caller.agent_id
@@ -169,7 +169,7 @@ def refuse_making(context: ReadContext) -> None:
 
 
 def refuse_to_speak_for(context: ReadContext, project: Project) -> None:
-    """Raise `NotPermitted` when somebody other than postroom itself would act for a person, or make one."""
+    """Raise `NotPermitted` if a caller other than postroom itself would act for a person, or create one."""
     if project.human_key == PEOPLE_KEY and not context.caller.postroom:
         raise NotPermitted(
             "agents cannot act for a person or create people",
@@ -179,7 +179,7 @@ def refuse_to_speak_for(context: ReadContext, project: Project) -> None:
 
 
 def acting(context: ReadContext, project_key: str, name: str) -> tuple[Project, Agent]:
-    """Return the project and the agent that a call acts as, its identity checked."""
+    """Return the project and the agent that a call acts as, after the check of its identity."""
     project = find_project(context.projects, project_key)
     agent = find_agent(context.tx, project, name)
     refuse_to_speak_for(context, project)
@@ -190,12 +190,12 @@ def acting(context: ReadContext, project_key: str, name: str) -> tuple[Project, 
 def acting_active(
     context: WriteContext, project_key: str, name: str, *, may_be_retired: bool = False
 ) -> tuple[Project, Agent]:
-    """Return project and agent of a call that changes something, and note the agent's activity.
+    """Return project and agent of a call that changes something, and record the agent's activity.
 
-    A sign of life keeps the agent's reservations; it is written at most once in the interval.
+    Activity extends the agent's reservations; it is stored at most once per interval.
 
     Raises:
-        AgentRetired: the agent is retired.
+        AgentRetired: The agent is retired.
     """
     project, agent = acting(context, project_key, name)
     if agent.retired_at is not None and not may_be_retired:
@@ -206,19 +206,19 @@ def acting_active(
 
 
 def as_reason(error: PostroomError) -> dict[str, object]:
-    """Return a refusal as one entry of a list of them."""
+    """Return a refusal as an entry of a list of refusals."""
     return {"code": error.code, "value": error.value, "message": error.message, "remedy": error.remedy}
 
 
 def visible_message(
     context: ReadContext, project: Project, agent: Agent, message_id: int
 ) -> tuple[Message, list[Recipient]]:
-    """Return a message of the agent's project, or one that came to the agent, with its recipients.
+    """Return a message of the agent's project, or one that the agent received, with its recipients.
 
     A person at the server's pages sees the messages of all projects, as the operator does.
 
     Raises:
-        UnknownMessage: The agent may see no message with this id.
+        UnknownMessage: The agent can see no message with this id.
     """
     at_pages = context.caller.postroom and context.caller.operator
     message = context.tx.message(message_id)

@@ -1,4 +1,4 @@
-"""Operations on what an agent received: the inbox, its cursor, marks, one message, its delivery."""
+"""Operations on received messages: the inbox, its cursor, marks, one message, its delivery."""
 
 from collections.abc import Iterable, Sequence
 from typing import TypedDict
@@ -54,11 +54,11 @@ from postroom.mail.waking import open_questions
 from postroom.stores.mail.access import RecordReads
 
 _MOST_ON_THEIR_WAY = 500
-"""Messages to chats, the oldest that wait, among which one is looked for."""
+"""Number of the oldest waiting messages to chats among which a message is searched."""
 
 
 class InboxEvents(TypedDict):
-    """Messages in order of arrival; give `next` as `after` of the next call."""
+    """Messages in order of arrival; pass `next` as `after` of the next call."""
 
     events: list[InboxView]
     next: int
@@ -82,7 +82,7 @@ class Acknowledgement(MarkView):
 
 
 class AckView(TypedDict, total=False):
-    """The acknowledgement of one message; for several, `messages` has one for each in the order given."""
+    """The acknowledgement of one message; for several, `messages` has one each, in the given order."""
 
     message_id: int
     read: bool
@@ -93,7 +93,7 @@ class AckView(TypedDict, total=False):
 
 
 class RecipientStatus(TypedDict):
-    """How far a message came with one recipient."""
+    """The state of a message at one recipient."""
 
     name: str
     kind: str
@@ -104,13 +104,13 @@ class RecipientStatus(TypedDict):
     delivered_at: str | None
     failure: str | None
     waits: str | None
-    """Why the message waits for its reader's next run, where a question keeps that from beginning."""
+    """The reason why the message waits for its recipient's next run, if a question holds that run back."""
     read_at: str | None
     acked_at: str | None
 
 
 class DeliveryView(TypedDict):
-    """How far a message came: stored is not announced, announced not read, and read not acknowledged."""
+    """The delivery of a message: stored is not announced, announced not read, and read not acknowledged."""
 
     message_id: int
     subject: str
@@ -121,7 +121,7 @@ class DeliveryView(TypedDict):
 def inbox_views(
     context: ReadContext, project: Project, reader: Agent, entries: Sequence[InboxEntry], *, bodies: bool
 ) -> list[InboxView]:
-    """Show messages to their reader, from the first on, as many as one answer holds."""
+    """Return messages for their recipient, from the first, as many as one answer can hold."""
     messages = [entry.message for entry in entries]
     views = shown_messages(context, project, messages, viewer=reader, bodies=bodies)
     return fit(list(map(inbox_view, entries, views)))
@@ -135,7 +135,7 @@ def shown_messages(
     viewer: Agent | None = None,
     bodies: bool = True,
 ) -> list[MessageView]:
-    """Show messages as a project sees them, whole, with two look-ups for all of them together."""
+    """Return messages as a project sees them, complete, with two queries for all of them."""
     ids = [message.id for message in messages]
     recipients = context.tx.recipients(ids) if ids else {}
     attachments = context.tx.attachments(ids) if ids else {}
@@ -169,11 +169,11 @@ def _slugs(tx: RecordReads, home: Project, messages: Iterable[Message]) -> dict[
 
 
 def fetch_inbox(context: ReadContext, asked: FetchInbox) -> list[InboxView]:
-    """Return an agent's messages, or the one that it names by id; reading marks nothing.
+    """Return an agent's messages, or the one with the given id; reading sets no marks.
 
     Raises:
         InvalidArgument: Both `after` and `before` were given.
-        UnknownMessage: The agent did not receive the message that it names.
+        UnknownMessage: The agent did not receive the named message.
     """
     since = _moment(asked.since)
     project, reader = acting(context, asked.project_key, asked.agent_name)
@@ -217,11 +217,11 @@ def _moment(text: str | None) -> int | None:
 
 
 def fetch_inbox_events(context: ReadContext, asked: FetchInboxEvents) -> InboxEvents:
-    """Return what arrived after a cursor, recalled messages included, each once and in order.
+    """Return messages after a cursor, recalled ones included, each once and in order of arrival.
 
     Raises:
-        CursorExpired: entries after the cursor were purged.
-        CursorAhead: the cursor is beyond the newest entry.
+        CursorExpired: Entries after the cursor were deleted.
+        CursorAhead: The cursor is greater than the newest entry's number.
     """
     project, reader = acting(context, asked.project_key, asked.agent_name)
     bounds = {"oldest": reader.inbox_floor, "newest": reader.inbox_seq}
@@ -250,7 +250,7 @@ def fetch_inbox_events(context: ReadContext, asked: FetchInboxEvents) -> InboxEv
 
 
 def get_message(context: ReadContext, asked: GetMessage) -> MessageView:
-    """Return one message, with its body from `offset` on as far as an answer holds it."""
+    """Return one message, with its body from `offset`, as far as one answer can hold it."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
     message, _ = visible_message(context, project, agent, asked.message_id)
     views = shown_messages(context, project, [message], viewer=agent)
@@ -259,10 +259,10 @@ def get_message(context: ReadContext, asked: GetMessage) -> MessageView:
 
 
 def get_attachment(context: ReadContext, asked: GetAttachment) -> AttachmentPart:
-    """Return a file that came with a message from `offset` on, as much as one answer holds.
+    """Return an attached file from `offset`, as much as one answer can hold.
 
     Raises:
-        UnknownMessage: The agent may see no such message, or the message has no such file.
+        UnknownMessage: The agent can see no such message, or the message has no such file.
     """
     attachment, content = attached_file(context, asked)
     return attachment_part(attachment, content, offset=asked.offset)
@@ -272,34 +272,59 @@ def attached_file(context: ReadContext, asked: GetAttachment) -> tuple[Attachmen
     """Return a file that came with a message, or the preview of one, with its bytes.
 
     Raises:
+        InvalidArgument: Several files of the message fit.
         UnknownMessage: The agent may see no such message, or the message has no such file.
         StoreCorrupt: The store has lost the file's bytes.
     """
     project, agent = acting(context, asked.project_key, asked.agent_name)
     message, _ = visible_message(context, project, agent, asked.message_id)
-    for attachment in context.tx.attachments([message.id])[message.id]:
-        if asked.sha256 in (attachment.sha256, attachment.preview_sha256):
-            content = context.tx.blob(asked.sha256)
-            if content is None or not is_content_of(asked.sha256, content):
-                state = "is missing from the store" if content is None else "changed on the disk"
-                raise StoreCorrupt(
-                    f"the content of {attachment.name!r} {state}",
-                    value=asked.sha256,
-                    remedy="run `postroom doctor` on the server",
-                )
-            if asked.sha256 == attachment.preview_sha256:
-                preview = f"{attachment.name}.preview.webp"
-                attachment = replace(attachment, sha256=asked.sha256, name=preview, media_type="image/webp")
-            return attachment, content
+    attachment = _attachment(message.id, context.tx.attachments([message.id])[message.id], asked)
+    sha256 = asked.sha256 or attachment.sha256
+    content = context.tx.blob(sha256)
+    if content is None or not is_content_of(sha256, content):
+        state = "is missing from the store" if content is None else "changed on the disk"
+        raise StoreCorrupt(
+            f"the content of {attachment.name!r} {state}",
+            value=sha256,
+            remedy="run `postroom doctor` on the server",
+        )
+    if sha256 == attachment.preview_sha256:
+        preview = f"{attachment.name}.preview.webp"
+        attachment = replace(attachment, sha256=sha256, name=preview, media_type="image/webp")
+    return attachment, content
+
+
+def _attachment(message_id: int, attachments: Sequence[Attachment], asked: GetAttachment) -> Attachment:
+    """Return the attachment with the digest or the name that was asked for; without both, the only one.
+
+    Raises:
+        InvalidArgument: Several attachments fit.
+        UnknownMessage: No attachment fits.
+    """
+    fitting = [
+        one
+        for one in attachments
+        if asked.sha256 in (None, one.sha256, one.preview_sha256) and asked.name in (None, one.name)
+    ]
+    if fitting and (asked.sha256 or len({one.sha256 for one in fitting}) == 1):
+        return fitting[0]
+    value = asked.sha256 or asked.name
+    if fitting:
+        raise InvalidArgument(
+            f"{len(fitting)} files of message {message_id} fit",
+            value=value,
+            remedy=f"give `sha256`: {'; '.join(f'{one.name}: {one.sha256}' for one in fitting[:10])}",
+        )
+    known = ", ".join(f"{one.name!r}" for one in attachments[:10])
     raise UnknownMessage(
-        f"message {message.id} has no attachment with this sha256",
-        value=asked.sha256,
-        remedy="take sha256 from `attachments` of the message, as get_message shows it",
+        f"message {message_id} has no such file" if attachments else f"message {message_id} has no files",
+        value=value,
+        remedy=f"give the `name` of one of its files: {known}" if attachments else None,
     )
 
 
 def mark_message_read(context: WriteContext, asked: MarkMessageRead) -> MarkView:
-    """Mark a message as read by its recipient; the first mark stands."""
+    """Mark a message as read by its recipient; only the first mark counts."""
     _, agent = acting_active(context, asked.project_key, asked.agent_name, may_be_retired=True)
     read_at = context.tx.mark_read(asked.message_id, agent.id, context.now)
     if read_at is None:
@@ -308,7 +333,7 @@ def mark_message_read(context: WriteContext, asked: MarkMessageRead) -> MarkView
 
 
 def acknowledge_message(context: WriteContext, asked: AcknowledgeMessage) -> AckView:
-    """Acknowledge one message or several for their recipient; the first acknowledgement of each stands.
+    """Acknowledge one or several messages for their recipient; only the first acknowledgement counts.
 
     Raises:
         InvalidArgument: Both or none of `message_id` and `message_ids` were given.
@@ -354,7 +379,7 @@ def _not_received(agent: Agent, message_id: int) -> UnknownMessage:
 
 
 def delivery_status(context: ReadContext, asked: DeliveryStatus) -> DeliveryView:
-    """Say for each recipient how far a message came."""
+    """Return the delivery state of a message at each recipient."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
     message, recipients = visible_message(context, project, agent, asked.message_id)
     hidden = {one.agent_id for one in visible_hidden(message, recipients, agent)}
@@ -385,7 +410,7 @@ def delivery_status(context: ReadContext, asked: DeliveryStatus) -> DeliveryView
 
 
 def _on_its_way(context: ReadContext, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
-    """Return why a message has not come to people in their chats yet: quiet hours, or what failed last."""
+    """Return why a message has not reached people in their chats yet: quiet hours, or the last failure."""
     people = [one for one in readers if one.project_slug == PEOPLE_SLUG and one.announced_at is None]
     keys = {wake_key(message.id, one.agent_id): one.agent_id for one in people}
     rows = context.tx.outbox.open(CHAT_KIND, limit=_MOST_ON_THEIR_WAY) if keys else ()
@@ -394,7 +419,7 @@ def _on_its_way(context: ReadContext, message: Message, readers: Sequence[Recipi
 
 
 def _state(one: Recipient, message_run: MessageRun | None, *, recalled: bool) -> str:
-    """Return the furthest that a message came with one recipient."""
+    """Return the most advanced state of a message at one recipient."""
     reached = (
         ("recalled", recalled),
         ("acknowledged", one.acked_at is not None),

@@ -1,7 +1,7 @@
-"""One project of two: what stands against it, and what it does. For the operator alone.
+"""The merge of two projects: its obstacles, and its effects. For the operator only.
 
-All that the source has is the target's afterwards, under the ids it has. The source's path and slug name the
-target, so that whoever worked there goes on, and addresses that were given out still reach their readers.
+All records of the source become the target's, with their ids. The source's path and slug become names of the
+target, so that agents there continue, and existing addresses still reach their readers.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -22,29 +22,29 @@ from postroom.mail.waking.prompts import agent_thread
 from postroom.stores.mail.access import MailReads, MailWrites
 
 _RECORDS_A_ROW: Final = 20
-"""The archive takes some 200 rows for one commit."""
+"""Records per outbox row; the archive writes about 200 rows in one commit."""
 _LIVE: Final = 1_000
-"""Live reservations of each that are compared."""
+"""Number of active reservations of each project that are compared."""
 _NAMED: Final = 20
-"""Names that a refusal lists."""
+"""Maximum number of names in a refusal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergePlan:
-    """What a merge does, and what stands against it."""
+    """The effects of a merge, and its obstacles."""
 
     source: Project
     target: Project
     size: ProjectSize
-    """What moves."""
+    """The number of records that move."""
     threads: tuple[str, ...]
-    """Threads that both have: each is one afterwards."""
+    """Threads that both projects have, each of which becomes one."""
     conflicts: tuple[Conflict, ...]
-    """Reservations of both that overlap: nobody was told, for they were of two projects."""
+    """Reservations of both projects that overlap: their holders were not notified across projects."""
     renames: tuple[tuple[Agent, str], ...]
-    """Agents of the source that get another name, and that name."""
+    """Agents of the source that get another name, each with that name."""
     refusals: tuple[str, ...]
-    """Why it cannot be; empty where it can."""
+    """The reasons that prevent the merge; empty if it is possible."""
 
 
 def plan_of(
@@ -55,14 +55,14 @@ def plan_of(
     renames: Mapping[str, str] | None = None,
     rename_equal: bool = False,
 ) -> MergePlan:
-    """Return what a merge would do. `renames` gives agents of the source a new name, by the old one.
+    """Return the effects of a merge. `renames` gives agents of the source a new name, by the old one.
 
     With `rename_equal` each other agent of the source whose name the target has gets a number: `Ada-2`.
 
     Raises:
-        UnknownProject: there is none of these names.
-        InvalidArgument: both names are one project's.
-        InvalidName: a new name breaks the rule for names, or is reserved.
+        UnknownProject: No project has one of these names.
+        InvalidArgument: Both names belong to one project.
+        InvalidName: A new name breaks the rule for names, or is reserved.
     """
     source, target = find_project(tx, source_key), find_project(tx, target_key)
     if source.id == target.id:
@@ -115,7 +115,7 @@ def _free_name(tx: MailReads, source: Project, target: Project, name: str, taken
 
 
 def _equal_names(tx: MailReads, source: Project, target: Project, names: Sequence[str]) -> str:
-    """Say which agents have equal names, and what to type."""
+    """Return the refusal of agents with equal names, with the options to use."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     example = f"{names[0]}={_free_name(tx, source, target, names[0], set())}"
     return (
@@ -129,7 +129,7 @@ def _no_rename(tx: MailReads, homes: Sequence[Project], agent: Agent | None, old
     """Return why an agent cannot get a name; empty if it can.
 
     Raises:
-        InvalidName: the name breaks the rule, or is reserved.
+        InvalidName: The name breaks the rule, or is reserved.
     """
     if agent is None:
         return f"{homes[0].slug} has no agent {shown(old)} to rename"
@@ -158,11 +158,11 @@ def merge(
     renames: Mapping[str, str] | None = None,
     rename_equal: bool = False,
 ) -> MergePlan:
-    """Make one project of two and return what that was.
+    """Merge one project into another and return the plan that was executed.
 
     Raises:
-        UnknownProject, InvalidArgument, InvalidName: as `plan_of` says.
-        StateError: something stands against it; nothing was changed.
+        UnknownProject, InvalidArgument, InvalidName: As for `plan_of`.
+        StateError: There is an obstacle; nothing was changed.
     """
     tx.lock_projects({find_project(tx, key).id for key in (source_key, target_key)})
     plan = plan_of(tx, source_key, target_key, renames=renames, rename_equal=rename_equal)
@@ -193,7 +193,7 @@ def _refusals(tx: MailReads, source: Project, target: Project) -> Iterator[str]:
 
 
 def _to_archive(tx: MailWrites, plan: MergePlan, records: Mapping[int, Sequence[str]]) -> None:
-    """Let archives write what came, and what names it otherwise now; the source's says where it went."""
+    """Make archives write moved and renamed records; the source's archive records the new project."""
     source, target = plan.source, plan.target
     for home, of_home in records.items():
         for at in range(0, len(of_home), _RECORDS_A_ROW):

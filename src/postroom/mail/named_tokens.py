@@ -1,8 +1,8 @@
-"""Named tokens: made by the operator, recognised at the door, replaced with an overlap, revoked at once.
+"""Named tokens: created by the operator, checked per call, replaced with an overlap, revoked at once.
 
-Whoever will hold a token makes it and sends only its hash here, so that a call that is repeated, since its
-answer was lost, makes nothing twice and loses nothing. What is asked at the door is asked of the store each
-time: a token that was revoked opens nothing once the call that revoked it has returned.
+The future holder creates a token and sends only its hash here, so that a call that is repeated because its
+answer was lost creates no second token. Each check reads the store: a revoked token is invalid once the call
+that revoked it has returned.
 """
 
 import hmac
@@ -35,7 +35,7 @@ from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.mail.store import MailStore
 
 WRITTEN_EVERY: Final = timedelta(minutes=1)
-"""How often last uses are written; a server that dies forgets those since then."""
+"""Interval at which last uses are stored; a server that dies loses those since then."""
 LONGEST_LIFE: Final = timedelta(days=3650)
 LONGEST_OVERLAP: Final = timedelta(days=90)
 
@@ -45,7 +45,7 @@ _HASH: Final = re.compile(r"[0-9a-f]{64}")
 _NOBODYS: Final = "0" * 64
 _PAGE: Final = 500
 _TOKENS: Final = "tokens"
-"""The topic on which servers tell each other that a token was ended."""
+"""The topic by which servers notify each other that a token was ended."""
 _MOST_RECOGNISED: Final = 1_000
 
 
@@ -60,24 +60,24 @@ class NamedTokens:
         timer: Timer | None = None,
         shared: SharedChanges | None = None,
     ) -> None:
-        """Keep what it works with; by `shared` the servers of one database tell each other what was ended."""
+        """Keep the arguments; by `shared` the servers of one database notify each other of ended tokens."""
         self._store = store
         self._clock = clock
         self._timer = timer or SystemTimer()
         self._used: dict[str, int] = {}
         self._ends: dict[str, int] = {}
         self._recognised: OrderedDict[str, None] = OrderedDict()
-        """Ids of tokens that came, and that streams may go on by; the newest."""
+        """Ids of the newest tokens that were used, for open streams."""
         self._shared = shared
         self._tasks = Tasks("tokens")
         self.runs = RunTokens()
-        """Those of the runs at work here."""
+        """The tokens of the runs that are active here."""
 
     async def recognise(self, token: str) -> Grant:
-        """Return what a token lets its holder do, and note that it was used; nothing is kept from before.
+        """Return the rights of a token, and record its use; nothing is cached.
 
         Raises:
-            WrongToken: it is none of these, or was revoked, or has expired.
+            WrongToken: The token is unknown, was revoked, or has expired.
         """
         if token.startswith(RUN_PREFIX):
             return self.runs.recognise(token)
@@ -106,7 +106,7 @@ class NamedTokens:
         )
 
     def holds(self, grant: Grant) -> bool:
-        """Return whether a token that was recognised earlier is still good, without asking the store."""
+        """Return whether a token that was recognised earlier is still valid, without asking the store."""
         if grant.run_id is not None:
             return self.runs.holds(grant)
         ends = (grant.expires_at, self._ends.get(grant.token_id))
@@ -126,7 +126,7 @@ class NamedTokens:
 
         Raises:
             InvalidArgument, InvalidName: it is no token, or one that could do nothing or too much.
-            NameTaken: a token of this name is good.
+            NameTaken: A token of this name is valid.
             UnknownProject: there is none.
             IdempotencyConflict: the id was used for another token.
         """
@@ -158,12 +158,12 @@ class NamedTokens:
     ) -> Mapping[str, object]:
         """Let a new token take a name, with the same scopes, project and length of life.
 
-        Those before it are good for `overlap` more, or until they would have ended. The same call again
+        Those before it are valid for `overlap` more, or until they would have ended. The same call again
         answers alike and changes nothing.
 
         Raises:
             InvalidArgument, InvalidName: it is no token, or the overlap is too long.
-            UnknownToken: no token that is good has this name.
+            UnknownToken: No valid token has this name.
             IdempotencyConflict: the id was used for another token.
         """
         _check_new(name, token_id, hashed)
@@ -197,7 +197,7 @@ class NamedTokens:
         return answer
 
     async def revoke(self, name: str) -> int:
-        """End every token of a name at once and return how many were good; harmless when none was.
+        """End every token of a name at once and return how many were valid; harmless when none was.
 
         Raises:
             UnknownToken: no token ever had this name.
@@ -222,7 +222,7 @@ class NamedTokens:
             self._shared.share((_TOKENS,))
 
     async def listed(self, *, ended: bool = False) -> Sequence[Mapping[str, object]]:
-        """Return the tokens that are good, and with `ended` the others too, by name, the oldest first."""
+        """Return the tokens that are valid, and with `ended` the others too, by name, the oldest first."""
 
         def look(tx: MailReads) -> list[dict[str, object]]:
             now = self._clock.now()
@@ -233,18 +233,18 @@ class NamedTokens:
         return await self._store.read(look)
 
     def start(self) -> None:
-        """Begin to write last uses now and then."""
+        """Start to store last uses at intervals."""
         self._tasks.start(self._serve(), name="last uses")
         if self._shared is not None:
             self._tasks.start(self._follow(self._shared), name="ended tokens")
 
     async def stop(self) -> None:
-        """Write what is left, and end it; harmless when it never started."""
+        """Store the remaining last uses, and stop; no effect if it never started."""
         await self._tasks.close()
         await self.write_uses()
 
     async def write_uses(self) -> None:
-        """Write when tokens were last used, if any was; what cannot be written is kept for the next time."""
+        """Store when tokens were last used, if any was; after a failure they are kept for the next time."""
         used, self._used = self._used, {}
         if not used:
             return
@@ -255,7 +255,7 @@ class NamedTokens:
             _LOG.warning("tokens.uses_not_written", code=error.code, reason=error.message)
 
     async def _follow(self, shared: SharedChanges) -> None:
-        """Learn which tokens that came here another server has ended."""
+        """Follow hints about tokens that another server has ended."""
         with shared.changes.listen(_TOKENS) as news:
             while True:
                 await news.wait(WRITTEN_EVERY)
@@ -265,10 +265,10 @@ class NamedTokens:
                     _LOG.warning("tokens.not_looked_at", code=error.code, reason=error.message)
 
     async def look_again(self) -> None:
-        """Look when the tokens that came here end.
+        """Read when the tokens that were used here end.
 
         Raises:
-            StoreError: they could not be looked at.
+            StoreError: They could not be read.
         """
         ids = list(self._recognised)
         found = await self._store.read(lambda tx: {one: tx.token(one) for one in ids})
@@ -334,10 +334,10 @@ def _check_length(
 
 
 def _by_id(tx: MailReads, token_id: str, name: str, hashed: str) -> KeptToken | None:
-    """Return the token that a former call like this one made; None when there was none.
+    """Return the token that an earlier identical call created; None if there was none.
 
     Raises:
-        IdempotencyConflict: the id is another token's.
+        IdempotencyConflict: The id belongs to another token.
     """
     kept = tx.token(token_id)
     if kept is not None and not (kept.name == name and hmac.compare_digest(kept.hash, hashed)):
@@ -360,7 +360,7 @@ def _free_name(tx: MailWrites, name: str, now: int) -> None:
     """Take the name from a token that has expired.
 
     Raises:
-        NameTaken: the one that has it is good.
+        NameTaken: The token that has it is valid.
     """
     current = next((one for one in tx.tokens_named(name) if one.is_current), None)
     if current is None:
@@ -375,10 +375,10 @@ def _free_name(tx: MailWrites, name: str, now: int) -> None:
 
 
 def _living(tx: MailReads, name: str, now: int) -> list[KeptToken]:
-    """Return the tokens of a name that are good, the current one last.
+    """Return the valid tokens of a name, the current one last.
 
     Raises:
-        UnknownToken: none is current and good.
+        UnknownToken: No token is current and valid.
     """
     living = sorted((one for one in tx.tokens_named(name) if one.lives(now)), key=lambda one: one.is_current)
     if not living or not living[-1].is_current:
@@ -402,7 +402,7 @@ def _all(tx: MailReads) -> list[KeptToken]:
 
 
 def _view(tx: MailReads, token: KeptToken, now: int, *, used: int | None = None) -> dict[str, object]:
-    """Return what may be told of a token: everything but it and its hash."""
+    """Return the public fields of a token: all except the token and its hash."""
     bound = None if token.project_id is None else tx.project_by_id(token.project_id)
     last = max((at for at in (token.last_used_at, used) if at is not None), default=None)
     told = {"created_at": token.created_at, "expires_at": token.expires_at, "revoked_at": token.revoked_at}
@@ -421,4 +421,4 @@ def _state(token: KeptToken, now: int) -> str:
         return "revoked"
     if not token.lives(now):
         return "expired"
-    return "good" if token.replaced_at is None else "replaced"
+    return "valid" if token.replaced_at is None else "replaced"

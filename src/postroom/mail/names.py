@@ -1,4 +1,4 @@
-"""Names of agents: the rule for chosen ones, and generated ones made of an adjective and a noun."""
+"""Names of agents: the rule for chosen names, and generated names made of an adjective and a noun."""
 
 import difflib
 import random
@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from postroom.contracts.errors import InvalidName
 
 LONGEST = 64
-"""Characters of the longest name."""
+"""Maximum number of characters in a name."""
 RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST - 1}}}")
 MAX_COMPARED = 120
-"""Characters by which names are compared: the time grows with the square of it."""
+"""Number of compared characters, because the time grows with their square."""
 
 _ADJECTIVES = """
 Able Agile Airy Alert Amber Ample Ancient Apt Ardent Arid Ashen Autumn Azure Balmy Bold Bonny Brave Breezy
@@ -60,12 +60,12 @@ Wheat Willow Wind Wolf Wombat Wood Woodpecker Wren Yak Yarrow Yew Zebra Zephyr Z
 """
 
 RESERVED = frozenset({"assistant", "developer", "human", "postroom", "system", "tool", "user"})
-"""Names that a model could take for the speaker of its prompt; no new agent or person may have one."""
+"""Names that a model could confuse with the speaker of its prompt; new agents and people cannot use them."""
 RECIPIENTS = frozenset({"all", "chat", "everybody", "everyone", "me", "thread"})
-"""Names that a model could take for other recipients than the agent; no new agent or person may have one."""
+"""Names that a model could confuse with other recipients; new agents and people cannot use them."""
 _DIGITS = str.maketrans({"0": "o", "1": "l", "3": "e", "4": "a", "5": "s", ".": None, "_": None, "-": None})
 _ALIKE = _DIGITS | str.maketrans({"i": "l"})
-"""Characters that a name may have and that look alike; names differ by more than dots and hyphens."""
+"""Characters of names that look the same; names must differ by more than dots and hyphens."""
 _SIGNS = re.compile(r"(?<!\d)[._-]+|[._-]+(?!\d)")
 ADJECTIVES = tuple(_ADJECTIVES.split())
 NOUNS = tuple(_NOUNS.split())
@@ -77,10 +77,10 @@ def generated(dice: random.Random) -> str:
 
 
 def check_name(name: str, *, of: str = "an agent") -> str:
-    """Return the name that was chosen for somebody as it is.
+    """Return a chosen name unchanged.
 
     Raises:
-        InvalidName: it breaks the rule; the remedy holds a name that does not.
+        InvalidName: It breaks the rule; the remedy contains a valid name.
     """
     if RULE.fullmatch(name):
         return name
@@ -94,10 +94,11 @@ def check_name(name: str, *, of: str = "an agent") -> str:
 
 
 def check_new_name(name: str) -> str:
-    """Return the name of somebody who is new, if no model could take it for somebody or something else.
+    """Return a new name, if no model could confuse it with a role or with other recipients.
 
     Raises:
-        InvalidName: it breaks the rule, is reserved, or looks so: `System.`, `5ystem`, `every-one`.
+        InvalidName: It breaks the rule, is reserved, or resembles a reserved name: `System.`, `5ystem`,
+            `every-one`.
     """
     check_name(name)
     if _is_reserved(name):
@@ -137,12 +138,12 @@ _LOOKS = frozenset(map(_look, RESERVED))
 
 
 def nearest(name: str, known: Iterable[str], *, count: int = 3) -> list[str]:
-    """Return the known names that look most like `name`, best first."""
+    """Return the known names that are most similar to `name`, best first."""
     by_key = {other.casefold()[:MAX_COMPARED]: other for other in known}
     close = difflib.get_close_matches(name.casefold()[:MAX_COMPARED], list(by_key), n=count, cutoff=0.5)
     return [by_key[key] for key in close]
 
 
 def shown(text: str, *, limit: int = 80) -> str:
-    """Return a value quoted for a message, cut when long."""
+    """Return a value quoted for a message, shortened if it is long."""
     return repr(text if len(text) <= limit else text[: limit - 1] + "…")

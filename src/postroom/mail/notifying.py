@@ -1,4 +1,4 @@
-"""Waiting for changes of mail, whichever server made them. A hint may be lost, so who waits looks again."""
+"""Waiting for changes of mail by any server. A hint may be lost, so each waiter also checks at intervals."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,33 +10,33 @@ from postroom.stores.changes import MAIL, ChangeNotifier
 T = TypeVar("T")
 
 TOGETHER: Final = 0.05
-"""Seconds that a waiter lets pass after a hint: a burst of changes is one look."""
+"""Seconds that a waiter waits after a hint, so that a burst of changes is read once."""
 LOOK_AGAIN: Final = timedelta(seconds=5)
-"""How long a change goes unnoticed whose hint was lost."""
+"""Maximum time in which a change goes unnoticed if its hint was lost."""
 
 
 class MailChanges:
-    """Lets callers wait for what is written to mail; once stopped, nobody waits any more."""
+    """Lets callers wait for changes of mail; after a stop, no caller waits."""
 
     def __init__(self, changes: ChangeNotifier) -> None:
         self._changes = changes
         self.is_stopped = False
 
     def ring(self) -> None:
-        """Have everybody look who waits here."""
+        """Make all waiters check now."""
         self._changes.tell((MAIL,))
 
     def stop(self) -> None:
-        """Let nobody wait from now on; harmless when done twice."""
+        """End all waits from now on; a repeated call has no effect."""
         self.is_stopped = True
         self.ring()
 
     async def awaited(
         self, look: Callable[[], Awaitable[T]], is_news: Callable[[T], bool], *, until: float
     ) -> T:
-        """Look now and after each change; return what was seen when it is news, or last of all.
+        """Read now and after each change; return the first result that is news, or the last result.
 
-        The last look is that before `until`, an instant of the event loop, or before it is stopped.
+        The last read is before `until`, an instant of the event loop, or before the stop.
         """
         loop = asyncio.get_running_loop()
         with self._changes.listen(MAIL) as changed:

@@ -1,4 +1,4 @@
-"""Naming people: those whom the operator names, and visitors, whom a chat makes."""
+"""People: those whom the operator names, and visitors, whom a chat creates."""
 
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
@@ -19,10 +19,10 @@ _DIGITS = 10
 async def name_person(
     mail: "Mail", name: str, chat: ChatAddress | None, *, program: str = HUMAN_PROGRAM
 ) -> str:
-    """Name a person, or give one who is named another chat, or none; return the name as it is kept.
+    """Add a person, or change or remove the chat of an existing one; return the stored name.
 
     Raises:
-        InvalidName, NameTaken: nobody can be called that.
+        InvalidName, NameTaken: The name cannot be used.
     """
     await mail.call("ensure_project", {"human_key": PEOPLE_KEY}, caller=_OPERATOR)
     who = {"project_key": PEOPLE_SLUG}
@@ -35,12 +35,12 @@ async def name_person(
 
 
 def visitor_of(chat: ChatAddress) -> str:
-    """Return what a visitor from a chat is called, always the same."""
+    """Return the name of a visitor from a chat, always the same."""
     return f"{chat.platform}-{sha256(chat.name.encode()).hexdigest()[:_DIGITS]}"
 
 
 def is_named(tx: MailReads, name: str) -> bool:
-    """Say whether the operator has named this person, and not removed them."""
+    """Return whether the operator has added this person, and not removed them."""
     project = tx.project(PEOPLE_KEY)
     known = None if project is None else tx.agent(project.id, name)
     return known is not None and known.retired_at is None and known.program != VISITOR

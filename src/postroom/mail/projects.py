@@ -1,9 +1,9 @@
-"""Projects: which paths may name one, their slugs, which a caller may name, and which a command is about.
+"""Projects: valid paths, slugs, the projects that a caller may name, and the projects of a command.
 
-The change of a command keeps other changes of its projects out before it looks.
+The change of a command locks its projects before it reads.
 
-A bound token is held to its project once, where names become projects: no operation has to think of it, and
-another project is to such a caller what a project is that nobody has made.
+A bound token is restricted to its project in one place, where names become projects: no operation needs to
+check it, and to such a caller another project does not exist.
 """
 
 import hashlib
@@ -34,22 +34,22 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 MAX_PATH = 4_096
 PEOPLE_KEY = "/postroom/people"
 PEOPLE_SLUG = "postroom-people"
-"""The project of people, which is no folder; no other project gets its slug."""
+"""The project of people, which has no folder; no other project gets its slug."""
 VISITOR: Final = "visitor"
-"""The program of a person who wrote from a chat and whom the operator has not named."""
+"""The program of a person who wrote from a chat and whom the operator has not added."""
 HUMAN: Final = "human:"
 CHAT: Final = "chat:"
 PERSONS: Final = (HUMAN, CHAT)
-"""Before the name of a person, or of a chat: their address."""
+"""Prefixes of the address of a person or a chat."""
 _TO_BE_MADE = 0
-"""Stands for every project that nobody has made yet."""
+"""Stands for every project that does not exist yet."""
 
 
 def checked_path(human_key: str) -> str:
     """Return an absolute path without doubled or trailing separators.
 
     Raises:
-        InvalidPath: it is relative, a placeholder, has `..` in it, or holds control characters.
+        InvalidPath: It is relative, a placeholder, contains `..`, or contains control characters.
     """
     if not human_key.strip():
         raise _invalid(human_key, "is empty")
@@ -75,7 +75,7 @@ def _tidied(path: str) -> str:
     if windows and not named:
         raise _invalid(path, "is not an absolute path")
     if not lead and _BARE_DRIVE.fullmatch(named):
-        return f"{named}{separator}"  # without it, a drive is no absolute path
+        return f"{named}{separator}"  # without it, a drive is not an absolute path
     return lead + named
 
 
@@ -88,7 +88,7 @@ def _invalid(path: str, why: str) -> InvalidPath:
 
 
 def spelling(path: str) -> str:
-    """Return the one form under which drive, UNC and WSL spellings of a folder compare equal."""
+    """Return a form in which drive, UNC and WSL spellings of a folder are equal."""
     plain = path.replace("\\", "/") if not path.startswith("/") else path
     if share := _WSL_SHARE.match(plain):
         plain = share[1]
@@ -100,13 +100,13 @@ def spelling(path: str) -> str:
 
 
 def slug_of(path: str) -> str:
-    """Return the slug a path would have: lower-case letters, digits and single hyphens."""
+    """Return the slug for a path: lower-case letters, digits and single hyphens."""
     slug = re.sub(r"[^a-z0-9]+", "-", path.casefold()).strip("-")
     return slug[:120].strip("-") or "root"
 
 
 def free_slug(projects: ProjectReads, path: str) -> str:
-    """Return the path's slug, with a short hash of the path behind it when another project has it."""
+    """Return the path's slug, followed by a short hash of the path if another project has the slug."""
     slug = slug_of(path)
     hashed = f"{slug}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
     tried = chain((slug, hashed), (f"{hashed}-{number}" for number in count(2)))
@@ -118,8 +118,8 @@ def find_project(projects: ProjectReads, key: str) -> Project:
     """Return the project that a path or slug names.
 
     Raises:
-        UnknownProject: there is none; says which come nearest.
-        InvalidPath: the key is a placeholder or holds control characters.
+        UnknownProject: No project has the name; the error lists the nearest names.
+        InvalidPath: The key is a placeholder or contains control characters.
     """
     if project := projects.project(key):
         return project
@@ -138,28 +138,28 @@ def find_project(projects: ProjectReads, key: str) -> Project:
 
 
 def address_of(name: str, slug: str, home_slug: str) -> str:
-    """Return how agents of `home_slug` write to somebody: `name`, `name@slug`, or `human:name`."""
+    """Return the address that agents of `home_slug` use: `name`, `name@slug`, or `human:name`."""
     if slug == PEOPLE_SLUG:
         return f"{HUMAN}{name}"
     return name if slug == home_slug else f"{name}@{slug}"
 
 
 def home_of(command: Command) -> str:
-    """Return the project where a command is given, as it is named there."""
+    """Return the project key that a command names as its own."""
     named: str = getattr(command, "project_key", "") or getattr(command, "human_key", "")
     return named
 
 
 def lock_projects_of(tx: MailWrites, command: Command) -> None:
-    """Keep other changes of the projects out that a command may change, before it looks at anything."""
+    """Lock the projects that a command may change, before it reads anything."""
     named = projects_of(tx, command)
     tx.lock_projects(named, _agents_of(tx, command))
-    if _TO_BE_MADE in named:  # somebody may have made it before this one had the lock
+    if _TO_BE_MADE in named:  # another change may have created it before this one had the lock
         tx.lock_projects(projects_of(tx, command))
 
 
 def _agents_of(tx: MailReads, command: Command) -> list[tuple[int, str]]:
-    """Return the agents of a command's own project that it names, by project and name."""
+    """Return the agents of a command's project that it names, by project and name."""
     home, fields = tx.project(home_of(command)), msgspec.structs.asdict(command)
     if home is None:
         return []
@@ -190,7 +190,7 @@ def projects_of(tx: MailReads, command: Command) -> set[int]:
 
 
 def _projects_of_message(tx: MailReads, command: Command, message_id: int) -> set[int]:
-    """Return the projects of the message that a command is about; an answer goes to its readers as well."""
+    """Return the projects of a command's message; an answer concerns its readers' projects too."""
     message = tx.message(message_id)
     if message is None:
         return set()
@@ -202,7 +202,7 @@ def _projects_of_message(tx: MailReads, command: Command, message_id: int) -> se
 
 
 class OneProject(ProjectWrites):
-    """The projects where no other than one has a name, and none can be made."""
+    """The projects with only one of them visible, and none that can be created."""
 
     def __init__(self, projects: MailWrites, project_id: int) -> None:
         self._all = projects

@@ -1,4 +1,4 @@
-"""Reads what a person types into a search box; anything that is no operator is taken literally.
+"""Reads the query of a search box; text that is not an operator is taken literally.
 
     query   := any ("OR" any)*          any  := all ("AND"? all)* ("NOT" all)*
     all     := "(" query ")" | field ":" atom | atom
@@ -26,11 +26,11 @@ _ALIASES = {
 
 MAX_PARTS = 64
 MAX_DEPTH = 8
-"""Brackets within brackets; each adds up to three levels, and a search index takes about thirty."""
+"""Maximum nesting of brackets; each adds up to three levels, and a search index supports about thirty."""
 
 
 def parse_query(text: str) -> Query | None:
-    """Return what `text` asks for, or None when it holds no word at all."""
+    """Return the query that `text` means, or None if it contains no word."""
     return _Reader(_tokens(text)).query()
 
 
@@ -55,7 +55,7 @@ def _rest_of_word(text: str, start: int) -> str:
 
 
 def _is_indexed(text: str) -> bool:
-    """Return whether the index keeps anything of a text: it keeps letters, digits and symbols."""
+    """Return whether the index keeps any part of a text: letters, digits and symbols."""
     return any(
         character.isalnum() or (not character.isascii() and unicodedata.category(character)[0] == "S")
         for character in text
@@ -63,14 +63,14 @@ def _is_indexed(text: str) -> bool:
 
 
 class _Reader:
-    """Recursive descent over tokens; parts that hold no word are dropped."""
+    """Recursive descent over tokens; parts without a word are dropped."""
 
     def __init__(self, tokens: list[tuple[str, str]]) -> None:
         self._tokens = tokens
         self._at = 0
 
     def query(self) -> Query | None:
-        """Read everything; a closing bracket too many is passed over."""
+        """Read everything; a surplus closing bracket is ignored."""
         parts = []
         while self._at < len(self._tokens):
             if part := self._any(0):
@@ -83,7 +83,7 @@ class _Reader:
         return self._tokens[self._at] if self._at < len(self._tokens) else None
 
     def _operator(self, word: str) -> bool:
-        """Take an operator that has something behind it."""
+        """Accept an operator if something follows it."""
         if self._peek() != ("word", word) or self._at + 1 >= len(self._tokens):
             return False
         if self._tokens[self._at + 1][0] == "close":

@@ -1,4 +1,4 @@
-"""Which project a folder is of, and where a project lives when its own folder is gone."""
+"""The project of a folder, and the new folder of a project whose own folder is gone."""
 
 import asyncio
 from dataclasses import replace
@@ -22,14 +22,14 @@ from postroom.stores.mail.store import MailStore
 
 _LOG = get_logger(__name__)
 _UNREAD = 100
-"""Projects of unknown repositories that are read, at most, before a folder becomes a project."""
+"""Maximum number of projects with unknown repositories that are read before a folder becomes a project."""
 _READ_AT_ONCE = 2
-"""Folders: what is in them may keep Git waiting, and others need threads too."""
+"""Folders read at the same time: one may keep Git waiting, and other work needs threads too."""
 _PAGE = 500
 
 
 class Repositories:
-    """Looks at the folders that calls name, beside the event loop."""
+    """Reads the folders in calls, off the event loop."""
 
     def __init__(self, store: MailStore) -> None:
         self._store = store
@@ -37,9 +37,9 @@ class Repositories:
         self._read: set[int] = set()
 
     async def recognised(self, key: str, *, may_move: bool) -> Recognition | None:
-        """Read a folder that names no project yet, or one whose repository is not known.
+        """Read a folder that names no project yet, or a project with an unknown repository.
 
-        A project whose own folder is gone moves to the one that is named, where it may.
+        A project whose own folder is gone moves to the named folder, if `may_move`.
         """
         path, known, unread = await self._store.read(lambda tx: self._look(tx, key))
         if known is not None and is_of_git(known.git_identity):
@@ -54,7 +54,7 @@ class Repositories:
         return read
 
     def _look(self, tx: MailReads, key: str) -> tuple[str, Project | None, list[Project]]:
-        """Return the folder to read, its project when it has one, and others that it may be of."""
+        """Return the folder to read, its project if it has one, and other possible projects."""
         known = tx.project(key)
         path = checked_path(key) if known is None else key
         known = known or tx.project(path)
@@ -69,7 +69,7 @@ class Repositories:
         return path != known.human_key and not await asyncio.to_thread(is_folder, known.human_key)
 
     async def _moved(self, known: Project | None, read: Recognition) -> None:
-        """Have the project of a folder live there, when it lives nowhere."""
+        """Move a project without a folder to this one."""
         folder, home = read.folder, read.folder.lasting
         kept = known or await self._store.read(lambda tx: project_of(tx, folder, folder.identity))
         if kept is None or not await self._is_homeless(kept, home):
@@ -83,10 +83,10 @@ class Repositories:
 def project_of(
     projects: ProjectReads, folder: RepositoryFolder | None, identity: str, *, is_said: bool = False
 ) -> Project | None:
-    """Return the project of a folder, or of its repository; what a caller said of that has to be equal.
+    """Return the project of a folder, or of its repository; an identity from the caller must be equal.
 
-    Of a folder is the project of the one around, and of what it is a link or a worktree of. A renamed folder
-    without a repository has the project that it had.
+    A folder belongs to the project of the folder around it, and of the folder that it links to or is a
+    worktree of. A renamed folder without a repository keeps its project.
     """
     folders = () if folder is None else (folder.top, *folder.others)
     by_folder = next(filter(None, map(projects.project, folders)), None)
@@ -101,7 +101,7 @@ def project_of(
 def move_project(tx: MailWrites, known: Project, home: str) -> bool:
     """Give a project another folder, in which its runners work from now on; the former one still names it.
 
-    Return False when somebody else has moved it, or has that folder.
+    Return False if another call has moved it, or another project has that folder.
     """
     tx.lock_projects([known.id])
     if tx.project_by_id(known.id) != known or tx.project(home) not in (None, known):

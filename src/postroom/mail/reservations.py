@@ -1,4 +1,4 @@
-"""Operations on file reservations: advisory leases on paths and globs, granted beside their conflicts."""
+"""Operations on file reservations: advisory leases on paths and globs, granted despite conflicts."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -30,16 +30,16 @@ MAX_HOLDERS_SHOWN = 50
 
 
 class Conflict(TypedDict):
-    """A pattern that others hold, and who they are."""
+    """A pattern that others reserve, with its holders."""
 
     path: str
     holders: list[ReservationView]
 
 
 class GrantedView(ReservationView):
-    """A reservation that was made or renewed.
+    """A reservation that was created or renewed.
 
-    `held` is whether no other agent's conflicting reservation is older: of all agents that reserve a path
+    `held` says whether no other agent's conflicting reservation is older: of all agents that reserve a path
     exclusively, it is true for one.
     """
 
@@ -47,7 +47,7 @@ class GrantedView(ReservationView):
 
 
 class ReservationAnswer(TypedDict):
-    """What was reserved. It is advice unless `enforced_by` names what enforces it."""
+    """The reserved paths. Reservations are advice unless `enforced_by` names hooks that enforce them."""
 
     granted: list[GrantedView]
     conflicts: list[Conflict]
@@ -55,35 +55,35 @@ class ReservationAnswer(TypedDict):
 
 
 class CheckAnswer(TypedDict):
-    """Who would conflict; nothing was reserved."""
+    """The conflicts; nothing was reserved."""
 
     conflicts: list[Conflict]
     enforced_by: list[str]
 
 
 class ReleaseAnswer(TypedDict):
-    """What ended."""
+    """The reservations that were released."""
 
     released: list[ReservationView]
 
 
 class RenewAnswer(TypedDict):
-    """What runs on."""
+    """The reservations that were renewed."""
 
     renewed: list[ReservationView]
 
 
 class ReservationsView(TypedDict):
-    """Live reservations, oldest first."""
+    """Active reservations, oldest first."""
 
     reservations: list[ReservationView]
     conflicts: list[list[int]]
-    """The ids of those listed that overlap, by two: different agents, at least one of them alone."""
+    """Pairs of ids of listed reservations that overlap: of different agents, at least one exclusive."""
     enforced_by: list[str]
 
 
 def file_reservation_paths(context: WriteContext, asked: ReservePaths) -> ReservationAnswer:
-    """Reserve each path, also where others hold it, unless the mode is `refuse`: edit what is `held`.
+    """Reserve each path, even if others hold it, unless the mode is `refuse`: edit only what is `held`.
 
     Raises:
         NotHolder: Another agent holds a path, and the mode is `refuse`; nothing was reserved.
@@ -112,7 +112,7 @@ def reserve_all(  # noqa: PLR0913 - the terms of a reservation
     reason: str = "",
     refuses: bool = False,
 ) -> ReservationAnswer:
-    """Reserve paths for an agent of a project; the same pattern again is a renewal.
+    """Reserve paths for an agent of a project; a repeated pattern renews its reservation.
 
     Raises:
         NotHolder: `refuses` is true, and another agent holds one of the paths.
@@ -174,19 +174,19 @@ def reserve_all(  # noqa: PLR0913 - the terms of a reservation
 
 
 def in_run(run_id: str) -> str:
-    """Return how a run is named as the place in which something is reserved."""
+    """Return the name of a run as the place of a reservation."""
     return f"run {run_id}"
 
 
 def release_reserved_in(context: WriteContext, place: str, *, reason: str) -> None:
-    """End what was reserved in a run or a session, and nothing else."""
+    """Release the reservations that were made in a run or a session, and no others."""
     for one in context.tx.reserved_in(place, now=context.now):
         context.tx.release_reservation(one.id, now=context.now, by=one.holder, reason=reason)
         to_archive(context, "reservation", one.id, one.project_id)
 
 
 def check_file_reservations(context: ReadContext, asked: CheckReservations) -> CheckAnswer:
-    """Say who would conflict with these paths."""
+    """Return the conflicts with these paths."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
     found = [
         _conflict(pattern.text, holders)
@@ -197,9 +197,9 @@ def check_file_reservations(context: ReadContext, asked: CheckReservations) -> C
 
 
 def _parsed(context: ReadContext, project: Project, paths: Sequence[str]) -> list[Pattern]:
-    """Read every pattern before anything changes; a pattern that is named twice counts once.
+    """Read every pattern before anything changes; a repeated pattern counts once.
 
-    An absolute path inside the project's folder is the path from that folder.
+    An absolute path inside the project's folder becomes relative to that folder.
     """
     sensitive = context.rules.case_sensitive_paths
     folder = f"{unicodedata.normalize('NFC', project.human_key)}/"
@@ -214,7 +214,7 @@ def _parsed(context: ReadContext, project: Project, paths: Sequence[str]) -> lis
 def _holders(
     context: ReadContext, project: Project, agent: Agent, pattern: Pattern, *, exclusive: bool
 ) -> list[Reservation]:
-    """Return others' live reservations that can match a path of this pattern, one of the two exclusive."""
+    """Return others' active reservations that overlap this pattern, at least one of the two exclusive."""
     others = context.tx.live_patterns(
         project.id, now=context.now, near=pattern.prefix, but=agent.id, exclusive_only=not exclusive
     )
@@ -229,7 +229,7 @@ def _conflict(path: str, holders: Sequence[Reservation]) -> Conflict:
 
 
 def _checked_ttl(context: WriteContext, seconds: int | None) -> int:
-    """Return how long a reservation lasts, in milliseconds; the installation says what is usual."""
+    """Return the duration of a reservation in milliseconds; the installation sets the default."""
     if seconds is None:
         return milliseconds(min(context.rules.default_reservation_ttl, context.rules.max_reservation_ttl))
     longest = context.rules.max_reservation_ttl
@@ -243,7 +243,7 @@ def _checked_ttl(context: WriteContext, seconds: int | None) -> int:
 
 
 def release_file_reservations(context: WriteContext, asked: ReleaseReservations) -> ReleaseAnswer:
-    """End own reservations; those that ended before are left as they are."""
+    """Release the agent's reservations; those that ended before stay unchanged."""
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     chosen = _own(context, project, agent, asked.paths, asked.ids)
     released = [
@@ -256,7 +256,7 @@ def release_file_reservations(context: WriteContext, asked: ReleaseReservations)
 
 
 def renew_file_reservations(context: WriteContext, asked: RenewReservations) -> RenewAnswer:
-    """Let own reservations run from now for the time asked; they are never shortened."""
+    """Extend the agent's reservations to the requested time from now; they are never shortened."""
     ttl = _checked_ttl(context, asked.ttl_seconds)
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     renewed = [
@@ -282,10 +282,10 @@ def _own(
     paths: Sequence[str] | None,
     ids: Sequence[int] | None,
 ) -> list[Reservation]:
-    """Return the agent's live reservations among those named, or all when none is named.
+    """Return the agent's active reservations among those named, or all if none is named.
 
     Raises:
-        UnknownReservation, NotHolder: an id names no reservation of the project, or another agent's.
+        UnknownReservation, NotHolder: An id names no reservation of the project, or another agent's.
     """
     for reservation_id in ids or ():
         known = context.tx.reservation(reservation_id)
@@ -300,7 +300,7 @@ def _own(
         return live
     texts = {one.pattern for one in live} & set(
         paths or ()
-    )  # as the answer showed it, which is no new pattern
+    )  # in the form of an answer, which is not a new pattern
     texts |= {
         pattern.text
         for pattern in _parsed(context, project, [one for one in paths or () if one not in texts])
@@ -309,7 +309,7 @@ def _own(
 
 
 def force_release_file_reservation(context: WriteContext, asked: ForceReleaseReservation) -> ReservationView:
-    """End another agent's reservation and tell the holder why, in one transaction."""
+    """End another agent's reservation and notify the holder of the reason, in one transaction."""
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     if not asked.reason.strip():
         raise InvalidArgument(
@@ -323,10 +323,10 @@ def force_release_file_reservation(context: WriteContext, asked: ForceReleaseRes
 def end_reservation(
     context: WriteContext, project: Project, reservation_id: int, *, home: Project, by: Agent, reason: str
 ) -> Reservation:
-    """End a reservation of a project for an agent, or a person, of the project `home`; its holder is told.
+    """End a reservation for an agent or person of the project `home`, and notify its holder.
 
     Raises:
-        UnknownReservation, StateError: the project has no such reservation, or it has ended.
+        UnknownReservation, StateError: The project has no such reservation, or it has ended.
     """
     known = live_reservation(context, project, reservation_id)
     ended = context.tx.release_reservation(known.id, now=context.now, by=by.name, reason=reason)
@@ -336,10 +336,10 @@ def end_reservation(
 
 
 def share_reservation(context: WriteContext, project: Project, reservation_id: int) -> None:
-    """Let others hold the same: an exclusive reservation is a shared one from now on.
+    """Make an exclusive reservation shared, so that others can reserve the same.
 
     Raises:
-        UnknownReservation, StateError: the project has no such reservation, or it has ended.
+        UnknownReservation, StateError: The project has no such reservation, or it has ended.
     """
     known = live_reservation(context, project, reservation_id)
     context.tx.extend_reservation(
@@ -354,10 +354,10 @@ def share_reservation(context: WriteContext, project: Project, reservation_id: i
 
 
 def live_reservation(context: WriteContext, project: Project, reservation_id: int) -> Reservation:
-    """Return a live reservation of a project.
+    """Return an active reservation of a project.
 
     Raises:
-        UnknownReservation, StateError: the project has no such reservation, or it has ended.
+        UnknownReservation, StateError: The project has no such reservation, or it has ended.
     """
     known = context.tx.reservation(reservation_id)
     if known is None or known.project_id != project.id:
@@ -376,7 +376,7 @@ def live_reservation(context: WriteContext, project: Project, reservation_id: in
 def _tell_holder(
     context: WriteContext, project: Project, known: Reservation, reason: str, *, home: Project, by: Agent
 ) -> None:
-    """Write to a holder who is another; one who does not take the message finds the reason in the record."""
+    """Notify a holder other than the actor; if it refuses the message, the record has the reason."""
     holder = context.tx.agents_by_id([known.agent_id])[known.agent_id]
     addressees = [Addressee(project=project, agent=holder, kind="to")]
     reach = context.tx.reach(by.id, [holder.id])
@@ -395,7 +395,7 @@ def _tell_holder(
 
 
 def list_file_reservations(context: ReadContext, asked: ListReservations) -> ReservationsView:
-    """List the live reservations of a project or of one of its agents."""
+    """List the active reservations of a project or of one of its agents."""
     project = find_project(context.projects, asked.project_key)
     agent_id = None if asked.agent_name is None else find_agent(context.tx, project, asked.agent_name).id
     found = context.tx.live_reservations(project.id, now=context.now, agent_id=agent_id, limit=asked.limit)

@@ -1,8 +1,8 @@
-"""Which messages are deleted, and deleting some of them in one change.
+"""The decision which messages are deleted, and their deletion in small changes.
 
-A rule that holds wins wherever it stands; of the others the first that fits decides. What no rule is about
-stays. So does what somebody has yet to read or to acknowledge, unless the rule says otherwise, and what a run
-is at work on.
+A rule that holds messages always wins; otherwise the first matching rule decides. Messages without a rule are
+kept. So are messages that a recipient has yet to read or acknowledge, unless the rule says otherwise, and
+messages of an active run.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,17 +18,17 @@ from postroom.stores.mail.access import MailReads, MailWrites, ProjectReads
 
 Verdict = Literal["goes", "young", "held", "unread", "at_work", "no_rule"]
 STEP: Final = 10
-"""Messages that one change deletes: a few milliseconds, within which no caller is answered."""
+"""Messages deleted by one change: a few milliseconds, during which no caller is answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectRules:
-    """The rules that are about one project, in order."""
+    """The rules for one project, in order."""
 
     rules: Sequence[KeepRule]
 
     def verdict(self, message: AgedMessage, now: int) -> Verdict:
-        """Say whether a message goes, or why it stays."""
+        """Return whether a message is deleted, or why it is kept."""
         fitting = [rule for rule in self.rules if _fits(rule, message)]
         if not fitting:
             return "no_rule"
@@ -42,7 +42,7 @@ class ProjectRules:
         return "unread" if message.is_awaited and rule.unread_stays else "goes"
 
     def sought(self, now: int) -> OldMessages | None:
-        """Return which messages may go; None when none can."""
+        """Return the filter of messages that may be deleted; None if none can."""
         deleting = [(rule, rule.keep) for rule in self.rules if rule.keep is not None]
         if not deleting:
             return None
@@ -58,10 +58,10 @@ class ProjectRules:
 def rules_of_projects(
     projects: ProjectReads, rules: Sequence[KeepRule], ids: Iterable[int]
 ) -> dict[int, ProjectRules]:
-    """Return for each of these projects the rules that are about it.
+    """Return the rules for each of these projects.
 
     Raises:
-        UnknownProject: a rule that holds names a project that is not there: what is to be held might go.
+        UnknownProject: A rule that holds messages names a missing project: messages might be deleted.
     """
     about = [(rule, _project_of(projects, rule)) for rule in rules]
     return {
@@ -70,10 +70,10 @@ def rules_of_projects(
 
 
 def delete_some(tx: MailWrites, *, project_id: int, ids: Sequence[int], rules: ProjectRules) -> int:
-    """Delete those of some messages that go now, in one change; return how many.
+    """Delete those of some messages that are due, in one change; return their number.
 
-    Each is looked at again under the lock: it may have got a reader at work meanwhile. Places in traces
-    go too, and the archive takes the files out of its newest tree.
+    Each is checked again under the lock: a run may have received it in between. Its places in traces are
+    deleted too, and the archive removes the files from its newest tree.
     """
     tx.lock_readers(project_id, ids)
     now = tx.now()
@@ -89,9 +89,10 @@ def delete_some(tx: MailWrites, *, project_id: int, ids: Sequence[int], rules: P
 def going_of(
     tx: MailReads, *, project_id: int, rules: ProjectRules, after: int, limit: int
 ) -> tuple[list[int], int | None]:
-    """Look at a page of a project's messages; return those that go, and where the next page begins.
+    """Check a page of a project's messages; return those to delete, and the start of the next page.
 
-    The store passes over what cannot go: of a million messages that stay nobody is told one by one.
+    The store skips messages that cannot be deleted, so that a million kept messages are not returned one by
+    one.
     """
     sought = rules.sought(tx.now())
     if sought is None:
@@ -103,7 +104,7 @@ def going_of(
 def verdicts_of(
     tx: MailReads, *, project_id: int, rules: ProjectRules, after: int, limit: int
 ) -> tuple[list[Verdict], int | None]:
-    """Return what becomes of each of a page of a project's messages, and where the next page begins."""
+    """Return the decision for each message of a page, and the start of the next page."""
     now = tx.now()
     page = tx.aged_messages(project_id, after=after, limit=limit)
     return [rules.verdict(one, now) for one in page], page[-1].id if len(page) == limit else None
@@ -119,7 +120,7 @@ def _fits(rule: KeepRule, message: AgedMessage) -> bool:
 
 
 def _project_of(projects: ProjectReads, rule: KeepRule) -> int | None:
-    """Return the id of a rule's project, 0 for all of them, None when it is not there."""
+    """Return the id of a rule's project, 0 for all projects, None if it does not exist."""
     if rule.project is None:
         return 0
     found = projects.project(rule.project)

@@ -1,6 +1,6 @@
-"""Tokens of runs: each opens the server for one run of one agent, while the program of that run is at work.
+"""Tokens of runs: each gives one run of one agent access to the server while its program is active.
 
-They are kept in memory alone: what a server that was killed has given out opens nothing when it runs again.
+They are kept in memory only: the tokens of a killed server are invalid when it runs again.
 """
 
 from postroom.contracts.errors import WrongToken
@@ -11,27 +11,27 @@ _SCOPES = frozenset(SCOPES) - {"admin"}
 
 
 class RunTokens:
-    """The tokens of the runs that are at work."""
+    """The tokens of active runs."""
 
     def __init__(self) -> None:
         self._grants: dict[str, Grant] = {}
 
     def issue(self, token: str, *, agent_id: int, agent: str, run_id: str) -> None:
-        """Let a token act as an agent, and as nobody else, for one of its runs."""
+        """Allow a token to act as an agent, and only as this agent, for one of its runs."""
         hashed = token_hash(token)
         self._grants[hashed] = Grant(
             token_id=hashed, name=f"run of {agent}", scopes=_SCOPES, agent_id=agent_id, run_id=run_id
         )
 
     def revoke(self, token: str) -> None:
-        """End a token: from now on it opens nothing."""
+        """Invalidate a token."""
         self._grants.pop(token_hash(token), None)
 
     def recognise(self, token: str) -> Grant:
-        """Return what a token lets its holder do.
+        """Return the rights of a token.
 
         Raises:
-            WrongToken: its run has ended, or it was none.
+            WrongToken: Its run has ended, or the token is unknown.
         """
         grant = self._grants.get(token_hash(token))
         if grant is None:
@@ -42,5 +42,5 @@ class RunTokens:
         return grant
 
     def holds(self, grant: Grant) -> bool:
-        """Return whether the run of a grant is still at work."""
+        """Return whether the run of a grant is still active."""
         return grant.token_id in self._grants

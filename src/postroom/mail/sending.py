@@ -40,24 +40,24 @@ _ID_DIGITS = 15
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 MAX_BROADCAST = 10_000
 MAX_THREAD = 1_000
-"""The newest messages of a thread in which `thread:` looks for recipients."""
+"""Number of the newest messages of a thread in which `thread:` finds recipients."""
 THREAD = "thread:"
 LIVE = "live"
-"""By a run that is at work on the thread, at its next step; when it ends before that, by a run of its own."""
+"""An active run on the thread reads it at its next step; if the run ends before, another run reads it."""
 RUNNER = "wake by runner"
 WAITS = "waits"
-"""Before the reason: a run of its own reads it, when the run has ended that waits for a person."""
+"""Precedes the reason: another run reads it after the end of the run that waits for a person."""
 CHAT = "message in a chat"
 HOOK = "hook at next step"
 INBOX = "inbox only"
 MAX_NAMED = 32
-"""Readers of a message up to which their names are remembered with the threads that they need."""
+"""Maximum number of recipients whose names are cached with the threads that they need."""
 MAX_PROBLEMS = 20
-"""Bad recipients after which no more are looked at: each is compared with every known name."""
+"""Maximum number of invalid recipients, after which no more are checked: each is compared with all names."""
 
 
 class Delivery(TypedDict):
-    """What went to the agents of one project, and how each of them, in the same order, will see it."""
+    """The message to the agents of one project, and how each of them, in the same order, will see it."""
 
     project: str
     recipients: list[str]
@@ -66,7 +66,7 @@ class Delivery(TypedDict):
 
 
 class Sent(TypedDict):
-    """A message that is stored: `count` recipients have it in their inbox; none is said to have read it."""
+    """A stored message: `count` recipients have it in their inbox; this does not mean that they read it."""
 
     count: int
     deliveries: list[Delivery]
@@ -74,7 +74,7 @@ class Sent(TypedDict):
 
 
 class Recalled(TypedDict):
-    """A message that was taken back."""
+    """A message that was recalled."""
 
     message_id: int
     recalled: bool
@@ -82,7 +82,7 @@ class Recalled(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewMessage:
-    """A message whose sender and recipients are settled."""
+    """A message with its sender and recipients resolved."""
 
     project: Project
     sender: Agent
@@ -96,7 +96,7 @@ class NewMessage:
     broadcast: bool = False
     reply_to: Message | None = None
     trace: str | None = None
-    """Where in a trace it is written; by default where the call is done."""
+    """The place of its writing in a trace; by default that of the call."""
     answering_run: str | None = None
     """The run whose answer it is."""
 
@@ -105,8 +105,8 @@ def send_message(context: WriteContext, asked: SendMessage) -> Sent:
     """Send one message to agents of this and other projects.
 
     Raises:
-        InvalidRecipients: at least one may not receive it; lists every one with its reason.
-        TooLarge: subject, body or the list of recipients is over its limit.
+        InvalidRecipients: At least one recipient is invalid; the error lists each with its reason.
+        TooLarge: Subject, body or the list of recipients exceeds its limit.
     """
     project, sender = acting_active(context, asked.project_key, asked.sender_name)
     thread_id = _thread_of(context, asked)
@@ -131,7 +131,7 @@ def send_message(context: WriteContext, asked: SendMessage) -> Sent:
 
 
 def named_readers(command: object) -> Hashable:
-    """Return the readers as a command to send names them; None if it names none, or more than 32."""
+    """Return the recipients as a send command names them; None if it names none, or more than 32."""
     if (
         not isinstance(command, SendMessage)
         or len(command.to) + len(command.cc) + len(command.bcc) > MAX_NAMED
@@ -141,11 +141,11 @@ def named_readers(command: object) -> Hashable:
 
 
 def _thread_of(context: WriteContext, asked: SendMessage) -> str | None:
-    """Return the thread that a message goes on: the one it names, or the one it is addressed to.
+    """Return the thread of a message: the one it names, or the one it is addressed to.
 
     Raises:
-        InvalidArgument: it names one and is addressed to another.
-        UnknownThread: the name is kept for a thread that a message to come will begin.
+        InvalidArgument: It names one thread and is addressed to another.
+        UnknownThread: The name is reserved for the thread of a later message.
     """
     named = set[str]() if asked.thread_id is None else {asked.thread_id}
     for one in asked.to:
@@ -163,7 +163,7 @@ def _thread_of(context: WriteContext, asked: SendMessage) -> str | None:
         raise UnknownThread(
             f"thread {thread_id!r} would begin with message {kept[1]}, which does not exist yet",
             value=thread_id,
-            remedy="use another id, or leave out thread_id to start a thread",
+            remedy="use another id, or leave out `thread_id` to start a thread",
         )
     return thread_id
 
@@ -171,7 +171,7 @@ def _thread_of(context: WriteContext, asked: SendMessage) -> str | None:
 def _everybody_else(
     context: WriteContext, project: Project, sender: Agent, addressees: Sequence[Addressee]
 ) -> tuple[list[Addressee], list[str]]:
-    """Return the other active agents of a project, and the names of those who do not take the message."""
+    """Return the other active agents of a project, and the names of those that refuse the message."""
     everyone = context.tx.agents(project.id, include_retired=False, limit=MAX_BROADCAST + 1)
     if len(everyone) > MAX_BROADCAST:
         raise TooLarge(
@@ -188,10 +188,10 @@ def _everybody_else(
 
 
 def reply_message(context: WriteContext, asked: ReplyMessage) -> Sent:
-    """Answer a message: to its sender, or to the first recipients when the sender answers itself.
+    """Answer a message: to its sender, or to its first recipients if the sender answers it.
 
-    Whoever has a hidden copy answers the sender alone, for an answer to all would tell them of it; who was
-    left out is told in `skipped`.
+    A recipient of a hidden copy answers only the sender, because an answer to all would reveal the copy;
+    `skipped` lists the others.
     """
     project, sender = acting_active(context, asked.project_key, asked.sender_name)
     original, recipients = visible_message(context, project, sender, asked.message_id)
@@ -218,7 +218,7 @@ def reply_message(context: WriteContext, asked: ReplyMessage) -> Sent:
 
 
 def reply_subject(subject: str, most: int) -> str:
-    """Return the subject of an answer, one `Re:` before it, in so many characters; no subject has none."""
+    """Return the subject of an answer with one `Re:`, cut to `most` characters; an empty one stays empty."""
     asked = _REPLY_PREFIX.sub("", subject)
     return f"Re: {asked}"[:most] if asked.strip() else ""
 
@@ -303,12 +303,12 @@ def _participants(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """A message of a thread, as the look for participants needs it."""
+    """A message of a thread, with the fields that decide about participants."""
 
     sender: int
     open_readers: set[int]
     is_shared: bool
-    """Whether the agent that asks wrote or received it."""
+    """Whether the sender wrote or received it."""
 
 
 def _met(entries: Iterable[_Entry], participants: set[int]) -> set[int]:
@@ -322,7 +322,7 @@ def _met(entries: Iterable[_Entry], participants: set[int]) -> set[int]:
 
 
 def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], skipped: list[str]) -> Sent:
-    """Store a message with its recipients and its outbox row, and wake its readers; or change nothing."""
+    """Store a message with its recipients and its outbox row, and wake its recipients; or change nothing."""
     _check_size(context, new)
     tx = context.tx
     reach = tx.reach(new.sender.id, [one.agent.id for one in new.addressees])
@@ -345,10 +345,10 @@ def store_message(
 ) -> tuple[Message, Sequence[tuple[Project, Agent]]]:
     """Store a message that its addressees accept, with its recipients and its outbox row.
 
-    Return the message, and the readers that it has yet to wake.
+    Return the message, and the recipients that it has yet to wake.
 
     Raises:
-        ThreadsNeeded, QueueFull: As `Waking.expect` says; nothing was written.
+        ThreadsNeeded, QueueFull: As for `Waking.expect`; nothing was written.
     """
     tx = context.tx
     woken = [(one.project, one.agent) for one in new.addressees if reach[one.agent.id].is_woken]
@@ -387,7 +387,7 @@ def store_message(
 def wake_readers(
     context: WriteContext, new: NewMessage, message: Message, woken: Sequence[tuple[Project, Agent]]
 ) -> None:
-    """Wake the readers of a message that was stored in this change, or have them woken after its commit."""
+    """Wake the recipients of a message that this change stored, or leave it to the time after its commit."""
     if not woken:
         return
     if context.waking is None:
@@ -398,7 +398,7 @@ def wake_readers(
 
 
 def _sent(context: WriteContext, new: NewMessage, message: Message, reach: Mapping[int, Reach]) -> Sent:
-    """Return the view of a message that its sender gets."""
+    """Return the message as its sender's answer shows it."""
     recipients = [
         Recipient(
             message_id=message.id,
@@ -425,7 +425,7 @@ def _sent(context: WriteContext, new: NewMessage, message: Message, reach: Mappi
 
 
 def how_seen(tx: RecordReads, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
-    """Return how each of these will see the message, by the reader's id, as far as that is known now."""
+    """Return how each recipient will see the message, by recipient id, as far as it is known now."""
     ids = [one.agent_id for one in readers]
     return _seen_by(tx, message, readers, tx.reach(message.sender_id, ids), tx.agents_by_id(ids))
 
@@ -439,7 +439,7 @@ def _seen_by(
     *,
     starts_thread: bool = False,
 ) -> dict[int, str]:
-    """Return how each reader will see the message; no run has messages of a thread that it starts."""
+    """Return how each recipient will see the message; no run has messages of a thread that it starts."""
     woken = {agent_id for agent_id, one in reach.items() if one.is_woken}
     at_work = set[int]()
     if woken and not starts_thread:
@@ -460,7 +460,7 @@ def _seen_by(
 
 
 def _is_steered(tx: RecordReads, agent_id: int) -> bool:
-    """Say whether a run of an agent reads messages of its thread while it works."""
+    """Return whether an agent's run reads messages of its thread while it works."""
     kept = tx.runner(agent_id)
     return kept is not None and reads_at_work(kept.runner)
 
@@ -502,7 +502,7 @@ def _check_number(recipients: int, limit: int) -> None:
 def _addressees(
     context: WriteContext, home: Project, sender: Agent, asked: SendMessage
 ) -> tuple[list[Addressee], list[PostroomError]]:
-    """Look up every name at once; an agent named twice gets one message, by its most open mention."""
+    """Look up every name at once; an agent named twice gets one message, by its most visible mention."""
     kinds: dict[str, RecipientKind] = {}
     mentions: tuple[tuple[RecipientKind, list[str]], ...] = (
         ("to", asked.to),
@@ -525,7 +525,7 @@ def _addressees(
             else:
                 named = _elsewhere(context, home, sender, name, kind)
         except PostroomError as error:
-            error.value = name  # as it was given, its project with it
+            error.value = name  # in the given form, with its project
             bad.append(error)
             if len(bad) == MAX_PROBLEMS:
                 break
@@ -538,7 +538,7 @@ def _addressees(
 def _elsewhere(
     context: WriteContext, home: Project, sender: Agent, address: str, kind: RecipientKind
 ) -> list[Addressee]:
-    """Return whom an address means that is no name of an agent of the project."""
+    """Return the recipients of an address that is not an agent's name in the project."""
     if address.startswith(THREAD):
         return _participants(context, home, sender, address, kind)
     project, agent = find_address(context, home, address)
@@ -558,11 +558,11 @@ def _invalid(problems: Sequence[PostroomError]) -> PostroomError:
 
 
 def recall_message(context: WriteContext, asked: RecallMessage) -> Recalled:
-    """Take back a message that no recipient has read; harmless when it is recalled.
+    """Recall a message that no recipient has read; no effect if it is recalled already.
 
     Raises:
-        NotPermitted: somebody else wrote it.
-        AlreadyRead: at least one recipient has read it.
+        NotPermitted: Another agent wrote it.
+        AlreadyRead: At least one recipient has read it.
     """
     project, sender = acting_active(context, asked.project_key, asked.sender_name)
     message, recipients = visible_message(context, project, sender, asked.message_id)

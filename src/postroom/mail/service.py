@@ -1,4 +1,4 @@
-"""Runs operations: reads commands, does what must happen before the transaction, keeps answers by key."""
+"""Runs operations: reads commands, prepares their transaction, and stores answers by key."""
 
 import asyncio
 import hashlib
@@ -12,6 +12,7 @@ import msgspec
 from postroom.contracts.accepting import Accept
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import IdempotencyConflict, NotPermitted, TokenRequired
+from postroom.contracts.operations import Operation
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.tracing import OFF, Tracing
 from postroom.contracts.waking import RunnerChange, RunnerSource
@@ -41,7 +42,7 @@ from postroom.mail.context import (
 from postroom.mail.git_identity import Recognition
 from postroom.mail.identity import acting, find_agent, refuse_making, refuse_unknown_token
 from postroom.mail.notifying import MailChanges
-from postroom.mail.operations import OPERATIONS, READ, Operation
+from postroom.mail.operations import OPERATIONS, READ
 from postroom.mail.projects import (
     OneProject,
     find_project,
@@ -61,13 +62,13 @@ if TYPE_CHECKING:
     from postroom.mail.waking.waker import OpenChange, Waker
 
 _LISTS_ON = 60_000
-"""For how long, in ms, a token that replaced itself may list tools."""
+"""Milliseconds for which a token that replaced itself can still list tools."""
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AnswerKey:
-    """Under what the answer to a change is kept, and by what its body is known again."""
+    """The key of a stored answer, and the digest of its request."""
 
     scope: str
     key: str
@@ -75,11 +76,11 @@ class _AnswerKey:
 
 
 def _nobody() -> None:
-    """Wake nobody: readers are found later."""
+    """Wake nobody: recipients are found later."""
 
 
 class Mail:
-    """Agent mail over a store: every change is durable when its call returns, and repeats under its key."""
+    """Agent mail over a store: every change is durable when its call returns, and can be repeated by key."""
 
     def __init__(  # noqa: PLR0913 - every port by name
         self,
@@ -92,11 +93,11 @@ class Mail:
         tracing: Tracing = OFF,
         waker: Callable[[], "Waker | None"] = _nobody,
     ) -> None:
-        """Keep what it works with.
+        """Keep the arguments.
 
-        `keep_token` makes a token for the agent of a project, keeps it in a private file, and returns token
-        and path. `tracing` watches calls and runs, for who wants to see them from outside. `waker` gives what
-        wakes readers in the change that stores their messages; without it they are found later.
+        `keep_token` makes a token for the agent of a project, stores it in a private file, and returns token
+        and path. `tracing` traces calls and runs for external monitoring. `waker` returns the waker of
+        recipients in the change that stores their messages; without it they are found later.
         """
         self.store = store
         self.clock = clock
@@ -104,32 +105,33 @@ class Mail:
         self._dice = dice or random.SystemRandom()
         self.tracing = tracing
         self.changes = MailChanges(store.changes)
-        """For those who wait for messages."""
+        """Notifies callers that wait for messages."""
         self._keep_token = keep_token
         self._waker = waker
         self._rotating = asyncio.Lock()
         self._folders = Repositories(store)
-        """Projects whose folders were read for another's sake; a repository made since tells of itself."""
+        """Reads projects' folders, each once for other projects' sake; a repository created later identifies
+        itself."""
         self._replaced: dict[str, int] = {}
-        """Until when tokens that replaced themselves may list tools, by hash."""
+        """The time until which a token that replaced itself can list tools, by hash."""
 
     async def call(self, name: str, arguments: dict[str, Any], *, caller: Caller | None = None) -> Any:
         """Perform the operation of this name on plain arguments and return its plain answer.
 
         Raises:
-            KeyError: there is no such operation.
-            PostroomError: it was refused; nothing changed.
+            KeyError: The operation does not exist.
+            PostroomError: The operation was refused; nothing changed.
         """
         operation = OPERATIONS[name]
         return await self.perform(
-            operation, read_command(operation.command, arguments), caller=caller or Caller()
+            operation, read_command(operation.command, arguments, name), caller=caller or Caller()
         )
 
     async def perform(self, operation: Operation, command: Command, *, caller: Caller) -> Any:
-        """Perform an operation; a change with a key is done once and answered alike each time.
+        """Perform an operation; a change with a key is done once and gives the same answer each time.
 
         Raises:
-            InsufficientScope, NotPermitted: the caller's named token is not one for this.
+            InsufficientScope, NotPermitted: The caller's named token lacks a right.
         """
         if caller.grant is not None:
             operation.check(caller.grant)
@@ -152,10 +154,10 @@ class Mail:
         return answer
 
     async def issue_token(self, project_key: str, agent_name: str, hashed: str | None) -> None:
-        """Replace an agent's token by its hash, or revoke it with None; for the operator alone.
+        """Replace an agent's token by its hash, or revoke it with None; for the operator only.
 
         Raises:
-            UnknownProject, UnknownAgent: there is none of that name.
+            UnknownProject, UnknownAgent: The project or agent does not exist.
         """
 
         def change(tx: MailWrites) -> None:
@@ -165,7 +167,7 @@ class Mail:
         await self.store.write(change)
 
     async def _rotate(self, command: RotateAgentToken, caller: Caller) -> RotatedToken:
-        """Give the agent a new token in a file of the server; a model that asks never sees it."""
+        """Give the agent a new token in a file of the server; a calling model never sees it."""
         if self._keep_token is None:
             raise NotPermitted(
                 "this server stores no token files", remedy="run `postroom agents token` on the server"
@@ -190,7 +192,7 @@ class Mail:
         return {"agent": name, "token_file": path}
 
     async def slugs(self, caller: Caller, *, limit: int) -> list[str]:
-        """Return the slugs of at most `limit` projects that the caller may see, in order of their ids."""
+        """Return the slugs of at most `limit` projects that the caller may see, by id."""
         found = await self.store.read(lambda tx: self.context(tx, caller).projects.projects(limit=limit))
         return [project.slug for project in found]
 
@@ -198,20 +200,20 @@ class Mail:
         """Return the slug of the project that a key names.
 
         Raises:
-            UnknownProject: there is none.
+            UnknownProject: The project does not exist.
         """
         return await self.store.read(lambda tx: find_project(tx, project_key).slug)
 
     async def trace_of(self, message_id: int | str) -> str | None:
-        """Return where in a trace a message was written; None when nobody watched that."""
+        """Return the place of a message in a trace; None if it was not traced."""
         name = message_trace(message_id)
         return await self.store.read(lambda tx: tx.traces([name]).get(name))
 
     async def knows_token(self, token: str) -> bool:
-        """Whether a token belongs to some agent.
+        """Return whether a token belongs to an agent.
 
-        One that replaced itself a moment ago still does: clients list tools before they show the answer that
-        says where the new one is. No operation takes it.
+        A token that was replaced moments ago still counts, because clients list tools before they show the
+        answer with the new one's file. No operation accepts it.
         """
         hashed = token_hash(token)
         if self._replaced.get(hashed, 0) > self.clock.now():
@@ -219,9 +221,9 @@ class Mail:
         return await self.store.read(lambda tx: tx.agent_by_token(hashed) is not None)
 
     def own_context(self, tx: Transaction, accept: Accept | None = None) -> WriteContext:
-        """Return what postroom's own operations work with, for what it does by itself.
+        """Return the context for postroom's own operations.
 
-        Readers are woken in the change where it accepts messages on threads; otherwise they are found later.
+        With `accept`, recipients are woken in the change; otherwise they are found later.
         """
         waker = None if accept is None else self._waker()
         waking = None if waker is None or accept is None else waker.opened(tx, accept)
@@ -237,15 +239,15 @@ class Mail:
         runs_at_once: int = 1,
         declared_by: RunnerSource = "operator",
     ) -> RunnerChange:
-        """Say how an agent is run when mail comes for it, None for not at all; for the operator alone.
+        """Set how an agent is run when mail comes for it, None for not at all; for the operator only.
 
-        Its runs are for servers that are the `place`, '' for all. Of `runs_at_once` mail threads a run may
-        execute at once.
+        Its runs are for servers at the `place`, '' for all. Up to `runs_at_once` runs, each on another mail
+        thread, execute at once.
 
-        Return whether it had a runner before, and what starts the new one at once.
+        Return whether it had a runner before, and how many messages start the new one at once.
 
         Raises:
-            UnknownProject, UnknownAgent: there is none of that name.
+            UnknownProject, UnknownAgent: The project or agent does not exist.
         """
 
         def change(tx: MailWrites) -> RunnerChange:
@@ -265,12 +267,12 @@ class Mail:
         return await self.store.write(change)
 
     async def set_chat_address(self, project_key: str, person: str, address: ChatAddress | None) -> bool:
-        """Say in which chat a person is reached, None for none; for the operator alone.
+        """Set the chat address of a person, None for none; for the operator only.
 
-        Return whether they were reached in one before.
+        Return whether the person had an address before.
 
         Raises:
-            UnknownProject, UnknownAgent: there is none of that name.
+            UnknownProject, UnknownAgent: The project or person does not exist.
         """
 
         def change(tx: MailWrites) -> bool:
@@ -293,7 +295,7 @@ class Mail:
         waking: "OpenChange | None" = None,
         recognition: Recognition | None = None,
     ) -> OperationContext[Any, Any]:
-        """Return what the operations of a caller work with."""
+        """Return the context of a caller's operations."""
         bound = caller.grant.project_id if caller.grant is not None else None
         return OperationContext(
             tx=tx,
@@ -309,13 +311,13 @@ class Mail:
         )
 
     async def _changed(self, operation: Operation, command: Command, caller: Caller) -> Any:
-        """Make a change; under a key it is made once, and each call gets the answer to the first."""
+        """Make a change; under a key it is made once, and each call gets the answer of the first."""
         keyed = isinstance(command, Change) and command.idempotency_key is not None
         place = _place_of(operation, command) if keyed else None
         attached = isinstance(command, SendMessage | ReplyMessage) and command.attachments
         is_slow = bool(attached) or isinstance(command, EnsureProject | StartSession)
         if place is not None and is_slow:
-            # What the first call read from files may be gone by now; its answer is there.
+            # Files that the first call read may be gone by now; its answer is stored.
             before = await self.store.read(lambda tx: self._answer_before(tx, place, command, caller))
             if before is not None:
                 return before
@@ -347,7 +349,7 @@ class Mail:
         return answer
 
     def _answer_before(self, tx: MailReads, place: _AnswerKey, command: Command, caller: Caller) -> Any:
-        """Return the answer that was given under a key, or None; only to whom it was given."""
+        """Return the answer that was stored under a key, or None; only to the caller who got it."""
         stored = tx.answer(place.scope, place.key)
         if stored is None:
             return None
@@ -371,14 +373,14 @@ class Mail:
             acting(context, project, actor)
 
     async def _prepared(self, command: Command, caller: Caller) -> Sequence[LoadedAttachment]:
-        """Do the slow look-ups that must not happen inside a transaction."""
+        """Make the slow reads that must not happen inside a transaction."""
         if isinstance(command, SendMessage | ReplyMessage) and command.attachments:
             root = await self._root_for(command, caller)
             return await asyncio.to_thread(load_attachments, command.attachments, root=root, rules=self.rules)
         return ()
 
     async def _recognition(self, command: Command, caller: Caller) -> Recognition | None:
-        """Look at a folder that names a project, where folders are looked at."""
+        """Read a folder that names a project, if folders identify projects."""
         is_looked_at = isinstance(command, StartSession | EnsureProject) and not (
             isinstance(command, EnsureProject) and command.git_identity
         )
@@ -387,7 +389,7 @@ class Mail:
         return await self._folders.recognised(home_of(command), may_move=caller.agent_id is None)
 
     async def _root_for(self, command: SendMessage | ReplyMessage, caller: Caller) -> str:
-        """Return the project's folder, to a caller who may act there: files are read for nobody else."""
+        """Return the project's folder for a caller who may act there: files are read for no other caller."""
 
         def look(tx: MailReads) -> str:
             project, _ = acting(self.context(tx, caller), command.project_key, command.sender_name)
@@ -408,7 +410,7 @@ def named_in(command: Command) -> tuple[str, str]:
 
 
 def _place_of(operation: Operation, command: Command) -> _AnswerKey | None:
-    """Return where the answer to a command is kept; keys of different projects and agents do not meet."""
+    """Return the key of the answer to a command; keys of different projects and agents never collide."""
     key = command.idempotency_key if isinstance(command, Change) else None
     if key is None:
         return None

@@ -1,4 +1,4 @@
-"""Operations that look at many messages: search, and the summary of a thread without a model."""
+"""Operations over many messages: search, and the summary of a thread without a model."""
 
 import re
 from collections.abc import Sequence
@@ -28,15 +28,15 @@ from postroom.mail.views import (
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+|\n")
 _QUESTION_END = re.compile(r"\?[?!\"')\]*_]*$")
 _CODE = re.compile(r"```.*?(```|\Z)|`[^`\n]*`", re.DOTALL)
-"""Code, whole: a question mark in it asks nothing, and no sentence ends there."""
+"""Code, as a whole: a question mark in it is no question, and no sentence ends there."""
 
 _AROUND = " \t\r>*-#"
 """Marks of Markdown around a sentence."""
 
 _PARTLY_SEARCHED: Final = 20
-"""Messages that a search may have missed, as many of them as an answer names."""
+"""Maximum number of possibly missed messages that an answer lists."""
 SUMMARY_MESSAGES = 1_000
-"""A longer thread is summarised by its newest messages, and the answer says how many were left out."""
+"""Number of messages in a summary; a longer thread uses the newest, and the answer counts the others."""
 MAX_QUESTIONS = 50
 MAX_QUESTION_CHARS = 300
 
@@ -53,13 +53,14 @@ HitView = TypedDict(
         "snippet": str,
     },
 )
-"""A message that was found."""
+"""A message that a search found."""
 
 
 class SearchView(TypedDict):
-    """Messages found; give `next` as `cursor` for more, null means that there are no more.
+    """Messages found; pass `next` as `cursor` for more, null at the end.
 
-    `partly_searched`: messages of which the first 16,000 characters of scripts without spaces were searched.
+    `partly_searched`: messages of which only the first 16,000 characters of scripts without spaces were
+    searched.
     """
 
     hits: list[HitView]
@@ -69,7 +70,7 @@ class SearchView(TypedDict):
 
 
 class QuestionView(TypedDict):
-    """A question that nobody else has written after."""
+    """A question after which only its author has written."""
 
     message_id: int
     asked_by: str
@@ -77,7 +78,7 @@ class QuestionView(TypedDict):
 
 
 class UnackedView(TypedDict):
-    """An acknowledgement that is awaited."""
+    """An acknowledgement that is missing."""
 
     message_id: int
     subject: str
@@ -85,14 +86,14 @@ class UnackedView(TypedDict):
 
 
 class ParticipantView(TypedDict):
-    """One who wrote in a thread."""
+    """A participant who wrote in a thread."""
 
     name: str
     messages: int
 
 
 class SummaryView(TypedDict):
-    """A thread at a glance."""
+    """The summary of a thread."""
 
     thread_id: str
     subject: str
@@ -107,7 +108,7 @@ class SummaryView(TypedDict):
 
 
 class ThreadMessages(TypedDict):
-    """Messages of a thread; give `next` as `after` for more, null means that there are no more."""
+    """Messages of a thread; pass `next` as `after` for more, null at the end."""
 
     thread_id: str
     messages: list[MessageView]
@@ -125,7 +126,7 @@ class ThreadView(TypedDict):
 
 
 class ProjectOverview(ProjectView):
-    """A project with what goes on in it, newest first."""
+    """A project with its newest agents, threads and reservations."""
 
     agents: list[AgentView]
     threads: list[ThreadView]
@@ -133,7 +134,7 @@ class ProjectOverview(ProjectView):
 
 
 def show_project(context: ReadContext, asked: ShowProject) -> ProjectOverview:
-    """Show a project with up to 100 agents, threads and reservations."""
+    """Return a project with up to 100 agents, threads and reservations."""
     project = find_project(context.projects, asked.project_key)
     heads = context.tx.threads(project.id, limit=100)
     return {
@@ -159,7 +160,7 @@ def show_project(context: ReadContext, asked: ShowProject) -> ProjectOverview:
 
 
 def search_messages(context: ReadContext, asked: SearchMessages) -> SearchView:
-    """Search the messages of a project; what is no operator is taken literally."""
+    """Search the messages of a project; text that is not an operator is taken literally."""
     project = find_project(context.projects, asked.project_key)
     query = parse_query(asked.query)
     if query is None:
@@ -191,10 +192,10 @@ def search_messages(context: ReadContext, asked: SearchMessages) -> SearchView:
 
 
 def fetch_thread(context: ReadContext, asked: FetchThread) -> ThreadMessages:
-    """Return messages of a thread, oldest first; hidden recipients are shown to nobody.
+    """Return messages of a thread, oldest first, without hidden recipients.
 
     Raises:
-        UnknownThread: the project has no such thread.
+        UnknownThread: The project has no such thread.
     """
     project = find_project(context.projects, asked.project_key)
     talk = Conversation(context.tx, context.projects, project, asked.thread_id)
@@ -214,10 +215,10 @@ def _unknown(project: Project, thread_id: str) -> UnknownThread:
 
 
 def summarize_thread(context: ReadContext, asked: SummarizeThread) -> SummaryView:
-    """Say who takes part, what is asked, what is not acknowledged and what the participants hold.
+    """Return a thread's participants, open questions, missing acknowledgements and reservations.
 
     Raises:
-        UnknownThread: the project has no such thread.
+        UnknownThread: The project has no such thread.
     """
     project = find_project(context.projects, asked.project_key)
     size = context.tx.thread_size(project.id, asked.thread_id)
@@ -264,7 +265,7 @@ def _open_questions(messages: Sequence[Message]) -> list[QuestionView]:
 
 
 def _questions(body: str) -> list[str]:
-    """Return the questions of a text as they were asked, each with the code that its sentence names."""
+    """Return the questions of a text in their original wording, with the code in their sentences."""
     prose = _CODE.sub(_blanked, body)
     found, begin = [], 0
     for end in (*_SENTENCE_END.finditer(prose), None):
@@ -277,7 +278,7 @@ def _questions(body: str) -> list[str]:
 
 
 def _blanked(code: re.Match[str]) -> str:
-    """Return as many characters as code has, in which nothing is asked; a block of lines ends a sentence."""
+    """Return a replacement of the same length for code, without questions; a block ends a sentence."""
     return ("\n" if "\n" in code[0] else "x") * len(code[0])
 
 

@@ -1,4 +1,7 @@
-"""How records look to a caller: plain JSON, moments as ISO 8601, hidden copies only to whom they concern."""
+"""Records as callers see them.
+
+Plain JSON, moments as ISO 8601, and hidden copies only for those concerned.
+"""
 
 import base64
 import re
@@ -81,12 +84,12 @@ MessageView = TypedDict(
         "more": NotRequired[bool],
     },
 )
-"""A message; `bcc` is there for its sender, and for a hidden recipient holds that one alone.
+"""A message; `bcc` is present for its sender, and contains a hidden recipient only for that recipient.
 
 `truncated`, `characters_left` and `next_offset` are present only if `body_md` stops before the body ends.
-Call get_message, or fetch_inbox with `message_id`, with `next_offset` as `offset` for the next part.
-`more` is present only in the last message of an answer that has no room for the messages after it.
-`recipients_left` is present only in lists: so many more names are in the message that its id returns.
+Call get_message, or fetch_inbox with `message_id`, with `next_offset` as `offset` for the next part. `more`
+is present only in the last message of an answer that has no room for the messages after it. `recipients_left`
+is present only in lists: the number of further recipients, which a call with the message id returns.
 """
 
 
@@ -114,7 +117,7 @@ class ReservationView(TypedDict):
 
 
 class ContactView(TypedDict):
-    """What one agent asked of another."""
+    """A contact of one agent with another."""
 
     requester: str
     to: str
@@ -133,7 +136,7 @@ def maybe_iso(instant: int | None) -> str | None:
 
 
 def project_view(project: Project) -> ProjectView:
-    """Show a project."""
+    """Return the view of a project."""
     return {
         "id": project.id,
         "slug": project.slug,
@@ -143,7 +146,7 @@ def project_view(project: Project) -> ProjectView:
 
 
 def agent_view(agent: Agent) -> AgentView:
-    """Show an agent; its token's hash stays here."""
+    """Return the view of an agent, without its token's hash."""
     return {
         "id": agent.id,
         "name": agent.name,
@@ -158,13 +161,13 @@ def agent_view(agent: Agent) -> AgentView:
 
 
 def attachment_resource(slug: str, agent: Agent, message_id: int, attachment: Attachment) -> str:
-    """Return the MCP resource under which an agent of the project `slug` reads an attachment."""
+    """Return the MCP resource by which an agent of the project `slug` reads an attachment."""
     parts = (slug, agent.name, str(message_id), attachment.sha256)
     return "mail://attachment/" + "/".join(quote(part, safe="") for part in parts)
 
 
 def attachment_view(attachment: Attachment) -> AttachmentView:
-    """Show an attachment."""
+    """Return the view of an attachment."""
     return {
         "name": attachment.name,
         "media_type": attachment.media_type,
@@ -184,7 +187,7 @@ def message_view(  # noqa: PLR0913 - what is shown, to whom, and how
     sender_slug: str = "",
     bodies: bool = True,
 ) -> MessageView:
-    """Show a message to `viewer`; to nobody in particular (None) no hidden recipient is shown.
+    """Return the view of a message for `viewer`; with None, no hidden recipient is shown.
 
     Names of agents outside the project `home_slug` are shown as `name@slug`.
     """
@@ -215,26 +218,26 @@ def message_view(  # noqa: PLR0913 - what is shown, to whom, and how
 
 
 ANSWER_BYTES: Final = 40_000
-"""The bytes of JSON that the messages of one answer take; about 10,000 tokens.
+"""Maximum bytes of JSON for the messages of one answer; about 10,000 tokens.
 
-An answer holds them twice, as text and as structured content, because some clients read only the text and
+An answer contains them twice, as text and as structured content, because some clients read only the text and
 others only the structured content. Clients stop at about 25,000 tokens.
 """
 _WHOLE_BYTES: Final = 1_000
-"""A listed body of up to this size is whole; of a longer one, at least so much is shown."""
+"""A listed body of up to this size is complete; a longer one shows at least this much."""
 _MARK_BYTES: Final = 100
-"""The room for what is added to a message that is cut, or that is the last one of more."""
+"""Bytes reserved for the fields that a shortened message, or the last one before more, gets."""
 _LISTED_NAMES: Final = 20
-"""The recipients of each kind that a list names."""
+"""Maximum recipients of each kind that a list names."""
 
 V = TypeVar("V", bound=MessageView)
 
 
 def fit(views: Sequence[V]) -> list[V]:
-    """Return the messages, from the first on, that fit `ANSWER_BYTES`, and at least one.
+    """Return the first messages that fit `ANSWER_BYTES`, at least one.
 
-    Long bodies and long lists of recipients are cut, in place. If messages are left out, the last one that is
-    returned says `more`.
+    Long bodies and long lists of recipients are shortened in place. If messages are omitted, the last
+    returned one has `more`.
     """
     room = ANSWER_BYTES - _MARK_BYTES
     fitting: list[V] = []
@@ -263,9 +266,11 @@ def _cut_names(view: MessageView) -> None:
 
 
 def fit_bodies(views: Sequence[MessageView], *, offset: int = 0) -> None:
-    """Cut the longest bodies, in place, so that the messages fit `ANSWER_BYTES`; short bodies stay whole.
+    """Shorten the longest bodies, in place, so that the messages fit `ANSWER_BYTES`.
 
-    `offset` is the number of characters of each body to leave out at its beginning.
+    Short bodies stay complete.
+
+    `offset` is the number of characters to skip at the start of each body.
     """
     bodies = [view["body_md"][offset:] for view in views]
     for view, body in zip(views, bodies, strict=True):
@@ -294,7 +299,7 @@ def fit_bodies(views: Sequence[MessageView], *, offset: int = 0) -> None:
 class AttachmentPart(TypedDict):
     """A part of an attached file: `text` if the whole file is UTF-8 text, else `content_base64`.
 
-    `truncated`, `bytes_left` and `next_offset` are present only if the file goes on after this part.
+    `truncated`, `bytes_left` and `next_offset` are present only if the file continues after this part.
     """
 
     name: str
@@ -309,7 +314,7 @@ class AttachmentPart(TypedDict):
 
 
 def attachment_part(attachment: Attachment, content: bytes, *, offset: int) -> AttachmentPart:
-    """Return as much of a file from `offset`, in bytes, as one answer holds."""
+    """Return the part of a file from `offset`, in bytes, that one answer can hold."""
     view: AttachmentPart = {
         "name": attachment.name,
         "media_type": attachment.media_type,
@@ -348,7 +353,7 @@ def _json_bytes(text: str) -> int:
 
 
 def visible_hidden(message: Message, recipients: Sequence[Recipient], viewer: Agent) -> list[Recipient]:
-    """Return the hidden recipients that `viewer` may know of: all for the sender, itself for a recipient."""
+    """Return the hidden recipients that `viewer` may see: all for the sender, itself for a recipient."""
     return [one for one in recipients if one.kind == "bcc" and _may_know(message, one, viewer)]
 
 
@@ -357,7 +362,7 @@ def _may_know(message: Message, hidden: Recipient, viewer: Agent | None) -> bool
 
 
 def inbox_view(entry: InboxEntry | Recipient, view: MessageView) -> InboxView:
-    """Add what one recipient knows of its message."""
+    """Add a recipient's delivery fields to its message."""
     return {
         **view,
         "seq": entry.seq,
@@ -368,7 +373,7 @@ def inbox_view(entry: InboxEntry | Recipient, view: MessageView) -> InboxView:
 
 
 def reservation_view(reservation: Reservation) -> ReservationView:
-    """Show a reservation."""
+    """Return the view of a reservation."""
     return {
         "id": reservation.id,
         "path": reservation.pattern,
@@ -383,7 +388,7 @@ def reservation_view(reservation: Reservation) -> ReservationView:
 
 
 def contact_view(link: ContactLink, addresses: Mapping[int, str]) -> ContactView:
-    """Show a link between two agents, by the addresses under which the viewer writes to them."""
+    """Return the view of a contact between two agents, with the addresses that the viewer uses."""
     return {
         "requester": addresses[link.from_id],
         "to": addresses[link.to_id],

@@ -1,4 +1,4 @@
-"""By which way a new message would reach an agent, and why not by the ways before it."""
+"""The way in which a new message would reach an agent, and why earlier ways would not."""
 
 from collections.abc import Iterator
 from typing import TypedDict
@@ -13,7 +13,7 @@ from postroom.mail.waking.runners import read_runner, reads_at_work
 
 
 class WayView(TypedDict):
-    """One way. `taken` says whether a message that came now would go by it, `why` the reason for either."""
+    """One way. `taken` says whether a message would use it now, `why` gives the reason in both cases."""
 
     way: str
     taken: bool

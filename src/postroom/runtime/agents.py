@@ -1,4 +1,4 @@
-"""What an agent is made of, and how one is found by its name."""
+"""The definition of an agent, and the lookup of agents by name."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,14 +14,14 @@ from postroom.runtime.tools import Tool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSpec:
-    """How an agent works; durations in milliseconds.
+    """The settings of an agent; durations in milliseconds.
 
-    `tools` names those it may use of the tools it is resolved with; None means all. `max_rounds` and
-    `wall_timeout_ms` bound one execution, `token_budget` the run with all its executions; a run over a bound
-    is stopped, and what it did stands. `context_window` is how many tokens the model takes, where that is
-    known before its endpoint says so. With `commits_calls` the calls of a step are committed before they are
-    made: what a crash cuts off is made again under the same ids, and the model is not asked again.
-    `prices` are the prices in USD of a million tokens read and written, by the name of the model.
+    `tools` names the permitted ones of the tools it is resolved with; None means all. `max_rounds` and
+    `wall_timeout_ms` limit one execution, `token_budget` the run with all its executions; a run over a limit
+    is stopped, and its work is kept. `context_window` is the model's context in tokens, if it is known before
+    its endpoint reports it. With `commits_calls` the calls of a step are committed before they are made:
+    after a crash they are made again under the same ids, and the model is not asked again. `prices` are the
+    prices in USD of a million tokens read and written, by the name of the model.
     """
 
     model: str
@@ -48,7 +48,7 @@ class AgentSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedAgent:
-    """An agent that can be run: its rules, the model behind it, and its tools."""
+    """An agent that can run: its settings, its model, and its tools."""
 
     spec: AgentSpec
     model: Model
@@ -58,7 +58,7 @@ class ResolvedAgent:
     def new(
         cls, agent_id: str, model_name: str, system_prompt: str, model: Model, tools: Iterable[Tool] = ()
     ) -> "ResolvedAgent":
-        """Return an agent with the usual bounds."""
+        """Return an agent with the default limits."""
         spec = AgentSpec(agent_id=agent_id, model=model_name, system_prompt=system_prompt)
         return cls(spec=spec, model=model, tools=tuple(tools))
 
@@ -67,7 +67,7 @@ class ResolvedAgent:
         return replace(self, tools=(*self.tools, tool))
 
     def usable_tools(self) -> dict[str, Tool]:
-        """Return the tools that it may use, by name; of two with one name the first counts."""
+        """Return the permitted tools by name; of two with one name the first counts."""
         usable: dict[str, Tool] = {}
         for tool in self.tools:
             name = tool.descriptor.name
@@ -80,16 +80,16 @@ class AgentResolver(Protocol):
     """Finds agents."""
 
     def resolve(self, agent_id: str) -> ResolvedAgent:
-        """Return the agent of this name.
+        """Return the agent with this name.
 
         Raises:
-            AgentNotFound: there is none.
+            AgentNotFound: No agent has this name.
         """
         ...
 
 
 class FixedResolver:
-    """Answers every name with one agent."""
+    """Returns one agent for every name."""
 
     def __init__(self, agent: ResolvedAgent) -> None:
         self._agent = agent
@@ -100,16 +100,16 @@ class FixedResolver:
 
 
 class MapResolver:
-    """Finds agents in a mapping; what is added to the mapping later is found too."""
+    """Finds agents in a mapping, including later additions."""
 
     def __init__(self, agents: Mapping[str, ResolvedAgent]) -> None:
         self._agents = agents
 
     def resolve(self, agent_id: str) -> ResolvedAgent:
-        """Return the agent of this name.
+        """Return the agent with this name.
 
         Raises:
-            AgentNotFound: there is none.
+            AgentNotFound: No agent has this name.
         """
         if (agent := self._agents.get(agent_id)) is None:
             raise AgentNotFound(f"agent not found: {agent_id!r}", value=agent_id)
@@ -117,7 +117,7 @@ class MapResolver:
 
 
 def merged(own: InferenceOverride | None, asked: InferenceOverride | None) -> InferenceOverride | None:
-    """Return what a submission asks of the model, and the agent's own wish where it asks nothing."""
+    """Return the model settings of a submission, with the agent's settings as defaults."""
     if own is None or asked is None:
         return asked or own
     return InferenceOverride(

@@ -1,7 +1,7 @@
-"""Work that goes on behind a run: it is begun by a tool, outlives the step, and its end is told to the run.
+"""Background work of a run: a tool starts it, it outlives the step, and its end is reported to the run.
 
 running run ── spawn ──▶ task ── ends ──▶ the run still executes: its inbox, read at the next step
-                                  └─────▶ it does not: a wake is submitted, so that it is executed again
+                                   └─────▶ it does not: a wake is submitted, so that it is executed again
 """
 
 import asyncio
@@ -29,25 +29,25 @@ _LOG = get_logger(__name__)
 RESERVED_NAMES = frozenset({"parent", "self", "all", "broadcast"})
 ORPHANED = "task orphaned: runtime restarted while running"
 WAKE_PAUSES_MS = (250, 1_000, 5_000, 30_000)
-"""How long a wake that was refused rests before the next try."""
+"""Pauses between the attempts of a refused wake."""
 
 
 class WakeSubmitter(Protocol):
-    """Has a run executed again, or another one begun when it cannot be."""
+    """Makes a run execute again, or starts another one if it cannot."""
 
     def __call__(self, activation: RunActivation, /) -> Awaitable[object]:
         """Submit the request durably.
 
         Raises:
-            RunNotOpen: the run that it is to go on with cannot; it is asked again, then without that run.
-            PostroomError: it was not accepted; it is asked again.
+            RunNotOpen: The run cannot continue; the request is repeated without it.
+            PostroomError: The request was not accepted; it is repeated.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundTask:
-    """A task that runs. `owner` is the run that began it, where that is known."""
+    """A running task. `owner` is the run that started it, if known."""
 
     task_id: str
     thread_id: str
@@ -59,16 +59,16 @@ class BackgroundTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundEvent:
-    """What is told of a task; `facts` stand beside its kind and id."""
+    """An event of a task; `facts` are added to its kind and id."""
 
     kind: str
     task_id: str
     facts: dict[str, Json]
 
     def message(self, message_id: str) -> Message:
-        """Return it as what the runtime tells the model.
+        """Return it as a message of the runtime to the model.
 
-        Nothing in it can close the element it stands in.
+        Its text cannot close the enclosing element.
         """
         body = json.dumps(
             {"kind": self.kind, "task_id": self.task_id, **self.facts},
@@ -82,27 +82,27 @@ class BackgroundEvent:
 
 
 class BackgroundHost(Protocol):
-    """The runtime, as background tasks see it."""
+    """The interface of the runtime for background tasks."""
 
     def owner_on(self, thread_id: str) -> RunIdentity | None:
         """Return the run that executes on the thread."""
         ...
 
     def hand_over(self, run_id: str, message: Message) -> bool:
-        """Give a message to a run that executes; False when it does not."""
+        """Pass a message to an executing run; return False if it does not execute."""
         ...
 
     def submitter(self) -> WakeSubmitter | None:
-        """Return where wakes are submitted."""
+        """Return the submitter of wakes."""
         ...
 
 
 class BackgroundTasks:
-    """The tasks of one process. A tool begins them; the runtime that is given this tells of their end."""
+    """The tasks of one process. A tool starts them; the attached runtime reports their end."""
 
     def __init__(self, *, timer: Timer | None = None) -> None:
         self.instance = uuid.uuid4().hex
-        """Differs from process to process."""
+        """Identifies the process."""
         self._timer = timer or SystemTimer()
         self._numbers = count()
         self._works = Tasks("background tasks")
@@ -112,7 +112,7 @@ class BackgroundTasks:
         self._host: BackgroundHost | None = None
 
     def attach(self, host: BackgroundHost) -> None:
-        """Name the runtime whose runs are told."""
+        """Set the runtime whose runs are notified."""
         self._host = host
 
     def spawn(
@@ -125,12 +125,12 @@ class BackgroundTasks:
         name: str | None = None,
         owner: RunIdentity | None = None,
     ) -> str:
-        """Begin a task and return its id. Its result is plain JSON data; what it raises is its failure.
+        """Start a task and return its id. Its result is plain JSON data; an exception is its failure.
 
         Without an owner it belongs to the run that executes on the thread.
 
         Raises:
-            InvalidArgument: the name means something else.
+            InvalidArgument: The name has another meaning.
         """
         if name in RESERVED_NAMES:
             raise InvalidArgument(f"{name!r} is not a valid task name", value=name)
@@ -150,7 +150,7 @@ class BackgroundTasks:
         return task.task_id
 
     def cancel(self, task_id: str) -> bool:
-        """Cancel a task, of which its run is told; False when it does not run."""
+        """Cancel a task and notify its run; return False if it is not running."""
         if (found := self._running.get(task_id)) is None:
             return False
         return found[1].cancel()
@@ -158,7 +158,7 @@ class BackgroundTasks:
     def running(
         self, *, thread_id: str | None = None, run_id: str | None = None
     ) -> tuple[BackgroundTask, ...]:
-        """Return the tasks that run, of a thread or of a run."""
+        """Return the running tasks, of a thread or of a run."""
         return tuple(
             task
             for task, _ in self._running.values()
@@ -167,14 +167,14 @@ class BackgroundTasks:
         )
 
     def notes(self, run_id: str) -> tuple[BackgroundNote, ...]:
-        """Return what a run keeps of its running tasks."""
+        """Return the stored notes of a run's running tasks."""
         return tuple(
             BackgroundNote(task_id=task.task_id, description=task.description, instance=self.instance)
             for task in self.running(run_id=run_id)
         )
 
     def orphans(self, notes: Iterable[BackgroundNote]) -> list[Message]:
-        """Return what is told of tasks that ended with the process that ran them."""
+        """Return the messages about tasks that ended with their process."""
         return [
             BackgroundEvent(kind="failed", task_id=note.task_id, facts={"error": ORPHANED}).message(
                 _message_id()
@@ -184,17 +184,17 @@ class BackgroundTasks:
         ]
 
     def untold(self, thread_id: str) -> list[Message]:
-        """Return, once, what no run of the thread could be told."""
+        """Return, once, the messages that no run of the thread could get."""
         return self._untold.pop(thread_id, [])
 
     def abandon(self, run_id: str) -> None:
-        """Cancel the tasks of a run that was ended; nobody is told."""
+        """Cancel the tasks of an ended run without a message."""
         for task in self.running(run_id=run_id):
             _, running = self._running.pop(task.task_id)
             running.cancel()
 
     async def close(self) -> None:
-        """Cancel what runs; nobody is told."""
+        """Cancel all running tasks without a message."""
         self._running.clear()
         await self._watches.close()
         await self._works.close()
@@ -245,7 +245,7 @@ async def _awaited(work: Callable[[], Awaitable[Json]]) -> Json:
 
 
 def wake_request(task: BackgroundTask, message: Message, run_id: str | None) -> RunActivation:
-    """Return the request that tells a run, or its thread, of a task's end."""
+    """Return the request that reports a task's end to a run, or to its thread."""
     trace = RunTraceContext(
         origin=RunOrigin.INTERNAL, adapter=AdapterKind.INTERNAL, run_mode=RunMode.INTERNAL_WAKE
     )
@@ -277,7 +277,7 @@ Work = Callable[[dict[str, Json], ToolContext], Awaitable[Json]]
 
 
 class BackgroundTaskTool:
-    """Begins its work and answers at once; the run is told when the work has ended."""
+    """Starts its work and answers at once; the run is notified when the work has ended."""
 
     def __init__(self, tasks: BackgroundTasks, descriptor: ToolDescriptor, work: Work) -> None:
         self._tasks = tasks
@@ -285,7 +285,7 @@ class BackgroundTaskTool:
         self._work = work
 
     async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
-        """Begin the work."""
+        """Start the work."""
         task_id = self._tasks.spawn(
             context.identity.thread_id,
             self.descriptor.name,
@@ -317,7 +317,7 @@ class CancelTaskTool:
         self._tasks = tasks
 
     async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
-        """Cancel the task; one of another thread counts as unknown."""
+        """Cancel the task; a task of another thread counts as unknown."""
         task_id = arguments["task_id"]
         own = {task.task_id for task in self._tasks.running(thread_id=context.identity.thread_id)}
         if task_id not in own or not self._tasks.cancel(task_id):

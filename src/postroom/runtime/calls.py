@@ -1,6 +1,6 @@
-"""Tool calls: each is checked, run within its time, and answered; none of their failures is the run's.
+"""Tool calls: each is checked, run within its time limit, and answered; a failure does not fail the run.
 
-A call that is suspended becomes a ticket of the run; a decision about it says how it goes on.
+A suspended call becomes a question of the run; a decision about it says how it continues.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ from postroom.runtime.interrupting import TimeUp, limited
 from postroom.runtime.tools import Tool, ToolContext, problem_of
 
 FRONTEND = "frontend_tool"
-"""The action of a question that the other side answers by doing what the call asks for."""
+"""The action of a question that the other side answers by executing the call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRequest:
-    """A call to make, with what was decided about it."""
+    """A call to make, with the decision about it."""
 
     call: ToolCall
     decision: ToolCallResume | None = None
@@ -43,13 +43,13 @@ class CallRequest:
 
 @dataclass(slots=True)
 class Answers:
-    """What came back so far, by call; what is interrupted keeps what was there."""
+    """The answers so far, by call; an interrupted call keeps its partial answer."""
 
     results: dict[str, ToolResult] = field(default_factory=dict)
     message_ids: dict[str, str] = field(default_factory=dict)
 
     def messages(self, calls: Sequence[ToolCall], metadata: MessageMetadata) -> list[Message]:
-        """Return the tools' messages for the calls that were answered."""
+        """Return the tools' messages for the answered calls."""
         return [
             replace(
                 Message.tool(call.id, told(self.results[call.id]), id=self.message_ids[call.id]),
@@ -75,15 +75,15 @@ class ToolCalls:
     files: RunFiles | None
 
     def descriptors(self) -> tuple[ToolDescriptor, ...]:
-        """Return all that the model may ask for."""
+        """Return the descriptions of all tools for the model."""
         own = [tool.descriptor for tool in self.tools.values()]
         return (*own, *(one for name, one in self.frontend.items() if name not in self.tools))
 
     async def make(self, requests: Sequence[CallRequest], answers: Answers) -> None:
-        """Make the calls, side by side where the agent allows it, and note each answer as it comes.
+        """Make the calls, in parallel if the agent allows it, and record each answer as it comes.
 
         Raises:
-            StaleClaim: a tool found that the run is not the worker's any more.
+            StaleClaim: A tool found that the worker has lost the run.
         """
         lanes = [[request] for request in requests] if self.parallel else [list(requests)]
         try:
@@ -101,7 +101,7 @@ class ToolCalls:
             await self.tell(call, result, answers)
 
     async def tell(self, call: ToolCall, result: ToolResult, answers: Answers) -> None:
-        """Tell listeners how a call stands, and note the id of the message that it becomes."""
+        """Notify listeners of a call's state, and record the id of the message that it becomes."""
         outcome = {
             ToolStatus.SUCCESS: ToolCallOutcome.SUCCEEDED,
             ToolStatus.ERROR: ToolCallOutcome.FAILED,
@@ -137,7 +137,7 @@ class ToolCalls:
         return ToolResult.error(call.name, f"there is no tool {call.name!r}; tools: {names}")
 
     async def _contained(self, tool: Tool, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
-        """Run a tool as a task of its own, so that its failure, even its cancellation, is only its answer."""
+        """Run a tool in a separate task, so that its failure, even its cancellation, is only its answer."""
         name = context.tool_name
         work = Tasks(f"tool {name}")
         try:
@@ -170,18 +170,18 @@ class ToolCalls:
 
 
 def rejected(call: ToolCall, decision: ToolCallResume) -> ToolResult:
-    """Return the answer to a call that was not allowed."""
+    """Return the answer to a call that was refused."""
     reason = f": {decision.reason}" if decision.reason else ""
     return ToolResult.error(call.name, f"the call was rejected{reason}", rejected=True)
 
 
 def given_up(call: ToolCall) -> ToolResult:
-    """Return the answer to a call that was cut off; it may have done a part of its work."""
+    """Return the answer to a call that was cut off and may have done a part of its work."""
     return ToolResult.error(call.name, "interrupted before it ended; it may have been executed", cut_off=True)
 
 
 def serializable(result: ToolResult) -> ToolResult:
-    """Return the result, or an error in its place when it holds what is no JSON."""
+    """Return the result, or an error in its place if it is not JSON."""
     asked = result.suspension.parameters if result.suspension else None
     try:
         json.dumps((result.data, result.message, result.metadata, asked), ensure_ascii=False).encode()
@@ -191,7 +191,7 @@ def serializable(result: ToolResult) -> ToolResult:
 
 
 def told(result: ToolResult) -> str:
-    """Return a result as the text that the model reads."""
+    """Return a result as text for the model."""
     if result.status is ToolStatus.ERROR:
         said: Json = {"error": result.message or "the tool failed"}
         said |= {"data": result.data} if result.data is not None else {}
@@ -203,7 +203,7 @@ def told(result: ToolResult) -> str:
 
 
 def ticket_for(call: ToolCall, result: ToolResult, *, now: int) -> RunWaitingTicket:
-    """Return the ticket of a call that was suspended."""
+    """Return the question of a suspended call."""
     question = result.suspension
     reason: str = WaitingReason.TOOL_PERMISSION
     if question is not None and question.action == FRONTEND:
@@ -224,7 +224,7 @@ def ticket_for(call: ToolCall, result: ToolResult, *, now: int) -> RunWaitingTic
 def waiting_for(
     tickets: Sequence[RunWaitingTicket], dispatch_id: str | None, *, said: str = ""
 ) -> RunWaitingState:
-    """Return what a run with these open questions waits for; a permission goes before an input."""
+    """Return the state of a run that waits for these questions; a permission precedes an input."""
     asks = any(ticket.reason == WaitingReason.TOOL_PERMISSION for ticket in tickets)
     return RunWaitingState(
         reason=WaitingReason.TOOL_PERMISSION if asks else WaitingReason.USER_INPUT,
@@ -235,17 +235,17 @@ def waiting_for(
 
 
 def waits(record: RunRecord, waiting: RunWaitingState) -> RunRecord:
-    """Return the run as it is while it waits."""
+    """Return the run in the state waiting."""
     return replace(record, status=RunStatus.WAITING, waiting=waiting, termination=None, finished_at=None)
 
 
 def settled_by(
     decision: ToolCallResume, ticket: RunWaitingTicket
 ) -> tuple[ToolCall, ToolResult | CallRequest]:
-    """Return what a decision makes of a call: its answer at once, or that it is to be made.
+    """Return the effect of a decision on a call: its answer at once, or a request to make it.
 
-    A no is an answer, except where the decision is the answer itself or the tool's to judge. A question that
-    is given up is answered so, whoever asked.
+    A no is an answer, unless the decision itself is the answer or the tool judges it. A cancelled question is
+    answered as cancelled, whoever asked it.
     """
     call = ToolCall(id=ticket.tool_call_id, name=ticket.tool_name, arguments=ticket.arguments)
     mode = ticket.resume_mode
@@ -261,7 +261,7 @@ def settled_by(
 def decided(
     tickets: Mapping[str, RunWaitingTicket], decisions: Mapping[str, ToolCallResume]
 ) -> list[tuple[RunWaitingTicket, ToolCallResume]]:
-    """Return the open questions that were decided; a decision names the call, or the ticket."""
+    """Return the open questions with decisions; a decision names the call, or the ticket."""
     found = []
     for ticket in tickets.values():
         decision = decisions.get(ticket.tool_call_id) or decisions.get(ticket.ticket_id)

@@ -1,6 +1,6 @@
-"""What a run sees of its thread, the runtime's entry in its state, and checkpoints that make both durable.
+"""A run's view of its thread, the runtime's entry in its state, and checkpoints that store both.
 
-Every tool call that the model sees has its answer right behind it; a call without an answer is not shown.
+Every tool call that the model sees is directly followed by its answer; a call without an answer is not shown.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,20 +22,20 @@ from postroom.ports import RunControl
 
 @dataclass(slots=True)
 class _Turn:
-    """A message as the model sees it, with the answers to the calls in it."""
+    """A message as the model sees it, with the answers to its calls."""
 
     message: Message
     answers: dict[str, Message] = field(default_factory=dict)
 
 
 def is_output_of(message: Message, run_id: str) -> bool:
-    """Say whether a run's model or tools said this."""
+    """Return whether a run's model or tools wrote this message."""
     said_by = message.metadata.run_id if message.metadata else None
     return said_by == run_id and message.role in (Role.ASSISTANT, Role.TOOL)
 
 
 def without_former_output(messages: Sequence[Message], run_id: str, until: str | None) -> tuple[Message, ...]:
-    """Leave out what a run said up to the message `until`: it began again after that."""
+    """Omit the output of a run up to the message `until`, after which it started again."""
     ids = [message.id for message in messages]
     if until is None or until not in ids:
         return tuple(messages)
@@ -45,7 +45,7 @@ def without_former_output(messages: Sequence[Message], run_id: str, until: str |
 
 
 def as_seen_by_model(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return the conversation with answers behind their calls, and neither without the other."""
+    """Return the conversation with each answer after its call, and neither without the other."""
     turns: list[_Turn] = []
     asked: dict[str, _Turn] = {}
     for message in messages:
@@ -74,9 +74,9 @@ def _shown(turn: _Turn) -> tuple[Message, ...]:
 
 
 def foreign_result(messages: Sequence[Message]) -> str | None:
-    """Return the call of a result that the newest message brings and the model's last word does not ask for.
+    """Return the call of a result in the newest message that the model's last message does not request.
 
-    The model would not be shown such a result, and would be asked with nothing new. None when there is none.
+    The model would not see such a result, and would get no new input. Return None if there is none.
     """
     last_call_ids, newest, brought = set[str](), set[str](), tuple[Message, ...]()
     for message in messages:
@@ -85,12 +85,12 @@ def foreign_result(messages: Sequence[Message]) -> str | None:
         elif message.role is Role.USER and message.visibility is Visibility.ALL:
             newest, brought = last_call_ids, CallerRequest.of(message).context
     if any(one.role is not Role.TOOL for one in brought):
-        return None  # the caller tells the conversation, which was looked at as it came
+        return None  # the caller sent the conversation, which was checked on arrival
     return next((one.tool_call_id or "" for one in brought if one.tool_call_id not in newest), None)
 
 
 def has_input_after(messages: Sequence[Message], call_id: str) -> bool:
-    """Say whether somebody spoke after the model made this call; what the runtime says does not count."""
+    """Return whether a person wrote after the model made this call; messages of the runtime do not count."""
     for message in reversed(messages):
         if message.role is Role.USER and message.visibility is Visibility.ALL:
             return True
@@ -100,7 +100,7 @@ def has_input_after(messages: Sequence[Message], call_id: str) -> bool:
 
 
 def calls_left(messages: Sequence[Message], run_id: str) -> tuple[ToolCall, ...]:
-    """Return the calls of the run's last step that nothing has answered."""
+    """Return the calls of the run's last step without an answer."""
     answered: set[str | None] = set()
     for message in reversed(messages):
         if message.role is Role.TOOL:
@@ -111,7 +111,7 @@ def calls_left(messages: Sequence[Message], run_id: str) -> tuple[ToolCall, ...]
 
 
 def own_answer(messages: Sequence[Message], run_id: str) -> Message | None:
-    """Return the run's last word, when nothing came after it that wants an answer."""
+    """Return the run's last message, unless later input needs an answer."""
     last = messages[-1] if messages else None
     if last is None or last.role is not Role.ASSISTANT or last.tool_calls:
         return None
@@ -119,7 +119,7 @@ def own_answer(messages: Sequence[Message], run_id: str) -> Message | None:
 
 
 def earlier_answers(messages: Sequence[Message], run_id: str) -> tuple[str, ...]:
-    """Return what the run had answered when somebody spoke again, and it went on."""
+    """Return the run's answers that were followed by input, after which it continued."""
     told: list[str] = []
     answer = ""
     for message in messages:
@@ -137,17 +137,17 @@ KEY = "postroom.runtime"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundNote:
-    """A background task of the run as it was told of last."""
+    """A background task of the run in its last known state."""
 
     task_id: str
     description: str
     instance: str
-    """Names the process's `BackgroundTasks` that ran it."""
+    """Identifies the process's `BackgroundTasks` that ran it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeState:
-    """Open questions, where the run began again, and the tasks it had begun."""
+    """Open questions, the point of a restart, and the tasks that the run started."""
 
     run_id: str
     hidden_until: str | None = None
@@ -156,14 +156,14 @@ class RuntimeState:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to keep."""
+        """Whether there is nothing to store."""
         return self.hidden_until is None and not self.tickets and not self.tasks
 
 
 def state_of(record: RunRecord) -> RuntimeState:
-    """Return what the run kept; the state of another run, which a new one inherits, does not count.
+    """Return the stored state of the run; the state of another run, which a new one inherits, does not count.
 
-    Tickets of a run that waits are those in the record, whoever wrote it.
+    The questions of a waiting run are those in the record, whoever wrote it.
     """
     kept = _read(record.state) if record.state else None
     state = kept if kept is not None and kept.run_id == record.run_id else RuntimeState(run_id=record.run_id)
@@ -180,7 +180,7 @@ def _read(state: PersistedState) -> RuntimeState | None:
 
 
 def with_state(record: RunRecord, state: RuntimeState) -> RunRecord:
-    """Return the record with this state in it; everybody else's entries stay as they are."""
+    """Return the record with this state in it; entries of other executors stay unchanged."""
     before = record.state or PersistedState()
     # As it reads back from a store, where a tuple is a list: else every step would count as a change.
     entry = None if state.is_empty else msgspec.json.decode(msgspec.json.encode(state))
@@ -192,7 +192,7 @@ def with_state(record: RunRecord, state: RuntimeState) -> RunRecord:
 
 
 def by_call(tickets: Iterable[RunWaitingTicket]) -> dict[str, RunWaitingTicket]:
-    """Return tickets by the call they are about."""
+    """Return questions by their call."""
     return {ticket.tool_call_id: ticket for ticket in tickets}
 
 
@@ -201,10 +201,10 @@ Change = Callable[[RunRecord], RunRecord]
 
 
 class RunLog:
-    """Messages of the thread as this execution knows them, and what of them is not committed yet.
+    """The messages of the thread as this execution knows them, and which of them are not committed yet.
 
-    The record is read anew for each checkpoint, for others write to it too: the reading of a pending message
-    widens the run's input.
+    The record is read again for each checkpoint, because others write to it too: reading a pending message
+    extends the run's input.
     """
 
     def __init__(self, control: RunControl, fresh: RunRecord, clock: Clock) -> None:
@@ -214,35 +214,35 @@ class RunLog:
         self._unsent: list[Message] = []
         self._output: list[str] = []
         self.messages: tuple[Message, ...] = ()
-        """Committed and not yet committed, in order; what a former attempt said is left out, and what the
-        summary stands for."""
+        """Committed and uncommitted messages, in order, without the output of an earlier attempt and without
+        messages that the summary covers."""
         self.summary: Summary | None = None
-        """What the model reads before them."""
+        """The summary that the model reads before them."""
         self.asked: frozenset[str] = frozenset()
-        """The ids of what the run was given to do; it is never summed up while the run is at work."""
+        """The ids of the run's input, which is never summarized while the run is active."""
         self._seen = Conversation(messages=())
         self._hidden: tuple[str, ...] = ()
         self.spent = Usage()
-        """Used up since the last checkpoint."""
+        """Use since the last checkpoint."""
         self.counted = Usage()
-        """Used up in this execution until the last checkpoint: budgets have counted it."""
+        """Use in this execution up to the last checkpoint, which budgets have counted."""
         self.steps = 0
-        """Steps since the last checkpoint."""
+        """Number of steps since the last checkpoint."""
         self.record = fresh
-        """The run as it was written last."""
+        """The run as it was last written."""
         self.state = RuntimeState(run_id=fresh.run_id)
-        """Is written with the next checkpoint."""
+        """The state to write with the next checkpoint."""
 
     @property
     def run_id(self) -> str:
-        """The run."""
+        """The id of the run."""
         return self._fresh.run_id
 
     async def stored(self) -> RunRecord:
-        """Return the run as it is stored now, or as it begins.
+        """Return the stored run, or the run at its start.
 
         Raises:
-            ForeignThread: it belongs to another thread.
+            ForeignThread: The run belongs to another thread.
         """
         record = await self._control.threads.load_run(self.run_id)
         if record is not None and record.thread_id != self._fresh.thread_id:
@@ -252,10 +252,10 @@ class RunLog:
     async def load(self, given: Sequence[Message], *, restart: bool) -> None:
         """Read the thread and the run; given messages that are not committed yet come last.
 
-        With `restart` nothing counts that the run has said so far, now and in later executions.
+        With `restart`, the run's output so far is ignored, now and in later executions.
 
         Raises:
-            ForeignThread: the run belongs to another thread.
+            ForeignThread: The run belongs to another thread.
         """
         self.record = await self.stored()
         self.state = state_of(self.record)
@@ -289,17 +289,17 @@ class RunLog:
         return Conversation(messages=tuple(one.message for one in found))
 
     def extend(self, committed: Sequence[Message]) -> None:
-        """Add messages that somebody else has committed."""
+        """Add messages that another writer has committed."""
         self.messages += tuple(committed)
         self.asked |= {message.id for message in committed if message.id}
 
     async def sum_up(self, summary: Summary, older: Sequence[Message]) -> None:
-        """Let a summary stand for older messages, and commit that.
+        """Replace older messages by a summary, and commit that.
 
-        For a run that sees only its own messages it is not stored.
+        If a run sees only its own messages, the summary is not stored.
 
         Raises:
-            StaleClaim, StoreError: as `write` says; the messages are shown on.
+            StaleClaim, StoreError: As for `write`; the messages remain visible.
         """
         gone = frozenset(message.id or "" for message in older)
         kept = tuple(message for message in self.messages if (message.id or "") not in gone)
@@ -310,7 +310,7 @@ class RunLog:
         self.summary, self.messages = summary, kept
 
     def keep(self, messages: Sequence[Message], *, as_output: bool = False) -> None:
-        """Add messages for the next checkpoint; those whose ids are there already are passed over."""
+        """Add messages for the next checkpoint; known ids are ignored."""
         known = {message.id for message in self.messages}
         new = tuple(message for message in messages if message.id not in known)
         self.messages += new
@@ -320,31 +320,31 @@ class RunLog:
 
     @property
     def has_new(self) -> bool:
-        """Whether messages are not committed yet."""
+        """Whether there are uncommitted messages."""
         return bool(self._unsent)
 
     @property
     def has_new_input(self) -> bool:
-        """Whether something that the run was told is not committed yet."""
+        """Whether a part of the run's input is not committed yet."""
         return any(not is_output_of(message, self.run_id) for message in self._unsent)
 
     def answer(self) -> Message | None:
-        """Return what the run has answered last, when nothing came after it."""
+        """Return the run's last answer, unless later input follows it."""
         return own_answer(self.messages, self.run_id)
 
     def used(self) -> Usage:
-        """Return what the run has used up with all its executions."""
+        """Return the use of the run in all its executions."""
         return self.record.usage + self.spent
 
     async def write(self, change: Change, summary: SummaryDraft | None = None) -> None:
-        """Commit what is new together with the run as `change` leaves it, and with a summary.
+        """Commit new messages together with the run as `change` modifies it, and with a summary.
 
-        Safe to repeat: what an earlier try has committed without saying so is not committed twice.
+        It can be repeated: messages of an earlier attempt with a lost answer are not committed twice.
 
         Raises:
-            StaleClaim: the run is not the worker's any more; nothing was written.
-            VersionConflict: others wrote in between, eight times.
-            StoreError: as the store says.
+            StaleClaim: The worker has lost the run; nothing was written.
+            VersionConflict: Others wrote in between, eight times.
+            StoreError: The store failed.
         """
         for _ in range(MOST_TRIES - 1):
             try:
@@ -369,7 +369,7 @@ class RunLog:
         )
         record = with_state(change(base), self.state)
         messages = tuple(self._unsent)
-        # Behind whatever the thread ends with: others may have put in what the next run is to read.
+        # At any end of the thread: others may have added input for the next run.
         answer = self.answer() if record.status is RunStatus.DONE else None
         commit = ThreadCommit(
             thread_id=record.thread_id,
@@ -395,5 +395,5 @@ class RunLog:
 
 
 def running(record: RunRecord) -> RunRecord:
-    """Return the run as it is while it executes."""
+    """Return the run in the state running."""
     return replace(record, status=RunStatus.RUNNING, waiting=None, termination=None, finished_at=None)

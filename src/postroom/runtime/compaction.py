@@ -1,7 +1,7 @@
-"""Older messages of a conversation that becomes too long are summed up by the model that reads it.
+"""Summaries: the model that reads a conversation summarizes older messages when it becomes too long.
 
-The summary is stored in one change with what it stands for: a crash before that changes nothing. The messages
-stay as they are; a later run reads from the summary on.
+The summary is stored in one change with the messages that it covers: a crash before that changes nothing. The
+messages stay unchanged; a later run reads the summary and the messages after it.
 """
 
 from dataclasses import dataclass
@@ -37,28 +37,28 @@ _PROMPT = (
     "most {words} words."
 )
 _SHARE_OF_REQUEST = 0.5
-"""So much of the window a request for a summary takes."""
+"""Share of the window for a request for a summary."""
 _SHARE_OF_SUMMARY = 0.25
-"""So much of the window a summary may take."""
+"""Maximum share of the window for a summary."""
 _LONG_MESSAGES, _LONG_TOKENS = 20, 4_000
-"""A conversation is long from so many messages, or estimated tokens, on."""
+"""Numbers of messages, and of estimated tokens, from which a conversation is long."""
 _WINDOW_UNKNOWN = 8_000
-"""What a request for a summary is made for where nobody knows what the model takes."""
+"""Tokens that a request for a summary assumes for a model with an unknown window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """What has become of the older messages."""
+    """The result of summarizing older messages."""
 
     messages: int
-    """How many a summary stands for now that were shown before."""
+    """Number of messages that a summary now replaces."""
     left_out: int = 0
-    """How many of them could not be summed up."""
+    """Number of messages that could not be summarized."""
     usage: Usage
 
     @property
     def told(self) -> str:
-        """What a person is told of it."""
+        """The notice for a person."""
         if self.left_out:
             return (
                 "The model could not summarize the earlier conversation: it no longer reads "
@@ -68,17 +68,17 @@ class Compacted:
 
 
 class _Silent:
-    """Shows nobody what the model says: a summary is no answer."""
+    """Shows the model's output to nobody, because a summary is not an answer."""
 
     async def emit(self, event: AgentEvent) -> None:
-        """Take an event."""
+        """Ignore an event."""
 
 
 class Compaction:
-    """Keeps what one execution shows to its model within the model's window."""
+    """Keeps the requests of one execution within the model's window."""
 
     def __init__(self, agent: ResolvedAgent, log: RunLog, windows: Windows, stop: Stop, clock: Clock) -> None:
-        """Keep what it works with; `stop` ends what the model is asked."""
+        """Keep the arguments; `stop` ends requests to the model."""
         self._model = agent.model
         self._spec = agent.spec
         self._log = log
@@ -87,10 +87,10 @@ class Compaction:
         self._clock = clock
 
     async def when_full(self, request: InferenceRequest) -> Compacted | None:
-        """Sum up older messages when this request takes too much of a window that is known.
+        """Summarize older messages if this request takes too much of a known window.
 
         Raises:
-            InferenceError: the model could not be asked now, or by nobody with these credentials.
+            InferenceError: The model cannot be reached now, or rejects the credentials.
         """
         spec, windows, log = self._spec, self._windows, self._log
         window = windows.of(spec, log.summary)
@@ -105,14 +105,14 @@ class Compaction:
     async def after(
         self, request: InferenceRequest, error: ContextOverflow | RequestRefused
     ) -> Compacted | None:
-        """Sum up older messages because the endpoint has refused this request.
+        """Summarize older messages because the endpoint has refused this request.
 
-        A refusal for another reason teaches nothing about the model's window, and only a long conversation is
-        summed up because of it: the endpoint may have found no words for "too long" that are known here.
-        Return None if there is nothing to sum up.
+        A refusal for another reason says nothing about the model's window, and then only a long conversation
+        is summarized: the endpoint may describe "too long" in unknown words. Return None if there is nothing
+        to summarize.
 
         Raises:
-            InferenceError: as of `when_full`.
+            InferenceError: As for `when_full`.
         """
         spec, windows, size = self._spec, self._windows, size_of(self._log.messages)
         if isinstance(error, RequestRefused):
@@ -126,10 +126,10 @@ class Compaction:
         return await self._sum_up(min(most, size // 2), window)
 
     async def now(self) -> Compacted | None:
-        """Sum up all but the newest messages, because somebody wishes it; None: there is nothing to sum up.
+        """Summarize all but the newest messages at a person's request; None if there is nothing to summarize.
 
         Raises:
-            InferenceError: as of `when_full`.
+            InferenceError: As for `when_full`.
         """
         window = self._windows.of(self._spec, self._log.summary)
         return await self._sum_up(size_of(self._log.messages) // 4, window or _WINDOW_UNKNOWN)
@@ -151,9 +151,9 @@ class Compaction:
         return compacted
 
     async def _summary_of(self, older: tuple[Message, ...], window: int) -> tuple[Summary, Compacted]:
-        """Return a summary of what was summed up before and these messages.
+        """Return a summary of the earlier summary and these messages.
 
-        What the model does not sum up, or no shorter than it was, is left out, and counted.
+        Messages that the model cannot summarize, or does not shorten, are omitted and counted.
         """
         before, model = self._log.summary, self._spec.model
         text, usage, done = before.text if before is not None else "", Usage(), 0
@@ -209,7 +209,7 @@ class Compaction:
 
 
 def shown(summary: Summary | None) -> tuple[Message, ...]:
-    """Return a summary as the model reads it, before the messages behind it."""
+    """Return a summary as a message for the model, before the messages after it."""
     if summary is None:
         return ()
     parts = ["Summary of the earlier conversation:", summary.text] if summary.text else []

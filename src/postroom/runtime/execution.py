@@ -1,11 +1,12 @@
-"""One execution of a run: steps until the agent is done, stopped, asked to end, or waits.
+"""One execution of a run: steps until the agent has finished, is stopped or cancelled, or waits.
 
-    begin ─▶ settle open questions ─▶ read what waits ─▶ step ─▶ checkpoint ─┬─▶ … next step
-                 ▲   └─ still open: Waiting, released                        ├─▶ a call asks: settle
-                 └───────────────────────────────────────────────────────────┤
-                                                                             └─▶ answered: natural end
+    begin ─▶ settle open questions ─▶ read pending messages ─▶ step ─▶ checkpoint ─┬─▶ … next step
+                 ▲   └─ still open: Waiting, released                              ├─▶ a call asks: settle
+                 └─────────────────────────────────────────────────────────────────┤
+                                                                                   └─▶ answered: natural end
 
-Each step is committed before the next begins; what a crash cuts off is done again from the last checkpoint.
+Each step is committed before the next begins; work that a crash cuts off is repeated from the last
+checkpoint.
 """
 
 from collections.abc import Mapping, Sequence
@@ -80,12 +81,12 @@ from postroom.runtime.model_call import PartialAnswer, ask, with_call_ids
 from postroom.runtime.step_context import StepContext
 
 _MOST_COMPACTIONS = 6
-"""How often one step sums up a conversation that its model calls too long; half of it stays each time."""
+"""Maximum summaries in one step, for a conversation that its model calls too long; each halves it."""
 NOTHING_TO_COMPACT = "There is no earlier conversation to compact yet."
 
 
 class Execution:
-    """Runs an agent on a thread until there is nothing more to do now."""
+    """Runs an agent on a thread until it has no more work now."""
 
     def __init__(self, context: StepContext) -> None:
         self._with = context
@@ -99,19 +100,19 @@ class Execution:
             context.agent, context.log, context.windows, context.active.stop, context.clock
         )
         self._told = ""
-        """What a person is to be told behind the answer."""
+        """The notice for a person after the answer."""
         self._said = ""
         self._is_cut = False
         """Whether the model's last answer reached its limit of tokens."""
         self._since = context.clock.now()
 
     async def run(self) -> AgentRunResult:
-        """Execute the run and return how it ended, or what it waits for.
+        """Execute the run and return its end, or the questions that it waits for.
 
         Raises:
-            InferenceError: the model's side failed; the run stands as its last checkpoint left it.
-            StaleClaim: the run is not the worker's any more.
-            StoreError: a checkpoint could not be written.
+            InferenceError: The model failed; the run stays as of its last checkpoint.
+            StaleClaim: The worker has lost the run.
+            StoreError: A checkpoint could not be written.
         """
         try:
             await self._begin()
@@ -187,7 +188,7 @@ class Execution:
             raise
         self._steps += 1
         self._log.steps += 1
-        self._count(result.usage or Usage())  # priced where it was asked
+        self._count(result.usage or Usage())  # its price was added where it was used
         self._is_cut = result.stop_reason is StopReason.MAX_TOKENS
         message = Message(
             role=Role.ASSISTANT,
@@ -206,10 +207,10 @@ class Execution:
         await self._sink.emit(StepEnd())
 
     async def _answer_that_fits(self, partial: PartialAnswer) -> InferenceResult:
-        """Return the model's answer; a conversation that the endpoint refuses is summed up and sent again.
+        """Return the model's answer; a refused conversation is summarized and sent again.
 
-        A conversation that the endpoint calls too long is summed up until it fits. After another refusal a
-        long conversation is summed up once.
+        A conversation that the endpoint calls too long is summarized until it fits. After another refusal a
+        long conversation is summarized once.
         """
         tries = _MOST_COMPACTIONS
         while True:
@@ -231,7 +232,7 @@ class Execution:
             self._log.keep([replace(message, id=message_id, metadata=metadata)], as_output=True)
 
     async def _make_left(self) -> None:
-        """Make the calls that were committed, and whose answers a crash has cut off."""
+        """Make the committed calls whose answers a crash has cut off."""
         left = calls_left(self._log.messages, self._log.run_id)
         if calls := [call for call in left if call.id not in self._tickets]:
             await self._make_anew(calls)
@@ -248,7 +249,7 @@ class Execution:
         await self._checkpoint(self._waiting_on_tickets() if self._tickets else running)
 
     async def _compact(self) -> AgentRunResult:
-        """Do what `/compact` asks for, and end the run."""
+        """Execute `/compact`, and end the run."""
         compacted = await self._compaction.now()
         if compacted is not None:
             self._count(self._with.agent.spec.priced(compacted.usage, None))
@@ -267,7 +268,7 @@ class Execution:
         self._usage += usage
 
     def _caller_tools(self) -> tuple[ToolDescriptor, ...]:
-        """Return the tools that the caller has; of two with one name, ours counts."""
+        """Return the caller's tools; of two with one name, postroom's counts."""
         asked = CallerRequest.newest(self._log.messages)
         return tuple(tool for tool in asked.tools if tool.name not in self._with.calls.tools)
 
@@ -312,9 +313,10 @@ class Execution:
         refusal: RequestRefused,
         sink: EventSink,
     ) -> InferenceResult:
-        """Ask once more without the files of a request that was refused.
+        """Ask once more without the files of a refused request.
 
-        If that helps, it was they: those of the newest message, for what came before was taken before.
+        If that succeeds, the files of the newest message were the reason, because earlier ones had been
+        accepted.
         """
         named, _ = await with_files(request.messages, files, most_words=self._most_words(), takes_parts=False)
         request = replace(request, messages=named)
@@ -325,7 +327,7 @@ class Execution:
         return result
 
     def _most_words(self) -> int:
-        """Return how many bytes of text files one request may have: a fourth of the window, or a bound."""
+        """Return the maximum bytes of text files in one request: a fourth of the window, or a fixed limit."""
         window = self._with.windows.of(self._with.agent.spec, self._log.summary)
         return MOST_WORDS if window is None else min(window, MOST_WORDS)
 
@@ -339,7 +341,7 @@ class Execution:
     async def _make(
         self, calls: Sequence[ToolCall], requests: Sequence[CallRequest], answers: Answers
     ) -> None:
-        """Make calls and keep their answers; those that are suspended become tickets."""
+        """Make calls and keep their answers; suspended calls become questions."""
         if not calls:
             return
         self._active.expect([*self._asked_ids(), *(call.id for call in calls)])
@@ -363,7 +365,7 @@ class Execution:
         return [id for ticket in self._tickets.values() for id in (ticket.tool_call_id, ticket.ticket_id)]
 
     async def _settle(self, given: Mapping[str, ToolCallResume]) -> AgentRunResult | None:
-        """Go on with suspended calls; None when none is left, else the run waits and is released."""
+        """Continue suspended calls; return None if none is left, otherwise the run waits and is released."""
         may_hold = self._with.hold_ms > 0
         decisions = dict(given)
         while self._tickets:
@@ -402,7 +404,7 @@ class Execution:
         await self._make(calls, requests, answers)
 
     async def _supersede(self) -> None:
-        """Give up the questions behind which somebody has spoken: that goes before an answer."""
+        """Drop questions that were followed by input, which takes precedence over an answer."""
         for call_id, ticket in list(self._tickets.items()):
             if has_input_after(self._log.messages, call_id):
                 del self._tickets[call_id]
@@ -429,7 +431,7 @@ class Execution:
         return lambda record: waits(record, waiting)
 
     async def _natural_end(self, answer: Message) -> AgentRunResult | None:
-        """End the run behind its answer; None when something came that wants another one."""
+        """End the run after its answer; return None if new input needs another answer."""
         self._said = answer.text() + self._told
         identity = self._active.identity
         ended = TerminationReason.cut_off() if self._is_cut else TerminationReason.natural_end()
@@ -457,7 +459,7 @@ class Execution:
         self._log.state = RuntimeState(run_id=self._log.run_id)
         now = self._with.clock.now()
 
-        # One behind which somebody spoke is an answer like the last: nobody else delivers it.
+        # An answer followed by input is an answer like the last: nothing else delivers it.
         earlier = earlier_answers(self._log.messages, self._log.run_id)
         self._said = "\n\n".join(filter(None, (*earlier, self._said)))
 

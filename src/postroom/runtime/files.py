@@ -1,7 +1,7 @@
-"""Shows the files of a conversation to a model: pictures and documents as parts, words as text.
+"""Shows the files of a conversation to a model: pictures and documents as parts, text files as text.
 
-The newest come first, within a bound: an old picture is named and not sent again with every question. What a
-model sends itself it gives to a tool.
+The newest come first, up to a limit: an old picture is named and not sent again with every question. The
+model sends files through a tool.
 """
 
 from base64 import b64encode
@@ -19,16 +19,16 @@ from postroom.runtime.tools import ToolContext
 SEND_FILE: Final = "send_file"
 MOST_PARTS = 8
 MOST_BYTES = 8_000_000
-"""Of all parts of one request, before they are encoded."""
+"""Maximum bytes of all parts of one request, before they are encoded."""
 MOST_WORDS = 200_000
-"""Bytes of text files in one request."""
+"""Maximum bytes of text files in one request."""
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _DOCUMENTS = ("application/pdf",)
 
 
 @dataclass(slots=True)
 class _Room:
-    """What may still be shown."""
+    """The remaining limits of a request."""
 
     takes_parts: bool
     most_words: int
@@ -41,10 +41,10 @@ class _Room:
 async def with_files(
     messages: Sequence[Message], files: RunFiles, *, most_words: int = MOST_WORDS, takes_parts: bool = True
 ) -> tuple[tuple[Message, ...], tuple[ChatFile, ...]]:
-    """Return the conversation with its files, and those that are parts of it; without parts they are named.
+    """Return the conversation with its files, and the files that are parts of it; else files are only named.
 
     Raises:
-        ServerUnavailable: one could not be fetched now.
+        ServerUnavailable: A file could not be fetched now.
     """
     room = _Room(takes_parts, most_words, most_words)
     shown = [await _shown(message, files, room) for message in reversed(messages)]
@@ -69,7 +69,7 @@ async def _shown(message: Message, files: RunFiles, room: _Room) -> Message:
 
 
 async def _block(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:
-    """Return a file as the model reads it, or what it is told of one that it does not."""
+    """Return a file in the form for the model, or a note that it cannot be shown."""
     if file.transcript is not None:
         return ContentBlock(text=f"Transcript of {quoted(file.name)}:\n{in_code_fence(file.transcript)}")
     if file.missing is not None:
@@ -105,7 +105,7 @@ def _why_not(file: ChatFile) -> str:
 
 
 async def _words(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:
-    """Return a text file between fences that are not in it."""
+    """Return a text file in a fence that it does not contain."""
     if file.size > room.most_words:
         why = f"it has {file.size:,} bytes; the limit for text is {room.most_words:,}"
         await files.not_taken(file, why)
@@ -122,7 +122,7 @@ async def _whole(file: ChatFile, files: RunFiles) -> bytes:
 
 
 class SendFileTool:
-    """Sends a file of text to the chat of the run, behind its answer; offered where the chat takes files."""
+    """Sends a text file to the run's chat after its answer; offered if the chat accepts files."""
 
     descriptor = ToolDescriptor(
         id=SEND_FILE,
@@ -143,11 +143,11 @@ class SendFileTool:
     )
 
     async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
-        """Keep the file for the run's answer; a call that is made again after a crash leaves one file.
+        """Store the file for the run's answer; a call that is repeated after a crash leaves one file.
 
         Raises:
-            InvalidArgument: the file has no name or no text.
-            TooLarge: it is too large, or one too many.
+            InvalidArgument: The file has no name or no text.
+            TooLarge: The file is too large, or exceeds the number of files.
         """
         if context.files is None:
             return ToolResult.error(SEND_FILE, "this chat accepts no files: write the content in your answer")

@@ -1,7 +1,7 @@
-"""Work that somebody else may end: by a request with a reason, or because its time is up.
+"""Work that can be ended from outside: by a request with a reason, or by a time limit.
 
-Both end the work by cancelling it where it waits, and turn that cancellation, and no other, into an exception
-of this module. A task that is cancelled from outside is cancelled.
+Both cancel the work where it waits, and turn only that cancellation into an exception of this module. A task
+that is cancelled from outside stays cancelled.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Interrupted(Exception):
-    """The run was asked to end."""
+    """The run was asked to stop."""
 
     def __init__(self, reason: TerminationReason) -> None:
         super().__init__(reason.type)
@@ -24,11 +24,11 @@ class Interrupted(Exception):
 
 
 class TimeUp(Exception):
-    """The work took too long and was ended."""
+    """The work exceeded its time limit and was cancelled."""
 
 
 class Stop:
-    """A request that a run end; the first reason given counts."""
+    """A request that a run stop; the first reason counts."""
 
     def __init__(self) -> None:
         self._reason: TerminationReason | None = None
@@ -36,30 +36,30 @@ class Stop:
 
     @property
     def requested(self) -> bool:
-        """Whether the run is to end."""
+        """Whether the run must stop."""
         return self._reason is not None
 
     def request(self, reason: TerminationReason) -> None:
-        """Ask the run to end; work under `run` is cancelled."""
+        """Ask the run to stop; work under `run` is cancelled."""
         if self._reason is None:
             self._reason = reason
             for scope in self._scopes:
                 _end(scope)
 
     def check(self) -> None:
-        """Go on only when nobody has asked to end.
+        """Raise if the run was asked to stop.
 
         Raises:
-            Interrupted: somebody has.
+            Interrupted: The run was asked to stop.
         """
         if self._reason is not None:
             raise Interrupted(self._reason)
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do the work, unless the run is asked to end meanwhile.
+        """Do the work, unless the run is asked to stop in the meantime.
 
         Raises:
-            Interrupted: it was, or had been before.
+            Interrupted: The run was asked to stop during the work or before.
         """
         self.check()
         scope = asyncio.timeout(None)
@@ -76,10 +76,10 @@ class Stop:
 
 
 async def limited(work: Callable[[], Awaitable[T]], milliseconds: int | None, timer: Timer) -> T:
-    """Do the work within a time; None is no limit.
+    """Do the work within a time limit; None is without limit.
 
     Raises:
-        TimeUp: it took longer, and was cancelled.
+        TimeUp: The work took longer, and was cancelled.
     """
     if milliseconds is None:
         return await work()

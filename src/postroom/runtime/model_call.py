@@ -1,4 +1,4 @@
-"""One question to the model, streamed to listeners; an answer that was cut off is asked for again."""
+"""One request to the model, streamed to listeners; an answer that was cut off is requested again."""
 
 from collections.abc import Callable, Iterable
 
@@ -29,7 +29,7 @@ from postroom.contracts.records import replace
 
 
 class PartialAnswer:
-    """Passes events on, and keeps the text of the answer as far as it has come."""
+    """Passes events on, and keeps the text of the answer so far."""
 
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
@@ -38,11 +38,14 @@ class PartialAnswer:
 
     @property
     def text(self) -> str:
-        """The text so far. After a reset it is that of the broken try until the next try says something."""
+        """The text so far.
+
+        After a reset it is that of the broken attempt until the next attempt yields text.
+        """
         return "".join(self._deltas).strip()
 
     async def emit(self, event: AgentEvent) -> None:
-        """Take an event."""
+        """Accept an event."""
         if isinstance(event, StreamReset):
             self._begins_again = True
         elif isinstance(event, TextDelta):
@@ -54,14 +57,14 @@ class PartialAnswer:
 
 
 REPEATS = 2
-"""How often a cut-off answer is asked for again before the run fails."""
+"""Maximum repetitions of a request whose answer was cut off, before the run fails."""
 
 
 async def ask(model: Model, request: InferenceRequest, sink: EventSink, clock: Clock) -> InferenceResult:
-    """Return the model's whole answer.
+    """Return the model's complete answer.
 
     Raises:
-        InferenceError: the model's side failed; StreamInterrupted only after several tries.
+        InferenceError: The model failed; StreamInterrupted only after several attempts.
     """
     for _ in range(REPEATS):
         try:
@@ -105,7 +108,7 @@ async def _show(piece: InferencePiece, sink: EventSink) -> None:
 def with_call_ids(
     result: InferenceResult, new_id: Callable[[], str], *, taken: Iterable[str] = ()
 ) -> InferenceResult:
-    """Return the answer with an id on each tool call that no other call in it has, and none that is taken."""
+    """Return the answer with a unique id on each tool call, different from those in `taken`."""
     seen = set(taken)
     calls = []
     for call in result.tool_calls:

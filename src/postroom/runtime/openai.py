@@ -1,4 +1,4 @@
-"""A model behind any endpoint that speaks the OpenAI chat protocol, streamed."""
+"""A model at any endpoint that supports the OpenAI chat protocol, streamed."""
 
 import asyncio
 import ssl
@@ -13,14 +13,14 @@ from postroom.runtime.openai_wire import Assembly, may_lack_opening_tag, request
 
 
 class OpenAICompatibleModel:
-    """Asks an endpoint through the OpenAI SDK; make it outside of the event loop, and close it when done.
+    """Sends requests to an endpoint through the OpenAI SDK; create it off the event loop, and close it.
 
-    Nothing is retried here: the caller decides by the kind of the failure. `silence_ms` is how long the
-    endpoint may say nothing. `token_limit_field` is the endpoint's name for the limit of an answer.
+    It retries nothing: the caller decides by the kind of failure. `silence_ms` is how long the endpoint may
+    send nothing. `token_limit_field` is the endpoint's name for the limit of an answer.
 
     Raises:
-        MissingExtra: the SDK is not installed.
-        ConfigError: `base_url` is no address.
+        MissingExtra: The SDK is not installed.
+        ConfigError: `base_url` is not a valid address.
     """
 
     def __init__(  # noqa: PLR0913 - what differs between endpoints, by name
@@ -42,19 +42,19 @@ class OpenAICompatibleModel:
         self._token_limit_field = token_limit_field
         self._clock = clock or SystemClock()
         self._lacks_opening_tag: dict[str, bool] = {}
-        """By model, as seen: whether its reasoning has `</think>` but no `<think>`."""
+        """By model, as observed: whether its reasoning has `</think>` but no `<think>`."""
 
     def __repr__(self) -> str:
         return f"OpenAICompatibleModel({self.name!r}, {self._endpoint!r})"
 
     async def stream(self, request: InferenceRequest) -> AsyncIterator[InferencePiece]:
-        """Answer piece by piece; the last piece is the whole answer.
+        """Yield the answer piece by piece; the last piece is the complete answer.
 
         Some models end their reasoning with a line `</think>` and never open it. If the model's name or an
-        earlier answer shows that, the beginning of an answer is held until that line, or until the end.
+        earlier answer shows that, the start of an answer is held back until that line, or until the end.
 
         Raises:
-            InferenceError: by kind; StreamInterrupted when the stream ended before the answer did.
+            InferenceError: The call failed; StreamInterrupted if the stream ended before the answer did.
         """
         body = request_body(request, token_limit_field=self._token_limit_field)
         model = str(body["model"])
@@ -84,11 +84,11 @@ class OpenAICompatibleModel:
 
 
 class OpenAITranscriber:
-    """Writes down what is said, by an endpoint of the OpenAI protocol; made and closed as a model is.
+    """Transcribes speech with an endpoint of the OpenAI protocol; create and close it as a model.
 
     Raises:
-        MissingExtra: the SDK is not installed.
-        ConfigError: `base_url` is no address.
+        MissingExtra: The SDK is not installed.
+        ConfigError: `base_url` is not a valid address.
     """
 
     def __init__(
@@ -101,10 +101,10 @@ class OpenAITranscriber:
         self._clock = clock
 
     async def transcribe(self, path: Path, file: ChatFile) -> str:
-        """Return what is said in a file.
+        """Return the transcript of a file.
 
         Raises:
-            InferenceError: by kind.
+            InferenceError: The call failed.
         """
         sound = await asyncio.to_thread(path.read_bytes)
         now = self._clock.now()
@@ -138,7 +138,7 @@ class OpenAISpeaker:
         """Yield the sound of a spoken text in a format such as `mp3`, piece by piece.
 
         Raises:
-            InferenceError: The endpoint refused, could not be reached, or broke off.
+            InferenceError: The endpoint refused, could not be reached, or ended the stream early.
         """
         return self._endpoint.speak(
             text, model=self._model, voice=self._voice, sound_format=sound_format, now=self._clock.now()

@@ -1,8 +1,8 @@
 """One endpoint behind the OpenAI SDK; the only module that imports the SDK and its HTTP client.
 
-The SDK owns the connection, the request's headers and the server-sent events. This module keeps what the SDK
-leaves open: nothing is retried twice, an endless line does not fill the memory, the environment of the
-process adds no key, and every failure is one of our kinds without the key in its text.
+The SDK handles the connection, the request's headers and the server-sent events. This module adds to the SDK:
+nothing is retried twice, an endless line does not fill the memory, environment variables add no key, and
+every failure is an error of postroom without the key in its text.
 """
 
 import json
@@ -73,7 +73,7 @@ _TOO_LONG = re.compile(
     r"|range of input length should be",
     re.IGNORECASE,
 )
-"""The words by which endpoints say, without a code, that a conversation is too long."""
+"""Phrases by which endpoints report, without a code, that a conversation is too long."""
 _WINDOW = re.compile(
     r"context length (?:is|of) (?:only )?(\d+)|> (\d+) maximum|n_ctx\D{1,4}(\d+)"
     r"|tokens allowed \((\d+)\)|must be <= (\d+)|input length should be \[\d+, ?(\d+)\]",
@@ -87,10 +87,10 @@ _ASKED = re.compile(
 def failure_of(
     status: int, headers: Mapping[str, str], said: object, *, now: int, endpoint: str = "the model's endpoint"
 ) -> InferenceError:
-    """Return the error that a refusal means.
+    """Return the error for a refusal.
 
-    A code in the body wins over the status. Words about the context's length win over a status that says no
-    more than "invalid" or "failed", because several endpoints answer so to a conversation that is too long.
+    A code in the body overrides the status. Phrases about the context's length override a status that only
+    means "invalid" or "failed", because several endpoints answer so to a conversation that is too long.
     """
     error = _error(said)
     kind = _kind_by_code(error) or _BY_STATUS.get(status, ProviderFailed)
@@ -106,7 +106,7 @@ def failure_of(
 
 
 def _counted(error: dict[str, Any]) -> dict[str, int]:
-    """Return the window of the model and the tokens it was sent, as far as a refusal says so."""
+    """Return the model's window and the request's tokens, as far as a refusal reports them."""
     found = {"window": _WINDOW.search(_text(error)), "asked": _ASKED.search(_text(error))}
     told = {name: int(next(filter(None, match.groups()))) for name, match in found.items() if match}
     own = {"window": error.get("n_ctx"), "asked": error.get("n_prompt_tokens")}
@@ -114,7 +114,7 @@ def _counted(error: dict[str, Any]) -> dict[str, int]:
 
 
 def failure_in_stream(said: object) -> InferenceError:
-    """Return what an error within an answer means; without a known code it may pass."""
+    """Return the error for a failure within an answer; without a known code a retry may help."""
     error = _error(said)
     code = error.get("code")
     kind = _kind_by_code(error) or (_BY_STATUS.get(code) if isinstance(code, int) else None)
@@ -155,14 +155,14 @@ except ImportError as error:
 
 _DONE = re.compile(rb"[\r\n]data: ?\[DONE\]")
 _LONGEST_DONE = 13
-"""The bytes of the longest match, without its last."""
+"""Bytes of the longest match, minus one."""
 LARGEST_LINE = 8 * 1024 * 1024
 LARGEST_REFUSAL = 64 * 1024
 CONNECT_SECONDS = 10.0
 
 
 class Endpoint:
-    """One endpoint and the connections to it; the key is sent, and shown nowhere."""
+    """One endpoint and its connections; the key is sent, and shown nowhere."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class Endpoint:
             max_retries=0,
             http_client=httpx2.AsyncClient(
                 timeout=httpx2.Timeout(silence_ms / 1000, connect=CONNECT_SECONDS),
-                headers={"Accept-Encoding": "identity"},  # what is bounded is what is read
+                headers={"Accept-Encoding": "identity"},  # limits apply to the bytes as read
                 event_hooks={"response": [_bound]},
                 proxy=proxy,
                 verify=verify,
@@ -205,11 +205,11 @@ class Endpoint:
     ) -> AsyncIterator[tuple[AsyncIterator[ChatCompletionChunk], Callable[[], bool]]]:
         """Send a request and yield the chunks of the answer, and whether `[DONE]` has ended the stream.
 
-        A whole chat completion that comes in place of a stream becomes one chunk.
+        A complete chat completion in place of a stream becomes one chunk.
 
         Raises:
-            NoModelEndpoint: The endpoint answered with a web page or with JSON that is no chat completion.
-            InferenceError: the endpoint refused, could not be reached, or broke off.
+            NoModelEndpoint: The endpoint answered with a web page or with JSON that is not a chat completion.
+            InferenceError: The endpoint refused, could not be reached, or ended the stream early.
         """
         begun = False
         try:
@@ -241,10 +241,10 @@ class Endpoint:
             raise ProviderFailed("the model's endpoint sent invalid JSON") from error
 
     async def transcribe(self, sound: bytes, *, name: str, media_type: str, model: str, now: int) -> str:
-        """Return what is said in a sound file; what may pass is tried twice more, as the SDK does it.
+        """Return the transcript of a sound file; a temporary failure is retried twice, by the SDK.
 
         Raises:
-            InferenceError: the endpoint refused, could not be reached, or answered something else.
+            InferenceError: The endpoint refused, could not be reached, or sent an invalid answer.
         """
         with self._failures("the transcription endpoint", now=now):
             told = await self._client.with_options(max_retries=2).audio.transcriptions.create(
@@ -258,10 +258,10 @@ class Endpoint:
     async def speak(
         self, text: str, *, model: str, voice: str, sound_format: str, now: int
     ) -> AsyncGenerator[bytes]:
-        """Yield the sound of a spoken text. The SDK repeats a request twice if the failure may pass.
+        """Yield the sound of a spoken text. The SDK repeats a request twice if the failure may be temporary.
 
         Raises:
-            InferenceError: The endpoint refused, could not be reached, or broke off.
+            InferenceError: The endpoint refused, could not be reached, or ended the stream early.
         """
         create = self._client.with_options(max_retries=2).audio.speech.with_streaming_response.create
         format_: Any = sound_format
@@ -274,7 +274,7 @@ class Endpoint:
 
     @contextmanager
     def _failures(self, endpoint: str, *, now: int) -> Iterator[None]:
-        """Turn the failures of a request for sound or text into ours, without the key."""
+        """Turn the failures of a request for sound or text into errors of postroom, without the key."""
         try:
             yield
         except (openai.APITimeoutError, httpx2.TimeoutException) as error:
@@ -293,7 +293,7 @@ class Endpoint:
             raise ProviderFailed(f"{endpoint} sent no valid answer") from error
 
     def _told(self, failure: InferenceError) -> InferenceError:
-        """Return the failure without the key, which some endpoints repeat in what they say."""
+        """Return the failure without the key, which some endpoints repeat in their answers."""
         failure.message = self._hidden(failure.message)
         failure.args = (failure.message,)
         return failure
@@ -303,10 +303,10 @@ class Endpoint:
 
 
 def _completion(body: bytes, kind: str) -> ChatCompletionChunk:
-    """Return a whole chat completion as the one chunk of a stream.
+    """Return a complete chat completion as the one chunk of a stream.
 
     Raises:
-        InferenceError: the body is an error of the provider, or no chat completion.
+        InferenceError: The body is an error of the provider, or not a chat completion.
     """
     try:
         said = json.loads(body)
@@ -347,10 +347,10 @@ async def _bound(response: httpx2.Response) -> None:
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """What an endpoint says, within a bound; its generator is closed with the answer.
+    """An endpoint's output up to a limit; its generator is closed with the answer.
 
-    The SDK drops what it has read half. The garbage collector would then close the generators of the HTTP
-    client at any moment and in any order, which fails.
+    The SDK drops half-read answers. The garbage collector would then close the generators of the HTTP client
+    at any time and in any order, which fails.
     """
 
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:
@@ -364,10 +364,10 @@ class _Bounded(httpx2.AsyncByteStream):
 
 
 class _Events(_Bounded):
-    """The events of an answer; the last one counts although no blank line ends it."""
+    """The events of an answer; the last one counts even if no blank line ends it."""
 
     is_done = False
-    """Whether `[DONE]` came, which the SDK does not tell."""
+    """Whether `[DONE]` came, which the SDK does not report."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         length, before = 0, b"\n"
@@ -383,7 +383,7 @@ class _Events(_Bounded):
 
 
 class _Refusal(_Bounded):
-    """The begin of what an endpoint says when it refuses."""
+    """The start of an endpoint's refusal."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         length = 0

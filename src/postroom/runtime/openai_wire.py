@@ -1,4 +1,4 @@
-"""The OpenAI chat protocol as values: what is sent, and how the pieces of an answer become one."""
+"""The OpenAI chat protocol as values: the request, and the assembly of an answer from its pieces."""
 
 import json
 import re
@@ -66,14 +66,14 @@ def request_body(request: InferenceRequest, *, token_limit_field: str) -> dict[s
 
 
 NO_ANSWER = "(no answer)"
-"""Stands for the missing answer between the result of a tool and the next message of the user."""
+"""Replaces the missing answer between the result of a tool and the next message of the user."""
 
 
 def _alternating(messages: Iterable[Message]) -> list[dict[str, Json]]:
-    """Return the messages with user and assistant in turn, because several chat templates refuse others.
+    """Return the messages with user and assistant alternating, because several chat templates refuse others.
 
-    A turn that failed or was empty leaves two messages of one side in a row: they become one message. A
-    message that was sent again before it had an answer stands once.
+    After a failed or empty turn, two messages of one side follow each other: they become one message. A
+    message that was sent again before it had an answer appears once.
     """
     turns: list[dict[str, Json]] = []
     newest: dict[str, Json] | None = None
@@ -93,7 +93,7 @@ def _alternating(messages: Iterable[Message]) -> list[dict[str, Json]]:
 
 
 def _joined(before: Json, content: Json) -> Json:
-    """Return the content of two messages as that of one; parts if either has files."""
+    """Return the contents of two messages as one; parts if either has files."""
     if not isinstance(before, list) and not isinstance(content, list):
         return "\n\n".join(str(text) for text in (before, content) if text)
     sides = (one if isinstance(one, list) else [{"type": "text", "text": one}] for one in (before, content))
@@ -127,7 +127,7 @@ def _assistant(message: Message) -> dict[str, Json] | None:
 
 
 def _content(message: Message) -> Json:
-    """Return text as a string; with pictures and documents that have an address, as parts."""
+    """Return text as a string; pictures and documents with an address as parts."""
     files = [_part(block) for block in message.content if isinstance(block.data.get("url"), str)]
     text = _text(message)
     if not files:
@@ -154,7 +154,7 @@ class _Text:
         self._held = ""
 
     def add(self, piece: str) -> str:
-        """Return what can be shown now."""
+        """Return the text that can be shown now."""
         piece = self._held + piece
         self._held = piece[-1] if piece and "\ud800" <= piece[-1] <= "\udbff" else ""
         shown = _mended(piece[: len(piece) - len(self._held)])
@@ -184,7 +184,7 @@ def may_lack_opening_tag(model: str) -> bool:
 
 
 class _Thoughts:
-    """Parts the reasoning between `<think>` and `</think>` at the beginning of an answer from its text."""
+    """Separates the reasoning between `<think>` and `</think>` at the start of an answer from its text."""
 
     def __init__(self, *, holds_beginning: bool) -> None:
         self.ended_alone = False
@@ -192,14 +192,14 @@ class _Thoughts:
         self._holds_beginning = holds_beginning
         self._held = ""
         self._looked = 0
-        """Up to where the held text was searched for an end of the reasoning."""
+        """End of the part of the held text that was searched for an end of the reasoning."""
         self._mark: str | None = _THINK
         """The tag that comes next; None if only text follows."""
         self._is_blank = False
-        """Whether no text came after the reasoning yet; leading blanks of that text are dropped."""
+        """Whether no text came after the reasoning yet; leading white space of that text is dropped."""
 
     def add(self, piece: str) -> tuple[str, str]:
-        """Return the reasoning and the text that are known by now; a tag that is cut in two is held."""
+        """Return the reasoning and the text known so far; a tag that is cut in two is held."""
         if self._mark is None:
             text = piece.lstrip() if self._is_blank else piece
             self._is_blank = self._is_blank and not text
@@ -223,7 +223,7 @@ class _Thoughts:
         return thought, ""
 
     def _lone_end(self) -> tuple[str, str]:
-        """Part the held beginning at a line `</think>`; hold it until that line comes."""
+        """Split the held start at a line `</think>`; hold it until that line comes."""
         while (at := self._held.find(_END_OF_THOUGHT, self._looked)) >= 0:
             if (found := _LONE_END.match(self._held, at)) is not None:
                 self.ended_alone = True
@@ -240,7 +240,7 @@ class _Thoughts:
         return thought, text
 
     def release(self) -> str:
-        """Return the text that is held for a line `</think>`; the reasoning comes another way."""
+        """Return the text that is held for a line `</think>`; the reasoning comes in another field."""
         self._holds_beginning = False
         begun = "" if self._mark != _THINK or _THINK.startswith(self._held.lstrip()) else self.rest()
         self._is_blank = self._is_blank or self._mark == _THINK
@@ -248,22 +248,22 @@ class _Thoughts:
 
     @property
     def is_text(self) -> bool:
-        """Whether the answer is not within its reasoning."""
+        """Whether the answer is outside its reasoning."""
         return self._mark != _END_OF_THOUGHT
 
     @property
     def is_held(self) -> bool:
-        """Whether text is held that may be the beginning of a tag."""
+        """Whether text is held that may be the start of a tag."""
         return self.is_text and bool(self._held.strip())
 
     def rest(self) -> str:
-        """Return the text that is held; only text follows."""
+        """Return the held text; only text follows."""
         held, self._held, self._mark = self._held.lstrip() if self._is_blank else self._held, "", None
         self._is_blank = self._is_blank and not held
         return held
 
     def part_whole(self, text: str) -> tuple[str, str]:
-        """Return the reasoning and the text of a whole answer that was not held."""
+        """Return the reasoning and the text of a complete answer that was not held."""
         if _THINK not in text and (lone := _LONE_END.search(text)):
             self.ended_alone = True
             return text[: lone.start()].strip(), text[lone.end() :]
@@ -277,7 +277,7 @@ class _Call:
     arguments: _Text = field(default_factory=_Text)
 
     def whole(self) -> ToolCall:
-        """Return the call; arguments that are no JSON stay text, so that their check refuses them."""
+        """Return the call; arguments that are not JSON stay text, so that their check refuses them."""
         text = self.arguments.whole()
         try:
             arguments = json.loads(text) if text.strip() else {}
@@ -287,11 +287,11 @@ class _Call:
 
 
 class Assembly:
-    """Puts one answer together from the chunks of a stream.
+    """Assembles one answer from the chunks of a stream.
 
-    The SDK's own accumulator expects that every fragment of a call has the call's number, which not every
-    compatible endpoint gives, and takes an answer without a reason to stop for whole. With `holds_beginning`
-    no text is shown until a line `</think>`, `<think>`, the field of the reasoning or the end comes.
+    The SDK's own accumulator requires the call's number in every fragment of a call, which some compatible
+    endpoints omit, and accepts an answer without a reason to stop as complete. With `holds_beginning` no text
+    is shown until a line `</think>`, `<think>`, the field of the reasoning or the end comes.
     """
 
     def __init__(self, *, holds_beginning: bool = False) -> None:
@@ -305,19 +305,19 @@ class Assembly:
 
     @property
     def finished(self) -> bool:
-        """Whether the model said why it stopped, or `[DONE]` came: only then is the answer whole."""
+        """Whether the model gave a reason to stop, or `[DONE]` came: only then is the answer complete."""
         return self._finish is not None
 
     @property
     def lacks_opening_tag(self) -> bool:
-        """Whether the whole answer had reasoning with `</think>` but without `<think>`."""
+        """Whether the complete answer had reasoning with `</think>` but without `<think>`."""
         return self._thoughts.ended_alone
 
     def add(self, chunk: "ChatCompletionChunk") -> list[InferencePiece]:
-        """Add a chunk and return what is new.
+        """Add a chunk and return the new pieces.
 
         Raises:
-            ProviderFailed: it is no chunk; the SDK checks no types.
+            ProviderFailed: The chunk is invalid; the SDK checks no types.
         """
         try:
             return list(self._pieces(chunk))
@@ -367,7 +367,7 @@ class Assembly:
         """Return the call that a fragment continues.
 
         Endpoints number fragments, or give each call's id, or neither and mean the last one; some number
-        every call 0, so that another id begins another call.
+        every call 0, so that another id starts another call.
         """
         if index is not None:
             known = self._places.get(index)
@@ -378,18 +378,18 @@ class Assembly:
         return None if known is not None and id and known.id != id else known
 
     def end(self) -> None:
-        """End the answer by `[DONE]`: its text or its calls are whole although no reason to stop came."""
+        """End the answer at `[DONE]`: its text or its calls are complete although no reason to stop came."""
         if self._finish is None and self._calls:
             self._finish = "tool_calls"
         elif self._finish is None and (self._text.whole().strip() or self._thoughts.is_held):
             self._finish = "stop"
 
     def result(self) -> InferenceResult:
-        """Return the whole answer.
+        """Return the complete answer.
 
         Raises:
-            StreamInterrupted: the stream ended before the answer did.
-            ContentFiltered: the provider withheld it.
+            StreamInterrupted: The stream ended before the answer did.
+            ContentFiltered: The provider withheld the answer.
         """
         if self._finish is None:
             raise StreamInterrupted("the stream ended before the answer did")

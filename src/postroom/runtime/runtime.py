@@ -39,9 +39,9 @@ def _new_id(kind: str) -> str:
 class AgentRuntime(RunDispatchExecutor):
     """Runs agents in this process: a model in a loop with tools, each step committed.
 
-    `wake` has a run executed again when its background tasks
-    end after it was released; it may be set later. With `threads` and `coordinator` it also executes what no
-    mailbox hands it. A suspended run is released; with `hold_ms` it stays that long for a quick decision.
+    `wake` makes a run execute again if its background tasks end after it was released; it can be set later.
+    With `threads` and `coordinator` it also executes runs without a mailbox. A suspended run is released;
+    with `hold_ms` it stays that long for a quick decision.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with, by name
@@ -73,22 +73,22 @@ class AgentRuntime(RunDispatchExecutor):
 
     @property
     def executing(self) -> int:
-        """How many runs execute here."""
+        """The number of runs that execute here."""
         return len(self._runs)
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute a run until it is done, stopped, cancelled or waits.
+        """Execute a run until it has ended or waits.
 
-        Repeated after a crash it goes on behind the last step that was committed. A run that is done already
-        is not executed: its recorded end is returned, so that a lost answer can be asked for again.
+        Repeated after a crash, it continues after the last committed step. A run that is done is not
+        executed: its recorded end is returned, so that a lost answer can be requested again.
 
         Raises:
-            ThreadAlreadyRunning: the thread's run is executed here already.
-            AgentNotFound: no agent has the run's agent id.
-            InvalidActivation: no thread store or coordinator was given with it.
-            InvalidResume: the run is done, and was asked to go on.
-            InferenceError: the model's side failed.
-            StaleClaim: the run is not the worker's any more.
+            ThreadAlreadyRunning: The thread's run is executing here already.
+            AgentNotFound: No agent has the run's agent id.
+            InvalidActivation: The thread store or the coordinator is missing.
+            InvalidResume: The run is done, and was asked to continue.
+            InferenceError: The model failed.
+            StaleClaim: The worker has lost the run.
         """
         control = self._control_of(activation)
         identity = self._identity(activation)
@@ -139,7 +139,7 @@ class AgentRuntime(RunDispatchExecutor):
     async def _told_again(
         self, activation: RunActivation, record: RunRecord, identity: RunIdentity, sink: EventSink
     ) -> AgentRunResult:
-        if activation.attempt == 1:
+        if activation.attempt == 1 and not activation.interruptions:
             raise InvalidResume(f"run {record.run_id!r} has ended and cannot continue", value=record.run_id)
         ended = record.termination or TerminationReason.natural_end()
         said = record.final_output or ""
@@ -221,16 +221,19 @@ class AgentRuntime(RunDispatchExecutor):
         )
 
     def recovery(self, activation: RunActivation) -> Recovery:
-        """A run that was cut off goes on from its last checkpoint."""
+        """Return RESUME: an interrupted run continues from its last checkpoint."""
         return Recovery.RESUME
 
     def cancel(self, id: str) -> bool:
-        """Ask the run that has this dispatch, run or thread id to end; False when none runs here."""
+        """Ask the run with this dispatch, run or thread id to stop; return False if none runs here."""
         active = self._runs.find(id)
         return active is not None and active.cancel()
 
     async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
-        """Ask the thread's run to end and wait until it has; False when none runs here or it does not end."""
+        """Ask the thread's run to stop and wait for its end.
+
+        Return False if none runs here or it does not end.
+        """
         if (active := self._runs.on_thread(thread_id)) is None:
             return False
         active.cancel()
@@ -241,38 +244,38 @@ class AgentRuntime(RunDispatchExecutor):
         return True
 
     def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Hand a decision to the run with this id; False when it has no such call open, or is ending."""
+        """Pass a decision to the run with this id; return False if it has no such open call, or is ending."""
         active = self._runs.find(id)
         return active is not None and active.decide([(tool_call_id, resume)])
 
     def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
-        """Hand messages to the run with this id for its next step; False when it is ending."""
+        """Pass messages to the run with this id for its next step; return False if it is ending."""
         active = self._runs.find(id)
         return active is not None and active.accept(messages)
 
     def wake_pending_boundary(self, id: str) -> bool:
-        """Tell the run with this id that messages wait for it; False when it is ending."""
+        """Notify the run with this id that messages wait for it; return False if it is ending."""
         active = self._runs.find(id)
         return active is not None and active.wake()
 
     def listen_to(self, live: LiveChannels | None) -> None:
-        """Take what other processes have for runs at work here from this channel."""
+        """Receive commands of other processes for active runs from this channel."""
         self._live = live
 
     def commit_coordinator(self) -> CommitCoordinator | None:
-        """Return what runs are committed with that no mailbox hands over."""
+        """Return the coordinator for runs without a mailbox."""
         return self._coordinator
 
     def has_commit_coordinator(self) -> bool:
-        """Each step is committed."""
+        """Return True: each step is committed."""
         return True
 
     def stages_events(self) -> bool:
-        """Commits go through the coordinator that a run is given, with the events of the step."""
+        """Return True: commits use the run's coordinator, with the events of the step."""
         return True
 
     async def close(self) -> None:
-        """End background tasks; runs are ended by who began them."""
+        """End background tasks; whoever started the runs must end them."""
         await self.tasks.close()
 
     def owner_on(self, thread_id: str) -> RunIdentity | None:
@@ -281,9 +284,9 @@ class AgentRuntime(RunDispatchExecutor):
         return active.identity if active else None
 
     def hand_over(self, run_id: str, message: Message) -> bool:
-        """Give a message to a run that executes here; False when it does not."""
+        """Pass a message to a run that executes here; return False if it does not."""
         return self.send_messages(run_id, [message])
 
     def submitter(self) -> WakeSubmitter | None:
-        """Return where wakes are submitted."""
+        """Return the submitter of wakes."""
         return self.wake

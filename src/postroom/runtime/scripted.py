@@ -1,4 +1,4 @@
-"""A model that says what it was told to; for tests, demos and the first steps with an agent."""
+"""A model that returns scripted answers; for tests, demos and the first steps with an agent."""
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 
@@ -12,17 +12,17 @@ from postroom.contracts.inference import (
 )
 
 Line = InferenceResult | Exception | Sequence[InferencePiece | Exception]
-"""One answer: whole, a failure, or piece by piece with a failure anywhere."""
+"""One answer: complete, a failure, or piece by piece with a failure anywhere."""
 
 
 class ScriptedModel:
-    """Answers with the lines of a script, in order; when they are used up, with the text "done"."""
+    """Answers with the lines of a script, in order, and then with the text "done"."""
 
     def __init__(self, script: Iterable[Line] = (), *, name: str = "scripted") -> None:
         self._script = list(script)
         self.name = name
         self.requests: list[InferenceRequest] = []
-        """What it was asked, in order."""
+        """The requests that it got, in order."""
 
     def add(self, *lines: Line) -> None:
         """Append to the script."""

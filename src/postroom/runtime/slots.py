@@ -1,4 +1,4 @@
-"""Runs that execute here: one a thread, found by run, thread or dispatch id, and what reaches them live."""
+"""Active runs: at most one per thread, found by run, thread or dispatch id, with their live input."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -22,10 +22,10 @@ from postroom.runtime.interrupting import Stop, TimeUp, limited
 
 
 class ActiveRun:
-    """One execution, seen from outside: what it is sent waits here until it looks.
+    """One execution for callers outside: input waits here until the execution reads it.
 
-    It takes things while it is open; what it took it uses, or leaves behind durably when it ends. It may be
-    cancelled before that, too.
+    It accepts input while it is open; accepted input is used, or stored when the run ends. It can be
+    cancelled before it opens, too.
     """
 
     def __init__(self, identity: RunIdentity, *, reads_pending: bool, new_id: Callable[[], str]) -> None:
@@ -44,17 +44,17 @@ class ActiveRun:
 
     @property
     def ids(self) -> tuple[str | None, ...]:
-        """The ids it answers to."""
+        """The ids by which it can be found."""
         return (self.identity.run_id, self.identity.thread_id, self.identity.dispatch_id)
 
     def open(self) -> None:
-        """Take what is sent from now on."""
+        """Accept input from now on."""
         self._open = True
 
     def accept(self, messages: Sequence[Message]) -> bool:
-        """Take messages for the next step; False when it is not open, or they cannot be appended.
+        """Accept messages for the next step; return False if it is not open, or they cannot be appended.
 
-        A message that waits already, by its id, is passed over.
+        A message with a waiting id is ignored.
         """
         named = [message if message.id else message.with_id(self._new_id()) for message in messages]
         try:
@@ -68,7 +68,7 @@ class ActiveRun:
         return self._open
 
     def decide(self, decisions: Sequence[tuple[str, ToolCallResume]]) -> bool:
-        """Take decisions; False when it is not open, or one of the calls neither runs nor waits."""
+        """Accept decisions; return False if it is not open, or a call neither runs nor waits."""
         if not self._open or any(call not in self._open_calls for call, _ in decisions):
             return False
         for call, decision in decisions:
@@ -77,12 +77,12 @@ class ActiveRun:
         return True
 
     def expect(self, ids: Iterable[str]) -> None:
-        """Take decisions about these calls or tickets alone; what came about others is dropped."""
+        """Accept decisions about these calls or tickets only; earlier ones about others are dropped."""
         self._open_calls = frozenset(ids)
         self._decisions = {id: one for id, one in self._decisions.items() if id in self._open_calls}
 
     def wake(self) -> bool:
-        """Take the hint that messages wait; False when it is not open, or does not look at them."""
+        """Accept the hint that messages wait; return False if it is not open, or does not read them."""
         if not (self._open and self._reads_pending):
             return False
         self._woken = True
@@ -90,7 +90,7 @@ class ActiveRun:
         return True
 
     def cancel(self) -> bool:
-        """Ask it to end; False when it is ending."""
+        """Ask it to stop; return False if it is ending."""
         if self._ending:
             return False
         self.stop.request(TerminationReason.cancelled())
@@ -98,34 +98,34 @@ class ActiveRun:
         return True
 
     def take_messages(self) -> list[Message]:
-        """Return what was sent, and forget the hint that more waits: whoever takes also looks there."""
+        """Return the received messages, and clear the hint that more wait; the caller reads those too."""
         taken, self._inbox = self._inbox, []
         self._woken = False
         return taken
 
     def put_back(self, messages: Sequence[Message]) -> None:
-        """Return messages that could not be used, before those that came since."""
+        """Put back unused messages, before those that came since."""
         self._inbox[:0] = messages
 
     def take_decisions(self) -> dict[str, ToolCallResume]:
-        """Return the decisions that came."""
+        """Return the received decisions."""
         taken, self._decisions = self._decisions, {}
         return taken
 
     def close(self) -> bool:
-        """Take nothing more from now on; False, and still open, when something came that was not used."""
+        """Accept nothing from now on; return False, and stay open, if there is unused input."""
         if self.stop.requested or self._inbox or self._decisions or self._woken:
             return False
         self._open, self._ending = False, True
         return True
 
     def shut(self) -> list[Message]:
-        """Take nothing more from now on, and return the messages that were not used."""
+        """Accept nothing from now on, and return the unused messages."""
         self._open, self._ending = False, True
         return self.take_messages()
 
     async def stir(self, timer: Timer, within_ms: int | None = None) -> None:
-        """Return when something came or the time is up; None waits as long as it takes."""
+        """Return when input came or the time limit is reached; None waits without limit."""
         self._stirred.clear()
         if self.stop.requested or self._inbox or self._decisions or self._woken:
             return
@@ -148,7 +148,7 @@ class ActiveRuns:
         """Let a run begin.
 
         Raises:
-            ThreadAlreadyRunning: another, or the same, runs on the thread.
+            ThreadAlreadyRunning: A run is executing on the thread.
         """
         thread_id = active.identity.thread_id
         if thread_id in self._by_thread:
@@ -156,7 +156,7 @@ class ActiveRuns:
         self._by_thread[thread_id] = active
 
     def leave(self, active: ActiveRun) -> None:
-        """Let go of a run that has ended."""
+        """Remove a run that has ended."""
         del self._by_thread[active.identity.thread_id]
         active.ended.set()
 
@@ -165,7 +165,7 @@ class ActiveRuns:
         return self._by_thread.get(thread_id)
 
     def find(self, id: str) -> ActiveRun | None:
-        """Return the run with this run, thread or dispatch id; None when two different ones have it."""
+        """Return the run with this run, thread or dispatch id; None if two different runs have it."""
         found = [active for active in self._by_thread.values() if id in active.ids]
         return found[0] if len(found) == 1 else None
 
@@ -174,7 +174,7 @@ _LOG = get_logger(__name__)
 
 
 class Listener:
-    """Listens for one run. Without it, or when it fails, senders take the durable way."""
+    """Listens for one run. Without it, or if it fails, senders store their commands."""
 
     def __init__(self, channels: LiveChannels | None, active: ActiveRun) -> None:
         self._channels = channels
@@ -198,7 +198,7 @@ class Listener:
         self._task.start(self._listen(self._subscription), name=identity.run_id)
 
     async def stop(self) -> None:
-        """Listen no more; what was not accepted is dropped."""
+        """Stop listening; input that was not accepted is dropped."""
         if self._subscription is not None:
             self._subscription.close()
         await self._task.close()

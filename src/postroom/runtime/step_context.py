@@ -1,4 +1,4 @@
-"""What one execution works with, and how it takes in what it is sent while it runs."""
+"""The context of one execution, and the way it accepts input while it runs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ from postroom.runtime.window import Windows
 _LOG = get_logger(__name__)
 
 LEAVING_MS = 1_000
-"""How long a run that fails may take to put down what it was sent."""
+"""Maximum time for a failing run to store received input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepContext:
-    """What an execution works with."""
+    """The context of an execution."""
 
     activation: RunActivation
     agent: ResolvedAgent
@@ -43,11 +43,11 @@ class StepContext:
     new_id: Callable[[], str]
 
     async def read(self, boundary: Boundary) -> bool:
-        """Take in what was sent and what waits for this boundary; say whether anything came.
+        """Accept received and pending input for this boundary; return whether there was any.
 
         Raises:
-            Interrupted: the run was asked to end.
-            StaleClaim: the run is not the worker's any more.
+            Interrupted: The run was asked to stop.
+            StaleClaim: The worker has lost the run.
         """
         self.active.stop.check()
         sent = self.active.take_messages()
@@ -68,7 +68,7 @@ class StepContext:
         return len(self.log.messages) > before
 
     async def put_down(self) -> None:
-        """Take nothing more, and keep durably for a later run what was sent and not read."""
+        """Accept nothing more, and store received but unread input for a later run."""
         sent = self.active.shut()
         if self.control.pending is None:
             self.log.keep(sent)
@@ -80,7 +80,7 @@ class StepContext:
                 raise
 
     async def put_down_in_haste(self) -> None:
-        """Do so while the run fails: within a bound, and without another failure."""
+        """Store input while the run fails: within a time limit, and without another failure."""
         try:
             await limited(self._put_down_and_write, LEAVING_MS, self.timer)
         except (PostroomError, TimeUp) as error:

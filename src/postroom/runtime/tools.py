@@ -1,4 +1,4 @@
-"""Tools: what the model may ask for, how its arguments are checked, and how a plain function becomes one."""
+"""Tools: their descriptions for the model, the check of arguments, and tools from plain functions."""
 
 import inspect
 from collections.abc import Awaitable, Callable
@@ -13,10 +13,10 @@ from postroom.contracts.tools import Suspension, ToolCallResume, ToolDescriptor,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """What a tool is told of the call beside its arguments.
+    """The context of a call for the tool, in addition to the arguments.
 
-    `decision` is what was decided about this call while it was suspended; without one, it was not. Of a call
-    that is to be made again a no never comes here.
+    `decision` is the decision about this call while it was suspended; None if it was not suspended. For a
+    call that must be made again, it is never a no.
     """
 
     identity: RunIdentity
@@ -25,32 +25,32 @@ class ToolContext:
     sink: EventSink
     decision: ToolCallResume | None = None
     files: RunFiles | None = None
-    """Takes files for the chat of the run; None where none can be sent."""
+    """Accepts files for the run's chat; None if the chat accepts none."""
 
     async def show(self, delta: str) -> None:
-        """Show more of what the tool puts out while it works; the model does not see it."""
+        """Show more output of the tool while it works; the model does not see it."""
         await self.sink.emit(ToolCallStreamDelta(id=self.call_id, name=self.tool_name, delta=delta))
 
 
 class Tool(Protocol):
-    """Something that the model can ask for."""
+    """A tool for the model."""
 
     @property
     def descriptor(self) -> ToolDescriptor:
-        """What the model is told of it."""
+        """Its description for the model."""
         ...
 
     async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
-        """Do it. The arguments fit the descriptor's schema.
+        """Execute the call. The arguments fit the descriptor's schema.
 
-        What it raises is told to the model as a failure. It may be called again for one intent, after a
-        crash, and should do the same thing only once then; it is cancelled when its time is up.
+        An exception is a failure that the model reads. A call may be repeated for one intent after a crash,
+        and must then have its effect only once; it is cancelled at its time limit.
         """
         ...
 
 
 class FunctionTool:
-    """A tool around an async function, which is given the arguments by name."""
+    """A tool around an async function, which gets the arguments by name."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class FunctionTool:
         self._takes_context = "context" in inspect.signature(function).parameters
 
     async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
-        """Call the function; when it needs approval and has none, ask for it."""
+        """Call the function; if it needs approval and has none, ask for it."""
         name = self.descriptor.name
         if self._needs_approval and context.decision is None:
             question = Suspension(
@@ -89,9 +89,9 @@ def function_tool(
 ) -> Callable[[Callable[..., Awaitable[Json]]], FunctionTool]:
     """Make a tool of an async function: decorate it with the JSON schema of its arguments.
 
-    The function's name and docstring are the tool's unless others are given. A parameter called `context` is
-    given the `ToolContext`. It may return plain JSON data, or a `ToolResult`. With `needs_approval` a person
-    is asked before each call.
+    The function's name and docstring are the tool's unless others are given. A parameter called `context`
+    gets the `ToolContext`. The function may return plain JSON data, or a `ToolResult`. With `needs_approval`
+    a person is asked before each call.
     """
 
     def made(function: Callable[..., Awaitable[Json]]) -> FunctionTool:
@@ -120,10 +120,10 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def problem_of(value: Json, schema: Json, *, where: str = "arguments") -> str | None:
-    """Return what a value breaks of its schema, as a sentence for the model; None when it fits.
+    """Return how a value violates its schema, as a sentence for the model; None if it fits.
 
-    Looked at are type, enum, const, anyOf, required, properties, additionalProperties and items. Other
-    words of a schema are the tool's own to check.
+    Checked are type, enum, const, anyOf, required, properties, additionalProperties and items. The tool
+    itself must check other keywords.
     """
     if not isinstance(schema, dict):
         return None
@@ -163,7 +163,7 @@ def _problem_of_choice(value: Json, schema: dict[str, Any], where: str) -> str |
 
 
 def _equal(value: Json, other: Json) -> bool:
-    """Compare as JSON does, where true is not 1."""
+    """Compare as in JSON, where true is not 1."""
     return bool(value == other) and isinstance(value, bool) == isinstance(other, bool)
 
 

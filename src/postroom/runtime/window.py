@@ -1,7 +1,7 @@
-"""How much of a model's window a request takes, and which messages are summed up when it is too much.
+"""The share of a model's window that a request takes, and the choice of messages to summarize.
 
-Tokens are estimated as a fourth of the bytes, and corrected by what the endpoint counted for its last answer.
-A tool call and its answers are one unit; so are neither split nor parted by what is kept whole.
+Tokens are estimated as a fourth of the bytes, and corrected by the endpoint's count for its last answer. A
+tool call and its answers are one unit, which is neither split nor partly kept.
 """
 
 import json
@@ -19,17 +19,17 @@ _BYTES_OF_TOKEN = 4
 _TOKENS_OF_MESSAGE = 4
 _TOKENS_OF_FILE = 1_000
 _FULL = 0.75
-"""So much of the window may be taken: the rest is for the answer, and for what is estimated wrongly."""
+"""Maximum share of the window in use: the rest is for the answer, and for errors of the estimate."""
 _KEPT = 0.5
-"""So much of what messages may take stays whole when the others are summed up."""
+"""Share of the room for messages that stays complete when the others are summarized."""
 _LEAST_RATIO, _MOST_RATIO = 0.25, 4.0
 _LEAST_WINDOW = 256
 _LEAST_WINDOW_GUESSED = 4_000
-"""The least tokens of a window that no refusal has given as a number."""
+"""Minimum tokens of a window whose size no refusal has stated."""
 
 
 class Windows:
-    """What is known of the windows of models, by agent and model; what endpoints say is remembered."""
+    """The known windows of models, by agent and model; reports of endpoints are remembered."""
 
     def __init__(self) -> None:
         self._said: dict[tuple[str, str], int] = {}
@@ -38,7 +38,7 @@ class Windows:
         """The tokens of the largest request that succeeded."""
 
     def of(self, spec: AgentSpec, summary: Summary | None) -> int | None:
-        """Return how many tokens the model takes: what was configured, or what its endpoint said, if less."""
+        """Return the model's context in tokens: the configured size, or the endpoint's if it is smaller."""
         kept = summary.window if summary is not None and summary.model == spec.model else None
         said = self._said.get(_key(spec), kept)
         known = [one for one in (spec.context_window, said) if one is not None]
@@ -49,7 +49,7 @@ class Windows:
         return int(estimated * self._ratios.get(_key(spec), 1.0))
 
     def estimated(self, spec: AgentSpec, tokens: float) -> int:
-        """Return tokens of the endpoint as they are estimated here."""
+        """Return the endpoint's tokens as they are estimated here."""
         return int(tokens / self._ratios.get(_key(spec), 1.0))
 
     def count(self, spec: AgentSpec, request: InferenceRequest, usage: Usage | None) -> None:
@@ -92,7 +92,7 @@ def _key(spec: AgentSpec) -> tuple[str, str]:
 
 
 def tokens_of(request: InferenceRequest) -> int:
-    """Return how many tokens a request has, estimated."""
+    """Return the estimated number of tokens of a request."""
     tools = sum(
         _tokens(tool.name) + _tokens(tool.description) + _tokens(json.dumps(tool.parameters))
         for tool in request.tools
@@ -101,7 +101,7 @@ def tokens_of(request: InferenceRequest) -> int:
 
 
 def size_of(messages: Sequence[Message]) -> int:
-    """Return how many tokens messages have, estimated."""
+    """Return the estimated number of tokens of messages."""
     return sum(map(_size, messages))
 
 
@@ -116,22 +116,22 @@ def _tokens(text: str) -> int:
 
 
 def room_for_messages(window: int, besides: int) -> int:
-    """Return how many tokens messages may take when the request has so many besides."""
+    """Return the number of tokens for messages if the rest of the request takes `besides`."""
     return max(int(window * _FULL) - besides, window // 10)
 
 
 def kept_whole(room: int) -> int:
-    """Return how many tokens of the newest messages stay whole when the others are summed up."""
+    """Return the tokens of the newest messages that stay complete when the others are summarized."""
     return int(room * _KEPT)
 
 
 def to_sum_up(
     messages: Sequence[Message], run_id: str, asked: Collection[str], most: int
 ) -> tuple[Message, ...]:
-    """Return the older messages that are to be summed up, so that those kept take no more than `most`.
+    """Return the older messages to summarize, so that the remaining ones take at most `most` tokens.
 
-    What the run itself was asked is kept, and a call that has no answer yet. What is kept of earlier runs
-    begins with what somebody said.
+    The run's own input is kept, and so is a call without an answer. The kept part of earlier runs starts with
+    a message of a person.
     """
     units = list(_units(messages))
     size, cut = 0, len(units)
@@ -170,9 +170,9 @@ def _is_kept(unit: Sequence[Message], run_id: str, asked: Collection[str]) -> bo
 
 
 def pieces(messages: Sequence[Message], most: int) -> Iterator[tuple[int, str]]:
-    """Yield messages as text in pieces of so many tokens, each with how many messages it holds.
+    """Yield messages as text in pieces of `most` tokens, each with its number of messages.
 
-    A message that is longer than a piece is shown by its beginning and its end.
+    A message that is longer than a piece is shown by its start and its end.
     """
     held: list[str] = []
     size = 0

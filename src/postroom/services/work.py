@@ -27,16 +27,22 @@ from postroom.contracts.work import (
     WorkState,
 )
 from postroom.dispatch.sinks import ALL_KEPT, SHOWN, output_after, output_of
-from postroom.gateway.replies import inbound_ids_of, target_of
-from postroom.gateway.sessions import chat_of
 from postroom.mail.conversation import here
 from postroom.mail.service import Mail
 from postroom.mail.waking.prompts import messages_named
 from postroom.services.cut_ids import whole_id
 from postroom.services.floor import MOST_DEAD, dispatch_of, floor_of, state_of, waiting_messages, work_of
 from postroom.services.last_lines import newest_events, output_in
+from postroom.services.questions import place_of
 from postroom.services.run_story import Story, story_of
-from postroom.services.runs import RunService, dispatches_of, open_runs, project_threads, whose
+from postroom.services.runs import (
+    RunService,
+    dispatches_of,
+    open_runs,
+    owner_of,
+    project_threads,
+    whose,
+)
 from postroom.stores.transaction import Transaction
 
 _TWO: Final = 2
@@ -91,13 +97,7 @@ class WorkService:
                 ids = tuple(run.input.trigger_message_ids) if run.input else ()
                 records = tx.runs.messages.named(run.thread_id, ids)
                 asked = " · ".join(one.message.text() for one in records)
-                source = chat_of(tx, thread_id=run.thread_id, inbound_ids=inbound_ids_of(run))
-                where = (
-                    (target_of(run.thread_id), "")
-                    if source is None
-                    else (source.address.name, source.description)
-                )
-                found.append(ChatWork(work_of(run, row), asked, *where))
+                found.append(ChatWork(work_of(run, row), asked, *place_of(tx, run)))
         return found
 
     def count_dead_in_chats(self, tx: Transaction) -> int:
@@ -124,7 +124,7 @@ class WorkService:
         """
         threads = project_threads(slug) if slug else ""
         dead = [tx.runs.threads.load_run(one.run_id) for one in _dead(tx, threads)]
-        runs = [*open_runs(tx, slug or None), *(run for run in dead if run is not None)]
+        runs = [*open_runs(tx, threads), *(run for run in dead if run is not None)]
         found = [work_of(run, dispatch_of(tx, run)) for run in {run.run_id: run for run in runs}.values()]
         going = [one for one in found if one.state in _OPEN]
         return [
@@ -161,14 +161,14 @@ class WorkService:
         prefix = project_threads(slug)
         return WorkCounts(
             open_runs=tx.runs.threads.count_open(prefix),
-            questions=sum(len(run.open_tickets) for run in open_runs(tx, slug, (RunStatus.WAITING,))),
+            questions=sum(len(run.open_tickets) for run in open_runs(tx, prefix, (RunStatus.WAITING,))),
             given_up=tx.runs.dispatches.count_dead(prefix, MOST_DEAD),
         )
 
     def for_people(self, tx: Transaction, slugs: Sequence[str]) -> dict[str, int]:
         """Return by project how many questions and failed runs wait for a person."""
         found = Counter[str]()
-        for run in open_runs(tx, "", (RunStatus.WAITING,)):
+        for run in open_runs(tx, project_threads(""), (RunStatus.WAITING,)):
             found[whose(run.thread_id)[0]] += len(run.open_tickets)
         dead = {one: tx.runs.dispatches.count_dead(project_threads(one), MOST_DEAD) for one in slugs}
         return {one: found[one] + dead[one] for one in slugs}
@@ -246,26 +246,27 @@ class WorkService:
         work = await self.store.read(lambda tx: self.work(tx, run_id))
         return await self._explained(work) if work.state == "queued" else work
 
-    async def cancel(self, run_id: str) -> None:
-        """End a run that is queued, at work or waits for a person; whoever waits for it is told.
+    async def cancel(self, run: str) -> Work:
+        """Cancel a run that is queued, active or waits for a person, notify its caller, and return the run.
 
-        The questions of one that waits are withdrawn.
+        The questions of a waiting run are withdrawn.
 
         Raises:
             UnknownRun: there is none.
             IllegalTransition: it can be cancelled no more.
         """
-        work = await self.named(run_id)
-        named = work.run_id if work.state == "asks" else work.dispatch_id or run_id
+        work = await self.named(run)
+        named = work.run_id if work.state == "asks" else work.dispatch_id or run
         asked = work.can_cancel and await self._runs.mailbox.cancel(named)
         if not asked:
             raise IllegalTransition(
                 f"run {work.run_id} is {(await self.named(work.run_id)).state} and cannot be cancelled",
-                value=run_id,
+                value=run,
                 remedy=f"run `postroom runs show {work.run_id}` to see how it ended",
             )
+        return await self.named(work.run_id)
 
-    async def replay(self, run_id: str) -> Work:
+    async def replay(self, run: str) -> Work:
         """Have a dead letter tried again, as a new run on the same messages; return the new one.
 
         It may be named by its dispatch. Done twice, it is tried again once. Of a chat's run the chat has the
@@ -275,11 +276,11 @@ class WorkService:
             UnknownRun: there is none.
             IllegalTransition: it is no dead letter, or whoever asked does not wait for its answer any more.
         """
-        work, dispatch_id = await self._given_up(run_id)
+        work, dispatch_id = await self._given_up(run)
         if not work.can_replay:
             raise IllegalTransition(
                 f"the caller of run {work.run_id} has already received the error",
-                value=run_id,
+                value=run,
                 remedy="let the caller ask again; discard this dead letter with `postroom runs discard`",
             )
         try:
@@ -288,14 +289,14 @@ class WorkService:
             raise _gone(work.run_id) from error
         return await self.named(result.run_id)
 
-    async def discard(self, run_id: str) -> Work:
+    async def discard(self, run: str) -> Work:
         """Take a dead letter off the list, for good; it keeps its error. Return it.
 
         Raises:
             UnknownRun: there is none.
             IllegalTransition: it is no dead letter.
         """
-        work, dispatch_id = await self._given_up(run_id)
+        work, dispatch_id = await self._given_up(run)
         try:
             await self._runs.mailbox.discard_dead_letter(dispatch_id)
         except UnknownDispatch as error:
@@ -309,18 +310,18 @@ class WorkService:
             raise _gone(work.run_id)
         return work, work.dispatch_id
 
-    async def hasten(self, run_id: str) -> Work:
+    async def hasten(self, run: str) -> Work:
         """Have a queued run that is tried again later tried now.
 
         Raises:
             UnknownRun: there is none.
             IllegalTransition: it waits for no instant.
         """
-        work = await self.named(run_id)
+        work = await self.named(run)
         if not work.can_hasten or work.dispatch_id is None:
             raise IllegalTransition(
                 f"run {work.run_id} is {SHOWN_STATES[work.state]}, and does not wait for another attempt",
-                value=run_id,
+                value=run,
                 remedy=(
                     "only a queued run that is tried again later can be retried now; "
                     f"`postroom runs why {work.run_id}` says why this run does not go on"
@@ -366,7 +367,7 @@ def _newest(tx: Transaction, slug: str, wanted: RunSearch) -> Iterator[RunRecord
         return not agent or whose(thread_id)[1].casefold() == agent
 
     if wanted.state in _OPEN:  # of which there are few, however old they are
-        runs = sorted(open_runs(tx, slug), key=_place, reverse=True)
+        runs = sorted(open_runs(tx, project_threads(slug)), key=_place, reverse=True)
         yield from (run for run in runs if _place(run) < wanted.before and is_of_agent(run.thread_id))
         return
     threads, after = list[str](), ""
@@ -396,6 +397,7 @@ def _gone(run_id: str) -> IllegalTransition:
 
 def _shown(dispatch: RunDispatch) -> dict[str, object]:
     return {
+        **owner_of(dispatch.thread_id)._asdict(),
         "dispatch_id": dispatch.dispatch_id,
         "run_id": dispatch.run_id,
         "thread_id": dispatch.thread_id,

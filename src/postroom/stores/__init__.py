@@ -1,1 +1,1 @@
-"""One folder a backend, all alike: each keeps the promises of `postroom.stores.mail.access`."""
+"""One folder per engine; each engine keeps the promises of `postroom.stores.mail.access`."""

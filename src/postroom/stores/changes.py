@@ -1,6 +1,6 @@
-"""Who listens to which topic, and the telling of it: within the process, from any thread.
+"""Hints on topics to listeners in this process, from any thread.
 
-Losing a hint costs latency and never correctness: whoever waits for one looks again after a while by itself.
+A lost hint costs latency and never correctness, because each listener also checks at intervals.
 """
 
 import asyncio
@@ -14,15 +14,15 @@ from typing import Final, NamedTuple, Self
 from postroom.contracts.outbox import EffectPerformer
 
 WORK: Final = "work"
-"""The topic on which hints come that something may be claimable."""
+"""The topic of hints that a dispatch may be claimable."""
 MAIL: Final = "mail"
-"""The topic on which hints come that something was written to mail."""
+"""The topic of hints that mail was written."""
 WAKES: Final = "wakes"
-"""The topic on which hints come that a message has yet to wake a reader."""
+"""The topic of hints that a message must wake a reader."""
 
 
 def commands_to(consumer_id: str) -> str:
-    """Return the topic on which a mailbox hears that something is asked of a run that it has at work."""
+    """Return the topic of hints that a command waits for an active run of this mailbox."""
     return f"commands:{consumer_id}"
 
 
@@ -30,14 +30,14 @@ _LONGEST: Final = 100
 
 
 def short_topic(topic: str) -> str:
-    """Return a topic as it goes by everywhere: one that is long or strange by its digest."""
+    """Return a topic in the form used everywhere: its digest if it is long or not printable ASCII."""
     if len(topic) <= _LONGEST and topic.isascii() and topic.isprintable():
         return topic
     return f"#{blake2b(topic.encode(errors='surrogatepass'), digest_size=16).hexdigest()}"
 
 
 class TopicListener:
-    """Hears one topic; may be waited on from one event loop after another."""
+    """Listens to one topic; can be awaited from several event loops in turn."""
 
     def __init__(self, forget: "Callable[[TopicListener], None]") -> None:
         self._forget = forget
@@ -46,7 +46,7 @@ class TopicListener:
         self._waiting: set[asyncio.Future[None]] = set()
 
     def come(self) -> None:
-        """Wake whoever waits; the next one to wait need not."""
+        """Wake all waiters; without one, the next wait returns at once."""
         with self._lock:
             self._told = True
             woken, self._waiting = self._waiting, set()
@@ -54,7 +54,7 @@ class TopicListener:
             _wake(future)
 
     async def wait(self, at_most: timedelta) -> bool:
-        """Return True once the topic was told since the last call, False when the time is up."""
+        """Return True after a hint since the last call, False after the time limit."""
         future = asyncio.get_running_loop().create_future()
         with self._lock:
             if self._told:
@@ -72,7 +72,7 @@ class TopicListener:
         return True
 
     def close(self) -> None:
-        """Hear nothing more; harmless when done twice."""
+        """Stop listening; a repeated call has no effect."""
         self._forget(self)
 
     def __enter__(self) -> Self:
@@ -85,17 +85,17 @@ class TopicListener:
 
 
 class ChangeNotifier:
-    """Tells listeners of this process."""
+    """Sends hints to listeners of this process."""
 
     performer: EffectPerformer | None = None
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._listeners: dict[str, dict[TopicListener, None]] = {}
-        """By topic, in the order in which they began to listen: they are told in this order."""
+        """Listeners by topic, in the order in which they started to listen and are woken."""
 
     def listen(self, topic: str) -> TopicListener:
-        """Hear a topic from now on: `WORK`, `MAIL`, `WAKES`, or the key of an event scope."""
+        """Listen to a topic from now on: `WORK`, `MAIL`, `WAKES`, or the key of an event scope."""
         short = short_topic(topic)
         listener = TopicListener(lambda one: self._forget(short, one))
         with self._lock:
@@ -103,7 +103,7 @@ class ChangeNotifier:
         return listener
 
     def tell(self, topics: Iterable[str]) -> None:
-        """Wake those who listen to these topics."""
+        """Wake the listeners of these topics."""
         if not self._listeners:
             return
         told = list[TopicListener]()
@@ -114,7 +114,7 @@ class ChangeNotifier:
             listener.come()
 
     def tell_all(self) -> None:
-        """Wake every listener: hints from other processes may have been lost."""
+        """Wake every listener, because hints from other processes may have been lost."""
         with self._lock:
             topics = list(self._listeners)
         self.tell(topics)
@@ -134,7 +134,7 @@ def _wake(future: "asyncio.Future[None]") -> None:
         return
     try:
         loop.call_soon_threadsafe(_finish, future)
-    except RuntimeError:  # the loop is closed: nobody waits any more
+    except RuntimeError:  # the loop is closed, so nobody waits
         return
 
 
@@ -151,8 +151,8 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 class SharedChanges(NamedTuple):
-    """Passes hints between the servers of one database: what they tell, and how they are told."""
+    """Passes hints between the servers of one database, in both directions."""
 
     changes: ChangeNotifier
     share: Callable[[Collection[str]], None]
-    """Tells the others of topics, and nobody here."""
+    """Sends topics to the other processes, but not to this one."""

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class EndedRun(Record, frozen=True, kw_only=True):
-    """What the order of a conversation needs of a run that has ended; the rest of its body is passed over."""
+    """The fields of an ended run that the order of a conversation needs; the rest of its body is skipped."""
 
     started_at: int | None = None
     finished_at: int | None = None
@@ -38,7 +38,7 @@ class EndedRun(Record, frozen=True, kw_only=True):
 
 
 class _RunAnswer(Record, frozen=True, kw_only=True):
-    """The answer of a run; the rest of its body is passed over."""
+    """The answer of a run; the rest of its body is skipped."""
 
     final_output: str | None = None
 
@@ -69,13 +69,13 @@ _DECODERS: dict[type[Any], msgspec.json.Decoder[Any]] = {
     )
 }
 _NEW_VALUE = ("Invalid enum value", "Invalid value")
-"""How msgspec begins its text about a value of an enum or a tag of a union that the type does not have."""
+"""Prefixes of msgspec's errors about an unknown enum value or union tag."""
 _ESCAPE = "\x1a"
-"""Stands in free text before what stands for U+0000, and before itself."""
+"""Escape character in free text, before the code for U+0000 and for itself."""
 
 
 def record(kind: type[T], row: Sequence[Any]) -> T:
-    """Return the record whose fields a row begins with, in the order of the class."""
+    """Return the record from the first columns of a row, in the order of the class's fields."""
     names, truths = _fields(kind)  # type: ignore[arg-type] # a class is hashable
     values = dict(zip(names, row, strict=False))
     for name in truths:
@@ -85,7 +85,7 @@ def record(kind: type[T], row: Sequence[Any]) -> T:
 
 @cache
 def _fields(kind: type[Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the fields of a record, and those of them that are true or false: 0 or 1 in a row."""
+    """Return the fields of a record, and its boolean fields, which are 0 or 1 in a row."""
     types: dict[str, Any] = kind.__annotations__
     return tuple(types), tuple(name for name, kept_as in types.items() if kept_as is bool)
 
@@ -94,7 +94,7 @@ def encode(value: object) -> str:
     """Return a record, or plain JSON data, as JSON text.
 
     Raises:
-        InvalidRecord: it holds half a character, which no text may.
+        InvalidRecord: A text contains half a character, which cannot be stored.
     """
     try:
         return _ENCODER.encode(value).decode()
@@ -106,8 +106,8 @@ def decode(kind: type[T], text: str | bytes, *, where: str) -> T:
     """Read a record back; `where` names the row for the error.
 
     Raises:
-        RecordTooNew: The text holds a value that only a newer release knows.
-        StoreCorrupt: the text is no such record.
+        RecordTooNew: The text contains a value that only a newer release knows.
+        StoreCorrupt: The text is not a valid record.
     """
     try:
         value: T = _DECODERS[kind].decode(text)
@@ -120,10 +120,10 @@ def decode(kind: type[T], text: str | bytes, *, where: str) -> T:
 
 
 def answer_in(run_body: str | bytes) -> str:
-    """Return the answer in the body of a run; "" in the place of a run that was deleted, "{}".
+    """Return the answer in the body of a run; "" for a deleted run, whose body is "{}".
 
     Raises:
-        StoreCorrupt: The body does not read back.
+        StoreCorrupt: The body cannot be read.
     """
     return decode(_RunAnswer, run_body, where="the run of the answer").final_output or ""
 
@@ -149,7 +149,7 @@ def without_answer(payload: Mapping[str, Json], run: RunRecord) -> dict[str, Jso
 
 
 def message_with(message: Message, text: str) -> Message:
-    """Return a message that was stored without the answer, with it."""
+    """Return a message with the answer that was omitted in its row."""
     return replace(message, content=(ContentBlock(text=text),))
 
 
@@ -164,7 +164,7 @@ def decode_json(text: str | bytes, *, where: str) -> Json:
     """Read plain JSON data back.
 
     Raises:
-        StoreCorrupt: the text is no JSON.
+        StoreCorrupt: The text is not JSON.
     """
     try:
         return _JSON.decode(text)
@@ -173,21 +173,21 @@ def decode_json(text: str | bytes, *, where: str) -> Json:
 
 
 def kept(text: str | None) -> str | None:
-    """Return free text as every engine can keep it: PostgreSQL takes each character but U+0000."""
+    """Return free text in a form for every engine: U+0000, which PostgreSQL refuses, is escaped."""
     if text is None or ("\0" not in text and _ESCAPE not in text):
         return text
     return text.replace(_ESCAPE, _ESCAPE + "1").replace("\0", _ESCAPE + "0")
 
 
 def told(text: str | None) -> str | None:
-    """Return free text as it was before `kept`."""
+    """Return free text with the escapes of `kept` undone."""
     if text is None or _ESCAPE not in text:
         return text
     return text.replace(_ESCAPE + "0", "\0").replace(_ESCAPE + "1", _ESCAPE)
 
 
 def unreadable(kind: str, row_id: str, reason: Exception) -> StoreCorrupt:
-    """Return the failure of a row that does not read back; the facts name it for whoever sets it aside."""
+    """Return the failure of an unreadable row; its details name the row for the caller that sets it aside."""
     is_newer = isinstance(reason, RecordTooNew | KeyError)  # a KeyError: a status that this release lacks
     return (RecordTooNew if is_newer else StoreCorrupt)(
         f"{kind} {row_id!r} cannot be read: {reason}",

@@ -1,4 +1,4 @@
-"""What an engine is: transactions, what is particular to its files or server, and hints between processes."""
+"""The port to a database engine: transactions, maintenance of its files or server, and hints."""
 
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -12,16 +12,16 @@ T = TypeVar("T")
 
 
 class Engine(Protocol):
-    """Runs functions over open transactions, on threads of its own."""
+    """Runs functions over open transactions, on its own threads."""
 
     @property
     def identity(self) -> str:
-        """Names the place where it writes."""
+        """The name of the database to which it writes."""
         ...
 
     @property
     def clock(self) -> Clock:
-        """The clock to go by."""
+        """The clock of the database."""
         ...
 
     @property
@@ -31,19 +31,19 @@ class Engine(Protocol):
 
     @property
     def checks_pages(self) -> bool:
-        """Whether each page has a checksum, so that one that was damaged is refused when it is read."""
+        """Whether each page has a checksum, so that a damaged page is refused when it is read."""
         ...
 
     @property
     def grouping(self) -> tuple[int, int]:
-        """How many commits were made, and how many changes they held."""
+        """The number of commits, and the number of changes in them."""
         ...
 
     async def read(self, look: Callable[[SqlTransaction], T]) -> T:
         """Run `look` in one consistent view.
 
         Raises:
-            StoreError: as the text says.
+            StoreError: The read failed.
         """
         ...
 
@@ -54,65 +54,65 @@ class Engine(Protocol):
         key: str = "",
         committed: Callable[[], None] | None = None,
     ) -> T:
-        """Run `change` in a transaction and return once it is durable; it may be run again.
+        """Run `change` in a transaction and return once it is durable; it may run more than once.
 
-        Changes of one key are run in the order in which they came. `committed` is called on the caller's
-        event loop once the change is durable, also when the caller was cancelled meanwhile.
+        Changes of one key run in their order of arrival. `committed` is called on the caller's event loop
+        once the change is durable, even if the caller was cancelled in between.
 
         Raises:
-            StoreError: the change was undone; nothing was written.
-            CommitUnknown: it may or may not have been written.
+            StoreError: The change was rolled back; nothing was written.
+            CommitUnknown: The change may or may not have been written.
         """
         ...
 
     async def settle(self) -> None:
-        """Bring indexes up to date that are maintained after the commit."""
+        """Update indexes that are maintained after the commit."""
         ...
 
     async def back_up(self, target: Path, *, is_read_back: bool = True) -> None:
-        """Write a consistent copy of the database; without `is_read_back` the caller reads it back."""
+        """Write a consistent copy of the database and verify it, unless `is_read_back` is False."""
         ...
 
     async def check(self) -> list[str]:
-        """Read the whole database and return what is wrong with it."""
+        """Read the whole database and return its problems."""
         ...
 
     async def indexes_that_lack_rows(self) -> list[str]:
-        """Return the indexes that can be written again from their tables without losing anything."""
+        """Return the indexes that can be rebuilt from their tables without loss."""
         ...
 
     async def write_again(self, indexes: Sequence[str]) -> None:
-        """Write these indexes again.
+        """Rebuild these indexes.
 
         Raises:
-            StoreCorrupt: something is wrong still; nothing was changed.
+            StoreCorrupt: A problem remains; nothing was changed.
         """
         ...
 
     async def outline(self) -> Outline:
-        """Return the shape of the database without what is in it."""
+        """Return the schema of the database without its data."""
         ...
 
     def take_room(self, sql: SqlTransaction, size: int) -> None:
-        """Take so many bytes of room on the disk, and give them back; 0: as much as shows that rows fit.
+        """Allocate `size` bytes on the disk and free them again; 0 for enough to show that rows fit.
 
         Raises:
-            StoreFull: there is none.
+            StoreFull: There is not enough space.
         """
         ...
 
     def refuse_without_rights(self, sql: SqlTransaction) -> None:
-        """Refuse a user who lacks a right to any of the tables; one look, however many there are.
+        """Refuse a user who lacks a right to one of the tables; one query, however many tables there are.
 
         Raises:
-            StoreReadOnly: as said; the remedy gives the right back.
+            StoreReadOnly: A right is missing; the remedy grants it.
         """
         ...
 
     def share(self, topics: Collection[str]) -> None:
-        """Tell other processes of these topics, some time soon."""
+        """Send these topics to other processes soon."""
         ...
 
     def close(self) -> None:
-        """Finish what was handed in and close; harmless when done twice. May block."""
+        """Finish submitted work and close; a repeated call has no effect. May block."""
         ...

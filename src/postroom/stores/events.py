@@ -34,7 +34,7 @@ from postroom.stores.sql_transaction import Found, Look, Row, Tables, Values
 
 @dataclass(frozen=True, slots=True)
 class WrittenEvent:
-    """A draft with its id, and its payload as text: what the caller does to it afterwards changes nothing."""
+    """A draft with its id and its payload as text, so that later changes by the caller do not affect it."""
 
     event_id: str
     draft: CanonicalEventDraft
@@ -60,7 +60,7 @@ class WrittenEvent:
 
 
 def event_looks(written: Sequence[WrittenEvent]) -> list[Look]:
-    """Return what is asked before events are appended: the ends of their scopes, and their keys."""
+    """Return the queries before an append: the ends of the scopes, and the idempotency keys."""
     looks: list[Look] = []
     for one in written:
         scopes = [scope.key for scope in one.draft.scopes]
@@ -82,13 +82,13 @@ class EventTables(Tables):
         at: int | None = None,
         ended_run: RunRecord | None = None,
     ) -> tuple[CanonicalEvent, ...]:
-        """Add events to the end of their scopes; a key that was used gives its first event back.
+        """Append events to their scopes; a repeated key returns its first event.
 
-        They happened `at` an instant, by default that of the transaction. An event that tells the answer of
-        `ended_run`, which is stored already, refers to that run and does not store the text again.
+        They happened `at` an instant, by default that of the transaction. An event that contains the answer
+        of `ended_run`, which is stored already, refers to that run and does not store the text again.
 
         Raises:
-            IdempotencyConflict, VersionConflict: as `EventStore.append` says.
+            IdempotencyConflict, VersionConflict: As for `EventStore.append`.
         """
         now, answer = self._now() if at is None else at, with_answer(ended_run)
         written = tuple(WrittenEvent.of(draft, self._new_id, answer) for draft in drafts)
@@ -128,9 +128,9 @@ class EventTables(Tables):
         self._tell(*scopes)
 
     def note(self, scope: str, kind: str, payload: Mapping[str, Json], *, origin: str, at: int) -> None:
-        """Add one internal event to the end of one scope, without a key; nothing is looked at before.
+        """Append one internal event to one scope, without a key and without a query.
 
-        The scope's key holds nothing that JSON escapes.
+        The scope's key contains no character that JSON escapes.
         """
         values = {
             "scope": scope,
@@ -145,7 +145,7 @@ class EventTables(Tables):
         self._tell(scope)
 
     def write(self, new: Sequence[tuple[WrittenEvent, CanonicalEvent]]) -> None:
-        """Write the events that were decided to be new, and tell those who follow their scopes."""
+        """Write the new events, and notify the listeners of their scopes."""
         for written, event in new:
             options = written.draft.options
             self._sql.run(
@@ -173,7 +173,7 @@ class EventTables(Tables):
             self._tell(*event.sequences)
 
     def newest(self, scope: str) -> int:
-        """Return the number of the newest event of a scope, 0 when there is none."""
+        """Return the number of the newest event of a scope, 0 if there is none."""
         row = self._sql.one("events.newest", {"scope": scope})
         return row[0] if row else 0
 
@@ -187,14 +187,14 @@ class EventTables(Tables):
     def of_scope(
         self, scope: str, *, after: int, limit: int, kinds: Sequence[str] = ()
     ) -> list[tuple[int, CanonicalEvent]]:
-        """Return the events of a scope behind a number, with theirs; those of some kinds, or of all."""
+        """Return the events of a scope after a number, each with its number; `kinds` narrows the list."""
         found = self._sql.all("events.events", _wanted(scope, after, limit, kinds))
         return [(row[-1], _event(row)) for row in found]
 
     def trim(self, scope: str, *, keep: int, limit: int) -> int:
-        """Forget the oldest events of a scope beyond the newest `keep`, at most `limit`; return how many.
+        """Delete the oldest events of a scope beyond the newest `keep`, at most `limit`; return their number.
 
-        They stand in no other scope. Numbers go on where they were.
+        The events must belong to no other scope. The numbering continues.
         """
         oldest, newest = self.bounds(scope)
         last = min(newest - max(keep, 1), oldest - 1 + limit)
@@ -204,15 +204,15 @@ class EventTables(Tables):
         return self._sql.changed("events.trim", {"scope": scope, "last": last})
 
     def drop(self, scopes: Sequence[str]) -> None:
-        """Forget scopes whole, which nothing will be appended to, with the events that stand in them."""
+        """Delete whole scopes, which get no more events, with their events."""
         self._sql.run("events.drop_events", {"scopes": scopes})
         self._sql.run("events.drop_scopes", {"scopes": scopes})
 
     def behind(self, scope: str, after: int, limit: int) -> EventPage:
-        """Return the events of a scope behind a cursor.
+        """Return the events of a scope after a cursor.
 
         Raises:
-            CursorAhead, CursorExpired: as `EventStore.list` says.
+            CursorAhead, CursorExpired: As for `EventStore.list`.
         """
         begin = max(after, 0)
         [[newest]], [[oldest]], found = self._sql.ask(
@@ -240,12 +240,12 @@ def _wanted(scope: str, after: int, limit: int, kinds: Sequence[str] = ()) -> Va
 def appending(
     written: Sequence[WrittenEvent], found: Found, now: int
 ) -> tuple[tuple[CanonicalEvent, ...], list[tuple[WrittenEvent, CanonicalEvent]]]:
-    """Number events behind the ends that `event_looks` found; return all events, and those that are new.
+    """Number events after the ends that `event_looks` found; return all events, and the new ones.
 
-    A key that was used gives its first event back.
+    A repeated key returns its first event.
 
     Raises:
-        IdempotencyConflict, VersionConflict: as `EventStore.append` says.
+        IdempotencyConflict, VersionConflict: As for `EventStore.append`.
     """
     events, new = list[CanonicalEvent](), list[tuple[WrittenEvent, CanonicalEvent]]()
     if not written:
@@ -302,10 +302,10 @@ def _numbered(written: WrittenEvent, newest: Mapping[str, int], now: int) -> Can
 
 
 def _event(row: Row) -> CanonicalEvent:
-    """Map the columns of `events` from `event_id` to `schema_version`, and the run whose answer is told.
+    """Map the columns of `events` from `event_id` to `schema_version`, and the body of the answer's run.
 
     Raises:
-        StoreCorrupt: the row is no such record.
+        StoreCorrupt: The row cannot be read.
     """
     try:
         payload = decode_json(row[2], where="payload")

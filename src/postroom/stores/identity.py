@@ -1,4 +1,4 @@
-"""Which store a database is, and how far it reaches."""
+"""The identity of a database's store, and the newest entries of its logs."""
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -8,22 +8,22 @@ from postroom.stores.sql_transaction import SqlTransaction
 
 
 class StoreIdentity(NamedTuple):
-    """Which store it is, and how far it reaches."""
+    """The identity of a store, and the newest entries of its logs."""
 
     store_id: str | None
-    """None until it was given one."""
+    """None until the store gets an id."""
     is_used: bool
     """Whether it has a project or a run."""
     logs: Mapping[str, int]
-    """The newest entry in the log of each project that was asked for, by slug; of those that it has."""
+    """The newest log entry of each requested project that exists, by slug."""
     made: Mapping[str, int]
-    """When each of them was made."""
+    """The creation time of each of these projects."""
     merged: AbstractSet[str]
-    """Those that were asked for and are other projects now."""
+    """The requested projects that were merged into others."""
 
 
 def identity_of(sql: SqlTransaction, slugs: Sequence[str]) -> StoreIdentity:
-    """Look which store it is."""
+    """Read the identity of the store."""
     asked = {"slugs": slugs}
     [[row], logs, merged] = sql.ask(
         ("store.identity", {}), ("store.newest_entries", asked), ("store.merged", asked)

@@ -12,7 +12,7 @@ class LeaseTables(Tables):
     """The rows of `leases`."""
 
     def listed(self) -> list[Lease]:
-        """Return all leases by name, those that have ended too."""
+        """Return all leases by name, ended ones included."""
         return list(map(_lease, self._sql.all("leases.listed")))
 
     def put(self, lease: Lease) -> None:
@@ -20,11 +20,11 @@ class LeaseTables(Tables):
         self._sql.run("leases.put", {**asdict(lease), "about": encode(dict(lease.about))})
 
     def renew(self, names: Collection[str], until: int) -> None:
-        """Let these leases end at another instant."""
+        """Set another end of these leases."""
         self._sql.run("leases.renew", {"names": sorted(names), "until": until})
 
     def remove(self, names: Collection[str]) -> None:
-        """Remove these leases, which are to have no fence any more."""
+        """Remove these leases with their fences."""
         self._sql.run("leases.remove", {"names": sorted(names)})
 
     def holds(self, name: str, holder: str, fence: int) -> bool:

@@ -1,4 +1,4 @@
-"""Live commands: what a listener holds, and the channels within one process."""
+"""Live commands: the subscription of a listener, and the channels within one process."""
 
 import asyncio
 from collections import deque
@@ -16,7 +16,7 @@ from postroom.contracts.live import (
 
 
 class Subscription:
-    """The commands for one target, in order, until closed; `forget` is told of that once."""
+    """The commands for one target, in order, until closed; the close calls `forget` once."""
 
     def __init__(self, key: str, target: LiveRunTarget, forget: Callable[["Subscription"], None]) -> None:
         self.key = key
@@ -28,7 +28,7 @@ class Subscription:
         self._closed = False
 
     def __aiter__(self) -> "Subscription":
-        """Iterate over commands as they come; one iteration at a time."""
+        """Iterate over commands as they arrive; one iteration at a time."""
         return self
 
     async def __anext__(self) -> LiveCommandEntry:
@@ -43,14 +43,14 @@ class Subscription:
         raise StopAsyncIteration
 
     def put(self, entry: LiveCommandEntry) -> None:
-        """Hand over a command."""
+        """Pass a command to the listener."""
         self._open_receipts = [one for one in self._open_receipts if not one.settled]
         self._open_receipts.append(entry.receipt)
         self._queue.append(entry)
         self._changed.set()
 
     def close(self) -> None:
-        """End the subscription and drop what was not handled; harmless when done twice."""
+        """End the subscription and drop unhandled commands; a repeated call has no effect."""
         if self._closed:
             return
         self._closed = True
@@ -63,9 +63,9 @@ class Subscription:
 
 
 class LocalLiveChannels:
-    """Carries commands to the runs of this process.
+    """Delivers commands to the runs of this process.
 
-    A sender waits at most `accept_within_ms` for the receipts; what was not taken up by then is withdrawn.
+    A sender waits at most `accept_within_ms` for the receipts; commands not accepted by then are withdrawn.
     """
 
     def __init__(self, timer: Timer | None = None, accept_within_ms: int = 5_000) -> None:
@@ -74,7 +74,7 @@ class LocalLiveChannels:
         self._listening: dict[str, dict[LiveRunTarget, Subscription]] = {}
 
     async def deliver(self, target: LiveRunTarget, command: LiveRunCommand) -> LiveDeliveryOutcome:
-        """Hand a command to every listener it is for; delivered when one accepted it."""
+        """Pass a command to every listener of its target; it is delivered if one accepts it."""
         await asyncio.sleep(0)
         there = self._listening.get(target.thread_id, {})
         listeners = [one for listener, one in there.items() if target.matches(listener)]
@@ -92,7 +92,7 @@ class LocalLiveChannels:
         return LiveDeliveryOutcome.DELIVERED if verdict.accepted else LiveDeliveryOutcome.NO_SUBSCRIBER
 
     async def open(self, target: LiveRunTarget) -> Subscription:
-        """Listen for commands to this target from now on; who listened to it before does so no more."""
+        """Listen for commands to this target from now on, in place of an earlier listener to it."""
         await asyncio.sleep(0)
         former = self._listening.get(target.thread_id, {}).get(target)
         if former is not None:
@@ -119,7 +119,7 @@ class LocalLiveChannels:
 
 
 class _Verdict:
-    """Whether a command was accepted, once all its receipts are settled."""
+    """Whether a command was accepted, known when all its receipts are settled."""
 
     def __init__(self, receipts: int) -> None:
         self.complete = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Run stores whose contents are gone with them: SQLite in memory."""
+"""Run stores in memory, on SQLite; their contents disappear with them."""
 
 from postroom.contracts.clock import Clock
 from postroom.stores.runs.ports import RunStores
@@ -12,4 +12,4 @@ class MemoryRunStores(RunStores):
         kept = SqliteStore.in_memory(clock)
         super().__init__(kept.store)
         self.chat = kept.chat
-        """What the chat gateway keeps, in the same place."""
+        """The chat gateway's stores, in the same database."""

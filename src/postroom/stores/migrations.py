@@ -1,12 +1,12 @@
-"""The numbered steps of a schema: how they are read, and which are missing.
+"""The numbered steps of a schema: reading them, and finding those that are missing.
 
-Servers of two releases may share a database of PostgreSQL, and the newer of them migrates it. So a step
-either leaves everything there that the release before it uses, or names in a line of its own the step with
-which the code stopped to use what it takes away:
+Servers of two releases may share a PostgreSQL database, and the newer one migrates it. Therefore a step
+either keeps everything that the previous release uses, or names on a separate line the step whose code
+stopped using what this step removes:
 
     -- after: 0031
 
-Such a step is applied when no server is up that lacks step 31, and lets none of these in afterwards.
+Such a step is applied only if no running server lacks step 31, and it excludes such servers afterwards.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from typing import Final
 from postroom.contracts.errors import SchemaTooNew, StateError, StoreCorrupt, WrongStore
 
 UNFINISHED: Final = 2**31 - 1
-"""Stands among the applied steps while a copy into the database is not finished; no release knows it."""
+"""Number of an applied step that marks an incomplete copy into the database; no release knows it."""
 _FILE: Final = re.compile(r"^(\d{4})_([a-z0-9_]+)\.sql$")
 _AFTER: Final = re.compile(r"^-- after: (\d{4})$", re.MULTILINE)
 
@@ -35,19 +35,19 @@ class Migration:
 
     @property
     def checksum(self) -> str:
-        """The SHA-256 of the statements, by which a changed step is noticed."""
+        """The SHA-256 of the statements, which shows that a step was changed."""
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
     @property
     def after(self) -> int:
-        """The step that a server must know to use the database from this one on; 0: any server may use it."""
+        """The step that a server must know to use the database after this step; 0 for any server."""
         found = _AFTER.search(self.sql)
         return int(found[1]) if found else 0
 
 
 @cache
 def shipped_migrations(engine: str) -> tuple[Migration, ...]:
-    """Return the steps that this postroom knows for `sqlite` or `postgres`, in order."""
+    """Return the steps that this release has for `sqlite` or `postgres`, in order."""
     found = []
     for entry in resources.files(f"postroom.stores.{engine}").joinpath("migrations").iterdir():
         if match := _FILE.match(entry.name):
@@ -57,21 +57,22 @@ def shipped_migrations(engine: str) -> tuple[Migration, ...]:
 
 
 def newest_of(steps: Sequence[Migration]) -> int:
-    """Return the number of the last step; 0 where there is none."""
+    """Return the number of the last step; 0 without steps."""
     return max((step.version for step in steps), default=0)
 
 
 def missing_migrations(
     applied: Mapping[int, str], known: Sequence[Migration], *, needed: int | None = None
 ) -> list[Migration]:
-    """Return the steps that are still to be applied; `applied` has the checksum of each that was.
+    """Return the steps to apply; `applied` has the checksum of each applied step.
 
-    Who knows step `needed` may use the database, though it has newer ones; without it, none may be newer.
+    A release that knows step `needed` may use a database with newer steps; without `needed`, no step may be
+    newer.
 
     Raises:
-        SchemaTooNew: the database has steps that this postroom does not know, and is not for it any more.
-        StoreCorrupt: a step that was applied differs from the one shipped.
-        WrongStore: a copy into the database is not finished.
+        SchemaTooNew: The database has unknown steps, and this release can no longer use it.
+        StoreCorrupt: An applied step differs from the one shipped.
+        WrongStore: A copy into the database is incomplete.
     """
     if UNFINISHED in applied:
         raise WrongStore(
@@ -94,11 +95,11 @@ def missing_migrations(
 
 
 def refuse_old(applied: Mapping[int, str], engine: str) -> None:
-    """Refuse a database that lacks a step of this release, or that this release does not know.
+    """Refuse a database that lacks a step of this release, or has steps unknown to it.
 
     Raises:
-        StateError: it lacks a step.
-        SchemaTooNew, StoreCorrupt, WrongStore: as of `missing_migrations`.
+        StateError: The database lacks a step. SchemaTooNew, StoreCorrupt, WrongStore: As for
+            `missing_migrations`.
     """
     if missing := missing_migrations(applied, shipped_migrations(engine)):
         raise StateError(

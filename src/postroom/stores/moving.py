@@ -1,10 +1,10 @@
-"""Copies a store from one engine to the other: every table, row by row, ids and cursors kept.
+"""Copies a store from one engine to the other: every table, row by row, with ids and cursors.
 
-    marked as unfinished ─▶ copied, table by table ─▶ compared, row by row ─▶ indexes filled ─▶ mark removed
+    marked as incomplete ─▶ copied, table by table ─▶ compared, row by row ─▶ indexes filled ─▶ mark removed
 
-Rows go in the order of their keys, some thousand a transaction: a copy that was cut off goes on behind the
-last key that the target has. As long as the mark is there no server opens it. A target that is made has the
-mark from the first: at no moment could a server take it for an empty store. The source is only read.
+Rows are copied in key order, some thousand per transaction: an interrupted copy continues after the last key
+in the target. No server opens a database with the mark. A new target has the mark from the start, so that no
+server can mistake it for an empty store. The source is only read.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,11 +18,11 @@ from postroom.stores.sql_transaction import Row
 
 AT_ONCE: Final = 2_000
 AT_ONCE_WITH_BYTES: Final = 20
-"""Rows of a transaction; those that hold files are few."""
+"""Rows per transaction for tables with file contents."""
 LEFT_OUT: Final = ("schema_migrations", "search_index_progress", "sqlite_", "messages_fts", "threads")
-"""How the names of tables begin that are not copied: ledger, counters, and indexes, which are filled anew."""
+"""Prefixes of tables that are not copied: ledger, counters, and indexes, which are rebuilt."""
 _ALWAYS_THERE: Final = ("probe", "store_identity")
-"""Tables of which a store that was just made may have a row."""
+"""Tables of which a new store may already have a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,35 +32,35 @@ class Table:
     name: str
     columns: tuple[str, ...]
     key: tuple[str, ...]
-    """Columns by which each row is another; rows are read in their order, that of bytes."""
+    """Columns of a unique key; rows are read in their byte order."""
     has_bytes: bool
 
     @property
     def at_once(self) -> int:
-        """How many rows are read and written together."""
+        """Number of rows that are read and written together."""
         return AT_ONCE_WITH_BYTES if self.has_bytes else AT_ONCE
 
     def key_of(self, row: Row) -> Row:
-        """Return what a row is told from others by."""
+        """Return the key of a row."""
         return tuple(row[self.columns.index(name)] for name in self.key)
 
 
 class Side(Protocol):
-    """A store that nobody else uses meanwhile. A source is only read."""
+    """A store that no other process uses during the copy. A source is only read."""
 
     name: str
-    """The database, as people name it: without a password."""
+    """The display name of the database, without a password."""
 
     def store_id(self) -> str:
-        """Return the id of the store; empty when it has none."""
+        """Return the id of the store; empty if it has none."""
         ...
 
     def newest_message(self) -> int:
-        """Return the highest number that a message was ever given."""
+        """Return the highest number that any message ever had."""
         ...
 
     def rows(self, table: Table, after: Row | None, limit: int) -> list[Row]:
-        """Return rows behind a key, in the order of their keys."""
+        """Return rows after a key, in key order."""
         ...
 
     def last_key(self, table: Table) -> Row | None:
@@ -68,47 +68,50 @@ class Side(Protocol):
         ...
 
     def count(self, table: Table) -> int:
-        """Return how many rows there are."""
+        """Return the number of rows."""
         ...
 
     def copied_from(self) -> str | None:
-        """Return the id of the store whose copy is not finished here; None where none is."""
+        """Return the id of the store whose copy to this database is incomplete; None if there is none."""
         ...
 
     def mark(self, store_id: str, tables: Sequence[Table]) -> None:
-        """Empty some tables and note that a copy begins, at once; a store that is made has the note in it."""
+        """Empty some tables and record the start of a copy, in one transaction.
+
+        A new store is created with it.
+        """
         ...
 
     def put(self, table: Table, rows: Sequence[Row]) -> None:
         """Write rows, in one transaction.
 
         Raises:
-            InvalidRecord: the engine cannot hold a value.
+            InvalidRecord: The engine cannot store a value.
         """
         ...
 
     def finish(self, newest_message: int) -> None:
-        """Fill the indexes, let numbers go on behind those that were given, and remove the mark last."""
+        """Fill the indexes, continue the numbering after the used numbers, and remove the mark last."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """What was copied."""
+    """The result of a copy."""
 
     rows: Mapping[str, int]
-    """By table, as they were compared at the end."""
+    """Number of compared rows, by table."""
     went_on: bool
-    """Whether an earlier copy had been cut off."""
+    """Whether it continued an interrupted copy."""
 
 
 def copy(source: Side, target: Side, tables: Sequence[Table]) -> Copied:
-    """Copy a store into an empty one, or go on with a copy that was cut off.
+    """Copy a store into an empty one, or continue an interrupted copy.
 
     Raises:
-        StateError: the target holds something else; nothing was changed.
-        StoreCorrupt: a row is not the same on both sides in the end; the target stays marked as unfinished.
-        InvalidRecord: a value cannot be held by the other engine; the target stays marked.
+        StateError: The target has other contents; nothing was changed.
+        StoreCorrupt: A row differs between the sides at the end; the target stays marked as incomplete.
+        InvalidRecord: The other engine cannot store a value; the target stays marked.
     """
     went_on = is_continued(source, target, tables)
     if not went_on:
@@ -130,10 +133,10 @@ def copy(source: Side, target: Side, tables: Sequence[Table]) -> Copied:
 
 
 def is_continued(source: Side, target: Side, tables: Sequence[Table]) -> bool:
-    """Say whether a copy of this store was cut off in the target; else the target is empty.
+    """Return whether the target has an incomplete copy of this store; otherwise the target is empty.
 
     Raises:
-        StateError: the target holds something else, or the source has no id.
+        StateError: The target has other contents, or the source has no id.
     """
     if not (store_id := source.store_id()):
         raise StateError(
@@ -166,7 +169,7 @@ def is_continued(source: Side, target: Side, tables: Sequence[Table]) -> bool:
 
 
 def _copied(source: Side, target: Side, table: Table) -> Iterator[int]:
-    """Yield how many rows each step has copied."""
+    """Yield the number of rows that each step has copied."""
     after = target.last_key(table)
     while rows := source.rows(table, after, table.at_once):
         target.put(table, rows)
@@ -175,10 +178,10 @@ def _copied(source: Side, target: Side, table: Table) -> Iterator[int]:
 
 
 def _compared(source: Side, target: Side, table: Table) -> Iterator[int]:
-    """Yield how many rows are the same so far.
+    """Yield the number of rows that are equal so far.
 
     Raises:
-        StoreCorrupt: one is not.
+        StoreCorrupt: A row differs.
     """
     after, same = None, 0
     while True:

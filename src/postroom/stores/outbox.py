@@ -18,15 +18,15 @@ from postroom.stores.sql_transaction import Found, Look, Row, SqlTransaction, Ta
 
 _LINE: Final = ("kind", "target", "order_key")
 _WINDOW: Final = 64
-"""Effects of a target that are looked at first, before the first of each order."""
+"""Number of a target's first effects that are examined before the first effect of each order."""
 _FIRST_ORDERS: Final = 8
-"""Orders of a target of which a poll looks at the first effect."""
+"""Number of a target's orders whose first effect a poll examines."""
 
 
 WrittenEffect = tuple[str, OutboxDraft, str, int | None]
-"""An effect's id, its draft, its payload as text, and the ms of its claim by this process; None: it waits."""
+"""An effect's id, draft, payload as text, and claim by this process in ms; None if it is not claimed."""
 NewEffects = Sequence[tuple[OutboxMessage, str]]
-"""Effects that were not stored before, each with its payload as text."""
+"""Effects that are new to the store, each with its payload as text."""
 
 
 class OutboxTables(Tables):
@@ -43,13 +43,13 @@ class OutboxTables(Tables):
         super().__init__(sql, now, tell, new_id)
         self._performer = performer
         self.claimed: list[OutboxMessage] = []
-        """What was stored as claimed: the performer begins it after the commit."""
+        """Effects stored as claimed, which the performer begins after the commit."""
 
     def enqueue(self, drafts: Sequence[OutboxDraft]) -> tuple[OutboxMessage, ...]:
-        """Store effects; the same key of the same kind and target gives its first effect back.
+        """Store effects; a repeated key of the same kind and target returns its first effect.
 
         Raises:
-            IdempotencyConflict: the key was used with another payload.
+            IdempotencyConflict: The key was used with another payload.
         """
         written = self.written(drafts)
         effects, new = self.decided(written, self._asked(effect_looks(written)), self._now())
@@ -57,7 +57,7 @@ class OutboxTables(Tables):
         return effects
 
     def written(self, drafts: Sequence[OutboxDraft]) -> list[WrittenEffect]:
-        """Write drafts down, and with each whether this process performs it at once."""
+        """Return drafts as effects to write, each with whether this process performs it at once."""
         ask = None if self._performer is None else self._performer.lease_ms
         return [
             (
@@ -72,13 +72,13 @@ class OutboxTables(Tables):
     def decided(
         self, written: Sequence[WrittenEffect], found: Found, now: int
     ) -> tuple[tuple[OutboxMessage, ...], NewEffects]:
-        """Return effects as they are stored, and those of them that are new, with their payloads as text.
+        """Return effects as they are stored, and the new ones with their payloads as text.
 
-        A key under which `effect_looks` found an effect gives that effect back. An effect that this process
+        A key for which `effect_looks` found an effect returns that effect. An effect that this process
         performs at once is stored as claimed, unless another effect of its order is open.
 
         Raises:
-            IdempotencyConflict: the key was used with another payload.
+            IdempotencyConflict: The key was used with another payload.
         """
         firsts: dict[tuple[str, str, str | None], OutboxMessage] = {}
         taken_lines: set[tuple[Any, ...]] = set()
@@ -129,12 +129,12 @@ class OutboxTables(Tables):
         return tuple(map(_effect, self._sql.all("outbox.open", {"kind": kind, "limit": limit})))
 
     def backlog(self, kind: str) -> Backlog:
-        """Return how much of a kind waits, since when, and how much was given up."""
+        """Return the count and oldest time of a kind's waiting effects, and the count of its dead letters."""
         [(waiting, oldest_at, dead)] = self._sql.all("outbox.backlog", {"kind": kind})
         return Backlog(waiting=waiting, oldest_at=oldest_at, dead=dead)
 
     def due(self, kinds: Sequence[str]) -> list[tuple[str, str]]:
-        """Return kind and target of whatever of these kinds may be claimed now."""
+        """Return kind and target of all effects of these kinds that can be claimed now."""
         now = self._now()
         asks = [("outbox.targets", {"kind": kind, "now": now, "orders": _FIRST_ORDERS}) for kind in kinds]
         targets: list[tuple[str, str]] = []
@@ -151,10 +151,10 @@ class OutboxTables(Tables):
         return among_first or self._sql.all("outbox.due_far_behind", asked)
 
     def claim(self, kind: str, target: str, *, lease_ms: int, limit: int) -> tuple[OutboxMessage, ...]:
-        """Take what is due, oldest first, also what another took and whose lease ended (`<= now`).
+        """Claim due effects, oldest first, including claims of others whose lease has expired (`<= now`).
 
-        An effect whose attempts are used up by claims alone becomes a dead letter instead. Of those with
-        the same order key only the oldest that is neither delivered nor a dead letter is taken. Who claims
+        An effect whose claims alone used up its attempts becomes a dead letter instead. Of effects with the
+        same order key only the oldest one that is neither delivered nor a dead letter is claimed. The caller
         holds `line_lock`.
         """
         now, token = self._now(), self._new_id()
@@ -174,10 +174,10 @@ class OutboxTables(Tables):
         return tuple(taken)
 
     def ack(self, outbox_ids: Sequence[str], tokens: Sequence[str], *, keyed: bool = True) -> int:
-        """Record that effects were performed; return how many of the claims still held.
+        """Record that effects were performed; return the number of claims that were still valid.
 
-        The first token is that of the first id, and so on. `keyed` says whether the first effect has a key;
-        effects of both sorts may be mixed.
+        Ids and tokens correspond by position. `keyed` says whether the first effect has a key; both sorts of
+        effects may be mixed.
 
         Raises:
             ValueError: There are more ids than tokens, or more tokens than ids.
@@ -191,11 +191,11 @@ class OutboxTables(Tables):
         return done
 
     def note_steps(self, outbox_id: str, steps_done: int) -> None:
-        """Keep how many steps of an effect have happened; fewer than are known change nothing."""
+        """Store the number of an effect's completed steps; a lower number changes nothing."""
         self._sql.run("outbox.note_steps", {"outbox_id": outbox_id, "steps_done": steps_done})
 
     def call_next(self, performed: Sequence[OutboxMessage]) -> None:
-        """Tell who performs where another effect waits behind one of these under its order key."""
+        """Notify performers if an effect waits after one of these under its order key."""
         lines = sorted({(one.kind, one.target, one.order_key) for one in performed if one.order_key})
         named = [dict(zip(_LINE, line, strict=True)) for line in lines]
         if any(self._sql.ask(*(("outbox.next_in_line", one) for one in named))):
@@ -212,11 +212,11 @@ class OutboxTables(Tables):
         may_have_arrived: bool = False,
         untried: bool = False,
     ) -> list[OutboxStatus]:
-        """Give effects back for later, or to the dead letters when attempts are used up or it is `final`.
+        """Return effects for a later attempt; they become dead letters if no attempt is left or with `final`.
 
-        Return what became of each that still was theirs. With `may_have_arrived` later claims are told that
-        it may have been performed; without, what was known of that stays. What is `untried` is no attempt.
-        The first token is that of the first id, and so on.
+        Return the new state of each effect that was still claimed. `may_have_arrived` tells later claims that
+        it may have been performed; without it that fact stays unchanged. An `untried` effect does not use up
+        an attempt. Ids and tokens correspond by position.
 
         Raises:
             ValueError: There are more ids than tokens, or more tokens than ids.
@@ -235,21 +235,21 @@ class OutboxTables(Tables):
     def release(
         self, kinds: Sequence[str], *, target: str | None = None, besides: Sequence[str] = ()
     ) -> None:
-        """Make what is claimed of these kinds due again, as perhaps performed: nobody is at it.
+        """Make claimed effects of these kinds due again, as possibly performed; no process performs them.
 
-        For one target where it is given, and `besides` these effects.
+        With `target`, only its effects; `besides` are further effects.
         """
         self._sql.run("outbox.release", {"kinds": kinds, "target": target, "besides": besides})
 
     def dead_letters(self, *, kind: str | None, after: str, limit: int) -> tuple[OutboxMessage, ...]:
-        """Return dead letters by id behind the one seen last, of one kind where that is asked."""
+        """Return dead letters by id after the last seen one; `kind` narrows the list."""
         found = self._sql.all("outbox.dead_letters", {"kind": kind, "after": after, "limit": limit})
         return tuple(map(_effect, found))
 
     def revive(self, outbox_id: str) -> OutboxMessage | None:
-        """Make a dead letter pending, due now, its attempts counted anew and its last error kept.
+        """Make a dead letter pending and due now, with a new count of attempts and its last error kept.
 
-        None when it is none; of several who ask at once, one gets it.
+        Return None if it is not a dead letter; of concurrent callers one gets it.
         """
         row = self._sql.one("outbox.revive", {"outbox_id": outbox_id, "now": self._now()})
         if row is None:
@@ -258,16 +258,16 @@ class OutboxTables(Tables):
         return _effect(row)
 
     def discard(self, outbox_id: str) -> bool:
-        """Have a dead letter performed by nobody: it counts as performed, its key as used.
+        """Mark a dead letter as performed without performing it; its key counts as used.
 
-        False when it is none; of several who ask at once, one has it discarded.
+        Return False if it is not a dead letter; of concurrent callers one discards it.
         """
         return self._sql.changed("outbox.discard", {"outbox_id": outbox_id}) > 0
 
     def purge(self, older_than: int, limit: int) -> int:
-        """Remove up to `limit` keyed effects that were performed, the oldest first; return how many.
+        """Remove up to `limit` performed effects with a key, the oldest first; return their number.
 
-        The key of one that was removed counts as unused.
+        The key of a removed effect counts as unused.
         """
         gone = self._sql.changed("outbox.purge", {"older_than": older_than, "limit": max(0, limit)})
         if gone:
@@ -276,12 +276,15 @@ class OutboxTables(Tables):
 
 
 def _claims(outbox_ids: Sequence[str], tokens: Sequence[str]) -> list[str]:
-    """Return ids with their tokens as the statements compare them."""
+    """Return ids with their tokens in the form that the statements compare."""
     return [f"{outbox_id} {token}" for outbox_id, token in zip(outbox_ids, tokens, strict=True)]
 
 
 def effect_looks(written: Sequence[WrittenEffect]) -> list[Look]:
-    """Return what is asked before effects are stored: what stands under their keys, and before them."""
+    """Return the queries before effects are stored.
+
+    The effects under their keys, and before them in order.
+    """
     looks: list[Look] = []
     for _, draft, _, lease_ms in written:
         if draft.dedupe_key is not None:
@@ -293,7 +296,7 @@ def effect_looks(written: Sequence[WrittenEffect]) -> list[Look]:
 
 
 def _columns(draft: OutboxDraft | OutboxMessage, outbox_id: str, now: int) -> dict[str, Any]:
-    """Return what an effect and its row have in common."""
+    """Return the columns that an effect and its row have in common."""
     return {
         "outbox_id": outbox_id,
         "kind": draft.kind,
@@ -321,7 +324,7 @@ def _effect(row: Row) -> OutboxMessage:
     """Map a row of `outbox`.
 
     Raises:
-        StoreCorrupt: the row is no such record.
+        StoreCorrupt: The row cannot be read.
     """
     try:
         return OutboxMessage(

@@ -1,6 +1,6 @@
-"""The shape of a database without what is in it: its schema, how many rows, which runs wait.
+"""An outline of a database without its data: its schema, row counts, and waiting runs.
 
-Reads a database of any schema, so that one can be told about that this release cannot open.
+Reads a database of any schema, so that it can describe a database that this release cannot open.
 """
 
 from collections.abc import Callable
@@ -24,23 +24,23 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """What is told of a database; no text that anybody wrote is in it."""
+    """The outline of a database; it contains no text that anybody wrote."""
 
     schema: str
     steps: list[tuple[int, str, int]]
-    """Number, name and instant of each step that was applied."""
+    """Number, name and time of each applied step."""
     rows: dict[str, int]
-    """How many rows each table has."""
+    """Number of rows, by table."""
     states: dict[str, int]
-    """How many dispatches are in each state."""
+    """Number of dispatches, by state."""
     queue: list[dict[str, object]]
-    """Dispatches that are open or given up, the longest unchanged first, at most 500."""
+    """Open dispatches and dead letters, the longest unchanged first, at most 500."""
 
 
 def outline_of(tx: SqlTransaction, number: Callable[[str], int]) -> Outline:
-    """Look at a database; a part that its schema does not have yet is empty.
+    """Read the outline of a database; a part that its schema does not have yet is empty.
 
-    `number` runs the text of a statement that gives one number.
+    `number` runs the text of a statement that returns one number.
     """
     schema = tx.all("outline.schema")
     tables = [name for kind, name, _ in schema if kind == "table"]

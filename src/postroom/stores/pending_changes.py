@@ -1,4 +1,4 @@
-"""Changes and looks on their way from callers on event loops to threads, and answers on their way back."""
+"""Queues between event loops and threads: changes and reads in one direction, answers in the other."""
 
 import asyncio
 import contextlib
@@ -18,23 +18,23 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 GROUP_LIMIT: Final = 64
-"""Most changes of one commit: more would gain little and keep the first of them waiting."""
+"""Maximum number of changes in one commit: more would gain little and delay the first."""
 
 
 @dataclass(slots=True, eq=False)
 class PendingChange(Generic[S]):
-    """One change, who waits for it, and what came of it."""
+    """One change, its caller, and its result."""
 
     run: Callable[[S], Any]
     future: "asyncio.Future[Any] | None" = None
-    """None where nobody waits."""
+    """None if no caller waits."""
     committed: Callable[[], None] | None = None
     key: str = ""
     value: Any = None
     error: BaseException | None = None
 
     def perform(self, given: S) -> None:
-        """Run it, and keep what it gave or raised for its caller; on the thread."""
+        """Run it on the thread, and keep its result or error for its caller."""
         try:
             self.value = self.run(given)
         except StopIteration:
@@ -48,20 +48,20 @@ class PendingChanges(Generic[S]):
 
     def __init__(self) -> None:
         self.queue: SimpleQueue[PendingChange[S] | None] = SimpleQueue()
-        """Changes; None behind the last one."""
+        """Changes; None after the last one."""
         self._gate = threading.Lock()
         self._closed = False
 
     async def submit(
         self, run: Callable[[S], T], *, key: str = "", committed: Callable[[], None] | None = None
     ) -> T:
-        """Have `run` done by the thread, and return once what it wrote is durable.
+        """Run `run` on the thread, and return once its writes are durable.
 
-        `committed` is called on the caller's event loop then, also when the caller was cancelled.
+        `committed` is then called on the caller's event loop, even if the caller was cancelled.
 
         Raises:
-            StoreClosed: this process has closed the store.
-            BaseException: what came of it.
+            StoreClosed: This process has closed the store.
+            BaseException: The error of `run`.
         """
         future = asyncio.get_running_loop().create_future()
         self.put(PendingChange(run=run, future=future, committed=committed, key=key))
@@ -69,10 +69,10 @@ class PendingChanges(Generic[S]):
         return result
 
     def put(self, change: PendingChange[S]) -> None:
-        """Have a change done, and wait for nothing.
+        """Queue a change without waiting for it.
 
         Raises:
-            StoreClosed: this process has closed the store.
+            StoreClosed: This process has closed the store.
         """
         with self._gate:
             if self._closed:
@@ -80,7 +80,7 @@ class PendingChanges(Generic[S]):
             self.queue.put(change)
 
     def stop(self) -> None:
-        """Take nothing more; the thread gets None after the last change. Harmless when done twice."""
+        """Accept no more changes; the thread gets None after the last one. A repeated call has no effect."""
         with self._gate:
             if not self._closed:
                 self._closed = True
@@ -88,11 +88,11 @@ class PendingChanges(Generic[S]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody waits."""
+        """Whether the queue is empty."""
         return self.queue.empty()
 
     def group(self, first: PendingChange[S]) -> list[PendingChange[S]]:
-        """Return a change together with those that wait behind it, as many as share a commit."""
+        """Return a change together with the next waiting ones, up to the size of a commit."""
         group = [first]
         while len(group) < GROUP_LIMIT:
             try:
@@ -107,9 +107,9 @@ class PendingChanges(Generic[S]):
 
 
 class LookingThreads:
-    """A few threads that do what callers on event loops hand in, one thing each at a time.
+    """A few threads that run functions of callers on event loops, one function per thread at a time.
 
-    `asyncio` has such a pool; its futures of two kinds cost a look more than what most looks do.
+    The pool of `asyncio` would cost more per read than most reads, because it uses futures of two kinds.
     """
 
     def __init__(self, count: int) -> None:
@@ -123,24 +123,24 @@ class LookingThreads:
             thread.start()
 
     async def submit(self, look: Callable[[], T]) -> T:
-        """Have `look` done by one of the threads and return its answer.
+        """Run `look` on one of the threads and return its answer.
 
         Raises:
-            StoreClosed: this process has closed the store.
-            BaseException: what came of it.
+            StoreClosed: This process has closed the store.
+            BaseException: The error of `look`.
         """
         return await self._pending.submit(lambda _: look())
 
     def begin(self, look: Callable[[], object]) -> None:
-        """Have `look` done, and wait for nothing; that it fails is logged.
+        """Run `look` without waiting for it; a failure is logged.
 
         Raises:
-            StoreClosed: this process has closed the store.
+            StoreClosed: This process has closed the store.
         """
         self._pending.put(PendingChange(run=lambda _: look()))
 
     def close(self) -> None:
-        """Take nothing more, and wait until what was handed in is done; harmless when done twice."""
+        """Accept no more work, and wait until queued work is done; a repeated call has no effect."""
         self._pending.stop()
         for thread in self._threads:
             thread.join()
@@ -156,12 +156,15 @@ def _look_on(pending: PendingChanges[None]) -> None:
 
 
 def no_stop_iteration() -> RuntimeError:
-    """Return what a caller gets instead: a future refuses to hold one, and would be awaited for ever."""
+    """Return the error for a StopIteration.
+
+    A future refuses to hold it, and its caller would wait forever.
+    """
     return RuntimeError("a function given to the store raised StopIteration")
 
 
 def fail(group: Iterable[PendingChange[Any]], error: PostroomError) -> None:
-    """Let every change that did not raise by itself end with this error."""
+    """Set this error on every change that did not raise itself."""
     for change in group:
         if change.error is None:
             # One instance a caller: each raises it, and tracebacks are written into it.
@@ -173,7 +176,7 @@ def fail(group: Iterable[PendingChange[Any]], error: PostroomError) -> None:
 
 
 def answer(group: Iterable[PendingChange[Any]]) -> None:
-    """Wake the callers, each loop once a group."""
+    """Wake the callers, each loop once per group."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[PendingChange[Any], asyncio.Future[Any]]]] = {}
     for change in group:
         if change.future is not None:
@@ -183,12 +186,12 @@ def answer(group: Iterable[PendingChange[Any]]) -> None:
     for loop, changes in by_loop.items():
         try:
             loop.call_soon_threadsafe(_settle, changes)
-        except RuntimeError:  # the loop is closed: nobody waits any more, and what was written stays written
+        except RuntimeError:  # the loop is closed: no caller waits, and the writes stay stored
             continue
 
 
 def _settle(changes: "list[tuple[PendingChange[Any], asyncio.Future[Any]]]") -> None:
-    """Answer all callers, then call each `committed`; what one raises, the loop reports."""
+    """Answer all callers, then call each `committed`; the loop reports its errors."""
     for change, future in changes:
         if future.done():
             continue  # the caller was cancelled

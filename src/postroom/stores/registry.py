@@ -7,7 +7,7 @@ from postroom.contracts.registry import PinnedEntry, PinnedRegistryManifest, che
 
 
 class MemoryRegistryStore:
-    """Publications in this process's memory; what was published does not change any more."""
+    """Publications in this process's memory; a publication never changes."""
 
     def __init__(self) -> None:
         self._publications: dict[str, list[PinnedRegistryManifest]] = {}
@@ -16,7 +16,7 @@ class MemoryRegistryStore:
         """Return a publication.
 
         Raises:
-            InvalidRecord: the scope is no name.
+            InvalidRecord: The scope is not a valid name.
         """
         await asyncio.sleep(0)
         found = self._publications.get(checked_scope(scope), [])
@@ -26,7 +26,7 @@ class MemoryRegistryStore:
         """Store a publication under the next number, which counts from 1 in each scope.
 
         Raises:
-            InvalidRecord: the scope is no name.
+            InvalidRecord: The scope is not a valid name.
         """
         await asyncio.sleep(0)
         published = self._publications.setdefault(checked_scope(scope), [])
@@ -38,7 +38,7 @@ class MemoryRegistryStore:
         """Return the newest publication.
 
         Raises:
-            InvalidRecord: the scope is no name.
+            InvalidRecord: The scope is not a valid name.
         """
         await asyncio.sleep(0)
         published = self._publications.get(checked_scope(scope), [])

@@ -1,4 +1,4 @@
-"""Whether there is room for what is written: there is none from a refused write until room is found."""
+"""Disk space for writes: it counts as missing from a refused write until enough is found."""
 
 from typing import Final
 
@@ -7,36 +7,37 @@ from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
 LEAST: Final = 300_000
-"""Bytes that are looked for first: a long message and its indexes, and what many of usual length take."""
+"""Bytes to look for first: enough for a long message and its indexes, or many usual ones."""
 MOST: Final = 1 << 24
-"""Bytes that a look takes at most; it gives them back."""
+"""Maximum number of bytes that a check allocates; it frees them again."""
 
 
 class Room:
-    """Remembers that a write was refused. Small ones may fit all the while, and say nothing of larger ones.
+    """Remembers a refused write. Small writes that succeed in between do not prove that a large one fits.
 
-    How large it was, nobody tells. Where one is refused after as much as was looked for was there, twice as
-    much is looked for from then on: so what is told changes a few times at most, and then stays.
+    The size of the refused write is unknown. If a write is refused although the check had succeeded, later
+    checks look for twice as much, so that the reported state changes a few times at most and then stays.
     """
 
     def __init__(self) -> None:
         self.wanted = 0
-        """Bytes that must be there before writing is called well again; 0 when no write was refused."""
+        """Number of bytes that must be available before writes count as possible; 0 if no write was
+        refused."""
         self._next = LEAST
         self._was_missing = False
 
     def refused(self, error: StoreFull) -> None:
-        """Note that a write was refused. Only the first one since room was found is logged."""
+        """Record a refused write. Only the first one since space was found is logged."""
         if not self.wanted:
             self.wanted, self._was_missing = self._next, False
             _LOG.warning("store.full", reason=error.describe())
 
     def missing(self) -> None:
-        """As much as is wanted was looked for and was not there."""
+        """Record that a check did not find the wanted bytes."""
         self._was_missing = True
 
     def found(self, size: int) -> None:
-        """A look found so many bytes; nothing changes when more are wanted by now."""
+        """Record that a check found `size` bytes; no effect if more are wanted by now."""
         if not self.wanted or size < self.wanted:
             return
         if not self._was_missing:  # the write that was refused is larger

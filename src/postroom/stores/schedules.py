@@ -20,22 +20,22 @@ class ScheduleTables(Tables):
         return None if row is None else _schedule(row)
 
     def listed(self, kind: str, *, after: str, limit: int) -> list[Schedule]:
-        """Return schedules by name behind the one seen last."""
+        """Return schedules by name after the last seen one."""
         found = self._sql.all("schedules.listed", {"kind": kind, "after": after, "limit": limit})
         return list(map(_schedule, found))
 
     def due(self, kind: str, *, limit: int) -> list[Schedule]:
-        """Return what is due now, the longest due first."""
+        """Return the due schedules, the longest due first."""
         found = self._sql.all("schedules.due", {"kind": kind, "now": self._now(), "limit": limit})
         return list(map(_schedule, found))
 
     def next_at(self, kinds: Sequence[str]) -> int | None:
-        """Return when the first of these kinds is due; None when none will be."""
+        """Return when the first schedule of these kinds is due; None for never."""
         found = self._sql.ask(*(("schedules.next_at", {"kind": kind}) for kind in kinds))
         return min((rows[0][0] for rows in found if rows), default=None)
 
     def insert(self, schedule: Schedule) -> None:
-        """Store a schedule whose name nobody has."""
+        """Store a schedule with a new name."""
         self._sql.run("schedules.insert", _values(schedule))
         self._tell(SCHEDULES)
 
@@ -47,7 +47,7 @@ class ScheduleTables(Tables):
         self._sql.run("schedules.put", values)
 
     def remove(self, schedule_id: str) -> None:
-        """Remove a schedule; what it has submitted stays."""
+        """Remove a schedule; its submissions stay."""
         self._sql.run("schedules.remove", {"schedule_id": schedule_id})
 
 
@@ -61,7 +61,7 @@ def _schedule(row: Row) -> Schedule:
     """Map a row of `schedules`.
 
     Raises:
-        StoreCorrupt: the row is no such record.
+        StoreCorrupt: The row cannot be read.
     """
     values = dict(zip(_NAMES, row, strict=True))
     try:

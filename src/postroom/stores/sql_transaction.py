@@ -1,4 +1,4 @@
-"""What an open transaction of an engine does for the tables: runs named statements, synchronously."""
+"""The interface of an open transaction for tables: it runs named statements, synchronously."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol, Self
@@ -7,7 +7,7 @@ from postroom.contracts.budgets import Spending
 
 Dialect = Literal["sqlite", "postgres"]
 OF_A_PROJECT: Final = "mail:"
-"""So begins the key of a change that orders by a project; others order by a thread, or by nothing."""
+"""Prefix of the key of a change that is ordered by project; others are ordered by thread, or not at all."""
 Row = Sequence[Any]
 """Columns in the order of the statement: int, float, str, bytes or None."""
 Values = Mapping[str, Any]
@@ -15,24 +15,24 @@ Values = Mapping[str, Any]
 Look = tuple[str, Values]
 """A statement that writes nothing, and its values."""
 Found = Mapping[tuple[Any, ...], list[Row]]
-"""The rows that looks gave, by the statement and its values in their order."""
+"""The rows of queries, by the statement and its values in their order."""
 
 
 class SqlTransaction(Protocol):
     """One open transaction of one engine. Statements are named `<file>.<heading>`; see `stores.statements`.
 
-    What only writes (`run`, `run_many`) waits for no answer on PostgreSQL: it is sent with the next look or
-    with the commit, and an error in it undoes the change. So look first, decide, then write; no write is
-    expected to fail.
+    Pure writes (`run`, `run_many`) do not wait for an answer on PostgreSQL: they are sent with the next query
+    or with the commit, and an error in one rolls the change back. So read first, decide, then write; no write
+    is expected to fail.
 
-    Every method raises StoreError when the engine fails, and the transaction is of no use then.
+    Every method raises StoreError if the engine fails; the transaction is then unusable.
     """
 
     known: dict[tuple[Any, ...], list[Row]]
-    """What looks gave, by statement and values, until something is written or locked; see `Tables`."""
+    """The rows of queries, by statement and values, until the next write or lock; see `Tables`."""
 
     spent: dict[str, Spending]
-    """The spending of scopes that a change has read under the lock of limits; each write to it is added.
+    """The spending of scopes that a change has read under the lock of limits; each write is added to it.
 
     The changes of a group on PostgreSQL share it: they hold the lock until they are committed.
     """
@@ -40,16 +40,16 @@ class SqlTransaction(Protocol):
     instant: int | None
     """The instant of the change, None until it is read.
 
-    A change that is run again on the same answers keeps it: with another instant it would have to ask again.
+    A change that runs again on the same answers keeps it; another instant would make it repeat its queries.
     """
 
     @property
     def dialect(self) -> Dialect:
-        """The engine, for the few who must know it."""
+        """The engine, for the few callers that depend on it."""
         ...
 
     def one(self, statement: str, values: Values = ...) -> Row | None:
-        """Return the first row of a look, or of a write with RETURNING; None when there is none."""
+        """Return the first row of a query, or of a write with RETURNING; None if there is none."""
         ...
 
     def all(self, statement: str, values: Values = ...) -> list[Row]:
@@ -57,7 +57,7 @@ class SqlTransaction(Protocol):
         ...
 
     def ask(self, *looks: tuple[str, Values]) -> list[list[Row]]:
-        """Return the rows of each look; on PostgreSQL they take one round trip together."""
+        """Return the rows of each query; on PostgreSQL they take one round trip together."""
         ...
 
     def run(self, statement: str, values: Values = ...) -> None:
@@ -69,24 +69,24 @@ class SqlTransaction(Protocol):
         ...
 
     def changed(self, statement: str, values: Values = ...) -> int:
-        """Write, and return how many rows that changed."""
+        """Write, and return the number of changed rows."""
         ...
 
     def lock(self, *names: str) -> None:
-        """Keep every other change that locks one of these names out until this one has ended.
+        """Lock out every other change that locks one of these names until the end of this one.
 
-        A change locks before it looks at what it decides on, all its names in one call. SQLite runs one
-        change at a time and does nothing here.
+        A change locks before it reads what it decides on, all its names in one call. SQLite runs one change
+        at a time, so that nothing happens here.
         """
         ...
 
     def wait_for_locks(self) -> None:
-        """Return when the locks that were asked for are held; a look waits for them too."""
+        """Return when the requested locks are held; a query waits for them too."""
         ...
 
 
 class Tables:
-    """A part of an open transaction: its statements, its instant, its ids, and what it tells others."""
+    """A part of an open transaction: its statements, its instant, its ids, and its hints."""
 
     def __init__(
         self,
@@ -101,20 +101,20 @@ class Tables:
         self._new_id = new_id
 
     def at(self, now: int) -> Self:
-        """Return the same rows at another instant."""
+        """Return the same tables at another instant."""
         return type(self)(self._sql, lambda: now, self._tell, self._new_id)
 
     def _asked(self, looks: Iterable[Look]) -> Found:
-        """Return what these looks find; they take one round trip.
+        """Return the rows of these queries in one round trip.
 
-        What this transaction has asked and not written since is known: a step that is decided on a thread
-        and then written looks at its row once. Values are given as tuples where they are lists.
+        Answers that this transaction has read are cached until it writes: a step that is decided on a thread
+        and then written reads its row once. Lists among the values must be given as tuples.
         """
         return asked(self._sql, looks)
 
 
 def asked(sql: SqlTransaction, looks: Iterable[Look]) -> Found:
-    """Return what these looks find, and know it until something is written or locked; see `Tables._asked`."""
+    """Return the rows of these queries, cached until the next write or lock; see `Tables._asked`."""
     known, found = sql.known, dict[tuple[Any, ...], list[Row]]()
     new, new_looks = list[tuple[Any, ...]](), list[Look]()
     for look in looks:

@@ -1,10 +1,10 @@
-"""Reads the `.sql` files of `sql/`: one text for both engines, and the few differences beside it.
+"""Reads the `.sql` files of `sql/`: one text for both engines, with their few differences.
 
     -- name                 a heading; the statement follows, with `:name` parameters
-    -- name @postgres       a second text of the same statement, where one text cannot serve both engines
-    -- part name            a text that later statements of the file share: `{part name}` stands for it
+    -- name @postgres       a second text of the same statement, if one text cannot serve both engines
+    -- part name            a text that later statements of the file share, included by `{part name}`
 
-Within a text, these tokens stand for what the engines write differently:
+Within a text, these tokens are replaced for each engine:
 
 | token                | SQLite                                  | PostgreSQL                     |
 |----------------------|-----------------------------------------|--------------------------------|
@@ -18,7 +18,7 @@ Within a text, these tokens stand for what the engines write differently:
 | `{release}`          | this release and its newest step, text  | the same                       |
 
 Integers are always 64 bits wide; truth values are the integers 0 and 1 and are compared (`broadcast = 1`). A
-parameter whose type the text does not tell is cast: `CAST(:since AS bigint) IS NULL`.
+parameter whose type is not clear from the text is cast: `CAST(:since AS bigint) IS NULL`.
 """
 
 import re
@@ -41,23 +41,23 @@ _ELEMENT: Final = {"ints": "bigint", "texts": "text", "each": "text"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """One statement as its engine takes it."""
+    """One statement in the form for its engine."""
 
     name: str
     """`<file>.<heading>`."""
     text: str
     """With `:name` parameters for SQLite, `$1` and so on for PostgreSQL."""
     parameters: tuple[str, ...]
-    """The names of the parameters, in the order in which they first stand in the text."""
+    """The names of the parameters, in the order of their first use in the text."""
     lists: frozenset[str]
-    """Those parameters whose values are lists."""
+    """Parameters whose values are lists."""
     text_of_one: str = ""
-    """The text where each list has one entry: on SQLite that stands there, without a table made of JSON."""
+    """The text for lists of one entry each: on SQLite it uses the entry without a table of JSON values."""
 
 
 @cache
 def statements(dialect: Dialect) -> dict[str, Statement]:
-    """Return every statement by `<file>.<heading>`, as the engine takes it."""
+    """Return every statement by `<file>.<heading>`, in the form for the engine."""
     found = {}
     for file in sorted(
         resources.files("postroom.stores").joinpath("sql").iterdir(), key=lambda one: one.name
@@ -70,7 +70,7 @@ def statements(dialect: Dialect) -> dict[str, Statement]:
 
 
 def second_texts() -> list[str]:
-    """Return the names of the statements that have a second text, which are to stay few."""
+    """Return the names of the statements with a second text, whose number should stay small."""
     return [
         f"{file.name.removesuffix('.sql')}.{heading}"
         for file in resources.files("postroom.stores").joinpath("sql").iterdir()

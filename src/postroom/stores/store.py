@@ -1,8 +1,7 @@
 """The store: transactions with typed parts over an engine, the same for every engine.
 
-A row that does not read back stops no other: it is set aside for this release, which is logged once, and the
-step is done again without it. Whoever asked for that very row learns it. It is read again at each start, and
-after an hour.
+An unreadable row stops no other: this release skips it, logs it once, and repeats the step without it. A
+caller who asks for that row gets the error. The row is read again at each start, and after an hour.
 """
 
 import os
@@ -35,7 +34,7 @@ _LOG = get_logger(__name__)
 
 
 def refuse_forked(opened_by: int) -> None:
-    """Refuse a call in a process that another one forked after it opened the mailbox: none would answer it.
+    """Refuse a call in a process that was forked after the mailbox was opened: it would never be answered.
 
     Raises:
         MailboxForked: This process is not the one with the id `opened_by`.
@@ -49,13 +48,13 @@ def refuse_forked(opened_by: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableRow:
-    """A row that this release passes over because it cannot read it."""
+    """A row that this release skips because it cannot read it."""
 
     kind: str
     id: str
     reason: str
     at: int
-    """When it was found, in milliseconds since the epoch."""
+    """The time when it was found, in milliseconds since the epoch."""
 
 
 class SqlStore:
@@ -64,30 +63,30 @@ class SqlStore:
     def __init__(self, engine: Engine, changes: ChangeNotifier | None = None) -> None:
         self.engine = engine
         self.clock = engine.clock
-        """The clock that the store goes by."""
+        """The clock that the store uses."""
         self._changes = changes or ChangeNotifier()
         self._seed = token_bytes(32)
         self._writes = count()
         self._room = Room()
         self._store_id: str | None = None
-        """Which store it was when that was looked at last."""
+        """The id of the store at the last probe."""
         self._process = os.getpid()
 
     @property
     def identity(self) -> str:
-        """Names the place where it writes."""
+        """The name of the database to which it writes."""
         return self.engine.identity
 
     @property
     def changes(self) -> ChangeNotifier:
-        """Hints about what was committed, here and by other processes."""
+        """Hints about commits of this and other processes."""
         return self._changes
 
     async def read(self, look: Callable[[Transaction], T]) -> T:
-        """Run `look` in one consistent view and return what it returns.
+        """Run `look` in one consistent view and return its result.
 
         Raises:
-            StoreUnavailable: closed, or not answering in time.
+            StoreUnavailable: The store is closed, or did not answer in time.
         """
         refuse_forked(self._process)
         aside: set[tuple[object, object]] = set()
@@ -106,22 +105,23 @@ class SqlStore:
                 await self._set_aside(error, aside)
 
     async def write(self, change: Callable[[Transaction], T | StaleClaim], *, key: str = "") -> T:
-        """Run `change` as one transaction; when this returns, it survives a power cut.
+        """Run `change` as one transaction; when this returns, the change survives a power cut.
 
-        `key` names what the change orders by, say its thread; changes of one key are run one after another.
-        An exception from `change` undoes it and is raised here; a StaleClaim that it returns is raised too,
-        and what it wrote stands. A cancelled caller does not learn the outcome: the change may have happened.
+        `key` names the thread or project by which the change is ordered; changes of one key run one after
+        another. An exception from `change` rolls it back and is raised here; a StaleClaim that it returns is
+        raised too, but its writes are kept. If the caller is cancelled, the change may or may not have
+        happened.
 
         Raises:
-            StoreFull, StoreReadOnly, StoreUnavailable: nothing was written.
-            CommitUnknown: it may or may not have been written.
+            StoreFull, StoreReadOnly, StoreUnavailable: Nothing was written.
+            CommitUnknown: The change may or may not have been written.
         """
         refuse_forked(self._process)
         performer = self._changes.performer
         topics: set[str] = set()
         effects: list[OutboxMessage] = []
-        # Once for all its runs: ids that it makes are the same each time. Random bytes are asked for once a
-        # process: that call lets another thread go first, which costs more than the whole change.
+        # One seed for all runs of the change, so that each run makes the same ids. Random bytes are read once
+        # per process: that call lets another thread run first, which costs more than the whole change.
         seed = b"%s%d" % (self._seed, next(self._writes))
         aside: set[tuple[object, object]] = set()
 
@@ -160,26 +160,26 @@ class SqlStore:
             return done
 
     async def settle(self) -> None:
-        """Let reads that begin after this returns see every message written so far in search and threads."""
+        """Update search and threads, so that later reads see every message written so far."""
         await self.engine.settle()
 
     async def unreadable(self, limit: int) -> list[UnreadableRow]:
-        """Return rows that this release passes over because it cannot read them, at most `limit`."""
+        """Return rows that this release skips because it cannot read them, at most `limit`."""
         asked = {"until": self.clock.now(), "limit": limit}
         rows = await self.engine.read(lambda sql: sql.all("store.unreadable", asked))
         return [UnreadableRow(kind=kind, id=id, reason=reason, at=at) for kind, id, reason, at in rows]
 
     async def read_again(self, *, older_than_ms: int = 0) -> None:
-        """Pass over no row that was found so long ago or earlier: the next look reads it again.
+        """Read skipped rows again that were found at least `older_than_ms` ago.
 
-        A row that still cannot be read is then set aside again.
+        A row that still cannot be read is skipped again.
         """
         asked = {"until": self.clock.now() - older_than_ms, "limit": 1}
         if await self.engine.read(lambda sql: sql.all("store.unreadable", asked)):
             await self.engine.write(lambda sql: sql.run("store.read_again", asked))
 
     async def probe(self) -> None:
-        """Write and read back one row; raise what is wrong."""
+        """Write and read back one row; raise the error of a failure."""
         now, wanted = self.clock.now(), self._room.wanted
 
         def change(sql: SqlTransaction) -> tuple[Row | None, Row | None]:
@@ -204,17 +204,17 @@ class SqlStore:
         self._store_id = store_id
 
     def close(self) -> None:
-        """Finish what was handed in and close; harmless when done twice. May block."""
+        """Finish submitted work and close; a repeated call has no effect. May block."""
         if os.getpid() != self._process:
             return  # the threads and the lock of the file belong to the process that forked this one
         self.engine.close()
         self._changes.tell_all()  # those who wait for a hint look again, and learn that it is closed
 
     async def _set_aside(self, error: StoreCorrupt, before: set[tuple[object, object]]) -> None:
-        """Set the row aside that does not read back, so that the step can be done again without it.
+        """Record an unreadable row as skipped, so that the step can be repeated without it.
 
         Raises:
-            StoreCorrupt: it is no single row, or was set aside `before` in vain.
+            StoreCorrupt: The error names no row, or a row that was skipped `before` without effect.
         """
         row = {"at": self.clock.now(), **error.details}
         name = row.get("kind"), row.get("id")

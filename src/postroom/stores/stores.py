@@ -1,4 +1,4 @@
-"""One opened database, and each view of it: mail, runs, chats."""
+"""One open database, with a view for mail, runs and chats each."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,29 +13,32 @@ from postroom.stores.store import SqlStore
 
 
 class Stores(MailStore):
-    """One store as those see it who know one kind of tables only; by itself it is the port of mail."""
+    """One store with its views for callers that know one kind of table.
+
+    The object itself is the port of mail.
+    """
 
     def __init__(self, store: SqlStore, *, is_exclusive: bool) -> None:
         super().__init__(store)
         self.store = store
         self.is_exclusive = is_exclusive
-        """Whether no other process writes to the same place."""
+        """Whether no other process writes to the same database."""
         self._runs = RunStores(store)
         self._chat = ChatStores(store, is_shared=not is_exclusive)
 
     @property
     def runs(self) -> RunStores:
-        """Runs, in the same place."""
+        """The stores of runs, in the same database."""
         return self._runs
 
     @property
     def chat(self) -> ChatStores:
-        """What the chat gateway keeps, in the same place."""
+        """The chat gateway's stores, in the same database."""
         return self._chat
 
     @property
     def clock(self) -> Clock:
-        """The clock to go by."""
+        """The clock of the store."""
         return self.store.clock
 
     @property
@@ -45,36 +48,36 @@ class Stores(MailStore):
 
     @property
     def checks_pages(self) -> bool:
-        """Whether each page has a checksum, so that one that was damaged is refused when it is read."""
+        """Whether each page has a checksum, so that a damaged page is refused when it is read."""
         return self.store.engine.checks_pages
 
     @property
     def grouping(self) -> tuple[int, int]:
-        """How many commits were made, and how many changes they held."""
+        """The number of commits, and the number of changes in them."""
         return self.store.engine.grouping
 
     async def back_up(self, target: Path, *, is_read_back: bool = True) -> None:
-        """Write a consistent copy while work goes on, and read it back unless the caller does.
+        """Write a consistent copy while work continues, and verify it unless the caller does.
 
         Raises:
-            StoreError: the copy could not be written or does not read back; the target is as it was.
-            StateError: the engine makes no copies.
+            StoreError: The copy could not be written or is damaged; the target is unchanged.
+            StateError: The engine makes no copies.
         """
         await self.store.engine.back_up(target, is_read_back=is_read_back)
 
     async def check(self) -> list[str]:
-        """Read the whole database and return what is wrong with it; empty when nothing is."""
+        """Read the whole database and return its faults."""
         return await self.store.engine.check()
 
     async def indexes_that_lack_rows(self) -> list[str]:
-        """Return the indexes that can be written again from their tables without losing anything."""
+        """Return the indexes that can be rebuilt from their tables without loss."""
         return await self.store.engine.indexes_that_lack_rows()
 
     async def write_again(self, indexes: Sequence[str]) -> None:
-        """Write these indexes again; other writers wait meanwhile.
+        """Rebuild these indexes; other writers wait until the end.
 
         Raises:
-            StoreCorrupt: something is wrong still; nothing was changed.
+            StoreCorrupt: A fault remains; nothing was changed.
         """
         await self.store.engine.write_again(indexes)
 
@@ -83,13 +86,13 @@ class Stores(MailStore):
         return await self.store.engine.read(lambda sql: identity_of(sql, slugs))
 
     async def identify(self, store_id: str) -> None:
-        """Give the store its id, once; one that it has stays."""
+        """Give the store its id, unless it already has one."""
         await self.store.engine.write(lambda sql: sql.run("store.identify", {"store_id": store_id}))
 
     async def outline(self) -> Outline:
-        """Return the shape of the database without what is in it."""
+        """Return the schema of the database without its data."""
         return await self.store.engine.outline()
 
     def close(self) -> None:
-        """Finish what was handed in and close; harmless when done twice. Blocks."""
+        """Finish submitted work and close; a repeated call has no effect. Blocks."""
         self.store.close()

@@ -1,9 +1,9 @@
 """One open transaction with its parts, the same on every engine.
 
-A change is a function of a `Transaction`, and runs as one transaction: when `SqlStore.write` returns, all of
-it is durable, or none of it happened. The function is synchronous and quick, does no I/O, and may run again
-after a failure, so it must not touch anything but the transaction. Every rule therefore has one place, and
-every engine the same atomicity.
+A change is a function of a `Transaction`, and runs as one transaction: when `SqlStore.write` returns, either
+all of it is durable, or nothing happened. The function is synchronous and quick, does no I/O, and may run
+again after a failure, so that it must not touch anything except the transaction. Therefore every rule has one
+place, and every engine the same atomicity.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class _Part(Generic[T]):
-    """A part of a transaction, made when asked for. `cached_property` takes a lock before Python 3.12."""
+    """A part of a transaction, created at first use. `cached_property` takes a lock before Python 3.12."""
 
     def __init__(self, make: "Callable[[Transaction], T]") -> None:
         self._make = make
@@ -43,9 +43,9 @@ class _Part(Generic[T]):
 
 
 class Transaction:
-    """One run of a change or a look; its parts are made when they are first asked for.
+    """One run of a change or a read; its parts are created at their first use.
 
-    `seed` is what its ids are made from; a look makes none.
+    Its ids are made from `seed`; a read makes none.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class Transaction:
     ) -> None:
         self.sql = sql
         self.lock = sql.lock
-        """Keep every other change that locks one of these names out until this one has ended.
+        """Lock out every other change that locks one of these names until the end of this one.
 
-        It comes first and once in a change, with all its names.
+        A change calls it first and once, with all its names.
         """
         self._performer = performer
         self.topics: set[str] = set()
@@ -69,18 +69,18 @@ class Transaction:
 
     @_Part
     def mail(self) -> MailWrites:
-        """Projects, agents, messages, reservations and what belongs to them."""
+        """Projects, agents, messages, reservations and their records."""
         self.tell(MAIL)
         return MailWrites(self.sql, self.outbox, self.events, now=self.now, lock=self.lock, tell=self.tell)
 
     @_Part
     def runs(self) -> RunTables:
-        """Threads, runs, messages, dispatches and what waits for them."""
+        """Threads, runs, messages, dispatches and pending messages."""
         return RunTables(self.sql, self.now, self.tell, self.new_id, lambda: self.outbox)
 
     @_Part
     def chats(self) -> ChatTables:
-        """What the chat gateway keeps."""
+        """The tables of the chat gateway."""
         return ChatTables(self.sql)
 
     @_Part
@@ -95,35 +95,35 @@ class Transaction:
 
     @_Part
     def schedules(self) -> ScheduleTables:
-        """What is submitted again and again."""
+        """The tables of schedules."""
         return ScheduleTables(self.sql, self.now, self.tell, self.new_id)
 
     @_Part
     def leases(self) -> LeaseTables:
-        """Who does what one server does at a time."""
+        """The tables of leases."""
         return LeaseTables(self.sql, self.now, self.tell, self.new_id)
 
     def now(self) -> int:
-        """Return the instant of this transaction, read once, after the locks that were asked for are held."""
+        """Return the instant of this transaction, read once, after the requested locks are held."""
         if self.sql.instant is None:
             self.sql.wait_for_locks()
             self.sql.instant = self._clock.now()
         return self.sql.instant
 
     def new_id(self) -> str:
-        """Return 32 hexadecimal digits that nobody can guess; a change that is run again gets the same."""
+        """Return 32 hexadecimal digits that nobody can guess; a repeated run of a change gets the same."""
         self._ids += 1
         return blake2b(b"%d" % self._ids, key=self._seed, digest_size=16).hexdigest()
 
     def tell(self, *topics: str) -> None:
-        """Wake those who listen to these topics, once this change is committed."""
+        """Wake the listeners of these topics, once this change is committed."""
         self.topics.update(topics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """What a caller has written in the transaction of another's change: all of both, or nothing."""
+    """A caller's writes in the transaction of another change: both are committed, or neither."""
 
     locks: tuple[str, ...]
     change: Callable[[Transaction], None]
-    """An exception undoes everything."""
+    """An exception rolls everything back."""

@@ -267,10 +267,18 @@ class FakeChannel(BasePlatformAdapter):
 
 
 async def settled(*conditions: Any, within_s: float = 90.0) -> None:
-    """Return when every condition holds; let others run in between.
+    """Return when every condition holds; let other tasks run meanwhile.
 
-    The bound is long, for a disk may keep a commit for half a minute.
+    The bound is long because a disk may need half a minute for a commit.
+
+    Raises:
+        TimeoutError: A condition does not hold after `within_s` seconds. The text counts them.
     """
-    async with asyncio.timeout(within_s):
-        while [one for one in conditions if not one()]:  # noqa: ASYNC110 - what is waited for tells nobody
-            await asyncio.sleep(0)
+    open_ones = list(conditions)
+    try:
+        async with asyncio.timeout(within_s):
+            while open_ones := [one for one in conditions if not one()]:  # noqa: ASYNC110 - no condition tells its change
+                await asyncio.sleep(0)
+    except TimeoutError:
+        text = f"{len(open_ones)} of {len(conditions)} conditions do not hold after {within_s:g} s"
+        raise TimeoutError(text) from None

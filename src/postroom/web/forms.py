@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from postroom.contracts.errors import InvalidArgument, NotPermitted, TooLarge
+from postroom.contracts.misfits import misfit
 from postroom.services.login_codes import FORM_TOKEN, Sessions, typed_in
 from postroom.services.people import DraftFile
 from postroom.web.serving import cookies_of
@@ -84,7 +85,9 @@ async def read_form(
     try:
         form = msgspec.convert(found, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidArgument(f"the form is invalid: {error}", remedy="reload the page") from error
+        raise InvalidArgument(
+            f"the form is invalid: {misfit(str(error))}", remedy="reload the page"
+        ) from error
     return msgspec.structs.replace(form, files=tuple(files), is_cut=is_cut) if files_limit else form
 
 

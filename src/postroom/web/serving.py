@@ -5,7 +5,7 @@ Everything in a template is escaped unless it was made safe in code.
 
 import asyncio
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from http import HTTPStatus
@@ -22,7 +22,6 @@ from starlette.responses import Response
 from postroom.contracts.clock import every
 from postroom.contracts.errors import (
     InvalidArgument,
-    PostroomError,
     UnknownAgent,
     UnknownMessage,
     UnknownProject,
@@ -69,13 +68,14 @@ MAX_QUESTION = 500
 LONGEST_NAME = 128
 """Characters of a name in a filter that are read."""
 
-_TOOLS = re.compile(rf"\b({'|'.join(one.name for one in ALL_OPERATIONS)})\b")
-_REMEDIES: tuple[tuple[type[PostroomError], str], ...] = (
-    (UnknownProject, "see the list of projects"),
-    (UnknownAgent, "see the project's agents"),
-    (UnknownMessage, "search for it, or see the threads"),
-    (UnknownReservation, "see the project's reservations"),
-)
+_TOOLS = re.compile(rf"\b({'|'.join(one.name for one in ALL_OPERATIONS)})\b|`[a-z_.]+`|\barguments are:")
+"""What remedies for agents name: tools, and in backticks their arguments."""
+_REMEDIES: Final[Mapping[str, str]] = {
+    UnknownProject.code: "see the list of projects",
+    UnknownAgent.code: "see the project's agents",
+    UnknownMessage.code: "search for it, or see the threads",
+    UnknownReservation.code: "see the project's reservations",
+}
 
 
 def parts_of(request: Request) -> Sequence[str]:
@@ -141,11 +141,14 @@ def page_of(pieces: Iterable[str], status: int, after: int = 0) -> Response:
     )
 
 
-def remedy_of(error: PostroomError) -> str:
-    """Return what a person at the pages does about a failure: remedies name tools, which agents call."""
-    if not _TOOLS.search(error.remedy):
-        return error.remedy
-    return next((remedy for kind, remedy in _REMEDIES if isinstance(error, kind)), "")
+def remedy_at_pages(remedy: str, code: str, here: Mapping[str, str] | None = None) -> str:
+    """Return what a person at the pages does about an error; a remedy for agents is replaced.
+
+    `here` has the remedies of one page by the code of the error.
+    """
+    if not _TOOLS.search(remedy):
+        return remedy
+    return {**_REMEDIES, **(here or {})}.get(code, "")
 
 
 async def zone_of(request: Request) -> tzinfo:

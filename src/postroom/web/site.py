@@ -34,7 +34,7 @@ from postroom.web.serving import (
     failure_values,
     page_of,
     parts_of,
-    remedy_of,
+    remedy_at_pages,
     remembered_name,
     zone_of,
 )
@@ -114,7 +114,7 @@ class Site:
                 return await page(self, request)
             except PostroomError as error:
                 slug, typed_in = request.path_params.get("slug", ""), getattr(request.state, "typed", ())
-                status, remedy = status_of(error), remedy_of(error)
+                status, remedy = status_of(error), remedy_at_pages(error.remedy, error.code)
                 return await self.failure(request, slug, status, error.message, remedy=remedy, typed=typed_in)
 
         return Route(path, answer, methods=list(methods))

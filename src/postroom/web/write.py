@@ -6,6 +6,7 @@ What cannot be sent comes back as it was typed, with the reason beside it. The f
 double click, it is one message.
 """
 
+import re
 import secrets
 from http import HTTPStatus
 from typing import Any, Final, get_args
@@ -16,12 +17,16 @@ from starlette.responses import Response
 
 from postroom.contracts.choices import Importance
 from postroom.contracts.errors import (
+    AgentRetired,
     IdempotencyConflict,
     InvalidArgument,
     InvalidRecipients,
     PostroomError,
     StoreError,
     TooLarge,
+    UnknownAgent,
+    UnknownMessage,
+    UnknownProject,
 )
 from postroom.contracts.mail import Project
 from postroom.services.people import Draft, DraftFile
@@ -29,7 +34,7 @@ from postroom.services.statuses import status_of
 from postroom.stores.transaction import Transaction
 from postroom.web import links, reading
 from postroom.web.forms import Number, read_form, see
-from postroom.web.serving import number, remember_name, remembered_name
+from postroom.web.serving import number, remedy_at_pages, remember_name, remembered_name
 from postroom.web.site import WorkingSite
 
 OFFERED = 200
@@ -38,6 +43,16 @@ FORM_ROOM = 64 * 1024
 """Bytes of a form beside the text of its message."""
 _PERCENT = 3
 """Bytes that a form may need for one of the text's."""
+_REMEDIES: Final = {
+    AgentRetired.code: "choose another agent",
+    InvalidRecipients.code: "choose at least one agent",
+    UnknownAgent.code: "choose an agent in the list, or correct the name under Others",
+    UnknownMessage.code: "open the message that you want to answer, and press Reply",
+    UnknownProject.code: "correct the name of the project behind the @",
+}
+_LABELS: Final = {"body_md": "the message", "subject": "the subject", "to": "the list of recipients"}
+"""What the form calls the arguments of the tool that sends its message."""
+_FIELD: Final = re.compile(r"`(\w+)[^`]*`")
 _IMPORTANCE: Final[dict[str, Importance]] = {one: one for one in get_args(Importance)}
 
 
@@ -133,7 +148,7 @@ async def _form(
             "readers": () if original is None else original.recipients,
             "limits": messages.limits,
             "levels": list(_IMPORTANCE),
-            "refusal": refusal,
+            "refusal": None if refusal is None else _told(refusal),
             "reasons": _reasons(refusal),
         }
 
@@ -169,9 +184,15 @@ def _draft(typed: MessageForm) -> Draft:
     )
 
 
+def _told(refusal: PostroomError) -> dict[str, str]:
+    """Return an error and its remedy in the words of the form."""
+    message = _FIELD.sub(lambda met: _LABELS.get(met[1], met[0]), refusal.message)
+    return {"message": message, "remedy": remedy_at_pages(refusal.remedy, refusal.code, _REMEDIES)}
+
+
 def _reasons(refusal: PostroomError | None) -> list[tuple[str, str]]:
     """Return why each recipient is refused, where several are."""
     told = refusal.details.get("recipients") if isinstance(refusal, InvalidRecipients) else None
     if not isinstance(told, list):
         return []
-    return [(str(one.get("message", "")), str(one.get("remedy", ""))) for one in told]
+    return [(one["message"], remedy_at_pages(one["remedy"], one["code"], _REMEDIES)) for one in told]

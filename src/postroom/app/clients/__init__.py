@@ -1,1 +1,1 @@
-"""Sets up the clients that agents run in: edits their configuration files, undoes that, checks it."""
+"""The set-up of clients in which agents run: edits of their files, their removal, and checks."""

@@ -1,8 +1,8 @@
-"""The edits of setup: what should stand in a file, and the record of what setup wrote, which undoes it.
+"""The edits of setup: the wanted content of a file, and the record of written parts, which undoes them.
 
-The record lies in a private file of this user, so that `setup remove` takes out just that. It is written
-before the file is: a crash in between leaves a record of what is not there, and taking
-that out changes nothing.
+The record is in a private file of this user, so that `setup remove` removes exactly those parts. It is
+written before the file is: a crash in between leaves a record of missing parts, whose removal changes
+nothing.
 """
 
 import json
@@ -20,7 +20,7 @@ from postroom.app.clients.files import remedy_of
 from postroom.contracts.errors import ConfigError, VersionConflict
 
 NAME: Final = "postroom"
-"""The name of our entry in every client, and of the command that it starts."""
+"""The name of postroom's entry in every client, and of the command that it starts."""
 STDIO_KEYS: Final = frozenset({"command", "args", "env", "environment", "cwd"})
 HTTP_KEYS: Final = frozenset(
     {"url", "httpUrl", "serverUrl", "headers", "oauth", "bearer_token_env_var", "http_headers"}
@@ -29,23 +29,23 @@ HTTP_KEYS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEdit:
-    """One thing that should stand in a file: a member of an object, or an item of an array."""
+    """One wanted part of a file: a member of an object, or an item of an array."""
 
     path: tuple[str, ...]
-    """The keys that lead to its object or array."""
+    """The keys of the path to its object or array."""
     key: str = ""
-    """Its name in an object; without one it is an item of an array."""
+    """Its name in an object; empty for an item of an array."""
     value: object
     sign: str = ""
-    """Words that identify our item of an array, even after other parts of it were changed."""
+    """Words that identify postroom's item of an array, even after other parts of it changed."""
     only_new: bool = False
-    """Whether it is written only where there is no value yet; any value that is there is accepted."""
+    """Whether it is written only if there is no value yet; any existing value is accepted."""
     goes_with: tuple[str, ...] = ()
-    """The path of what needs it; it is removed only when that is gone too."""
+    """The path of the part that needs it; it is removed only with that part."""
 
     @property
     def foreign(self) -> frozenset[str]:
-        """The keys of the other transport, which our entry must not have."""
+        """The keys of the other transport, which postroom's entry must not have."""
         if self.sign or not isinstance(self.value, Mapping):
             return frozenset()
         return STDIO_KEYS if HTTP_KEYS & self.value.keys() else HTTP_KEYS
@@ -53,12 +53,12 @@ class ConfigEdit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedEdit:
-    """The undo record of one thing that setup wrote: enough to remove it, whatever else changed since."""
+    """The undo record of one written part: enough to remove it, whatever else changed since."""
 
     client: str
     kind: Literal["root", "container", "entry", "item", "replaced", "table", "file", "block"]
     path: tuple[str, ...]
-    """The keys that lead to it; for an item of an array, to the array. A file as a whole has none."""
+    """The keys of its path; for an item of an array, of the array. Empty for a whole file."""
     before: str = ""
     """The whitespace that was written before it; for a block, the line end between it and the text above."""
     after: str = ""
@@ -70,7 +70,7 @@ class AppliedEdit:
 
 
 def fits(found: object, edit: ConfigEdit) -> bool:
-    """Return whether a value does what the edit wants; additions by people are accepted."""
+    """Return whether a value satisfies the edit; additions by people are accepted."""
     if edit.only_new:
         return True
     if isinstance(found, Mapping) and edit.foreign & found.keys():
@@ -89,7 +89,7 @@ def _covers(found: object, wanted: object) -> bool:
 
 
 def mended(found: object, edit: ConfigEdit) -> object:
-    """Return the value to put in place of `found`: ours, with the additions of people."""
+    """Return the value to write in place of `found`: postroom's, with the additions of people."""
     if not isinstance(found, Mapping) or not isinstance(edit.value, Mapping):
         return edit.value
     kept = {key: value for key, value in found.items() if key not in edit.foreign}
@@ -116,18 +116,18 @@ _FORM: Final = "files-1"
 
 @dataclass(slots=True, kw_only=True)
 class Record:
-    """What was done to one file."""
+    """The record of the changes to one file."""
 
     clients: list[str] = field(default_factory=list)
-    """The clients that were set up in it, also those that needed no change."""
+    """The clients that were set up in it, including those that needed no change."""
     applied_edits: list[AppliedEdit] = field(default_factory=list)
     made_file: bool = False
     folders: list[Path] = field(default_factory=list)
-    """The folders that were made for it."""
+    """The folders that were created for it."""
     backups: list[Path] = field(default_factory=list)
 
     def of(self, client: str) -> list[AppliedEdit]:
-        """Return what was written for one client, in order."""
+        """Return the parts written for one client, in order."""
         return [applied for applied in self.applied_edits if applied.client == client]
 
 
@@ -145,7 +145,7 @@ class Records:
         """Read the records from disk.
 
         Raises:
-            ConfigError: the file cannot be read as records.
+            ConfigError: The file is not a valid file of records.
         """
         try:
             found = json.loads(self._file.read_bytes())
@@ -161,11 +161,11 @@ class Records:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Hold the lock: one process at a time changes files and records.
+        """Hold the lock, so that only one process changes files and records.
 
         Raises:
-            VersionConflict: another one does so, and did not end in time.
-            ConfigError: the folder cannot be made or written.
+            VersionConflict: Another process holds the lock for too long.
+            ConfigError: The folder cannot be created or written.
         """
         lock = FileLock(self._lock, timeout=PATIENCE.total_seconds(), mode=0o600)
         try:
@@ -187,14 +187,16 @@ class Records:
             lock.release()
 
     def get(self, path: Path) -> Record:
-        """Return the record of a file; a new one when there is none."""
+        """Return the record of a file; a new one if there is none."""
         return self._found.get(str(path)) or Record()
 
     def put(self, path: Path, record: Record) -> None:
-        """Store the record of a file; without clients it is dropped, and with the last record our file.
+        """Store the record of a file.
+
+        Without clients it is dropped, and with the last record the file of records.
 
         Raises:
-            ConfigError: it cannot be written.
+            ConfigError: The records cannot be written.
         """
         if record.clients:
             self._found[str(path)] = record
@@ -214,10 +216,10 @@ class Records:
             ) from error
 
     def pass_on(self, folders: list[Path]) -> None:
-        """Pass folders on to the record of a file in them, which removes them later.
+        """Pass folders to the record of a file in them, which removes them later.
 
         Raises:
-            ConfigError: the records cannot be written.
+            ConfigError: The records cannot be written.
         """
         for folder in folders:
             heir = next((path for path in self._found if Path(path).is_relative_to(folder)), None)

@@ -1,4 +1,4 @@
-"""Where on this machine a client's files are, and whether the client is installed."""
+"""The paths of a client's files on this machine, and whether the client is installed."""
 
 import shutil
 import sys
@@ -24,18 +24,18 @@ PROJECT_CLIENTS: Final = tuple(one.name for one in CLIENTS if one.project is not
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupScope:
-    """For whom clients are set up: this user, or the project in a folder."""
+    """The scope of a set-up: this user, or the project in a folder."""
 
     environment: Mapping[str, str]
     scope: Scope = "user"
     project: Path = field(default_factory=Path.cwd)
     platform: str = sys.platform
     silent: set[str] = field(default_factory=set)
-    """The programs that left a question without an answer, which are asked nothing more."""
+    """The programs that did not answer, which are not asked again."""
     versions: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """The exit code and the output of `--version`, for each program that was asked."""
+    """Exit code and output of `--version`, for each program that was asked."""
     is_dry_run: bool = False
-    """Whether nothing may be written in the user's folders, also not by a client that is asked."""
+    """Whether nothing may be written in the user's folders, even by a client that is asked."""
 
     def ask(self, *words: str) -> tuple[int, str]:
         """Return a client's exit code and output; in a dry run it has an empty home, deleted afterwards."""
@@ -62,7 +62,7 @@ def servers_file(client: Client, target: SetupScope) -> ConfigFile:
     """Return the file with a client's MCP servers.
 
     Raises:
-        InvalidArgument: the client has none for the scope.
+        InvalidArgument: The client has none for the scope.
     """
     if target.scope == "user":
         return config_file(client.user, target)
@@ -83,13 +83,13 @@ def hooks_file(client: Client, target: SetupScope) -> ConfigFile | None:
 
 
 def own_files(client: Client, target: SetupScope) -> list[tuple[OwnFile, ConfigFile]]:
-    """Return the files of a client that are ours as a whole, with where each is in this scope."""
+    """Return the files of a client that belong to postroom, with their paths in this scope."""
     found = [(one, one.user if target.scope == "user" else one.project) for one in client.own_files]
     return [(one, config_file(path, target)) for one, path in found if path is not None]
 
 
 def switch(client: Client, target: SetupScope) -> tuple[ConfigFile, list[ConfigEdit]] | None:
-    """Return the file that switches a client's plugin on, and what stands there; None without one."""
+    """Return the file that enables a client's plugin, and its wanted edits; None without a plugin."""
     if client.market is None or client.switched_on_in is None:
         return None
     folder = config_file(client.market, target).path
@@ -97,7 +97,7 @@ def switch(client: Client, target: SetupScope) -> tuple[ConfigFile, list[ConfigE
 
 
 def config_file(config_path: ConfigPath, target: SetupScope) -> ConfigFile:
-    """Return the file that a path of the table leads to on this machine."""
+    """Return the file of a path in the table on this machine."""
     named = target.environment.get(config_path.variable, "") if config_path.variable else ""
     base = places.absolute(named, target.environment) if named else _base(config_path, target)
     folder = base if named else base / config_path.folder
@@ -145,7 +145,7 @@ def chosen(names: list[str], target: SetupScope) -> list[Client]:
     """Return the named clients, or without names the installed ones.
 
     Raises:
-        InvalidArgument: a name is of no client.
+        InvalidArgument: A name is not that of a client.
     """
     known = {one.name: one for one in CLIENTS}
     for name in names:
@@ -162,5 +162,5 @@ def chosen(names: list[str], target: SetupScope) -> list[Client]:
 
 
 def command_path(environment: Mapping[str, str]) -> str | None:
-    """Return where the command `postroom` is found on the path; None when it is not."""
+    """Return the path of the command `postroom` from PATH; None if it is not found."""
     return shutil.which(NAME, path=environment.get("PATH"))

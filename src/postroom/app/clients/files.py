@@ -1,7 +1,7 @@
 """Reads and replaces a client's file atomically: readers and a crash see the old file or the new one.
 
-What is refused is refused before anything is touched: a file that leads elsewhere, is no plain file, is no
-text, or that its owner made read-only.
+A file is refused before anything is changed if it leads elsewhere, is not a regular file, is not text, or was
+made read-only by its owner.
 """
 
 import errno
@@ -17,7 +17,7 @@ from typing import Final
 from postroom.contracts.errors import ClientFileRefused, VersionConflict
 
 LARGEST: Final = 64 * 1024 * 1024
-"""Bytes; a client's own file with a long history has a few millions."""
+"""Maximum bytes of a file; a client's file with a long history has a few million."""
 _PRIVATE: Final = 0o600
 _BACKUP: Final = ".postroom-backup-"
 
@@ -27,28 +27,28 @@ class Found:
     """A file as it was read."""
 
     path: Path
-    """The real path, links followed."""
+    """The real path, with links followed."""
     content: bytes | None
-    """None when the file does not exist."""
+    """None if the file does not exist."""
     mode: int = _PRIVATE
     owner: tuple[int, int] | None = None
 
     @property
     def text(self) -> str:
-        """The content; a missing file reads as empty."""
+        """The content; a missing file is empty."""
         return (self.content or b"").decode("utf-8")
 
 
 def real(path: Path) -> Path:
-    """Return a path with all links followed; of a ring, which `Path.resolve` refuses, one of its links."""
+    """Return a path with all links followed; for a loop, which `Path.resolve` refuses, one of its links."""
     return Path(os.path.realpath(path))
 
 
 def look(path: Path, base: Path) -> Found:
-    """Return the file at a path, which must lie in the folder `base` when all links are followed.
+    """Return the file at a path, which must be in the folder `base` with all links followed.
 
     Raises:
-        ClientFileRefused: it lies elsewhere, is no plain file of UTF-8 text, or may not be written.
+        ClientFileRefused: It is elsewhere, is not a regular file of UTF-8 text, or is not writable.
     """
     try:
         place = real(path)
@@ -81,12 +81,12 @@ def _looked_into(path: Path, place: Path, found: os.stat_result) -> Found:
 
 
 def refused(path: Path, why: str, remedy: str = "") -> ClientFileRefused:
-    """Return the error that says why a file is not changed, and what to do unless that is to mend it."""
+    """Return the error with the reason why a file is unchanged, and a remedy if one is given."""
     return ClientFileRefused(f"{path} is unchanged: {why}", value=str(path), remedy=remedy or None)
 
 
 def remedy_of(error: OSError, path: Path) -> str:
-    """Return what helps when the system refuses to write a file."""
+    """Return the remedy if the system refuses to write a file."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"free space on the disk of {path.parent}, and run the command again"
     return (
@@ -95,7 +95,7 @@ def remedy_of(error: OSError, path: Path) -> str:
 
 
 def backup_place(found: Found, now: int) -> Path:
-    """Return the path for a backup: beside the file, named by the time in UTC."""
+    """Return the path for a backup: next to the file, named by the time in UTC."""
     moment = datetime.fromtimestamp(now / 1000, tz=UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     return found.path.with_name(f"{found.path.name}{_BACKUP}{moment}")
 
@@ -104,33 +104,33 @@ def back_up(found: Found, target: Path) -> None:
     """Write a copy of a file that only its owner can read, and sync it to the disk.
 
     Raises:
-        ClientFileRefused: it could not be written.
+        ClientFileRefused: It could not be written.
     """
     with _told(found.path):
         _write_new(target, found.content or b"", mode=found.mode & _PRIVATE, owner=found.owner)
 
 
 def missing_folders(found: Found) -> list[Path]:
-    """Return the folders that must be made for a file, the outermost first."""
+    """Return the missing folders of a file, the outermost first."""
     folder = found.path.parent
     return [one for one in reversed((folder, *folder.parents)) if not one.exists()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """The new text of a file, on the disk beside it: what is left is a rename, which needs no room."""
+    """The new text of a file, on the disk next to it: only a rename remains, which needs no space."""
 
     found: Found
     path: Path
     made: list[Path]
-    """The folders that were made for it."""
+    """The folders that were created for it."""
 
     def put(self) -> None:
-        """Put it in the place of the file.
+        """Replace the file with it.
 
         Raises:
-            VersionConflict: the file was changed by somebody else since it was read.
-            ClientFileRefused: it could not be put there; the file is as it was.
+            VersionConflict: The file was changed by another process since it was read.
+            ClientFileRefused: It could not be replaced; the file is unchanged.
         """
         with _told(self.found.path):
             require_unchanged(self.found)
@@ -138,19 +138,19 @@ class Draft:
             _sync_folder(self.path.parent)
 
     def drop(self) -> None:
-        """Take it away with the folders that were made for it; harmless when it was put in place."""
+        """Remove it with the folders created for it; no effect if it has replaced the file."""
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
         remove_folders(self.made)
 
 
 def drafted(found: Found, text: str) -> Draft:
-    """Write a text beside a file as it was found, synced to the disk, and make the folders that it needs.
+    """Write a text next to a file, synced to the disk, and create the folders that it needs.
 
-    Only one process at a time may do so: drafts that a killed one left are taken away.
+    Only one process at a time may do so, because drafts of a killed process are removed.
 
     Raises:
-        ClientFileRefused: it could not be written; nothing of it is left.
+        ClientFileRefused: It could not be written; nothing of it is left.
     """
     draft = Draft(found=found, path=_drafts(found)[0], made=missing_folders(found))
     try:
@@ -166,7 +166,7 @@ def drafted(found: Found, text: str) -> Draft:
 
 
 def _drafts(found: Found) -> tuple[Path, str]:
-    """Return where a draft of this process stands, and how the names of all drafts of the file begin."""
+    """Return the path for a draft of this process, and the prefix of all drafts of the file."""
     name = f".{found.path.name}.postroom-draft-"
     return found.path.with_name(f"{name}{os.getpid()}"), name
 
@@ -179,11 +179,11 @@ def remove_drafts(found: Found) -> None:
 
 
 def replace(found: Found, text: str) -> None:
-    """Put a text in the place of a file as it was found, and make the folders that it needs.
+    """Replace a file with a text, and create the folders that it needs.
 
     Raises:
-        VersionConflict: the file was changed by somebody else since it was read.
-        ClientFileRefused: it could not be written; it is as it was.
+        VersionConflict: The file was changed by another process since it was read.
+        ClientFileRefused: It could not be written; the file is unchanged.
     """
     draft = drafted(found, text)
     try:
@@ -194,10 +194,10 @@ def replace(found: Found, text: str) -> None:
 
 
 def require_unchanged(found: Found) -> None:
-    """Refuse to continue when a file has changed since it was read.
+    """Refuse to continue if a file has changed since it was read.
 
     Raises:
-        VersionConflict: it is not.
+        VersionConflict: The file has changed.
     """
     try:
         present = found.path.read_bytes()
@@ -215,8 +215,8 @@ def remove(found: Found) -> None:
     """Remove a file.
 
     Raises:
-        VersionConflict: the file was changed by somebody else since it was read.
-        ClientFileRefused: it could not be taken away.
+        VersionConflict: The file was changed by another process since it was read.
+        ClientFileRefused: It could not be removed.
     """
     with _told(found.path):
         require_unchanged(found)
@@ -256,7 +256,7 @@ def _told(path: Path) -> Iterator[None]:
 
 
 def _write_new(target: Path, content: bytes, *, mode: int, owner: tuple[int, int] | None) -> None:
-    """Write a file that must not exist yet, and sync it to the disk."""
+    """Write a new file, and sync it to the disk."""
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE)
     try:
         with open(descriptor, "wb") as file:  # noqa: PTH123 - a Path cannot open a descriptor

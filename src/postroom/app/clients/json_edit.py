@@ -1,7 +1,7 @@
-"""Edits JSON with comments in place and undoes the edits; every other byte stays as it is.
+"""Edits JSON with comments in place and undoes the edits; every other byte stays unchanged.
 
-Each step adds one thing and returns an undo record of it. Undone in the opposite order, they give the text
-that was there before; when people changed other parts in between, only our part goes.
+Each step adds one part and returns its undo record. Undone in reverse order, the steps restore the original
+text; if people changed other parts in between, only postroom's part is removed.
 """
 
 import json
@@ -19,10 +19,10 @@ _OPENED: Final = re.compile(r"^([ \t]*)[^\r\n]*[{\[][ \t]*\r?\n([ \t]+)[^\s]", r
 
 
 def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit]]:
-    """Return the text with the edit in it, and an undo record for each thing that was added.
+    """Return the text with the edit, and an undo record for each added part.
 
     Raises:
-        NotJson: the text cannot be read, or holds something else where ours should stand.
+        NotJson: The text cannot be read, or has another type of value at that place.
     """
     text, applied_edits = _with_root(text, client)
     for depth in range(1, len(edit.path) + 1):
@@ -38,10 +38,10 @@ def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit
 
 
 def take(text: str, applied: AppliedEdit) -> tuple[str, bool]:
-    """Return the text without what was applied, and whether anything of it is left.
+    """Return the text without the recorded part, and whether anything of it is left.
 
     Raises:
-        NotJson: the text cannot be read.
+        NotJson: The text cannot be read.
     """
     if applied.goes_with and find(text, applied.goes_with) is not None:
         return text, True
@@ -63,10 +63,10 @@ def take(text: str, applied: AppliedEdit) -> tuple[str, bool]:
 
 
 def find(text: str, path: tuple[str, ...]) -> Node | None:
-    """Return the value that a path of keys leads to.
+    """Return the value at a path of keys.
 
     Raises:
-        NotJson: the text cannot be read, or something on the way is no object.
+        NotJson: The text cannot be read, or a value on the path is not an object.
     """
     node = read(text)
     for depth, key in enumerate(path):
@@ -82,7 +82,7 @@ def items(text: str, path: tuple[str, ...], sign: str) -> list[Node]:
     """Return the items of an array that contain the words.
 
     Raises:
-        NotJson: the text cannot be read, or there is no array at that place.
+        NotJson: The text cannot be read, or there is no array at that place.
     """
     array = find(text, path)
     if array is None:
@@ -140,7 +140,7 @@ def _put_last(text: str, edit: ConfigEdit) -> tuple[str, AppliedEdit | None]:
 
 
 def _insert(text: str, path: tuple[str, ...], name: str, value: object = None) -> tuple[str, AppliedEdit]:
-    """Add a child at the end of a container; without a value, `name` is written as it is."""
+    """Add a child at the end of a container; without a value, `name` is written unchanged."""
     holder = find(text, path)
     if holder is None:
         raise NotJson(f"`{'.'.join(path)}` does not exist")
@@ -187,7 +187,7 @@ def _rendered(value: object, text: str, indent: str, *, in_lines: bool) -> str:
 
 
 def _dumped(value: object, indent: str | None) -> str:
-    """Return a value as JSON; a lone surrogate, which people's entries may hold, stays an escape."""
+    """Return a value as JSON; a lone surrogate in a person's entry stays an escape."""
     shown = json.dumps(value, ensure_ascii=False, indent=indent)
     halves = any("\ud800" <= one <= "\udfff" for one in shown)
     return json.dumps(value, indent=indent) if halves else shown
@@ -198,13 +198,13 @@ def _shown(value: object, text: str, at: int, *, in_lines: bool) -> str:
 
 
 def _begins_line(text: str, at: int) -> bool:
-    """Return whether a position is the first on its line, and not on the first line."""
+    """Return whether a position starts its line, and is not on the first line."""
     line = text[:at].rpartition("\n")
     return bool(line[1]) and not _own_part(line[2]).strip(" \t")
 
 
 def _own_part(line: str) -> str:
-    """Return the part of a line before a member's value, without the member's own name."""
+    """Return the part of a line before a member's value, without the member's name."""
     return re.sub(r'"(?:[^"\\]|\\.)*"\s*:\s*$', "", line)
 
 
@@ -214,7 +214,7 @@ def _indent_of_line(text: str, at: int) -> str:
 
 
 def _unit(text: str) -> str:
-    """Return the indent of one level, as the document first uses it."""
+    """Return the indent of one level at its first use in the document."""
     for found in _OPENED.finditer(text):
         if len(found[2]) > len(found[1]) and found[2].startswith(found[1]):
             return found[2][len(found[1]) :]
@@ -235,7 +235,7 @@ def _without_items(text: str, applied: AppliedEdit) -> str:
 
 
 def _without_item(text: str, array: Node, index: int, applied: AppliedEdit) -> str:
-    """Cut one item; of an item that also holds parts of others, only our innermost part."""
+    """Cut one item; if it also contains parts of others, cut only postroom's innermost part."""
     for child in array.children[index].node.children:
         if child.node.kind != "array":
             continue
@@ -283,13 +283,13 @@ def _cut_child(text: str, holder: Node, index: int, applied: AppliedEdit) -> str
 
 
 def _was_moved(text: str, holder: Node, child: Child, applied: AppliedEdit) -> bool:
-    """Return whether the client wrote its file anew: our child has another whitespace than we wrote."""
+    """Return whether the client rewrote its file: the whitespace around postroom's child has changed."""
     blanks = text[holder.start : child.start]
     return blanks[len(blanks.rstrip(_BLANKS)) :] != applied.before
 
 
 def _cut_start(text: str, holder: Node, child: Child) -> int:
-    """Return where a cut begins: with the whitespace, unless that ends a line comment."""
+    """Return the start of a cut: with the whitespace, unless that ends a line comment."""
     blanks = text[holder.start : child.start]
     start = holder.start + len(blanks.rstrip(_BLANKS))
     behind = child.end if child.comma is None else child.comma + 1

@@ -1,7 +1,9 @@
-"""Claude Code's other form: a plugin in a marketplace folder of ours, with MCP server, hooks and commands.
+"""Claude Code's other form.
 
-The folder is ours as a whole; of the client's own files only the two entries that name the folder and switch
-the plugin on are written, so that taking them out leaves the file as it was.
+A plugin in a marketplace folder of postroom, with MCP server, hooks and commands.
+
+The folder belongs to postroom; in the client's files only the two entries that name the folder and enable the
+plugin are written, so that their removal restores the file.
 """
 
 import json
@@ -78,14 +80,14 @@ AS_PLUGINS: Final = {
 
 
 def forms(client: Client, target: SetupScope) -> list[Client]:
-    """Return the forms in which a client can be set up, whichever is given; the plugin first."""
+    """Return the possible forms of a client's set-up, whichever is installed; the plugin first."""
     usual = next(one for one in CLIENTS if one.name == client.name)
     other = AS_PLUGINS.get(client.name)
     return [other, usual] if other is not None and target.scope == "user" else [usual]
 
 
 def form_in_place(client: Client, target: SetupScope, records: Records) -> Client:
-    """Return the form in which setup wrote a client; its usual one when it did not."""
+    """Return the form in which setup wrote a client; its default form if it did not."""
     for form in forms(client, target):
         if client.name in records.get(real(servers_file(form, target).path)).clients:
             return form
@@ -93,7 +95,7 @@ def form_in_place(client: Client, target: SetupScope, records: Records) -> Clien
 
 
 def form_to_write(client: Client, target: SetupScope, *, no_plugin: bool) -> tuple[Client, str]:
-    """Return the form in which to set a client up, and why it is not the plugin that it could be."""
+    """Return the form in which to set a client up, and why it is not the plugin if that exists."""
     plugin, *others = forms(client, target)
     if not others or no_plugin:
         return client, ""
@@ -102,7 +104,7 @@ def form_to_write(client: Client, target: SetupScope, *, no_plugin: bool) -> tup
 
 
 def _why_no_plugin(client: Client, target: SetupScope) -> str:
-    """Return why a client of this machine takes no plugin; empty when it does."""
+    """Return why a client of this machine accepts no plugin; empty if it does."""
     program = shutil.which(client.programs[0], path=target.environment.get("PATH"))
     if program is None:
         return f"{client.title} is not on the PATH, so setup wrote its settings instead of a plugin"
@@ -116,7 +118,7 @@ def _why_no_plugin(client: Client, target: SetupScope) -> str:
 
 
 def _holds_list(said: str) -> bool:
-    """Return whether an answer has a list in JSON, perhaps below lines of warnings."""
+    """Return whether an answer contains a list in JSON, possibly below lines of warnings."""
     for begin in re.finditer(r"^\[", said, re.MULTILINE):
         with suppress(ValueError, RecursionError):
             json.JSONDecoder().raw_decode(said, begin.start())
@@ -125,10 +127,10 @@ def _holds_list(said: str) -> bool:
 
 
 def make_known(client: Client, target: SetupScope) -> str:
-    """Have the client read the marketplace now, or its first session would begin without the plugin.
+    """Make the client read the marketplace now, so that its first session starts with the plugin.
 
-    It is declared in a folder that is thrown away: the client would write its user's settings anew. Returns
-    what was expected and found when it refused.
+    It is declared in a temporary folder, because the client would rewrite its user's settings. Return the
+    expected and the found output if it refused.
     """
     assert client.market is not None  # noqa: S101 - a form as a plugin has one
     folder = config_file(client.market, target).path
@@ -140,9 +142,10 @@ def make_known(client: Client, target: SetupScope) -> str:
 
 
 def forget(client: Client, target: SetupScope) -> None:
-    """Have the client forget the marketplace; else a folder that is gone stays listed, and does nothing.
+    """Make the client forget the marketplace; otherwise it lists a missing folder without effect.
 
-    It would drop every entry of that name, so it is not told when one stands in the file: that is the user's.
+    It would delete every entry of that name, so nothing is done if the file has one, which belongs to the
+    user.
     """
     switched = switch(client, target)
     if switched is None or _is_any_there(*switched):
@@ -151,7 +154,7 @@ def forget(client: Client, target: SetupScope) -> None:
 
 
 def _is_any_there(file: ConfigFile, edits: list[ConfigEdit]) -> bool:
-    """Return whether a file holds an entry at the place of one of the edits, or cannot tell."""
+    """Return whether a file has an entry at the place of one of the edits, or is unreadable."""
     try:
         text = look(file.path, file.base).text
         return any(json_edit.find(text, (*edit.path, edit.key)) is not None for edit in edits)
@@ -160,7 +163,7 @@ def _is_any_there(file: ConfigFile, edits: list[ConfigEdit]) -> bool:
 
 
 def _run(target: SetupScope, program: str, *words: str) -> tuple[int, str]:
-    """Run the client in a folder that is thrown away; return its exit code and what it said."""
+    """Run the client in a temporary folder; return its exit code and output."""
     found = shutil.which(program, path=target.environment.get("PATH"))
     if found is None:
         return 127, f"{program} is not on the PATH"

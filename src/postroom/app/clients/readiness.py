@@ -1,7 +1,7 @@
-"""Whether a client is fit to be set up, and what its user still has to do: asked of the client itself.
+"""Whether a client can be set up, and what its user still has to do, as the client itself reports.
 
-What would make set-up useless, or break the client, is refused before anything is written: a client that is
-not here, or too old. That nobody is logged in, or a folder is not trusted, is said beside what was written.
+A client that is missing or too old is refused before anything is written, because set-up would be useless or
+break it. A missing login, or an untrusted folder, is reported with the written files.
 """
 
 import json
@@ -21,30 +21,30 @@ from postroom.contracts.errors import ClientUnfit
 from postroom.executors.processes.asking import asked, shown, version_in
 
 _NOWHERE: Final = {"POSTROOM_URL": "http://127.0.0.1:9"}
-"""A client that is asked for its servers starts ours, which so starts no post room."""
+"""Makes postroom's MCP server, which a client starts when it lists its servers, find no postroom server."""
 _HELD_BACK: Final = re.compile(r"pending approval|disabled", re.IGNORECASE)
 _SHOWN: Final = 200
 _TRIED: Final = json.loads(Path(__file__).with_name("tried.json").read_text(encoding="utf-8"))
-"""The date of the newest run of all tests with real clients that passed, and the release of each package."""
+"""The date of the last passed run of all tests with real clients, and the release of each package."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """The installed release of a client, beside the release that the tests with real clients drove."""
+    """The installed release of a client, with the release that the tests with real clients used."""
 
     installed: str
-    """Empty when the client does not tell its version."""
+    """Empty if the client does not report its version."""
     tried: str
     tried_on: str
     """The date of that run, as YYYY-MM-DD."""
     warning: str = ""
-    """Why the installed release is not known to work; empty when it is the release that was tried."""
+    """Why the installed release is not known to work; empty for the tested release."""
     remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToDo:
-    """What the client's user has to do before what was written works, as the client says."""
+    """A task for the client's user before the written files take effect, as the client reports it."""
 
     kind: Literal["logged_out", "folder_untrusted", "client_unknown"]
     detail: str
@@ -52,12 +52,12 @@ class ToDo:
 
 
 def refuse_unfit(client: Client, target: SetupScope, *, hooks: bool) -> list[ToDo]:
-    """Refuse a client that is not on this machine, or too old for what would be written.
+    """Refuse a client that is not on this machine, or too old for the files to write.
 
-    Returns what is said of one that does not tell its version.
+    Return the task for a client that does not report its version.
 
     Raises:
-        ClientUnfit: it is; nothing was written.
+        ClientUnfit: The client is refused; nothing was written.
     """
     if target.scope == "user":
         _refuse_missing(client, target)
@@ -78,14 +78,14 @@ def refuse_unfit(client: Client, target: SetupScope, *, hooks: bool) -> list[ToD
 
 
 def to_do(client: Client, target: SetupScope) -> list[ToDo]:
-    """Return what a client says that its user has to do after set-up wrote its files.
+    """Return the tasks that a client reports for its user after set-up wrote its files.
 
-    Empty if the client cannot be asked, and in a dry run: a client that tells it writes files of its own.
+    Empty if the client cannot be asked, and in a dry run, because a client that is asked writes files.
     """
     if target.is_dry_run:
         return []
     made, program = client.asks, _program(client, target)
-    if made is None or program is None or program in target.silent:  # that is told already
+    if made is None or program is None or program in target.silent:  # that is reported already
         return []
     found = [_login(made, program, target)]
     if made.lists_servers and program not in target.silent:
@@ -97,7 +97,7 @@ def to_do(client: Client, target: SetupScope) -> list[ToDo]:
 
 
 def release_of(client: Client, target: SetupScope) -> Release | None:
-    """Return the installed release of a client; None if its program is not installed or was never tried."""
+    """Return the installed release of a client; None if its program is not installed or was never tested."""
     made, program = client.asks, _program(client, target)
     if made is None or program is None:
         return None
@@ -143,7 +143,7 @@ def _numbers(version: str) -> list[int]:
 
 
 def _version(made: ClientProgram, program: str, target: SetupScope) -> tuple[str, ToDo | None]:
-    """Return the version that a client tells, or what is said of one that tells none."""
+    """Return the version that a client reports, or a task if it reports none."""
     if program not in target.versions:
         target.versions[program] = target.ask(program, "--version")
     code, said = target.versions[program]
@@ -177,7 +177,7 @@ def _login(made: ClientProgram, program: str, target: SetupScope) -> ToDo | None
 
 
 def _login_of_claude(program: str, target: SetupScope) -> tuple[bool | None, str, str]:
-    """Return whether somebody is logged in, else what was expected and found; empty when it was not asked."""
+    """Return whether a user is logged in, else the expected and found output; empty if it was not asked."""
     ask = partial(asked, target.environment, program, silent=target.silent)
     code, said = ask("auth", "status", "--help")
     if "auth status" not in said:

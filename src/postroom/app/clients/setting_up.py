@@ -1,9 +1,9 @@
-"""Writes our part into a client's files, and takes it out again.
+"""Writes postroom's part into a client's files, and removes it.
 
-    look at every file ─▶ work out every text ─▶ record, backup and draft of each ─▶ rename each
-         (what cannot be done is refused here, before anything is touched)
+    read every file ─▶ compute every text ─▶ record, backup and draft of each ─▶ rename each
+    (obstacles are refused here, before anything is changed)
 
-A full disk shows before the first rename. When a later one fails, the earlier files are given back.
+A full disk shows before the first rename. If a later rename fails, the earlier files are restored.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -28,26 +28,26 @@ from postroom.contracts.errors import InvalidArgument, PostroomError, VersionCon
 from postroom.jsonc import NotJson, require_form
 
 TRIES: Final = 3
-"""How often to plan again when a running client changed a file in between."""
+"""Maximum plans if a running client changes a file in between."""
 _OURS: Final = ("entry", "item", "table")
 _CONTENT: Final = (*_OURS, "replaced")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one client wants in one file."""
+    """A client's wanted part of one file."""
 
     file: ConfigFile
     edits: tuple[ConfigEdit, ...] = ()
     own: OwnFile | None = None
-    """The file, or the block of a file, that is ours as a whole."""
+    """The file, or block of a file, that belongs to postroom as a whole."""
     is_wanted: bool = True
-    """False for a part that an earlier set-up may have written and that this one leaves out."""
+    """False for a part that an earlier set-up may have written and this one omits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """The change of one file; `after` is None when the file is removed."""
+    """The change of one file; `after` is None if the file is removed."""
 
     path: Path
     """The path as the client names it; `found` follows links."""
@@ -60,7 +60,7 @@ class Change:
 
     @property
     def is_none(self) -> bool:
-        """Whether the file stays as it is."""
+        """Whether the file stays unchanged."""
         return self.after == (None if self.found.content is None else self.found.text)
 
 
@@ -74,10 +74,10 @@ def parts(  # noqa: PLR0913 - each is a choice of its own
     hooks: bool,
     extras: Collection[Extra] = (),
 ) -> list[Part]:
-    """Return what a client wants, file by file; `extras` are the parts to which a person said yes.
+    """Return a client's wanted parts, file by file; `extras` are the parts that a person accepted.
 
     Raises:
-        InvalidArgument: the client has no such scope, or not this way to the server.
+        InvalidArgument: The client does not support the scope, or this transport.
     """
     if way == "http" and client.http is None:
         raise InvalidArgument(
@@ -103,10 +103,10 @@ def parts(  # noqa: PLR0913 - each is a choice of its own
 
 
 def plan(client: Client, wanted: Iterable[Part], records: Records) -> list[Change]:
-    """Return what setting a client up would change; nothing is written.
+    """Return the changes of setting a client up; nothing is written.
 
     Raises:
-        ClientFileRefused: a file cannot be read or changed.
+        ClientFileRefused: A file cannot be read or changed.
     """
     changes = []
     for part in wanted:
@@ -121,10 +121,10 @@ def plan(client: Client, wanted: Iterable[Part], records: Records) -> list[Chang
 
 
 def plan_removal(client: Client, wanted: Iterable[Part], records: Records) -> list[Change]:
-    """Return what taking a client's part out would change; nothing is written.
+    """Return the changes of removing a client's part; nothing is written.
 
     Raises:
-        ClientFileRefused: a file cannot be read or changed.
+        ClientFileRefused: A file cannot be read or changed.
     """
     changes = []
     for part in wanted:
@@ -139,8 +139,8 @@ def carry_out(changes: list[Change], records: Records, now: int) -> list[Change]
     """Write the changes and return them with their backups: all of them, or after a failure none.
 
     Raises:
-        ClientFileRefused: a file could not be written; every file is as it was.
-        VersionConflict: a file was changed by somebody else in between; every file is as it was.
+        ClientFileRefused: A file could not be written; every file is unchanged.
+        VersionConflict: A file was changed by another process in between; every file is unchanged.
     """
     drafts: list[Draft] = []
     ready: list[Change] = []
@@ -164,11 +164,11 @@ def carry_out(changes: list[Change], records: Records, now: int) -> list[Change]
 
 
 def give_back(changes: list[Change], records: Records) -> None:
-    """Undo changes that were carried out, where what was to follow failed.
+    """Undo changes that were written, after a later step failed.
 
     Raises:
-        ClientFileRefused: a file could not be written.
-        VersionConflict: a file was changed by somebody else since.
+        ClientFileRefused: A file could not be written.
+        VersionConflict: A file was changed by another process since.
     """
     for change in reversed(changes):
         _give_back(change, records)
@@ -176,11 +176,11 @@ def give_back(changes: list[Change], records: Records) -> None:
 
 
 def steadily(make: Callable[[], list[Change]], records: Records, now: int) -> list[Change]:
-    """Plan changes and write them; plan again when a running client changed a file in between.
+    """Plan changes and write them; plan again if a running client changed a file in between.
 
     Raises:
-        ClientFileRefused: a file cannot be read, changed or written; every file is as it was.
-        VersionConflict: a file changes again and again; every file is as it was.
+        ClientFileRefused: A file cannot be read, changed or written; every file is unchanged.
+        VersionConflict: A file changes repeatedly; every file is unchanged.
     """
     for _ in range(TRIES - 1):
         try:
@@ -228,7 +228,7 @@ def _planned(client: Client, part: Part, records: Records) -> Change:
 
 
 def _planned_block(client: Client, part: Part, records: Records) -> Change:
-    """Put our block in the place of an earlier one, or behind the text of others."""
+    """Put postroom's block in place of an earlier one, or after the text of others."""
     assert part.own is not None  # noqa: S101 - the caller looked
     found = files.look(part.file.path, part.file.base)
     old, text = records.get(found.path), found.text
@@ -254,7 +254,7 @@ def _planned_block(client: Client, part: Part, records: Records) -> Change:
 
 
 def _planned_block_removal(client: Client, part: Part, records: Records) -> Change:
-    """Take our block out, unless another client was set up with it too."""
+    """Remove postroom's block, unless another client was set up with it too."""
     assert part.own is not None  # noqa: S101 - the caller looked
     found = files.look(part.file.path, part.file.base)
     old = records.get(found.path)
@@ -278,7 +278,7 @@ def _planned_block_removal(client: Client, part: Part, records: Records) -> Chan
 
 
 def _block_in(text: str, own: OwnFile) -> tuple[int, int]:
-    """Return where our block begins and ends in a text; the same place twice if it is not there."""
+    """Return start and end of postroom's block in a text; two equal positions if it is missing."""
     first, last = own.text.splitlines()[0], own.text.splitlines()[-1]
     begin = text.find(first)
     end = text.find(last, begin)
@@ -327,7 +327,7 @@ def _require_own_form(client: Client, text: str) -> None:
 
 
 def _still_true(record: Record, found: Found) -> Record:
-    """Return the record if anything in it is still there; otherwise an empty one."""
+    """Return the record if any part of it still exists; otherwise an empty one."""
     if found.content is not None and any(_is_there(applied, found) for applied in record.applied_edits):
         return record
     if found.content is not None and record.clients and not record.applied_edits:
@@ -377,7 +377,7 @@ def _planned_removal(client: Client, part: Part, records: Records) -> Change:
 
 
 def _applied_by_name(client: Client, part: Part) -> list[AppliedEdit]:
-    """Return undo records for everything with our name, for files without a record."""
+    """Return undo records for all parts with postroom's name, for files without a record."""
     named = [edit for edit in part.edits if not edit.only_new]
     if _is_toml(part.file.path):
         return [AppliedEdit(client=client.name, kind="table", path=(*one.path, one.key)) for one in named]
@@ -390,7 +390,7 @@ def _applied_by_name(client: Client, part: Part) -> list[AppliedEdit]:
 
 
 def _made_ready(change: Change, records: Records, now: int, drafts: list[Draft]) -> Change:
-    """Write the record, the backup and the draft of a change: what needs room, before any file is changed."""
+    """Write the record, backup and draft of a change, which need space, before any file is changed."""
     if change.is_none or change.after is None:
         if not change.is_removal:
             records.put(change.found.path, change.record)
@@ -427,7 +427,7 @@ def _put_in_place(change: Change, records: Records, drafts: list[Draft]) -> None
 
 
 def _forget(change: Change, records: Records) -> None:
-    """Take out of the record, the backups and the folders what was taken out of a file."""
+    """Remove the removed parts of a file from the record, with their backups and folders."""
     files.remove_drafts(change.found)
     content = None if change.after is None else change.after.encode("utf-8")
     backups = files.remove_same(change.record.backups, content)
@@ -438,7 +438,7 @@ def _forget(change: Change, records: Records) -> None:
 
 
 def _give_back(change: Change, records: Records) -> None:
-    """Undo a change that was written; its record is put back by the caller."""
+    """Undo a change that was written; the caller restores its record."""
     if change.is_none:
         return
     present = replace(change.found, content=None if change.after is None else change.after.encode("utf-8"))

@@ -1,4 +1,4 @@
-"""The status of a client's set-up: whether its files hold what they should, and what differs."""
+"""The status of a client's set-up: whether its files have the wanted content, and the differences."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,12 +58,12 @@ class ClientStatus:
     state: State
     way: Way | None = None
     tools: Tools | None = None
-    """None also for an entry that leaves it to the server, as those of earlier versions do."""
+    """None also for an entry without a choice of tools, as earlier releases wrote it."""
     hooks: bool = False
     extras: tuple[Extra, ...] = ()
-    """The parts that were written after a yes."""
+    """The optional parts that a person accepted."""
     release: Release | None = None
-    """None if the client is not installed, or cannot be asked for its version."""
+    """None if the client is not installed, or does not report its version."""
     findings: tuple[Finding, ...] = ()
 
 
@@ -71,7 +71,7 @@ def status_of(client: Client, target: SetupScope, address: str, records: Records
     """Return the status of a client; changes nothing, and an unreadable file is a finding.
 
     Raises:
-        InvalidArgument: the client has no configuration for the scope.
+        InvalidArgument: The client has no configuration for the scope.
     """
     look = _Look(client, target, records)
     found, findings = look.entry(address)
@@ -99,7 +99,7 @@ def status_of(client: Client, target: SetupScope, address: str, records: Records
 
 
 def extras_in_place(client: Client, target: SetupScope, records: Records) -> tuple[Extra, ...]:
-    """Return the parts that setup wrote for a client after a yes."""
+    """Return the optional parts that setup wrote for a client."""
     return tuple(
         own.extra
         for own, where in own_files(client, target)
@@ -108,10 +108,10 @@ def extras_in_place(client: Client, target: SetupScope, records: Records) -> tup
 
 
 def is_recorded(client: Client, target: SetupScope, records: Records) -> bool:
-    """Return whether setup has written to a file of the client; otherwise the content is not ours.
+    """Return whether setup has written to a file of the client; otherwise its content is not postroom's.
 
     Raises:
-        InvalidArgument: the client has no configuration for the scope.
+        InvalidArgument: The client has no configuration for the scope.
     """
     found = [servers_file(client, target), hooks_file(client, target)]
     found += [where for _, where in own_files(client, target)]
@@ -120,10 +120,10 @@ def is_recorded(client: Client, target: SetupScope, records: Records) -> bool:
 
 
 def entry_of(client: Client, file: ConfigFile) -> Mapping[str, object] | None:
-    """Return our entry in a client's file; None when there is none.
+    """Return postroom's entry in a client's file; None if there is none.
 
     Raises:
-        ClientFileRefused: the file cannot be read, or its entry is no table.
+        ClientFileRefused: The file cannot be read, or its entry is not a table.
     """
     path = (*client.path, NAME)
     text = files.look(file.path, file.base).text
@@ -142,12 +142,12 @@ def entry_of(client: Client, file: ConfigFile) -> Mapping[str, object] | None:
 
 
 def address_of(entry: Mapping[str, object]) -> str:
-    """Return the URL of an entry; empty for one that starts a command."""
+    """Return the URL of an entry; empty for an entry that starts a command."""
     return next((str(entry[key]) for key in ("url", "httpUrl", "serverUrl") if key in entry), "")
 
 
 def tools_of(entry: Mapping[str, object]) -> Tools | None:
-    """Return which tools an entry asks for; None when it leaves that to the server."""
+    """Return the tools that an entry requests; None if it leaves the choice to the server."""
     words = [address_of(entry).rpartition("/")[2]]
     for value in (entry.get("command"), entry.get("args")):
         words += value if isinstance(value, list) else []
@@ -167,14 +167,14 @@ def _way(found: Mapping[str, object] | None) -> Way | None:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """Looks at one client's files."""
+    """Checks one client's files."""
 
     client: Client
     target: SetupScope
     records: Records
 
     def entry(self, address: str) -> tuple[Mapping[str, object] | None, list[Finding]]:
-        """Return our entry and its findings."""
+        """Return postroom's entry and its findings."""
         file = servers_file(self.client, self.target)
         try:
             found = entry_of(self.client, file)
@@ -197,7 +197,7 @@ class _Look:
         return found, [self._finding("changed", file.path, detail, _asked(found))]
 
     def hooks(self, entry: Mapping[str, object] | None) -> tuple[bool, list[Finding]]:
-        """Return whether our hooks are there, and their findings; `entry` is our entry of the servers."""
+        """Return whether postroom's hooks exist, and their findings; `entry` is its entry of the servers."""
         file = hooks_file(self.client, self.target)
         if file is None:
             return False, []
@@ -208,7 +208,7 @@ class _Look:
             text = files.look(file.path, file.base).text
             present = {(edit.path[-1], edit.sign): _hook_state(text, edit) for edit in wanted}
         except (ClientFileRefused, NotJson) as error:
-            same = file == servers_file(self.client, self.target)  # then it is told already
+            same = file == servers_file(self.client, self.target)  # then it is reported already
             return False, [self._unreadable(file.path, error)] if expected and not same else []
         if set(present.values()) == {"lost"} and not expected:
             return False, []
@@ -224,7 +224,7 @@ class _Look:
         ]
 
     def trust(self) -> list[Finding]:
-        """Return what the client itself says against running our hooks."""
+        """Return the client's own objections to running postroom's hooks."""
         said, file = hook_trust(self.client, self.target), hooks_file(self.client, self.target)
         if said is None or file is None:
             return []
@@ -241,7 +241,7 @@ class _Look:
         return [Finding(drift="hooks_untrusted", file=file.path, detail=detail, remedy=remedy)]
 
     def to_do(self) -> list[Finding]:
-        """Return what the client itself says that its user has to do."""
+        """Return the tasks that the client reports for its user."""
         file = servers_file(self.client, self.target).path
         return [
             Finding(drift=one.kind, file=file, detail=one.detail, remedy=one.remedy)
@@ -249,7 +249,7 @@ class _Look:
         ]
 
     def own(self) -> tuple[bool, list[Finding]]:
-        """Return whether files of ours do the work of hooks here, and what differs in those that are ours."""
+        """Return whether files of postroom replace hooks here, and the differences in postroom's files."""
         serves, findings = False, []
         for own, where in own_files(self.client, self.target):
             expected = self.client.name in self.records.get(files.real(where.path)).clients
@@ -274,7 +274,7 @@ class _Look:
         return serves, findings + self._switched_off()
 
     def _switched_off(self) -> list[Finding]:
-        """Return what is said against a plugin that is written and not switched on."""
+        """Return the finding of a plugin that is written but not enabled."""
         switched = switch(self.client, self.target)
         if switched is None:
             return []
@@ -297,7 +297,7 @@ class _Look:
         return any(fits(found, edit) for edit in wanted)
 
     def _stands_twice(self, file: ConfigFile) -> bool:
-        """Return whether our name is there twice; TOML does not allow that."""
+        """Return whether postroom's name occurs twice; TOML does not allow that."""
         if file.path.suffix == ".toml":
             return False
         holder = json_edit.find(files.look(file.path, file.base).text, self.client.path)
@@ -320,7 +320,7 @@ def _hook_state(text: str, edit: ConfigEdit) -> Literal["lost", "changed", "doub
     """Return the state of one hook.
 
     Raises:
-        NotJson: the text cannot be read, or holds something else where the hook should stand.
+        NotJson: The text cannot be read, or has another type of value at the hook's place.
     """
     found = json_edit.items(text, edit.path, edit.sign)
     document = read(text)

@@ -1,6 +1,6 @@
-"""The clients, one row each: where the files are, what stands in them, and why it is that.
+"""The clients, one row each: the paths of their files, the wanted content, and the reasons.
 
-The forms are those that the clients documented in autumn 2026. A client that changes its own is mended here
+The forms are those that the clients documented in autumn 2026. If a client changes its form, change it here
 and in its cases in `tests/clients/cases`.
 """
 
@@ -18,12 +18,12 @@ from postroom.jsonc import JsonForm
 Scope = Literal["user", "project"]
 Way = Literal["stdio", "http"]
 Tools = Literal["core", "full"]
-"""Which tools a client's model is given: those of daily work, or all."""
+"""The tools for a client's model: those of daily work, or all."""
 Extra = Literal["skill", "rules", "extension"]
-"""The parts that set-up writes only after a yes: a skill, a block of rules in AGENTS.md, an extension."""
+"""The optional parts that set-up writes only after a yes: a skill, rules in AGENTS.md, an extension."""
 
 ADDRESS: Final = "<the server's address>"
-"""Stands in the table where the address of the server will stand in a file."""
+"""Placeholder in the table for the address of the server."""
 TOKEN_NAME: Final = "POSTROOM_TOKEN"  # noqa: S105 - the name of a variable
 PASSED_ON: Final = (
     "POSTROOM_AGENT",
@@ -36,24 +36,24 @@ PASSED_ON: Final = (
     "XDG_CONFIG_HOME",
     "XDG_DATA_HOME",
 )
-"""What leads `postroom mcp` to its server; Codex passes a server no variable that its entry does not name."""
+"""Variables by which `postroom mcp` finds its server; Codex passes only variables that its entry names."""
 WEEK: Final = 7 * 24 * 3_600
-"""Seconds that a command waits for mail behind a session in which nothing happens."""
+"""Seconds that a command waits for mail behind an idle session."""
 INPUT: Final = "postroom-token"
 EDITS: Final = "Edit|Write|MultiEdit|NotebookEdit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigPath:
-    """Where a file of a client is: in a folder below a base, which an environment variable may replace."""
+    """The path of a client's file: in a folder below a base, which an environment variable may replace."""
 
     base: Literal["home", "xdg", "settings", "project", "machine"] = "home"
-    """Home; the XDG folder for settings; the system's own folder for them; the project; our own folder."""
+    """Home; the XDG folder for settings; the system's folder for them; the project; postroom's folder."""
     folder: str = ""
     names: tuple[str, ...]
-    """The file, or the names it may have: the first that is there, else the first."""
+    """The file, or its possible names: the first that exists, else the first."""
     variable: str = ""
-    """Names the folder instead."""
+    """Names the folder in place of the base."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,34 +65,34 @@ class Hooks:
     events: tuple[str, ...]
     matchers: Mapping[str, str]
     timeout: Mapping[str, int]
-    """In the client's own name and unit."""
+    """By event, in the client's own name and unit."""
     typed: bool = True
-    """Whether each command says that it is one."""
+    """Whether each command has a field for its type."""
     nested: bool = True
-    """Whether a group with a matcher stands around each command."""
+    """Whether each command is in a group with a matcher."""
     version: int | None = None
-    """What the file says of its own form."""
+    """The version of the file's format, if the file states it."""
     waiting: tuple[str, ...] = ()
-    """The events behind which a command waits for mail in the background, and begins a turn for it."""
+    """The events after which a command waits for mail in the background, and starts a turn for it."""
     ending: str = ""
-    """Stands behind each command. Where a command that fails holds up the client it is `; exit 0`, which the
-    shells of Linux, macOS and PowerShell read alike: who uninstalls postroom works on."""
+    """Follows each command. If a failing command would block the client, it is `; exit 0`, which the shells
+    of Linux, macOS and PowerShell all accept, so that uninstalling postroom does not stop the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnFile:
-    """A file that is ours as a whole; what stood in its place comes back when it is taken away."""
+    """A file that belongs to postroom as a whole; a file that it replaced is restored when it is removed."""
 
     user: ConfigPath | None
     project: ConfigPath | None = None
-    """Where it is in this scope; None if it is not written there."""
+    """The path in this scope; None if it is not written there."""
     text: str
     is_hook: bool = False
-    """Whether it does the work of hooks, and is left out with them."""
+    """Whether it replaces hooks, and is omitted together with them."""
     extra: Extra | None = None
-    """Which question a person answers with yes before it is written; None if it needs no yes."""
+    """The question that a person must accept before it is written; None if it needs none."""
     is_block: bool = False
-    """Whether it is a block in a file that others write too, with a line of ours at its begin and its end."""
+    """Whether it is a block in a file that others write too, with a marker line at its start and end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,44 +104,44 @@ class Client:
     user: ConfigPath
     project: ConfigPath | None = None
     path: tuple[str, ...] = ("mcpServers",)
-    """The keys under which the servers stand."""
+    """The keys under which the servers are listed."""
     stdio: Mapping[str, object]
     http: Mapping[str, object] | None
-    """None where a token would have to stand in the file."""
+    """None if the file would have to contain a token."""
     granted: Mapping[str, object] = field(default_factory=dict)
-    """What lets our tools run where nobody can be asked. It stands in a person's own file only: a project's
-    file is for others too, who grant it themselves."""
+    """Settings that allow postroom's tools without a question. They are written to a person's own file only:
+    a project's file affects others too, who must allow it themselves."""
     way: Way = "stdio"
     why: str = "needs neither address nor token, and starts the server"
     token: str = ""
-    """How the file names the token."""
+    """The file's notation for the token."""
     asks_for_token: bool = False
     programs: tuple[str, ...] = ()
     asks: ClientProgram | None = None
-    """The program that is asked of itself; it is one of the programs."""
+    """The program that is asked about itself; it is one of the programs."""
     folders: tuple[ConfigPath, ...] = ()
-    """Where one of these is, the client is installed."""
+    """If one of these exists, the client is installed."""
     known_by: tuple[str, ...] = ()
-    """Taken by itself only when this stands in its file, since another row has the same file."""
+    """Words in its file without which it is not chosen by default, because another row has the same file."""
     never_with: tuple[str, ...] = ()
-    """What stands in the file of another row's version, so that ours would break it."""
+    """Words in the file of another row's version, which postroom's entry would break."""
     json_form: JsonForm = "lenient"
-    """What its files of JSON may have beside JSON."""
+    """Extensions of JSON that its files may use."""
     hooks: Hooks | None = None
     asks_trust: bool = False
-    """Whether it runs no hook that its user did not trust."""
+    """Whether it runs no hook that its user has not trusted."""
     own_files: tuple[OwnFile, ...] = ()
     extension_setting: ConfigEdit | None = None
-    """The setting that lets the client load extensions; it is written to the file of hooks."""
+    """The setting by which the client loads extensions; it is written to the file of hooks."""
     market: ConfigPath | None = None
     """The folder from which the client loads these files as a plugin."""
     switched_on_in: ConfigPath | None = None
-    """The file that names the folder and switches the plugin on."""
+    """The file that names the folder and enables the plugin."""
 
     def edits(self, way: Way, address: str, tools: Tools | None, scope: Scope = "user") -> list[ConfigEdit]:
-        """Return what should stand in the file of servers; for HTTP there must be a form.
+        """Return the wanted content of the file of servers; for HTTP a form must exist.
 
-        `tools` None is the form of earlier versions, which left it to the server's own setting.
+        `tools` None is the form of earlier releases, which left the choice to the server's setting.
         """
         form = self.stdio if way == "stdio" else self.http
         assert form is not None  # noqa: S101 - the caller looked
@@ -159,7 +159,7 @@ class Client:
         return wanted
 
     def switch_edits(self, folder: Path) -> list[ConfigEdit]:
-        """Return what names the folder of a plugin and switches it on."""
+        """Return the entries that name the folder of a plugin and enable it."""
         source = {"source": {"source": "directory", "path": str(folder)}}
         return [
             ConfigEdit(path=("extraKnownMarketplaces",), key=NAME, value=source),
@@ -167,7 +167,7 @@ class Client:
         ]
 
     def hook_edits(self) -> list[ConfigEdit]:
-        """Return what should stand in the file of hooks; nothing for a client without."""
+        """Return the wanted content of the file of hooks; empty for a client without hooks."""
         if self.hooks is None:
             return []
         wanted = [self._hook(self.hooks, event) for event in self.hooks.events]
@@ -195,7 +195,7 @@ class Client:
 
 
 def _with_tools(value: object, address: str, tools: Tools | None) -> object:
-    """Return a value of an entry with the address, or the command, that lists these tools."""
+    """Return a value of an entry with the address, or the command, for these tools."""
     if value == ADDRESS:
         return address if tools is None else f"{address}/{tools}"
     if tools is not None and isinstance(value, list) and value[-1:] == ["mcp"]:
@@ -210,9 +210,9 @@ def _bearer(token: str) -> dict[str, object]:
 _COMMAND: Final[dict[str, object]] = {"command": NAME, "args": ["mcp"]}
 _TYPED: Final[dict[str, object]] = {"type": "stdio", **_COMMAND}
 _LOADED: Final[dict[str, object]] = {"alwaysLoad": True}
-"""Without this, Claude Code defers the tools of an MCP server behind its tool search."""
+"""Without this, Claude Code defers the tools of an MCP server to its tool search."""
 _DIRECT: Final[dict[str, object]] = {"omit_tools_from": ["deferred"]}
-"""Without this, Codex defers the tools of an MCP server behind its tool search; older releases ignore it."""
+"""Without this, Codex defers the tools of an MCP server to its tool search; older releases ignore it."""
 _SHELL: Final = "${POSTROOM_TOKEN}"
 _ENV: Final = "${env:POSTROOM_TOKEN}"
 _OPENCODE: Final = "{env:POSTROOM_TOKEN}"

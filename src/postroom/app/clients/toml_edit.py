@@ -1,7 +1,7 @@
-"""Edits a table of a TOML text in place and undoes the edit; every other byte stays as it is.
+"""Edits a table of a TOML text in place and undoes the edit; every other byte stays unchanged.
 
-The text is cut and joined by its lines, and what came out is read with the standard library: it must mean
-what the text meant before, with our table in it or without. Else the text is refused as it is.
+The text is cut and joined by its lines, and the result is read with the standard library: it must have the
+same meaning as before, apart from postroom's table. Otherwise the text is refused.
 """
 
 import json
@@ -20,7 +20,7 @@ _ASSIGNED: Final = re.compile(r"[ \t]*([A-Za-z0-9_-]+)[ \t]*=")
 
 
 class NotToml(ValueError):
-    """The text is not TOML, or our table has a form that we do not edit; `remedy` may say what to do."""
+    """The text is not TOML, or postroom's table has an unsupported form; `remedy` may give a solution."""
 
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(message)
@@ -28,10 +28,10 @@ class NotToml(ValueError):
 
 
 def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit]]:
-    """Return the text with our table added at the end or updated in place, and its undo record.
+    """Return the text with postroom's table added at the end or updated in place, and its undo record.
 
     Raises:
-        NotToml: the text cannot be read, or no such table can be added to it.
+        NotToml: The text cannot be read, or no such table can be added to it.
     """
     path = (*edit.path, edit.key)
     found = find(text, path)
@@ -55,10 +55,10 @@ def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit
 
 
 def take(text: str, applied: AppliedEdit) -> tuple[str, bool]:
-    """Return the text without what was applied, and whether anything of it is left: it never is.
+    """Return the text without the recorded part, and whether anything of it is left, which is always False.
 
     Raises:
-        NotToml: the text cannot be read, or the table stands in it in another form.
+        NotToml: The text cannot be read, or has the table in another form.
     """
     if find(text, applied.path) is None:
         return text, False
@@ -74,10 +74,10 @@ def take(text: str, applied: AppliedEdit) -> tuple[str, bool]:
 
 
 def find(text: str, path: tuple[str, ...]) -> object:
-    """Return the value that a path of keys leads to, or None.
+    """Return the value at a path of keys, or None.
 
     Raises:
-        NotToml: the text cannot be read, or something on the way is no table.
+        NotToml: The text cannot be read, or a value on the path is not a table.
     """
     found: object = _read(text)
     for depth, key in enumerate(path):
@@ -90,10 +90,10 @@ def find(text: str, path: tuple[str, ...]) -> object:
 
 
 def _require_open(text: str, result: str, edit: ConfigEdit) -> None:
-    """Refuse a text whose table around ours is written in braces, which TOML closes.
+    """Refuse a text whose parent table is written in braces, which TOML does not allow to extend.
 
     Raises:
-        NotToml: it is such a one; `result`, with our table at its end, cannot be read.
+        NotToml: The parent is an inline table; `result`, with postroom's table at its end, cannot be read.
     """
     try:
         _read(result)
@@ -175,7 +175,7 @@ def _end(text: str, start: int) -> int:
 
 
 def _theirs(body: str, edit: ConfigEdit) -> str:
-    """Return the lines of a table with keys that are not ours."""
+    """Return the lines of a table with keys that are not postroom's."""
     assert isinstance(edit.value, Mapping)  # noqa: S101 - our own table of clients
     ours = edit.foreign | edit.value.keys()
     return "".join(
@@ -197,10 +197,10 @@ def _without_tables(text: str, applied: AppliedEdit) -> str:
 
 
 def _require_same(after: str, before: str, path: tuple[str, ...]) -> None:
-    """Refuse a change of anything but the table at `path`.
+    """Refuse a change of anything except the table at `path`.
 
     Raises:
-        NotToml: it would change more, or the result cannot be read.
+        NotToml: The result has other changes, or cannot be read.
     """
     if _apart_from(_read(after), path) != _apart_from(_read(before), path):
         raise NotToml(f"[{'.'.join(path)}] cannot be changed alone; change it by hand")

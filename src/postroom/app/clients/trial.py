@@ -1,4 +1,4 @@
-"""Tests a client's configuration: reads it as the client would and makes a real MCP call."""
+"""A test of a client's configuration: reads it as the client would and makes a real MCP call."""
 
 import asyncio
 import os
@@ -35,10 +35,12 @@ class Trial:
 
 
 def try_out(client: Client, file: ConfigFile, environment: Mapping[str, str]) -> Trial:
-    """Call the server as the client will: begin, list the tools, ask for its health if that is one. Bounded.
+    """Call the server as the client would: connect, list the tools, call health_check if listed.
+
+    Time-limited.
 
     Raises:
-        ClientFileRefused: the client's file cannot be read.
+        ClientFileRefused: The client's file cannot be read.
     """
     entry = entry_of(client, file)
     if entry is None:
@@ -53,7 +55,7 @@ def try_out(client: Client, file: ConfigFile, environment: Mapping[str, str]) ->
         )
     try:
         return asyncio.run(_tried(client, entry, environment))
-    except Exception as error:  # the edge around one trial: whatever the library raises is what was seen
+    except Exception as error:  # the edge around one trial: every error of the library is a result
         token = f"check that {TOKEN_NAME} is the server's token, and " if address_of(entry) else ""
         return Trial(state="failed", detail=_told(error), remedy=f"{token}run `postroom doctor`")
 

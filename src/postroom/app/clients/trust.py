@@ -1,4 +1,4 @@
-"""Asks a client itself whether it runs our hooks: Codex runs none that its user did not trust."""
+"""Asks a client whether it runs postroom's hooks: Codex runs no hook that its user has not trusted."""
 
 import json
 import shutil
@@ -23,16 +23,19 @@ _ACCOUNT: Final = "account/read"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookTrust:
-    """What a client said about our hooks in one folder."""
+    """A client's answer about postroom's hooks in one folder."""
 
     untrusted: tuple[str, ...] = ()
-    """The events whose hooks it does not run, each with the client's own word for why."""
+    """The events whose hooks it does not run, each with the client's own reason."""
     trouble: str = ""
-    """What was expected and what was found, when the client could not be asked."""
+    """The expected and the found answer, if the client could not be asked."""
 
 
 def hook_trust(client: Client, target: SetupScope) -> HookTrust | None:
-    """Return what the client says about our hooks; None for a client that is not asked or is not here."""
+    """Return the client's answer about postroom's hooks.
+
+    None for a client that is not asked or not installed.
+    """
     program = (
         shutil.which(client.programs[0], path=target.environment.get("PATH")) if client.programs else None
     )
@@ -66,7 +69,7 @@ def hook_trust(client: Client, target: SetupScope) -> HookTrust | None:
 
 
 def account(program: str, target: SetupScope) -> tuple[bool | None, str, str]:
-    """Return whether Codex has an account or needs none, else what was expected and what was found."""
+    """Return whether Codex has an account or needs none, else the expected and the found answer."""
     expected = f"an account in its answer to {_ACCOUNT}"
     try:
         with _app_server(program, target) as server:
@@ -95,7 +98,7 @@ def _trouble(client: Client, version: str, found: str) -> str:
 
 
 def _version(greeting: Mapping[str, Any]) -> str:
-    """Return the client's version as its greeting tells it: `postroom/0.169.0 (...)`."""
+    """Return the client's version from its greeting: `postroom/0.169.0 (...)`."""
     result = greeting.get("result")
     agent = str(result.get("userAgent", "")) if isinstance(result, Mapping) else ""
     return agent.partition("/")[2].partition(" ")[0]
@@ -103,10 +106,10 @@ def _version(greeting: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _app_server(program: str, target: SetupScope) -> Iterator[tuple[IO[str], IO[str]]]:
-    """Start the client's server on pipes, and end it; one that takes too long is not asked again.
+    """Start the client's server on pipes, and end it; a server that takes too long is not asked again.
 
     Raises:
-        ValueError: it took too long, now or before.
+        ValueError: The server takes too long, now or before.
     """
     if program in target.silent:
         raise ValueError(asking.no_answer())
@@ -152,7 +155,7 @@ def _asked(
     """Return the answer to one request.
 
     Raises:
-        OSError, ValueError: it ended before, or what it says is no JSON.
+        OSError, ValueError: The server ended before, or its output is not JSON.
     """
     _send(server, {"id": number, "method": method, "params": params})
     for line in server[1]:

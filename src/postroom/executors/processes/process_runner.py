@@ -1,7 +1,7 @@
-"""Runs the program of a run under a shim, in a private folder, until its last process has ended.
+"""Runs a program under a shim, in a private folder, until its last process has ended.
 
 start ─▶ exits by itself ───────────────▶ its other processes are ended ─▶ the rest of its output is read
-└─▶ must stop ─▶ is told so, briefly ─▶┘
+   └─▶ must stop ─▶ gets a short time ─▶─┘
 """
 
 import asyncio
@@ -49,6 +49,8 @@ _FOLDER: Final = ".run"
 _LOCK: Final = "lock"
 _SETTINGS: Final = "settings"
 _LOOK_AGAIN_MS: Final = 50
+_CONTINUED_MS: Final = 1_000
+"""How long a shim that was stopped, and is continued, may take to kill the processes of its run."""
 _MARGIN_SECONDS: Final = 1.0
 """The time that the server itself has to stop its programs, before their shims do."""
 
@@ -201,7 +203,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramEnd:
-    """How a program ended.
+    """The end of a program.
 
     Attributes:
         code: The exit code, negative for a signal; None if the program could not be ended.
@@ -331,8 +333,11 @@ class Program:
             if not control.gone.is_set():
                 control.say(wish)
                 await within(control.gone.wait(), milliseconds(most), timer)
+        if not (control.gone.is_set() or control.left):  # the program may have stopped its shim
+            await asyncio.to_thread(self._with.launcher.close)  # which continues the shim
+            await within(control.gone.wait(), min(milliseconds(limits.kill_wait), _CONTINUED_MS), timer)
         left = () if control.gone.is_set() else control.left or (program.pid,)
-        if left or control.is_lost:  # the shim was killed, or stands still
+        if left or control.is_lost:  # the shim was killed, or is frozen
             with suppress(OSError):
                 os.killpg(program.pid, signal.SIGKILL)
         if not all(reader.done() for reader in readers):  # a process that is left may hold a pipe open

@@ -9,6 +9,9 @@ socket closes (as when the server is killed), at its deadline, and at the server
 On Linux the shim becomes the parent of each process of the run that loses its own parent, so that none of
 them escapes. On other systems it knows the process group of the program alone.
 
+A program may stop its shim by SIGSTOP. On Linux the end of the launcher continues the shim. The launcher ends
+with the server, and when the server closes it because a shim does not obey.
+
 The server writes lines to the control socket: `end` sends SIGTERM to all processes, `kill` sends SIGKILL, and
 `hold T` moves the deadline to the instant T. The shim answers `started PID` or `refused ERRNO`, `exited CODE`
 for the program, `late` before it kills at the deadline, `left PID...` for processes that a kill has not ended
@@ -79,6 +82,8 @@ class Shim:
         self._until: float | None = None
         self._pid = 0
         self._is_reaper = sys.argv[1] == "linux" and bool(_stat("self")) and _prctl(_SET_CHILD_SUBREAPER, 1)
+        if self._is_reaper:  # a shim that its program has stopped goes on when the launcher ends
+            _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGCONT)
         self._asked: set[tuple[int, bytes]] = set()
         self._wish: signal.Signals | None = None
         self._kills = 0
@@ -181,7 +186,7 @@ class Shim:
             os.killpg(self._pid, 0)
         except ProcessLookupError:
             return False
-        except PermissionError:  # macOS says this of those that have ended
+        except PermissionError:  # macOS reports this for ended processes
             return False
         return True
 
@@ -216,7 +221,7 @@ class Shim:
                 self._until = float(line.removeprefix(b"hold "))
 
     def _say(self, line: bytes) -> None:
-        with contextlib.suppress(OSError):  # the server is gone, or stands still
+        with contextlib.suppress(OSError):  # the server is gone, or frozen
             self._control.sendall(line)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -286,7 +291,7 @@ def _prctl(option: int, value: int) -> bool:
 
 
 if __name__ == "__main__":
-    if os.fork() == 0:  # the launcher is nobody's child: no server need reap it
+    if os.fork() == 0:  # the launcher has no living parent: no server needs to reap it
         try:
             launch()
         finally:

@@ -26,6 +26,7 @@ from starlette.routing import BaseRoute
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import Clock, SystemClock, Timer
 from postroom.contracts.errors import (
+    CredentialRefused,
     InputError,
     InvalidArgument,
     PostroomError,
@@ -292,6 +293,11 @@ class Liveness:
         }
 
     @property
+    def has_failed(self) -> bool:
+        """Whether receiving has ended, and only connecting again can begin it."""
+        return self._state is AdapterState.FAILED
+
+    @property
     def is_reachable(self) -> bool:
         """Whether the platform can be asked; while its receiving side is tried again it mostly can."""
         return self._state in (AdapterState.CONNECTED, AdapterState.RECONNECTING)
@@ -357,6 +363,8 @@ class BasePlatformAdapter(ABC):
         """Keeps a raw update as a dead letter (the account, its key, its text, why); the gateway sets it."""
         self.commands: Sequence[tuple[str, str]] = ()
         """Name and help of each command, for a platform that shows a menu; the gateway sets it."""
+        self.is_held_up = False
+        """Whether an update could not be taken in, and those behind it wait."""
         self._failing: OrderedDict[str, int] = OrderedDict()
         """By the digest of an update that met a defect: how often it was tried."""
         self._file_turn = asyncio.Semaphore(2)
@@ -488,7 +496,88 @@ class BasePlatformAdapter(ABC):
         """Show a card as it stands now."""
         return await self.edit_message(chat_id, message_id, card.text, metadata)
 
-    # For subclasses.
+    # For subclasses: receiving.
+
+    async def _receive(self, look: Callable[[int], Awaitable[int]], *, after_ms: int = 0) -> None:
+        """Ask the platform for what is new, again and again, until that has failed for good.
+
+        `look` is given the number of failures in a row before it, and returns the pause in ms until the next
+        look. After a look that raises, the pause grows. A refused credential ends receiving. The first look
+        is made after `after_ms`.
+        """
+        failures = 0
+        await self._timer.sleep(after_ms)
+        while not self.liveness.has_failed:
+            await self._until_ours()
+            try:
+                pause = await look(failures)
+                if not self.liveness.has_failed and (failures or self.liveness.error_code != _DEFECT):
+                    self._connected()
+                failures = 0
+            except CredentialRefused as refused:
+                self._fail("unauthorized", f"{refused.message}; {refused.remedy}", retryable=False)
+            except Exception as error:  # whatever one look meets, the next is tried
+                failures += 1
+                pause = pause_ms(failures, least=self._missed(error))
+            if pause and not self.liveness.has_failed:
+                await self._timer.sleep(pause)
+
+    def _missed(self, error: Exception) -> int:
+        """Tell why receiving is interrupted; return how many ms the platform asks us to wait."""
+        platform = self.platform.value
+        if isinstance(error, PostroomError):
+            code, why = str(error.details.get("channel", "unreachable")), error.message
+            if isinstance(error, StoreError):
+                code, why = "not_kept", f"a message could not be stored: {error.code}"
+            _LOG.warning("channel.interrupted", platform=platform, code=code, error=error.code)
+        else:
+            code, why = _DEFECT, "receiving failed; see the log"
+            _LOG.error("channel.interrupted", platform=platform, code=code, exc_info=error)
+        if not self.liveness.has_failed:
+            self.liveness.state = AdapterState.RECONNECTING
+            self.liveness.error_code, self.liveness.error = code, why
+        wait = error.details.get("retry_after_ms") if isinstance(error, PostroomError) else None
+        return wait if isinstance(wait, int) else 0
+
+    async def take_until_kept(self, update: Json | bytes, take: Callable[[], Awaitable[None]]) -> None:
+        """Take an update that the platform sends only once: again and again, until it is taken in.
+
+        Those behind it wait.
+        """
+        attempt = 0
+        passing: tuple[type[Exception], ...] = (PostroomError, *self.passing)
+        while True:
+            try:
+                await self.take_in(update, take)
+            except passing as error:
+                kind, asked = type(error).__name__, getattr(error, "wait_ms", None)
+                _LOG.warning("channel.not_kept", platform=self.platform.value, attempt=attempt, why=kind)
+                self.is_held_up = True
+                await self._timer.sleep(pause_ms(attempt, least=asked or 0))
+                attempt += 1
+            else:
+                self.is_held_up = False
+                return
+
+    async def is_taken(self, work: Callable[[], Awaitable[None]]) -> bool:
+        """Do the work of a request as work of the channel; return whether the request may be acknowledged.
+
+        The work goes on if the caller hangs up. After `disconnect` nothing is acknowledged.
+        """
+        if self._tasks.closed:
+            return False
+
+        async def is_kept() -> bool:
+            try:
+                await work()
+            except (PostroomError, OSError) as error:
+                _LOG.warning("channel.not_kept", platform=self.platform.value, why=type(error).__name__)
+                return False
+            return True
+
+        task = self._tasks.start(is_kept(), name="request")
+        await asyncio.wait({task})
+        return not task.cancelled() and task.exception() is None and task.result()
 
     async def handle_message(self, event: MessageEvent) -> None:
         """Hand a message over; when this returns it is on disk.
@@ -549,7 +638,9 @@ class BasePlatformAdapter(ABC):
             if self.liveness.state is AdapterState.CONNECTED:
                 self.liveness.state = AdapterState.RECONNECTING
             self.liveness.error_code, self.liveness.error = _DEFECT, f"{why}; see the log"
-            raise ServerUnavailable(why, remedy="read the log; postroom retries") from error
+            raise ServerUnavailable(
+                f"{why}; see the log", remedy="postroom retries", details={"channel": _DEFECT}
+            ) from error
         if before < MOST_TRIES:
             if self.keep_dead is not None:
                 await self.keep_dead(self.account, key, raw[:LONGEST_RAW], why)

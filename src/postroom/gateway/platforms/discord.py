@@ -107,10 +107,9 @@ class DiscordAdapter(BasePlatformAdapter):
         self._options = config
         self._intake = Intake(
             self._options,
-            self._timer,
             request=self._request,
             accept=self.handle_message,
-            take_in=self.take_in,
+            take_until_kept=self.take_until_kept,
             inbound=lambda: self._inbound,
         )
         self._bot: Bot | None = None
@@ -161,7 +160,7 @@ class DiscordAdapter(BasePlatformAdapter):
         self._bot = bot
         self.liveness.error_code = self.liveness.error = None
         self._keeping = self._tasks.start(self._watched(self._intake.run), name="keep")
-        self._receiving = self._tasks.start(self._watched(partial(self._receive, bot)), name="receive")
+        self._receiving = self._tasks.start(self._watched(partial(self._stay_connected, bot)), name="receive")
 
     async def disconnect(self) -> None:
         """End everything. What was received is kept first, if that can be done within two seconds."""
@@ -172,7 +171,7 @@ class DiscordAdapter(BasePlatformAdapter):
         if (bot := self._bot) is not None:
             await bot.hang_up(discord_library.GOODBYE)
             if self._keeping is not None and not self._keeping.done():
-                await self._intake.settled(SETTLE_SECONDS)
+                await self._intake.settled(0 if self.is_held_up else SETTLE_SECONDS)
         self._bot = None
         await self._tasks.close()
         if bot is not None:
@@ -196,7 +195,7 @@ class DiscordAdapter(BasePlatformAdapter):
             self._fail("internal", f"the adapter stopped: {type(error).__name__}", retryable=True)
             raise
 
-    async def _receive(self, bot: Bot) -> None:
+    async def _stay_connected(self, bot: Bot) -> None:
         """Listen for ever, connecting again as often as it needs."""
         try:
             while True:

@@ -12,13 +12,12 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from postroom.contracts.clock import Timer
-from postroom.contracts.errors import ConfigError, PostroomError
+from postroom.contracts.errors import ConfigError
 from postroom.contracts.messages import Json
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import ButtonPress, MessageEvent
 from postroom.gateway.platforms import discord_wire as wire
-from postroom.gateway.platforms.base import Inbound, pause_ms
+from postroom.gateway.platforms.base import Inbound
 from postroom.gateway.platforms.discord_wire import Channel, Me, RestFailure, note_of
 from postroom.gateway.platforms.options import refuse_address, secret_remedy
 from postroom.log import get_logger
@@ -83,27 +82,24 @@ class Intake:
     def __init__(
         self,
         options: DiscordOptions,
-        timer: Timer,
         *,
         request: Callable[..., Awaitable[Any]],
         accept: Callable[[MessageEvent], Awaitable[None]],
-        take_in: Callable[[Json, Callable[[], Awaitable[None]]], Awaitable[None]],
+        take_until_kept: Callable[[Json, Callable[[], Awaitable[None]]], Awaitable[None]],
         inbound: Callable[[], Inbound | None],
     ) -> None:
         self.me: Me | None = None
         self._request = request
         self._accept = accept
-        self._take_in = take_in
+        self._take_until_kept = take_until_kept
         self._inbound = inbound
         self._options = options
-        self._timer = timer
         self._held: deque[tuple[str, object]] = deque()
         self._marks: OrderedDict[str, str] = OrderedDict()
         self._channels: OrderedDict[str, Channel] = OrderedDict()
         self._arrived, self._room, self._settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._room.set()
         self._settled.set()
-        self._refusing = False
 
     def hold(self, name: str, data: object) -> None:
         """Take in an update; it is handed over after those before it."""
@@ -137,9 +133,9 @@ class Intake:
         await self._room.wait()
 
     async def settled(self, within_seconds: float) -> None:
-        """Return when all is kept; earlier when it cannot be kept now, or the time is over."""
+        """Return when all is kept, or the time is over."""
         try:
-            async with asyncio.timeout(0 if self._refusing else within_seconds):
+            async with asyncio.timeout(within_seconds):
                 await self._settled.wait()
         except TimeoutError:
             _LOG.warning("discord.left_unkept", updates=len(self._held))
@@ -158,24 +154,10 @@ class Intake:
             self._settled.set()
 
     async def _kept(self, name: str, data: object) -> None:
-        """Hand one update over, as often as it needs; what can never be kept is counted and passed over."""
-        attempt = 0
-        while True:
-            try:
-                await self._take_in({"update": name, "data": data}, partial(self._take, name, data))
-            except (PostroomError, RestFailure, OSError) as error:
-                self._refusing = True
-                asked = error.wait_ms if isinstance(error, RestFailure) else None
-                _LOG.warning("discord.not_kept", update=name, attempt=attempt, why=type(error).__name__)
-                await self._timer.sleep(pause_ms(attempt, least=asked or 0))
-                attempt += 1
-            else:
-                break
-        self._refusing = False
-        if name == "MESSAGE_CREATE":
-            self._mark(data)
-
-    def _mark(self, data: object) -> None:
+        """Hand one update over, and note that its channel is known up to it."""
+        await self._take_until_kept({"update": name, "data": data}, partial(self._take, name, data))
+        if name != "MESSAGE_CREATE":
+            return
         found = data if isinstance(data, dict) else {}
         channel_id, message_id = found.get("channel_id"), found.get("id")
         if wire.is_id(channel_id) and wire.is_id(message_id):

@@ -34,7 +34,7 @@ from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import FILES, Attachment, MessageEvent, SendErrorKind, SendResult
 from postroom.gateway.platforms import email_post as post
 from postroom.gateway.platforms import email_wire as wire
-from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata, pause_ms
+from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata
 from postroom.gateway.platforms.email_post import (
     NETWORK,
     LoginRefused,
@@ -179,6 +179,8 @@ class EmailAdapter(BasePlatformAdapter):
         self._imap = options.imap(password)
         self._smtp = options.smtp(_password(config.api_key, "smtp_password") if config.api_key else password)
         self._mailbox = Mailbox(self._imap, options.folder)
+        self._is_open = False
+        """Whether the mailbox is open; it is opened again after a failure of the network."""
         self._thread: ThreadPoolExecutor | None = None
         self._threads: OrderedDict[str, wire.Thread] = OrderedDict()
 
@@ -209,7 +211,8 @@ class EmailAdapter(BasePlatformAdapter):
                 raise told from None
             raise
         self._connected()
-        self._tasks.start(self._receive(), name="receive")
+        self._is_open = True
+        self._tasks.start(self._receive(self._look), name="receive")
 
     async def disconnect(self) -> None:
         """End looking for mail; a step on its way ends or is broken off."""
@@ -230,46 +233,25 @@ class EmailAdapter(BasePlatformAdapter):
 
     # What comes in.
 
-    async def _receive(self) -> None:
-        failures, is_open = 0, True
-        while True:
-            await self._until_ours()
-            try:
-                if not is_open:
-                    await self._on_thread(self._mailbox.open)
-                    is_open = True
-                more = await self._look()
-            except PostroomError as error:
-                _LOG.warning("email.message_not_kept", code=error.code)
-            except NETWORK as error:
-                is_open = False
-                _LOG.warning("email.mailbox_unreachable", reason=type(error).__name__)
-            except LoginRefused as error:
-                is_open = False
-                _LOG.warning("email.login_refused")
-                if not error.passing:
-                    self._fail("unauthorized", f"{error}: the password is no longer valid", retryable=False)
-                    return
-            except Exception:
-                self._fail("failed", "a mail could not be processed; see the log", retryable=True)
-                raise
-            else:
-                failures, self.liveness.state = 0, AdapterState.CONNECTED
-                await self._timer.sleep(_SHORT_PAUSE if more else self._options.poll_ms)
-                continue
-            failures += 1
-            self.liveness.state = AdapterState.RECONNECTING
-            await self._timer.sleep(pause_ms(failures))
-
-    async def _look(self) -> bool:
-        """Take what is unread, in order; say whether there is more."""
-        options = self._options
-        now = self._clock.now()
-        found = await self._on_thread(lambda: self._mailbox.unread(now, options.max_age_days, _BATCH))
-        self._heard()
-        for uid in found:
-            await self._take(uid)
-        return len(found) == _BATCH
+    async def _look(self, _: int) -> int:
+        """Take in what is unread, in order; return the pause before the next look."""
+        options, now = self._options, self._clock.now()
+        try:
+            if not self._is_open:
+                await self._on_thread(self._mailbox.open)
+                self._is_open = True
+            found = await self._on_thread(lambda: self._mailbox.unread(now, options.max_age_days, _BATCH))
+            self._heard()
+            for uid in found:
+                await self._take(uid)
+        except PostroomError:
+            raise
+        except Exception as error:
+            self._is_open = False
+            if (told := _told(error)) is not None:
+                raise told from error
+            raise
+        return _SHORT_PAUSE if len(found) == _BATCH else options.poll_ms
 
     async def _take(self, uid: int) -> None:
         """Hand over one mail, and mark it as read when its message is kept or never will be."""

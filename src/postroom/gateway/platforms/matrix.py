@@ -17,14 +17,14 @@ from msgspec import Meta
 
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
-from postroom.contracts.errors import ConfigError, CredentialRefused, PostroomError, ServerUnavailable
+from postroom.contracts.errors import ConfigError, CredentialRefused, ServerUnavailable
 from postroom.contracts.files import FileContent
 from postroom.contracts.messages import Json
 from postroom.gateway.capabilities import ChannelCapabilities, LengthUnit, Rate, RateLimits
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import FILES, Attachment, SendErrorKind, SendResult
 from postroom.gateway.platforms import matrix_wire as wire
-from postroom.gateway.platforms.base import TOO_OFTEN, AdapterState, BasePlatformAdapter, Metadata, pause_ms
+from postroom.gateway.platforms.base import TOO_OFTEN, AdapterState, BasePlatformAdapter, Metadata
 from postroom.gateway.platforms.matrix_http import Answer, Homeserver
 from postroom.gateway.platforms.matrix_intake import Intake, SyncPosition
 from postroom.gateway.platforms.options import FilePath, refuse_address, secret_remedy
@@ -118,7 +118,7 @@ class MatrixAdapter(BasePlatformAdapter):
             await self.disconnect()
             raise
         self._connected()
-        self._tasks.start(self._receive(), name="receive")
+        self._tasks.start(self._receive(self._look), name="receive")
 
     async def disconnect(self) -> None:
         """End receiving and every connection."""
@@ -179,43 +179,26 @@ class MatrixAdapter(BasePlatformAdapter):
 
     # What comes in.
 
-    async def _receive(self) -> None:
-        failures = 0
-        while not self._has_failed():
-            await self._until_ours()
-            self._intake.insists = failures < _INSISTS
-            wait = await self._round()
-            if wait is None:
-                failures, self.liveness.state = 0, AdapterState.CONNECTED
-            elif not self._has_failed():
-                failures += 1
-                self.liveness.state = AdapterState.RECONNECTING
-                await self._timer.sleep(pause_ms(failures, least=wait))
-
-    def _token_refused(self, answer: Answer) -> None:
-        self._fail("unauthorized", f"the access token is no longer valid: {answer.said()}", retryable=False)
-
-    def _has_failed(self) -> bool:
-        return self.liveness.state is AdapterState.FAILED
-
-    async def _round(self) -> int | None:
-        """Take one batch. Return None when all of it is kept, else how long to wait at least."""
+    async def _look(self, failures: int) -> int:
+        """Take one batch; the position moves when all of it is kept."""
+        self._intake.insists = failures < _INSISTS
         answer = await self._sync(timeout_ms=self._options.poll_ms)
         if answer.is_fatal:
-            self._token_refused(answer)
-            return 0
+            raise CredentialRefused(
+                f"the access token is no longer valid: {answer.said()}",
+                remedy=secret_remedy("token", "a new access token of the bot's user"),
+            )
         since = answer.body.get("next_batch")
         if not answer.ok or not isinstance(since, str):
-            _LOG.warning("matrix.unreachable", answer=answer.said())
-            return answer.retry_after_ms or 0
+            raise ServerUnavailable(
+                f"the homeserver gave no batch: {answer.said()}",
+                remedy="postroom retries",
+                details={"retry_after_ms": answer.retry_after_ms},
+            )
         self._heard()
-        try:
-            await self.take_in(answer.body, partial(self._take, answer.body))
-        except PostroomError as error:
-            _LOG.warning("matrix.batch_not_kept", code=error.code)
-            return 0
+        await self.take_in(answer.body, partial(self._take, answer.body))
         await self._position.move(since, self._clock.now())
-        return None
+        return 0
 
     async def _take(self, batch: Mapping[str, Any]) -> None:
         await self._intake.take(batch)
@@ -394,7 +377,9 @@ class MatrixAdapter(BasePlatformAdapter):
             kind = SendErrorKind.UNKNOWN if answer.lost else SendErrorKind.TRANSIENT
             return SendResult.failed(kind, "the homeserver did not answer")
         if answer.is_fatal:
-            self._token_refused(answer)
+            self._fail(
+                "unauthorized", f"the access token is no longer valid: {answer.said()}", retryable=False
+            )
         return wire.refusal(answer.status, answer.errcode, answer.retry_after_ms)
 
 

@@ -10,7 +10,7 @@ once; it documents the errors of that and not the argument, so that a lost answe
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from secrets import token_hex
@@ -150,6 +150,8 @@ MOST_THREADS: Final = 10_000
 NOTE: Final = 1_000
 """Characters of a note to one person."""
 
+Keep = Callable[[Json | bytes, Callable[[], Awaitable[None]]], Awaitable[None]]
+"""`take_in`, or `take_until_kept`."""
 _LOG = get_logger(__name__)
 
 
@@ -194,9 +196,9 @@ class SlackAdapter(BasePlatformAdapter):
             self._receiver = SlackReceiver(
                 self._options.signing_secret,
                 self._clock,
-                tasks=self._receiving_tasks,
-                take=self._take,
-                take_unreadable=self._take_unreadable,
+                is_taken=self._is_taken,
+                take=partial(self._take, keep=self.take_in),
+                take_unreadable=partial(self._take_unreadable, keep=self.take_in),
                 refused=self._refused,
             )
 
@@ -266,9 +268,9 @@ class SlackAdapter(BasePlatformAdapter):
 
         hooks = Hooks(
             address=self._socket_address,
-            take=self._take,
+            take=partial(self._take, keep=self.take_until_kept),
             heard=self._heard,
-            take_unreadable=self._take_unreadable,
+            take_unreadable=partial(self._take_unreadable, keep=self.take_until_kept),
             stands=self._stands,
             failed=self._failed,
         )
@@ -296,35 +298,26 @@ class SlackAdapter(BasePlatformAdapter):
 
     # What comes in.
 
-    def _receiving_tasks(self) -> Tasks | None:
-        live = self.liveness.state in (AdapterState.CONNECTED, AdapterState.RECONNECTING)
-        return self._tasks if live else None
+    async def _is_taken(self, work: Callable[[], Awaitable[None]]) -> bool:
+        return self.liveness.is_reachable and await self.is_taken(work)
 
     def _refused(self, why: str) -> None:
         self.liveness.refused += 1
         _LOG.warning("slack.refused", what="request", why=why)
 
-    async def _take_unreadable(self, raw: bytes, why: str) -> None:
-        """Make something that Slack sent a dead letter.
-
-        Raises:
-            StoreError: It was not kept.
-        """
+    async def _take_unreadable(self, raw: bytes, why: str, *, keep: Keep) -> None:
+        """Make something that Slack sent a dead letter."""
 
         async def read() -> None:
             raise Malformed(why)
 
-        await self.take_in(raw, read)
+        await keep(raw, read)
 
-    async def _take(self, kind: str, payload: Json) -> None:
-        """Take an envelope in; see `take_in`.
-
-        Raises:
-            PostroomError: It was not kept.
-        """
+    async def _take(self, kind: str, payload: Json, *, keep: Keep) -> None:
+        """Take an envelope in by `take_in` or `take_until_kept`."""
         if self._bot is not None:
             told = payload if isinstance(payload, dict) else {"payload": payload}
-            await self.take_in({"kind": kind, **told}, partial(self._hand_over, kind, payload, self._bot))
+            await keep({"kind": kind, **told}, partial(self._hand_over, kind, payload, self._bot))
 
     async def _hand_over(self, kind: str, payload: Json, bot: Bot) -> None:
         update = read(kind, payload, bot, self._options)
@@ -562,7 +555,7 @@ class SlackAdapter(BasePlatformAdapter):
             return Answer(refusal=refused(UNREACHABLE))
         answer = await self._api.call(method, body, form=form, token=token)
         dead = answer.refusal is not None and answer.refusal.code in TOKEN_REFUSED and token is None
-        if dead and self._receiving_tasks() is not None:
+        if dead and self.liveness.is_reachable:
             self._failed("token_refused", "Slack no longer accepts the bot token", False)
             await self._end_receiving()
         return answer

@@ -6,16 +6,15 @@ taken, 503 when it could not be kept: Slack then sends events again.
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote_to_bytes
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 
-from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import PostroomError
 from postroom.contracts.messages import Json
 from postroom.gateway.platforms.http_adapter import bounded_body
 from postroom.gateway.platforms.slack_wire import COMMANDS, EVENTS, INTERACTIVE, Malformed, is_signed
@@ -35,15 +34,15 @@ class SlackReceiver:
         secret: str,
         clock: Clock,
         *,
-        tasks: Callable[[], Tasks | None],
-        take: Callable[[str, Json], Coroutine[Any, Any, None]],
-        take_unreadable: Callable[[bytes, str], Coroutine[Any, Any, None]],
+        is_taken: Callable[[Callable[[], Awaitable[None]]], Awaitable[bool]],
+        take: Callable[[str, Json], Awaitable[None]],
+        take_unreadable: Callable[[bytes, str], Awaitable[None]],
         refused: Callable[[str], None],
     ) -> None:
-        """`tasks` is None while nothing is received; `take` raises PostroomError when it kept nothing."""
+        """`is_taken` does the work, and returns whether its request may be acknowledged."""
         self._secret = secret
         self._clock = clock
-        self._tasks = tasks
+        self._is_taken = is_taken
         self._take = take
         self._take_unreadable = take_unreadable
         self._refused = refused
@@ -65,35 +64,17 @@ class SlackReceiver:
             kind, payload = _parsed(request.headers.get("content-type", ""), body)
         except Malformed as error:
             # A form holds its secrets in another spelling.
-            return await self._kept(self._take_unreadable(unquote_to_bytes(body), error.message))
+            return await self._kept(partial(self._take_unreadable, unquote_to_bytes(body), error.message))
         if kind == EVENTS and payload.get("type") == "url_verification":
             return PlainTextResponse(str(payload.get("challenge", ""))[:1_000])
-        return await self._kept(self._take(kind, payload))
+        return await self._kept(partial(self._take, kind, payload))
 
-    async def _kept(self, work: Coroutine[Any, Any, None]) -> Response:
-        """Take it within the adapter's tasks, so that nothing is acknowledged once they are closed."""
-        tasks = self._tasks()
-        if tasks is None:
-            work.close()
-            return _later()
-        task = tasks.start(self._taken(work), name="request")
-        await asyncio.wait({task})
-        if task.cancelled() or task.exception() is not None or not task.result():
-            return _later()
-        return Response()
+    async def _kept(self, take: Callable[[], Awaitable[None]]) -> Response:
+        async def in_turn() -> None:
+            async with self._in_order:
+                await take()
 
-    async def _taken(self, work: Coroutine[Any, Any, None]) -> bool:
-        async with self._in_order:
-            try:
-                await work
-            except PostroomError as error:
-                _LOG.warning("slack.not_kept", code=error.code)
-                return False
-            return True
-
-
-def _later() -> Response:
-    return Response(status_code=503)
+        return Response() if await self._is_taken(in_turn) else Response(status_code=503)
 
 
 def _parsed(content_type: str, body: bytes) -> tuple[str, Mapping[str, Any]]:

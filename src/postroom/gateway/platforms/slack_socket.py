@@ -15,9 +15,8 @@ import json
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from random import Random
 from typing import Any, Final
 
 from postroom.concurrency import Tasks
@@ -26,11 +25,10 @@ from postroom.contracts.errors import (
     ConfigError,
     CredentialRefused,
     MissingExtra,
-    PostroomError,
     ServerUnavailable,
 )
 from postroom.contracts.messages import Json
-from postroom.gateway.platforms.base import AdapterState
+from postroom.gateway.platforms.base import AdapterState, pause_ms
 from postroom.gateway.platforms.slack_wire import KINDS
 from postroom.log import get_logger
 
@@ -47,8 +45,6 @@ except ImportError as error:
 HEARTBEAT_MS: Final = 15_000
 """A ping that has no answer by the next one ends a connection."""
 LEAVE_MS: Final = 10_000
-FIRST_PAUSE_MS: Final = 500
-LONGEST_PAUSE_MS: Final = 60_000
 OPEN_S: Final = 15.0
 CLOSE_S: Final = 1.0
 LARGEST_FRAME: Final = 4 * 1024 * 1024
@@ -85,9 +81,9 @@ class Hooks:
     address: Callable[[], Awaitable[str]]
     """Returns where to connect to, good for once; raises ConfigError or ServerUnavailable."""
     take: Callable[[str, Json], Awaitable[None]]
-    """Takes an envelope; raises PostroomError when it could not be kept."""
+    """Takes an envelope, and returns when it is kept."""
     take_unreadable: Callable[[bytes, str], Awaitable[None]]
-    """Stores a frame that is not an envelope, with the reason; raises PostroomError if that fails."""
+    """Stores a frame that is not an envelope, with the reason, and returns when it is kept."""
     heard: Callable[[], None]
     stands: Callable[[AdapterState, str], None]
     """Takes where the connection is, and why it is gone."""
@@ -109,7 +105,6 @@ class Dialing:
 
     tls: ssl.SSLContext | None = None
     proxy: str | None = None
-    random: Random = field(default_factory=Random)
 
 
 class SlackSocket:
@@ -140,11 +135,6 @@ class SlackSocket:
         async with asyncio.TaskGroup() as group:
             for connection in tuple(self._open):
                 group.create_task(self._leave(connection))
-
-    def pause_ms(self, attempt: int) -> int:
-        """Return the pause before an attempt: doubled each time up to a minute, of that a half at least."""
-        whole = min(FIRST_PAUSE_MS << min(attempt, 16), LONGEST_PAUSE_MS)
-        return int(whole * (0.5 + self._dialing.random.random() / 2))
 
     # Its connections.
 
@@ -182,7 +172,7 @@ class SlackSocket:
 
     async def _next(self, attempt: int, ending: Ending, proven: bool) -> _Connection:
         """Open the next connection: at once when Slack asked for it, else after a pause."""
-        wait = 0 if ending is Ending.REPLACED and proven else self.pause_ms(attempt)
+        wait = 0 if ending is Ending.REPLACED and proven else pause_ms(attempt)
         if ending is not Ending.REPLACED:
             self._hooks.stands(AdapterState.RECONNECTING, _WHY[ending])
         while True:
@@ -192,7 +182,7 @@ class SlackSocket:
             except ServerUnavailable as error:
                 attempt += 1
                 asked = error.details.get("retry_after_ms")
-                wait = max(self.pause_ms(attempt), asked if isinstance(asked, int) else 0)
+                wait = max(pause_ms(attempt), asked if isinstance(asked, int) else 0)
                 self._hooks.stands(AdapterState.RECONNECTING, error.message)
                 _LOG.warning("slack.unreachable", why=error.message, next_try_ms=wait)
             else:
@@ -297,10 +287,10 @@ class SlackSocket:
         """Take one envelope after another; each is acked when it was taken, and not before."""
         while True:
             connection, envelope = await self._arrived.get()
-            attempt = 0
-            while not await self._taken(envelope):
-                await self._timer.sleep(self.pause_ms(attempt))
-                attempt += 1
+            if isinstance(envelope, bytes):
+                await self._hooks.take_unreadable(envelope, "an envelope without an id")
+            elif envelope.get("type") in KINDS:
+                await self._hooks.take(str(envelope["type"]), envelope.get("payload"))
             connection.proven = True
             if isinstance(envelope, bytes):
                 continue  # it has no id by which it could be acknowledged
@@ -308,17 +298,6 @@ class SlackSocket:
                 await connection.peer.send(json.dumps({"envelope_id": envelope["envelope_id"]}))
             except websockets.ConnectionClosed:
                 _LOG.debug("slack.ack_lost")  # it comes again
-
-    async def _taken(self, envelope: Mapping[str, Any] | bytes) -> bool:
-        try:
-            if isinstance(envelope, bytes):
-                await self._hooks.take_unreadable(envelope, "an envelope without an id")
-            elif envelope.get("type") in KINDS:
-                await self._hooks.take(str(envelope["type"]), envelope.get("payload"))
-        except PostroomError as error:
-            _LOG.warning("slack.not_kept", code=error.code)
-            return False
-        return True
 
 
 SWITCHED_OFF: Final = "Socket Mode is disabled for this app"

@@ -11,60 +11,59 @@ without a bot's name is taken as meant for us, in groups too; one with another b
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final
-
-from msgspec import Meta
-
-from postroom.contracts.clock import Clock, Timer
-from postroom.contracts.errors import TooLarge
-from postroom.contracts.files import FileContent
-from postroom.contracts.messages import Json
-from postroom.gateway.capabilities import ChannelCapabilities, LengthUnit, Rate, RateLimits
-from postroom.gateway.config import PlatformConfig
-from postroom.gateway.events import ALL_MEDIA, Attachment, Card, SendErrorKind, SendResult
-from postroom.gateway.platforms import telegram_wire as wire
-from postroom.gateway.platforms.base import TOO_OFTEN, BasePlatformAdapter, Metadata
-from postroom.gateway.platforms.http_adapter import bounded_body
-from postroom.gateway.platforms.options import Proxy, refuse_address, secret_remedy
-from postroom.gateway.platforms.telegram_markdown import markdown_v2
-from postroom.gateway.platforms.telegram_wire import Answer, failed_call, mended, unreachable
-from postroom.gateway.session import Platform, SessionSource
-
-if TYPE_CHECKING:
-    from postroom.gateway.platforms.telegram_api import File, TelegramApi
-
-
 import hmac
 import json
-from collections.abc import AsyncIterator, Coroutine, Sequence
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
 from functools import partial
-from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeAlias, TypeVar
 
+import msgspec
+from msgspec import Meta, Struct, field
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from postroom.concurrency import Tasks
-from postroom.contracts.errors import ConfigError, CredentialRefused, PostroomError
-from postroom.gateway.events import ButtonPress
-from postroom.gateway.platforms.base import AdapterState
-from postroom.gateway.platforms.telegram_wire import (
-    ALLOWED_UPDATES,
-    Me,
-    Moved,
-    read_update,
-    update_id_of,
+from postroom.contracts.clock import Clock, Timer
+from postroom.contracts.errors import (
+    ConfigError,
+    CredentialRefused,
+    InvalidArgument,
+    ServerUnavailable,
+    TooLarge,
 )
+from postroom.contracts.files import FileContent
+from postroom.contracts.messages import Json
+from postroom.gateway.capabilities import ChannelCapabilities, LengthUnit, Rate, RateLimits
+from postroom.gateway.config import PlatformConfig
+from postroom.gateway.events import (
+    ALL_MEDIA,
+    Attachment,
+    ButtonPress,
+    Card,
+    Forwarded,
+    MessageEvent,
+    MessageType,
+    SendErrorKind,
+    SendResult,
+)
+from postroom.gateway.platforms.base import TOO_OFTEN, AdapterState, BasePlatformAdapter, Metadata
+from postroom.gateway.platforms.http_adapter import bounded_body
+from postroom.gateway.platforms.options import Proxy, refuse_address, secret_remedy
+from postroom.gateway.platforms.safe_text import poll_in_words
+from postroom.gateway.platforms.telegram_markdown import markdown_v2
+from postroom.gateway.session import Platform, SessionSource
 from postroom.log import get_logger
 
 if TYPE_CHECKING:
+    from postroom.gateway.platforms.telegram_api import File as SentFile
     from postroom.gateway.platforms.telegram_api import TelegramApi
 
 
-import re
-
+T = TypeVar("T")
 _TOKEN: Final = re.compile(r"[0-9]{1,20}:[A-Za-z0-9_-]{1,120}")
 _SECRET: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")
 
@@ -129,8 +128,6 @@ LOOK_EVERY_MS: Final = 300_000
 """How often it is looked whether the webhook is still ours."""
 
 _SHORTEST_POLL_MS: Final = 500
-_FIRST_PAUSE_MS: Final = 1_000
-_LONGEST_PAUSE_MS: Final = 60_000
 _END_SECONDS: Final = 10.0
 _BODY_SECONDS: Final = 15.0
 _LOG = get_logger(__name__)
@@ -140,6 +137,705 @@ LONGEST_CAPTION: Final = 1_024
 SEEN: Final = "👀"
 SHORT_TEXT: Final = 256
 """Characters up to which a text is formatted on the event loop."""
+
+
+# What Telegram answers, and the fields that it is sent.
+
+_OK: Final = 200
+_BY_STATUS: Final = {
+    401: SendErrorKind.FORBIDDEN,
+    403: SendErrorKind.FORBIDDEN,
+    404: SendErrorKind.NOT_FOUND,
+    409: SendErrorKind.TRANSIENT,
+    413: SendErrorKind.TOO_LONG,
+    429: SendErrorKind.RATE_LIMITED,
+    502: SendErrorKind.UNKNOWN,
+    503: SendErrorKind.TRANSIENT,
+    504: SendErrorKind.UNKNOWN,
+}
+_BY_WORDS: Final = (
+    (("too long", "too_long", "too big"), SendErrorKind.TOO_LONG),
+    (("not found", "peer_id_invalid", "topic_deleted", "upgraded to a supergroup"), SendErrorKind.NOT_FOUND),
+    (
+        (
+            "not enough rights",
+            "no rights",
+            "need administrator rights",
+            "write_forbidden",
+            "channel_private",
+            "topic_closed",
+        ),
+        SendErrorKind.FORBIDDEN,
+    ),
+)
+"""What Telegram's own words for a request that it refuses with 400 mean."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What Telegram answered, or what became of a request that was not answered."""
+
+    result: Json = None
+    status: int = 0
+    """0 when there was no answer."""
+    kind: SendErrorKind | None = None
+    """None when it was done."""
+    error: str = ""
+    retry_after_ms: int | None = None
+    migrate_to: int | None = None
+    """The id that the group has now."""
+    is_telegram: bool = False
+    """Whether Telegram itself said so, and not something that stands before it."""
+
+    @property
+    def is_unauthorized(self) -> bool:
+        """Whether the token is refused; one that no bot has is answered with 404."""
+        return self.is_telegram and self.status in (401, 403, 404)
+
+    @property
+    def is_conflict(self) -> bool:
+        """Whether somebody else receives for this bot."""
+        return self.is_telegram and self.status == 409
+
+
+class Parameters(Struct, frozen=True, kw_only=True):
+    """What Telegram says of a refusal: how many seconds to wait, and the new id of a group that moved."""
+
+    retry_after: Annotated[float, Meta(ge=0, le=86_400)] | None = None
+    migrate_to_chat_id: int | None = None
+
+
+def read_answer(status: int, body: bytes) -> Answer:
+    """Return what an answer of the Bot API says."""
+    try:
+        told = json.loads(body)
+    except (ValueError, RecursionError):
+        told = None
+    told = told if isinstance(told, dict) else {}
+    if told.get("ok") is True and status == _OK:
+        return Answer(result=told.get("result"), status=status, is_telegram=True)
+    words = told.get("description")
+    described = (
+        mended(words)[:300]
+        if isinstance(words, str)
+        else f"Telegram answered {status} without an explanation"
+    )
+    is_telegram = told.get("ok") is False
+    try:
+        parameters = msgspec.convert(told.get("parameters", {}), Parameters)
+    except msgspec.ValidationError:
+        parameters = Parameters()
+    seconds = parameters.retry_after
+    return Answer(
+        status=status,
+        kind=_kind(status, described.lower(), is_telegram=is_telegram),
+        error=described,
+        retry_after_ms=None if seconds is None else int(seconds * 1_000),
+        migrate_to=parameters.migrate_to_chat_id,
+        is_telegram=is_telegram,
+    )
+
+
+def _kind(status: int, described: str, *, is_telegram: bool) -> SendErrorKind:
+    """Return what a refusal means. What stands before Telegram may refuse what Telegram has taken."""
+    if status in _BY_STATUS:
+        return _BY_STATUS[status]
+    if status < 300 or (status >= 500 and not is_telegram):
+        return SendErrorKind.UNKNOWN
+    if status < 400 or status >= 500:
+        return SendErrorKind.TRANSIENT
+    for words, kind in _BY_WORDS:
+        if any(word in described for word in words):
+            return kind
+    return SendErrorKind.BAD_FORMAT
+
+
+def failed_call(answer: Answer) -> ServerUnavailable:
+    """Return why a call gave nothing: what Telegram answered, or that Telegram could not be reached."""
+    if not answer.is_telegram:
+        return unreachable(answer.error)
+    return ServerUnavailable(f"Telegram rejected a call: {answer.error}", remedy="postroom retries")
+
+
+def unreachable(why: str) -> ServerUnavailable:
+    """Return that no answer of Telegram, or of its server of files, could be had."""
+    return ServerUnavailable(
+        f"Telegram gave no valid answer: {why}",
+        remedy="check the network and base_url; the call can be repeated",
+    )
+
+
+MOST_DATA_BYTES: Final = 64
+"""What a button may carry."""
+
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
+_MIME: Final = re.compile(r"[a-z0-9][a-z0-9.+-]{0,60}/[a-z0-9][a-z0-9.+-]{0,80}", re.IGNORECASE)
+_LONGEST_NAME: Final = 200
+_MEDIA: Final = {
+    MessageType.PHOTO: ("sendPhoto", "photo"),
+    MessageType.VIDEO: ("sendVideo", "video"),
+    MessageType.AUDIO: ("sendAudio", "audio"),
+    MessageType.VOICE: ("sendVoice", "voice"),
+    MessageType.STICKER: ("sendSticker", "sticker"),
+}
+_GENERAL: Final = "1"
+"""The topic that every forum begins with; a message into it names no topic."""
+
+
+def number_of(text: str | None) -> int | None:
+    """Return an id as the number that it is; None when it is none."""
+    return int(text) if text is not None and _NUMBER.fullmatch(text) else None
+
+
+def place(chat_id: str, metadata: Metadata | None) -> dict[str, Json]:
+    """Return the fields that say where a message goes."""
+    number = number_of(chat_id)
+    where: dict[str, Json] = {"chat_id": mended(chat_id) if number is None else number}
+    thread = (metadata or {}).get("thread_id")
+    topic = None if thread is None or str(thread) == _GENERAL else number_of(str(thread))
+    return where if topic is None else {**where, "message_thread_id": topic}
+
+
+def keyboard(card: Card) -> dict[str, Json] | None:
+    """Return a card's buttons, one below the other; None when one of them cannot be carried."""
+    if any(not 0 < len(one.value.encode("utf-8", "replace")) <= MOST_DATA_BYTES for one in card.buttons):
+        return None
+    rows = [[{"text": mended(one.label), "callback_data": mended(one.value)}] for one in card.buttons]
+    return {"reply_markup": {"inline_keyboard": rows}}
+
+
+def media_method(kind: MessageType, *, has_caption: bool) -> tuple[str, str]:
+    """Return the method for a kind of file, and its field; a sticker with words goes as a document."""
+    if kind is MessageType.STICKER and has_caption:
+        return "sendDocument", "document"
+    return _MEDIA.get(kind, ("sendDocument", "document"))
+
+
+def file_of(attachment: Attachment, data: FileContent) -> tuple[str, FileContent, str]:
+    """Return name, content and MIME type of a file; the name is data, whatever stands in it."""
+    name = mended(attachment.name or "")[:_LONGEST_NAME] or attachment.kind.value
+    mime = attachment.mime or ""
+    return name, data, mime if _MIME.fullmatch(mime) else "application/octet-stream"
+
+
+# What comes in: the structs that an update is read into, and the updates as events.
+
+MESSAGES: Final = ("message", "channel_post")
+EDITS: Final = ("edited_message", "edited_channel_post")
+ALLOWED_UPDATES: Final = (*MESSAGES, *EDITS, "callback_query")
+"""What Telegram is asked to send; it tells bots nothing of messages that were deleted."""
+CHAT_TYPES: Final = {"private": "dm", "group": "group", "supergroup": "group", "channel": "channel"}
+
+_LATEST: Final = 253_402_300_799
+"""The last second of the year 9999."""
+_COMMAND: Final = re.compile(r"/([A-Za-z0-9_]+)@([A-Za-z0-9_]+)(?=\s|$)")
+_ENVELOPE: Final = frozenset(
+    """
+    message_id message_thread_id direct_messages_topic from sender_chat sender_boost_count sender_tag
+    sender_business_bot date business_connection_id chat is_topic_message is_automatic_forward
+    reply_to_message external_reply quote reply_to_story reply_to_checklist_task_id via_bot edit_date
+    has_protected_content is_from_offline is_paid_post media_group_id author_signature paid_star_count
+    link_preview_options suggested_post_info effect_id show_caption_above_media has_media_spoiler
+    forward_origin forward_from forward_from_chat forward_from_message_id forward_signature
+    forward_sender_name forward_date reply_markup text entities caption caption_entities
+    """.split()  # noqa: SIM905 - as a list they are a hundred lines
+)
+"""Fields of a message that hold no content of its own, and its words."""
+_EVENTS: Final = frozenset(
+    """
+    new_chat_members new_chat_member new_chat_participant left_chat_member left_chat_participant
+    new_chat_title new_chat_photo delete_chat_photo group_chat_created supergroup_chat_created
+    channel_chat_created message_auto_delete_timer_changed migrate_to_chat_id migrate_from_chat_id
+    pinned_message successful_payment refunded_payment connected_website write_access_allowed
+    proximity_alert_triggered boost_added chat_background_set checklist_tasks_done checklist_tasks_added
+    direct_message_price_changed forum_topic_created forum_topic_edited forum_topic_closed
+    forum_topic_reopened general_forum_topic_hidden general_forum_topic_unhidden giveaway_created
+    giveaway_completed paid_message_price_changed suggested_post_approved suggested_post_approval_failed
+    suggested_post_declined suggested_post_paid suggested_post_refunded video_chat_scheduled
+    video_chat_started video_chat_ended video_chat_participants_invited chat_owner_left
+    chat_owner_changed
+    """.split()  # noqa: SIM905 - as above
+)
+"""Fields that tell of an event in the chat: nobody said anything."""
+_OF_REPLY: Final = frozenset(("origin", "giveaway", "giveaway_winners"))
+"""Fields of an answered message that hold no content."""
+_REPEATED: Final = {"document": "animation", "location": "venue"}
+"""Fields that repeat the content of another field."""
+_FORWARDS: Final = frozenset(("forward_origin", "forward_date", "forward_sender_name"))
+"""Fields that only a forwarded message has."""
+Degrees: TypeAlias = Annotated[float, Meta(ge=-180, le=180)]
+
+
+class Peer(Struct, frozen=True, kw_only=True):
+    """A person or a chat."""
+
+    id: int | None = None
+    type: str = ""
+    title: str = ""
+    first_name: str = ""
+    last_name: str = ""
+    username: str = ""
+    is_bot: bool = False
+
+    @property
+    def name(self) -> str | None:
+        """The name, for show."""
+        return self.title or f"{self.first_name} {self.last_name}".strip() or self.username or None
+
+
+class Origin(Struct, frozen=True, kw_only=True):
+    """Who wrote the words of a forward, or of an answered message of another chat."""
+
+    sender_user: Peer | None = None
+    sender_chat: Peer | None = None
+    chat: Peer | None = None
+    sender_user_name: str | None = None
+
+
+class Words(Struct, frozen=True, kw_only=True):
+    """A part of an answered message, or the topic that it began."""
+
+    text: str = ""
+    name: str | None = None
+    entities: list[Json] = field(default_factory=list)
+
+
+class Entity(Struct, frozen=True, kw_only=True):
+    """A mark of a text; both numbers count UTF-16 units."""
+
+    offset: Annotated[int, Meta(ge=0)]
+    length: Annotated[int, Meta(ge=1)]
+    type: str = ""
+    user: Peer | None = None
+    url: str = ""
+
+
+class Message(Struct, frozen=True, kw_only=True):
+    """The fields of a message that say who speaks, where, when, and in which words."""
+
+    message_id: int | None = None
+    chat: Peer | None = None
+    sender: Peer | None = field(name="from", default=None)
+    sender_chat: Peer | None = None
+    date: int = 0
+    text: str | None = None
+    caption: str = ""
+    entities: list[Json] = field(default_factory=list)
+    caption_entities: list[Json] = field(default_factory=list)
+    media_group_id: str | None = None
+    message_thread_id: int | None = None
+    is_topic_message: bool = False
+    reply_to_message: dict[str, Json] | None = None
+    external_reply: dict[str, Json] | None = None
+    quote: Words | None = None
+    forum_topic_created: Words | None = None
+    forward_origin: Origin | None = None
+    forward_from: Peer | None = None
+    forward_from_chat: Peer | None = None
+    forward_sender_name: str | None = None
+    origin: Origin | None = None
+    migrate_to_chat_id: int | None = None
+    migrate_from_chat_id: int | None = None
+
+
+class Press(Struct, frozen=True, kw_only=True):
+    """A pressed button below a message."""
+
+    id: Annotated[str, Meta(min_length=1)]
+    sender: Peer = field(name="from")
+    message: Message
+    data: str
+
+
+class File(Struct, frozen=True, kw_only=True):
+    """A file, and what a picture or sticker says of itself."""
+
+    file_id: Annotated[str, Meta(min_length=1)]
+    mime_type: str | None = None
+    file_name: str | None = None
+    file_size: int | None = None
+    width: int = 0
+    height: int = 0
+    emoji: str = ""
+    is_animated: bool = False
+    is_video: bool = False
+
+    def as_media(self, kind: MessageType, mime: str | None = None) -> Attachment:
+        """Return it as a file of this kind; `mime` is its type if Telegram names none."""
+        return Attachment(
+            kind=kind, ref=self.file_id, mime=self.mime_type or mime, name=self.file_name, size=self.file_size
+        )
+
+
+class Location(Struct, frozen=True, kw_only=True):
+    """A point on the map."""
+
+    latitude: Degrees
+    longitude: Degrees
+    live_period: int | None = None
+
+
+class Venue(Struct, frozen=True, kw_only=True):
+    """A place with a name."""
+
+    location: Location
+    title: str = ""
+    address: str = ""
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    """An option of a poll, or a task of a checklist."""
+
+    text: str = ""
+    voter_count: int = 0
+    completion_date: int = 0
+
+
+class Told(Struct, frozen=True, kw_only=True):
+    """The words of every other kind of content."""
+
+    first_name: str = ""
+    last_name: str = ""
+    phone_number: str = ""
+    vcard: str = ""
+    question: str = ""
+    options: list[Choice] = field(default_factory=list)
+    type: str = ""
+    is_closed: bool = False
+    emoji: str = ""
+    value: int = 0
+    title: str = ""
+    tasks: list[Choice] = field(default_factory=list)
+    description: str = ""
+    text: str = ""
+    data: str = ""
+
+    def listed(self, kind: str, *words: str) -> str:
+        """Return these words behind the name of the kind, or the title, the description and the text."""
+        return f"{kind}: " + ", ".join(filter(None, words or (self.title, self.description, self.text)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Me:
+    """Our bot."""
+
+    bot_id: int
+    username: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """A group became a supergroup, which has another id."""
+
+    source: SessionSource
+    chat_id: str
+
+
+def mended(text: str) -> str:
+    """Return text that every store and every JSON can hold, as long as it was in UTF-16.
+
+    Halves of surrogate pairs and the null character become replacement characters.
+    """
+    whole = (
+        text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    )
+    return whole.replace("\0", "\ufffd")
+
+
+def _mended(value: Json) -> Json:
+    """Return JSON whose texts are mended."""
+    if isinstance(value, str):
+        return mended(value)
+    if isinstance(value, dict):
+        return {name: _mended(part) for name, part in value.items()}
+    return [_mended(part) for part in value] if isinstance(value, list) else value
+
+
+def update_id_of(update: Json) -> int | None:
+    """Return the number of an update; None when it has none."""
+    number = update.get("update_id") if isinstance(update, dict) else None
+    return number if isinstance(number, int) and not isinstance(number, bool) else None
+
+
+def read_update(update: Json, me: Me) -> MessageEvent | ButtonPress | Moved | None:
+    """Return what an update says; None when it is nothing for us, for instance our own message.
+
+    Raises:
+        InvalidArgument: it is no update.
+    """
+    if update_id_of(update) is None:
+        raise InvalidArgument("an update of Telegram has no number")
+    try:
+        update = _mended(update)
+        for name in (*MESSAGES, *EDITS):
+            if name in update:
+                message = msgspec.convert(update[name], Message)
+                if message.migrate_to_chat_id or message.migrate_from_chat_id:
+                    return _moved(message, me)
+                if name in EDITS and "location" in update[name]:
+                    return None  # a live location that has moved; nobody can edit another one
+                return read_message(update[name], message, me)
+        query = update.get("callback_query")
+        is_ours = isinstance(query, dict) and isinstance(query.get("message"), dict) and "data" in query
+        if query is None or (isinstance(query, dict) and not is_ours):
+            return None  # a button of a game, or below a message of another bot
+        press = msgspec.convert(query, Press)
+        return ButtonPress(
+            source=_source(press.message, press.sender, me),
+            value=press.data,
+            message_id=str(press.message.message_id),
+            press_id=press.id,
+        )
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise InvalidArgument(f"an update of Telegram has an unknown form: {error}") from error
+
+
+def _moved(message: Message, me: Me) -> Moved | None:
+    """Return that a group moved, which Telegram tells in the old one and in the new."""
+    here = None if message.chat is None else message.chat.id
+    old, new = (message.migrate_from_chat_id or here), (message.migrate_to_chat_id or here)
+    if old is None or new is None:
+        return None
+    account = str(me.bot_id)
+    source = SessionSource(platform=Platform.TELEGRAM, chat_id=str(old), chat_type="group", account=account)
+    return Moved(source=source, chat_id=str(new))
+
+
+def read_message(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEvent | None:
+    """Return a message as an event; None when there is nothing in it that somebody said to us.
+
+    Raises:
+        InvalidArgument: it is no message.
+        ValidationError: the message that it answers is none.
+    """
+    source = _source(message, message.sender_chat or message.sender, me)
+    event = None if source.user_id == str(me.bot_id) else _content(raw, message, me)
+    if event is None:
+        return None
+    event.source, event.message_id = source, str(message.message_id)
+    if raw.keys() & _FORWARDS:  # the words are somebody else's, and neither a command nor a mention of ours
+        event.forwarded = (Forwarded(text=event.text, author=_author(message, is_forward=True)),)
+        event.media = Attachment.foreign(event.media)
+        event.text, event.addressed = "", False
+    if command := _COMMAND.match(event.text):
+        if command[2].lower() == me.username.lower():
+            event.text = f"/{command[1]}{event.text[command.end() :]}"
+        elif source.chat_type != "dm":
+            return None  # another bot's command
+    event.timestamp = message.date * 1_000 if 0 < message.date <= _LATEST else None
+    files = _read_reply(raw, message, event, me)
+    if message.media_group_id is not None:
+        event.metadata = {"media_group_id": message.media_group_id}
+    if files:
+        event.media += files
+        event.metadata |= {"answered_files": len(files)} if message.media_group_id is not None else {}
+    event.addressed = event.addressed or source.chat_type == "dm" or event.is_command()
+    if event.message_type is MessageType.TEXT and event.is_command():
+        event.message_type = MessageType.COMMAND
+    return event
+
+
+def _read_reply(
+    raw: Mapping[str, Json], message: Message, event: MessageEvent, me: Me
+) -> tuple[Attachment, ...]:
+    """Write into an event what its message answers; return the files of that, which are somebody else's.
+
+    The message that opened a topic stands before each of the topic's messages, and is not answered.
+    """
+    told = message.reply_to_message or message.external_reply or {}
+    quoted = "" if message.quote is None else _spelt_out(message.quote.text, message.quote.entities, me)[0]
+    reply = None if not told or "forum_topic_created" in told else msgspec.convert(told, Message)
+    if reply is None:
+        event.unread += ("a story",) if "reply_to_story" in raw else ()
+        event.reply_to_text = quoted or None
+        return ()
+    is_ours = reply.sender is not None and reply.sender.id == me.bot_id
+    event.addressed = event.addressed or is_ours
+    event.reply_to_message_id = None if reply.message_id is None else str(reply.message_id)
+    event.reply_to_author = _author(reply, is_forward=bool(told.keys() & _FORWARDS))
+    said = _content({name: part for name, part in told.items() if name not in _OF_REPLY}, reply, me)
+    if said is None:
+        event.reply_to_text = quoted or None
+        return ()
+    media = () if is_ours else said.media
+    event.unread += tuple(f"{part} of the message that this answers" for part in said.unread)
+    event.reply_to_text = quoted or said.text or ("(a file)" if media else None)
+    return Attachment.foreign(file for file in media if file not in event.media)
+
+
+def _content(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEvent | None:
+    """Return the content of a message; None for an event of the chat, such as somebody who joined.
+
+    A part of an unknown kind, or of a known kind in an unknown form, is named and not read. The event is
+    addressed if the words name us.
+    """
+    entities = message.entities if message.text is not None else message.caption_entities
+    words, is_named = _spelt_out(message.caption if message.text is None else message.text, entities, me)
+    event, texts = MessageEvent(addressed=is_named), [words]
+    for name in (*_CONTENT, *(one for one in raw if one not in _CONTENT)):
+        if name not in raw or name in _ENVELOPE | _EVENTS or _REPEATED.get(name) in raw:
+            continue
+        if (content := _CONTENT.get(name)) is None:
+            event.unread += (f"a {name.replace('_', ' ')}",)
+            continue
+        try:
+            kind, text, file = content[1](msgspec.convert(raw[name], content[0]))
+        except msgspec.ValidationError:
+            event.unread += (f"a {name.replace('_', ' ')}",)
+            continue
+        texts.append(text)
+        event.media += () if file is None else (file,)
+        event.message_type = kind if event.message_type is MessageType.TEXT else event.message_type
+    event.text = "\n\n".join(filter(None, texts))
+    is_empty = message.text is None and not (event.text or event.media or event.unread)
+    return None if is_empty else event
+
+
+def _spelt_out(text: str, entities: Iterable[Json], me: Me) -> tuple[str, bool]:
+    """Return a text without mentions of us, with the addresses behind its words; and whether it names us."""
+    if not entities:
+        return text, False
+    units, edits = text.encode("utf-16-le", "surrogatepass"), list[tuple[int, int, str]]()
+    for told in entities:
+        try:
+            entity = msgspec.convert(told, Entity)
+        except msgspec.ValidationError:
+            continue
+        start, end = 2 * entity.offset, 2 * (entity.offset + entity.length)
+        if end > len(units):
+            continue
+        word = units[start:end].decode("utf-16-le", "replace")
+        is_named = entity.type == "mention" and word.lower() == f"@{me.username.lower()}"
+        if is_named or (entity.type == "text_mention" and entity.user and entity.user.id == me.bot_id):
+            edits.append((start, end, ""))
+        elif entity.type == "text_link" and entity.url and entity.url != word:
+            edits.append((end, end, f" ({entity.url})"))
+    if not edits:
+        return text, False
+    kept, at = "", 0
+    for start, end, address in [*sorted(edits), (len(units), len(units), "")]:
+        if start < at:
+            continue
+        piece = units[at:start].decode("utf-16-le", "replace")
+        kept += piece.lstrip(" ") if at and (not kept or kept[-1].isspace()) else piece
+        kept += address
+        at = end
+    return kept.strip(), any(start < end for start, end, _ in edits)
+
+
+def _source(message: Message, speaker: Peer | None, me: Me) -> SessionSource:
+    """Return where a message was said, and by whom.
+
+    Raises:
+        InvalidArgument: it has no chat, or no number.
+    """
+    chat, who = message.chat or Peer(), speaker or Peer()
+    if chat.id is None or chat.type not in CHAT_TYPES or message.message_id is None:
+        raise InvalidArgument("a message of Telegram has no number, no chat, or an unknown kind of chat")
+    topic = None
+    if message.is_topic_message and (root := message.reply_to_message or message.external_reply):
+        began = msgspec.convert(root, Message).forum_topic_created
+        topic = None if began is None else began.name
+    in_thread = message.is_topic_message and message.message_thread_id is not None
+    return SessionSource(
+        platform=Platform.TELEGRAM,
+        chat_id=str(chat.id),
+        chat_name=chat.name,
+        chat_type=CHAT_TYPES[chat.type],
+        user_id=None if who.id is None else str(who.id),
+        user_name=who.name,
+        thread_id=str(message.message_thread_id) if in_thread else None,
+        chat_topic=topic,
+        account=str(me.bot_id),
+        is_bot=who.is_bot,
+    )
+
+
+def _author(message: Message, *, is_forward: bool) -> str | None:
+    """Return the author of a message's words, for show: of a forward, never the person who forwarded it."""
+    origin = (message.forward_origin if is_forward else message.origin) or Origin()
+    people = [origin.sender_user, origin.sender_chat, origin.chat]
+    if is_forward:
+        people += [message.forward_from, message.forward_from_chat]
+    else:
+        people += [message.sender_chat, message.sender, message.chat]
+    hidden = origin.sender_user_name or (message.forward_sender_name if is_forward else None)
+    return next((who.name for who in people if who is not None and who.name), hidden)
+
+
+Content: TypeAlias = tuple[MessageType, str, Attachment | None]
+"""What a part of a message is: its kind, its words, and its file."""
+
+
+def _file(kind: MessageType, mime: str | None = None) -> Callable[[File], Content]:
+    return lambda file: (kind, "", file.as_media(kind, mime))
+
+
+def _photo(sizes: list[File]) -> Content:
+    largest = max(sizes, key=lambda one: one.width * one.height)
+    return MessageType.PHOTO, "", largest.as_media(MessageType.PHOTO, "image/jpeg")
+
+
+def _sticker(sticker: File) -> Content:
+    mime = (
+        "application/x-tgsticker"
+        if sticker.is_animated
+        else "video/webm"
+        if sticker.is_video
+        else "image/webp"
+    )
+    return MessageType.STICKER, sticker.emoji, sticker.as_media(MessageType.STICKER, mime)
+
+
+def _place(location: Location, *named: str) -> Content:
+    at, words = f"{location.latitude:.6f}, {location.longitude:.6f}", ", ".join(filter(None, named))
+    kind = "Location" if location.live_period is None else "Location when its live sharing began"
+    return MessageType.LOCATION, f"{kind}: {words} ({at})" if words else f"{kind}: {at}", None
+
+
+def _poll(poll: Told) -> Content:
+    kind = "Quiz" if poll.type == "quiz" else "Poll"
+    kind = f"Closed {kind.lower()}" if poll.is_closed else kind
+    answers = ((one.text, one.voter_count) for one in poll.options)
+    return MessageType.TEXT, poll_in_words(poll.question, answers, kind=kind), None
+
+
+def _checklist(list_: Told) -> Content:
+    lines = [f"- [{'x' if one.completion_date else ' '}] {one.text}" for one in list_.tasks]
+    return MessageType.TEXT, "\n".join((f"Checklist: {list_.title}", *lines)), None
+
+
+def _told(words: Callable[[Told], str]) -> Callable[[Told], Content]:
+    return lambda part: (MessageType.TEXT, words(part), None)
+
+
+_CONTENT: Final[dict[str, tuple[Any, Callable[[Any], Content]]]] = {
+    "photo": (Annotated[list[File], Meta(min_length=1)], _photo),
+    "animation": (File, _file(MessageType.VIDEO, "video/mp4")),
+    "document": (File, _file(MessageType.DOCUMENT)),
+    "video": (File, _file(MessageType.VIDEO)),
+    "video_note": (File, _file(MessageType.VIDEO, "video/mp4")),
+    "voice": (File, _file(MessageType.VOICE, "audio/ogg")),
+    "audio": (File, _file(MessageType.AUDIO)),
+    "sticker": (File, _sticker),
+    "venue": (Venue, lambda venue: _place(venue.location, venue.title, venue.address)),
+    "location": (Location, _place),
+    "contact": (
+        Told,
+        _told(
+            lambda one: one.listed(
+                "Contact", f"{one.first_name} {one.last_name}".strip(), one.phone_number, one.vcard
+            )
+        ),
+    ),
+    "poll": (Told, _poll),
+    "dice": (Told, _told(lambda dice: f"Dice {dice.emoji}: {dice.value}")),
+    "checklist": (Told, _checklist),
+    "game": (Told, _told(lambda game: game.listed("Game"))),
+    "invoice": (Told, _told(lambda invoice: invoice.listed("Invoice"))),
+    "web_app_data": (Told, _told(lambda part: f"Data of a web app: {part.data}")),
+}
+"""How each kind of content is read, by the field of a message that holds the content."""
 
 
 class TelegramAdapter(BasePlatformAdapter):
@@ -172,19 +868,15 @@ class TelegramAdapter(BasePlatformAdapter):
         *,
         clock: Clock | None = None,
         timer: Timer | None = None,
-        random: Random | None = None,
     ) -> None:
         super().__init__(config, clock=clock, timer=timer)
         self._api: TelegramApi | None = None
         self._options = config
-        self._random = random or Random()  # noqa: S311 - spreads retries; nothing secret hangs on it
         self._moved: dict[str, str] = {}
         """The id that each group has now which became a supergroup since the start."""
         self._me: Me | None = None
         self._offset: int | None = None
         """The first update that Telegram has not been told we have."""
-        self._asked_ms = 0
-        """How long Telegram asked us to wait before the next poll."""
 
     @property
     def account(self) -> str:
@@ -209,7 +901,7 @@ class TelegramAdapter(BasePlatformAdapter):
         await self.disconnect()
         self.liveness.state = AdapterState.CONNECTING
         async with AsyncExitStack() as undo:
-            undo.callback(self._stopped)
+            undo.callback(setattr, self.liveness, "state", AdapterState.STOPPED)
             api = await asyncio.to_thread(_client, self._options, token)
             undo.push_async_callback(api.close)
             self._me = await self._who_we_are(api)
@@ -217,8 +909,10 @@ class TelegramAdapter(BasePlatformAdapter):
             undo.pop_all()
         self._api = api
         self._tasks = Tasks(f"channel {self.platform.value}")
-        self._well()
-        work = self._watch(api) if self._options.webhook_url else self._poll(api)
+        self._connected()
+        self.liveness.retryable = True
+        is_called = self._options.webhook_url is not None
+        work = self._receive(self._look, after_ms=LOOK_EVERY_MS) if is_called else self._receive(self._poll)
         self._tasks.start(work, name="receive")
         if self.commands:
             self._tasks.start(self._show_menu(api), name="show the menu of commands")
@@ -241,7 +935,7 @@ class TelegramAdapter(BasePlatformAdapter):
         if api is not None:
             await api.close()
         if self.liveness.state is not AdapterState.FAILED:
-            self._stopped()
+            self.liveness.state = AdapterState.STOPPED
 
     async def _who_we_are(self, api: "TelegramApi") -> Me:
         told = _checked(await api.call("getMe", {}))
@@ -281,120 +975,74 @@ class TelegramAdapter(BasePlatformAdapter):
             )
         _checked(answer)
 
-    def _stopped(self) -> None:
-        self.liveness.state = AdapterState.STOPPED
-
-    def _well(self) -> None:
-        self._heard()
-        self._asked_ms = 0
-        if self.liveness.state is not AdapterState.FAILED:
-            self.liveness.state = AdapterState.CONNECTED
-            self.liveness.error_code = self.liveness.error = None
-            self.liveness.retryable = True
-
     # What comes in.
 
-    async def _poll(self, api: "TelegramApi") -> None:
-        failures = 0
-        while True:
-            good = await self._contained(self._round(api))
-            if self.liveness.state is AdapterState.FAILED:
-                return
-            failures = 0 if good else failures + 1
-            if not good:
-                await self._timer.sleep(self._pause_ms(failures))
-
-    async def _watch(self, api: "TelegramApi") -> None:
-        while self.liveness.state is not AdapterState.FAILED:
-            await self._timer.sleep(LOOK_EVERY_MS)
-            await self._contained(self._look(api))
-
-    async def _contained(self, work: Coroutine[Any, Any, bool]) -> bool:
-        """Do one piece of receiving; False also when it failed as nobody foresaw, which its owner logs."""
-        task = self._tasks.start(work, name="receive once")
-        await asyncio.wait({task})
-        if task.cancelled() or task.exception() is None:
-            return not task.cancelled() and bool(task.result())
-        self.liveness.error_code, self.liveness.error = "receive_failed", "receiving failed: see the log"
-        return False
-
-    async def _round(self, api: "TelegramApi") -> bool:
-        """Poll once; False when there is to be a pause before the next."""
-        await self._until_ours()
+    async def _poll(self, _: int) -> int:
+        """Ask for updates once and take them in; return the pause before the next poll."""
         wanted = {"timeout": self._options.poll_seconds, "allowed_updates": ALLOWED_UPDATES}
         if self._offset is not None:
             wanted["offset"] = self._offset
-        began = self._clock.now()
-        answer = await api.call("getUpdates", wanted, more_silence_ms=self._options.poll_seconds * 1_000)
-        if answer.kind is not None or not isinstance(answer.result, list):
-            return self._missed(answer)
-        self._well()
-        # Nothing new comes after a while: at once, it would be asked for again and again.
-        moved = not answer.result and self._clock.now() - began >= _SHORTEST_POLL_MS
-        for update in answer.result:
-            if not await self._hand_over(update):
-                return False
+        began, silence_ms = self._clock.now(), self._options.poll_seconds * 1_000
+        updates = await self._asked("getUpdates", wanted, list, more_silence_ms=silence_ms)
+        # An empty answer that comes at once, or one whose updates have no number, would come again at once.
+        moved = not updates and self._clock.now() - began >= _SHORTEST_POLL_MS
+        for update in updates:
+            await self.take_in(update, partial(self._take, update))
             if (update_id := update_id_of(update)) is not None:
                 self._offset, moved = update_id + 1, True
-        return moved
+        return 0 if moved else _SHORTEST_POLL_MS
 
-    async def _look(self, api: "TelegramApi") -> bool:
-        """See that Telegram still calls us."""
-        answer = await api.call("getWebhookInfo", {})
-        if answer.kind is not None or not isinstance(answer.result, dict):
-            return self._missed(answer)
-        if answer.result.get("url") != self._options.webhook_url:
+    async def _look(self, _: int) -> int:
+        """Check that Telegram still calls us; return the pause before the next look."""
+        told = await self._asked("getWebhookInfo", {}, dict)
+        if told.get("url") != self._options.webhook_url:
             self._fail(
                 "conflict",
                 "the bot's webhook was removed or changed: check which other program uses its token",
                 retryable=True,
             )
-            return False
-        self._well()
-        return True
+        return LOOK_EVERY_MS
 
-    def _missed(self, answer: Answer) -> bool:
-        """Note that Telegram did not give what was asked for; return False."""
+    async def _asked(
+        self, method: str, fields: dict[str, Json], kind: type[T], *, more_silence_ms: int = 0
+    ) -> T:
+        """Return the result of a call of the receiving side, which must have this type.
+
+        Raises:
+            CredentialRefused: The token is not valid any more.
+            ServerUnavailable: Telegram did not give what was asked for.
+        """
+        if self._api is None:
+            raise unreachable("the channel is not connected")
+        answer = await self._api.call(method, fields, more_silence_ms=more_silence_ms)
         if answer.is_unauthorized:
-            refused = refused_token(answer.error)
-            self._fail("unauthorized", f"{refused.message}; {refused.remedy}", retryable=False)
-        else:
-            self.liveness.state = AdapterState.RECONNECTING
-            self.liveness.error_code = "unreachable"
-            self.liveness.error = answer.error or "Telegram's answer contains no list of updates"
-            if answer.is_conflict:
-                self.liveness.error_code = "conflict"
-                self.liveness.error = (
-                    f"another program receives for this bot: {answer.error}; stop that program, or "
-                    "remove the webhook (delete_webhook)"
-                )
-            self._asked_ms = answer.retry_after_ms or 0
-        return False
+            raise refused_token(answer.error)
+        details: dict[str, object] = {"retry_after_ms": answer.retry_after_ms}
+        if answer.is_conflict:
+            raise ServerUnavailable(
+                f"another program receives for this bot: {answer.error}; stop that program, or "
+                "remove the webhook (delete_webhook)",
+                remedy="",
+                details={**details, "channel": "conflict"},
+            )
+        if answer.kind is not None or not isinstance(answer.result, kind):
+            why = answer.error or f"Telegram's answer to {method} has another form"
+            raise ServerUnavailable(why, remedy="postroom retries", details=details)
+        self._heard()
+        return answer.result
 
-    async def _hand_over(self, update: Json) -> bool:
-        """Hand an update over; say whether Telegram may be told that we have it."""
+    async def _take(self, update: Json) -> None:
         if self._me is None:
-            return False
-        try:
-            await self.take_in(update, partial(self._take, update, self._me))
-        except PostroomError as error:
-            if self.liveness.state is not AdapterState.RECONNECTING:
-                self.liveness.error_code = "not_kept"
-                self.liveness.error = f"a message could not be stored: {error.code}"
-            _LOG.warning("channel.not_kept", platform=self.platform.value, code=error.code)
-            return False
-        return True
-
-    async def _take(self, update: Json, me: Me) -> None:
-        found = read_update(update, me)
+            raise unreachable("the channel is not connected")
+        found = read_update(update, self._me)
         if isinstance(found, ButtonPress):
             await self._pressed(found)
         elif isinstance(found, Moved):
             await self._follow(found)
-        elif found is not None and not found.edited:
-            await self.handle_message(found.event)
-        elif found is not None and self._inbound is not None:
-            await self._inbound.edited(found.event)
+        elif found is not None and self._inbound is not None and update.keys() & EDITS:
+            await self._inbound.edited(found)
+        elif found is not None:
+            await self.handle_message(found)
 
     async def _follow(self, moved: Moved) -> None:
         """Go on in the group that a group has become."""
@@ -430,8 +1078,12 @@ class TelegramAdapter(BasePlatformAdapter):
             return Response(status_code=413)
         if not self._receives():
             return Response(status_code=503)
-        self._well()
-        kept = await self._contained(self._hand_over(_update_of(body)))
+        self._heard()
+        try:
+            update = json.loads(body)
+        except (ValueError, RecursionError):
+            update = body.decode("utf-8", "replace")  # no update, which becomes a dead letter
+        kept = await self.is_taken(partial(self.take_in, update, partial(self._take, update)))
         return Response(status_code=200 if kept else 503)
 
     def _receives(self) -> bool:
@@ -441,38 +1093,37 @@ class TelegramAdapter(BasePlatformAdapter):
         self.liveness.refused += 1
         _LOG.warning("channel.refused", platform=self.platform.value, code=code, **more)
 
-    def _pause_ms(self, failures: int) -> int:
-        grown = min(_LONGEST_PAUSE_MS, _FIRST_PAUSE_MS * 2 ** min(failures - 1, 10))
-        return max(int(grown * (0.5 + self._random.random() / 2)), self._asked_ms)
-
     # What it says.
 
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
         """Say something."""
-        fields = {**wire.place(chat_id, metadata), **wire.answering(reply_to)}
+        fields, answered = place(chat_id, metadata), number_of(reply_to)
+        if answered is not None:  # should that message be gone, this one is sent all the same
+            fields["reply_parameters"] = {"message_id": answered, "allow_sending_without_reply": True}
         return await self._say("sendMessage", fields, content, metadata=metadata)
 
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
         """Replace what was said; that it reads so already is no failure."""
-        return await self._edit(chat_id, message_id, content, {}, metadata)
+        fields = place(chat_id, None)
+        return await self._say("editMessageText", fields, content, message_id=message_id, metadata=metadata)
 
     async def delete_message(
         self, chat_id: str, message_id: str, metadata: Metadata | None = None
     ) -> SendResult:
         """Take back what was said."""
-        number = wire.number_of(message_id)
+        number = number_of(message_id)
         if number is None:
             return _unusable("the id of a message must be a number")
-        fields = {**wire.place(chat_id, None), "message_id": number}
+        fields = {**place(chat_id, None), "message_id": number}
         return self._result(await self._call("deleteMessage", fields), message_id)
 
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:
         """Show that an answer is being written."""
-        await self._call("sendChatAction", {**wire.place(chat_id, metadata), "action": "typing"})
+        await self._call("sendChatAction", {**place(chat_id, metadata), "action": "typing"})
 
     async def react(
         self,
@@ -483,11 +1134,11 @@ class TelegramAdapter(BasePlatformAdapter):
         takes_back: str | None = None,
     ) -> SendResult:
         """Set the one reaction that a bot has on a message, or none."""
-        number = wire.number_of(message_id)
+        number = number_of(message_id)
         if number is None:
             return _unusable("the id of a message must be a number")
         marks: list[Json] = [] if takes_back else [{"type": "emoji", "emoji": SEEN}]
-        fields = {**wire.place(chat_id, None), "message_id": number, "reaction": marks}
+        fields = {**place(chat_id, None), "message_id": number, "reaction": marks}
         return self._result(await self._call("setMessageReaction", fields))
 
     async def send_media(
@@ -499,9 +1150,9 @@ class TelegramAdapter(BasePlatformAdapter):
         metadata: Metadata | None = None,
     ) -> SendResult:
         """Send a file; a caption has at most 1,024 UTF-16 units."""
-        method, field = wire.media_method(attachment.kind, has_caption=bool(caption))
-        fields = {**wire.place(chat_id, metadata), "file": field}
-        file = wire.file_of(attachment, data)
+        method, field = media_method(attachment.kind, has_caption=bool(caption))
+        fields = {**place(chat_id, metadata), "file": field}
+        file = file_of(attachment, data)
         if caption:
             return await self._say(method, fields, caption, file=file, metadata=metadata)
         return self._result(await self._call(method, fields, file=file, metadata=metadata))
@@ -524,29 +1175,21 @@ class TelegramAdapter(BasePlatformAdapter):
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
         """Ask with buttons below the text."""
-        buttons = wire.keyboard(card)
+        buttons = keyboard(card)
         if buttons is None:
             return _unusable("the data of a button must have 1 to 64 bytes")
-        fields = {**wire.place(chat_id, metadata), **buttons}
+        fields = {**place(chat_id, metadata), **buttons}
         return await self._say("sendMessage", fields, card.text, metadata=metadata)
 
     async def update_card(
         self, chat_id: str, message_id: str, card: Card, metadata: Metadata | None = None
     ) -> SendResult:
         """Show a card as it stands now; without buttons it loses those it had."""
-        buttons = wire.keyboard(card)
+        buttons = keyboard(card)
         if buttons is None:
             return _unusable("the data of a button must have 1 to 64 bytes")
-        return await self._edit(chat_id, message_id, card.text, buttons, metadata)
-
-    async def _edit(
-        self, chat_id: str, message_id: str, text: str, more: dict[str, Json], metadata: Metadata | None
-    ) -> SendResult:
-        number = wire.number_of(message_id)
-        if number is None:
-            return _unusable("the id of a message must be a number")
-        fields = {**wire.place(chat_id, None), "message_id": number, **more}
-        return await self._say("editMessageText", fields, text, message_id=message_id, metadata=metadata)
+        fields = {**place(chat_id, None), **buttons}
+        return await self._say("editMessageText", fields, card.text, message_id=message_id, metadata=metadata)
 
     async def _say(
         self,
@@ -554,11 +1197,15 @@ class TelegramAdapter(BasePlatformAdapter):
         fields: dict[str, Json],
         text: str,
         *,
-        file: "File | None" = None,
+        file: "SentFile | None" = None,
         message_id: str | None = None,
         metadata: Metadata | None = None,
     ) -> SendResult:
-        """Say a text formatted; where its marks are refused, as it stands."""
+        """Say a text formatted, or replace that of a message; if its marks are refused, as it stands."""
+        if message_id is not None:
+            if (number := number_of(message_id)) is None:
+                return _unusable("the id of a message must be a number")
+            fields = {**fields, "message_id": number}
         name, limit = ("caption", LONGEST_CAPTION) if file else ("text", self.capabilities.limit)
         plain = mended(text)
         if self.capabilities.unit.measure(plain) > limit:
@@ -580,26 +1227,13 @@ class TelegramAdapter(BasePlatformAdapter):
         method: str,
         fields: dict[str, Json],
         *,
-        file: "File | None" = None,
+        file: "SentFile | None" = None,
         metadata: Metadata | None = None,
     ) -> Answer:
         """Call a method when it is its turn; in a group that moved, where it is now."""
-        place = str(fields.get("chat_id", ""))
-        if (now_at := self._moved.get(place)) is not None:
+        chat_id = str(fields.get("chat_id", ""))
+        if (now_at := self._moved.get(chat_id)) is not None:
             fields = {**fields, "chat_id": int(now_at)}
-        answer = await self._call_in_turn(method, fields, file, metadata)
-        if answer.migrate_to is None or self._me is None or now_at is not None:
-            return answer
-        source = SessionSource(platform=self.platform, chat_id=place, chat_type="group", account=self.account)
-        moved = Moved(source=source, chat_id=str(answer.migrate_to))
-        self._moved[place] = moved.chat_id
-        if not self._tasks.closed:
-            self._tasks.start(self._follow(moved), name="follow a group")
-        return await self._call(method, fields, file=file, metadata=metadata)
-
-    async def _call_in_turn(
-        self, method: str, fields: dict[str, Json], file: "File | None", metadata: Metadata | None
-    ) -> Answer:
         gives_way = method in ("sendChatAction", "setMessageReaction")
         says = method.startswith(("send", "edit")) and not gives_way
         chat = str(fields["chat_id"]) if says else None
@@ -612,10 +1246,19 @@ class TelegramAdapter(BasePlatformAdapter):
             answer = await self._api.call(method, fields, file=file)
             if answer.kind is SendErrorKind.RATE_LIMITED:
                 turn.refused(answer.retry_after_ms)
+        if answer.migrate_to is None or self._me is None or now_at is not None:
             return answer
+        source = SessionSource(
+            platform=self.platform, chat_id=chat_id, chat_type="group", account=self.account
+        )
+        moved = Moved(source=source, chat_id=str(answer.migrate_to))
+        self._moved[chat_id] = moved.chat_id
+        if not self._tasks.closed:
+            self._tasks.start(self._follow(moved), name="follow a group")
+        return await self._call(method, fields, file=file, metadata=metadata)
 
     def _result(self, answer: Answer, message_id: str | None = None) -> SendResult:
-        if answer.kind is not None and not answer.says("message is not modified"):
+        if answer.kind is not None and "message is not modified" not in answer.error.lower():
             return SendResult.failed(answer.kind, answer.error, retry_after_ms=answer.retry_after_ms)
         self._said()
         told = answer.result.get("message_id") if isinstance(answer.result, dict) else None
@@ -645,14 +1288,6 @@ def _checked(answer: Answer) -> Json:
     if answer.kind is not None:
         raise failed_call(answer)
     return answer.result
-
-
-def _update_of(body: bytes) -> Json:
-    """Return the JSON of a body; if it is no JSON, its text, which is no update."""
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        return body.decode("utf-8", "replace")
 
 
 def _unusable(why: str) -> SendResult:

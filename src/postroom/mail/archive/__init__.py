@@ -1,1 +1,1 @@
-"""The Git archive that people read: an export of the database, written by the relay, and the way back."""
+"""The Git archive for people: an export of the database, written by the relay, and the rebuild from it."""

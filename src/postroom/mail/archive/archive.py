@@ -1,7 +1,7 @@
-"""The archive of an installation: one Git repository a project, written in batches by the relay.
+"""The archive of an installation: one Git repository per project, written in batches by the relay.
 
-The database is the truth and the archive an export: replayable, idempotent by id, never in the way of
-mail. What waits for it stays in the outbox, whose relay hands it over in batches.
+The database is the original and the archive an export: replayable, idempotent by id, and never a delay for
+mail. Records that wait for it stay in the outbox, whose relay delivers them in batches.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from postroom.stores.mail.store import MailStore
 _LOG = get_logger(__name__)
 
 TIDY_EVERY = 50
-"""Commits to one repository between two looks at whether it wants repacking."""
+"""Commits to one repository between two checks for a repack."""
 
 
 _OF_MOVED: Final = ("slug", "human_key", "merged_into")
@@ -43,7 +43,7 @@ _OF_MOVED: Final = ("slug", "human_key", "merged_into")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Author:
-    """In whose name the archive is committed."""
+    """The author of the archive's commits."""
 
     name: str
     email: str
@@ -67,9 +67,9 @@ class Archive:
         batch: int = 200,
         may_write: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`batch` is how many records one commit holds at most.
+        """`batch` is the maximum number of records in one commit.
 
-        `may_write` says whether this server writes the archive now.
+        `may_write` returns whether this server writes the archive now.
         """
         self.root = root
         self.at_once = batch
@@ -81,15 +81,16 @@ class Archive:
         self._commits: dict[int, int] = {}
         self._marking = threading.Lock()
         self._slugs: dict[int, str] = {}
-        """By id, of the projects that were written; a project never gets another slug."""
+        """Slugs of the written projects by id; a project's slug never changes."""
         self._views: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """By slug: held from a view of a project until it is written: none is written after a newer one."""
+        """Locks by slug, each held from the read of a project to the write, so that no older view is written
+        last."""
 
     def repository(self, slug: str) -> ArchiveRepository:
-        """Open a project's repository; it is made when it is missing.
+        """Open a project's repository, and create it if it is missing.
 
         Raises:
-            ArchiveUnavailable: Git is missing or the folder cannot be written.
+            ArchiveUnavailable: Git is missing or the folder is not writable.
         """
         return ArchiveRepository.open(
             self.root / f"{slug}.git",
@@ -99,14 +100,16 @@ class Archive:
         )
 
     def serves(self, target: str) -> bool:
-        """Every project has its repository here, and one server writes them all."""
+        """Return True: every project has its repository here, and one server writes them all."""
         return self._may_write()
 
     async def perform(self, rows: Sequence[OutboxMessage]) -> Performed:
-        """Write the records of a project as one commit. Written again they are the same files: no change.
+        """Write the records of a project as one commit.
+
+        A repeated write has the same files and changes nothing.
 
         Raises:
-            ArchiveUnavailable: nothing was written; the rows wait on.
+            ArchiveUnavailable: Nothing was written; the rows keep waiting.
         """
         project_id = int(rows[0].target)
         if project_id not in self._slugs:
@@ -125,7 +128,7 @@ class Archive:
         return Performed()
 
     def _empty(self, slug: str, human_key: str, merged_into: str) -> None:
-        """Take all out of the repository of a project that is another one's now, and say whose."""
+        """Remove all files from the repository of a merged project, and record the project it became."""
         repository = self.repository(slug)
         removed = [path for path in repository.paths() if path != layout.PROJECT_FILE]
         told = layout.moved_project_file(slug, human_key, merged_into)
@@ -140,7 +143,7 @@ class Archive:
         *,
         may_write: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Write records, named `<kind>:<id>`, and remove files, as one view of the store has them."""
+        """Write records, named `<kind>:<id>`, and remove files, in one view of the store."""
 
         def look(tx: MailReads) -> Batch | None:
             project = tx.project_by_id(project_id)
@@ -154,9 +157,9 @@ class Archive:
         slug = self._slugs[project_id]
         async with self._views[slug]:
             batch = await self._store.read(look)
-            if not may_write():  # it stood still: what it has seen may be old
+            if not may_write():  # the server stalled, so its view may be old
                 raise ArchiveUnavailable("another server writes the archive now", value=slug)
-            if batch is not None:  # else the project is another one's now
+            if batch is not None:  # else the project was merged into another
                 await asyncio.to_thread(self._commit, batch)
 
     def _commit(self, batch: Batch) -> None:
@@ -176,10 +179,10 @@ class Archive:
             repository.tidy(self._clock.now())
 
     def _reaches(self, slug: str, newest_entry: int) -> None:
-        """Have the archive say that it has this entry of a project's log, before it is written.
+        """Record in the archive's mark, before the write, that it reaches this entry of a project's log.
 
         Raises:
-            ArchiveUnavailable: it cannot be said; the batch is written again later.
+            ArchiveUnavailable: The mark cannot be written; the batch is retried later.
         """
         try:
             with self._marking:
@@ -190,12 +193,12 @@ class Archive:
             ) from error
 
     async def rebuild(self, project: Project, *, page: int = 200) -> int:
-        """Write everything the database holds of a project; return how many records that was.
+        """Write all records of a project; return their number.
 
-        What is there already is left as it is, so it may be run again at any time.
+        Existing files stay unchanged, so it can be repeated at any time.
 
         Raises:
-            ArchiveUnavailable: some was written; run it again.
+            ArchiveUnavailable: Only some records were written; run it again.
         """
         self._slugs[project.id] = project.slug
         size = await self._store.read(lambda tx: tx.project_size(project.id))
@@ -210,10 +213,10 @@ class Archive:
         return written
 
     async def replace(self, project: Project, aside: str) -> int:
-        """Move a project's repository aside, under this name, and write another from the database.
+        """Rename a project's repository to this name, and write another one from the database.
 
         Raises:
-            ArchiveUnavailable: it cannot be moved, or not all was written; run `rebuild` then.
+            ArchiveUnavailable: It cannot be renamed, or not all records were written; then run `rebuild`.
         """
         place = self.root / f"{project.slug}.git"
         try:
@@ -223,25 +226,25 @@ class Archive:
         return await self.rebuild(project)
 
     async def lost_head(self, project: Project) -> bool:
-        """Return whether a project's repository is all there but for its HEAD."""
+        """Return whether a project's repository lacks only its HEAD."""
         return await asyncio.to_thread(head_is_lost, self.root / f"{project.slug}.git")
 
     async def write_head(self, project: Project) -> None:
         """Write the HEAD of a project's repository again.
 
         Raises:
-            ArchiveUnavailable: it cannot be written.
+            ArchiveUnavailable: It cannot be written.
         """
         await asyncio.to_thread(write_head, self.root / f"{project.slug}.git")
 
     async def differing(self, project: Project, *, page: int = 200) -> list[str]:
-        """Return the files of the archive that tell otherwise than the database.
+        """Return the files of the archive that differ from the database.
 
-        What still waits for the archive is left out.
-        What changes meanwhile is looked at twice.
+        Records that still wait for the archive are skipped. Records that change during the comparison are
+        compared again.
 
         Raises:
-            ArchiveUnavailable: the archive cannot be read.
+            ArchiveUnavailable: The archive cannot be read.
         """
         repository = await asyncio.to_thread(self.repository, project.slug)
         suspects = [
@@ -275,22 +278,22 @@ class Archive:
 
 
 def _settled_batch(tx: MailReads, *, project: Project, records: Sequence[str]) -> Batch:
-    """Gather those of the records that do not wait for the archive."""
+    """Collect the files of the records that do not wait for the archive."""
     rows = tx.outbox.open(ARCHIVE, limit=100_000)
     waiting = {record for row in rows for record in records_of(row.payload)}
     batch = gather(tx, project, [one for one in records if one not in waiting])
-    if any(row.target == str(project.id) for row in rows):  # whatever is written brings it along
+    if any(row.target == str(project.id) for row in rows):  # every write includes it
         batch.files.pop(layout.PROJECT_FILE, None)
     return batch
 
 
 def _place(repository: ArchiveRepository, message: Message) -> str:
-    """Return where a recalled message lies: its path was made of a subject that is erased."""
+    """Return the path of a recalled message's file, which was made from the deleted subject."""
     return next(_places(repository, [(message.id, message.created_at)]), layout.message_path(message))
 
 
 def _places(repository: ArchiveRepository, messages: Sequence[tuple[int, int]]) -> Iterator[str]:
-    """Yield where messages lie, each given with the instant at which it was sent."""
+    """Yield the paths of messages, each given with its time of sending."""
     ids = {number for number, _ in messages}
     for folder in sorted({layout.message_folder(sent_at) for _, sent_at in messages}):
         yield from (path for path in repository.paths(f"{folder}/") if layout.message_id_of(path) in ids)

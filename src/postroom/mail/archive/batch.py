@@ -1,4 +1,4 @@
-"""Gathers the files of records, in one consistent view, as they stand now."""
+"""Collects the files of records in their present form, in one consistent view."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,17 +11,17 @@ from postroom.stores.mail.access import MailReads
 
 @dataclass(slots=True, kw_only=True)
 class Batch:
-    """One commit to be: files by path, and the messages it brings."""
+    """The contents of one commit: files by path, and the messages in it."""
 
     project: Project
     files: dict[str, bytes] = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)
     recalled: list[tuple[Message, bytes]] = field(default_factory=list)
-    """Messages whose text is gone: their file lies under the subject they once had."""
+    """Messages whose text was deleted: their file has a name made from the former subject."""
     deleted: list[tuple[int, int]] = field(default_factory=list)
-    """Messages that are gone, each with the instant at which it was sent, which tells the file's folder."""
+    """Deleted messages, each with its time of sending, which determines the file's folder."""
     removed: list[str] = field(default_factory=list)
-    """Other files that are to be taken out."""
+    """Other files to remove."""
     newest_entry: int = 0
     """The newest entry of the project's log in that view."""
 
@@ -36,12 +36,12 @@ class Batch:
 
     @property
     def trailers(self) -> list[tuple[str, str]]:
-        """The ids of the messages, one a line."""
+        """The ids of the messages, one per line."""
         return [("Message-Id", str(message.id)) for message in self.messages]
 
 
 def gather(tx: MailReads, project: Project, records: Sequence[str]) -> Batch:
-    """Return the files of records, named `<kind>:<id>`; one that is gone has none."""
+    """Return the files of records, named `<kind>:<id>`; deleted records have none."""
     batch = Batch(project=project)
     batch.files[layout.PROJECT_FILE] = layout.project_file(project)
     wanted: dict[str, list[int]] = {"agent": [], "message": [], "reservation": []}
@@ -79,7 +79,7 @@ def _gather_messages(tx: MailReads, batch: Batch, ids: Sequence[int]) -> None:
 
 
 def gather_deletions(tx: MailReads, batch: Batch, deletions: Sequence[Mapping[str, Any]]) -> None:
-    """Add to a batch what is to be taken out, as it stands now: what is referred to anew stays."""
+    """Add the removals to a batch as they apply now: contents that another message refers to stay."""
     project_id = batch.project.id
     for deletion in deletions:
         batch.deleted += [(number, sent_at) for number, sent_at in deletion["messages"]]

@@ -1,7 +1,7 @@
-"""What one commit is made of: which paths it may hold, its message, and the stream Git builds it from.
+"""The parts of one commit: its permitted paths, its message, and the stream from which Git builds it.
 
-Pure text. Every byte that reaches `git fast-import` is put together here, so this is where hostile names
-and hostile texts lose their power.
+Pure text. Every byte for `git fast-import` is assembled here, so that hostile names and texts are neutralized
+here.
 """
 
 import re
@@ -12,9 +12,9 @@ from postroom.contracts.errors import InvalidArgument, InvalidPath
 
 SUBJECT_LIMIT = 72
 SEGMENT_LIMIT = 255
-"""Bytes in one name: more cannot be checked out on common file systems."""
+"""Maximum bytes in one name: common file systems cannot check out more."""
 PATH_LIMIT = 4096
-"""Bytes in one path: more is a finding of `git fsck --strict` in newer Git."""
+"""Maximum bytes in one path: newer releases of `git fsck --strict` report more."""
 NO_SUBJECT = "(no subject)"
 
 # Names that Git takes for its own, here or when the archive is checked out on macOS or Windows, where case,
@@ -33,7 +33,7 @@ def checked_path(path: str) -> str:
     """Return a path that is safe in the archive's tree and in any checkout of it.
 
     Raises:
-        InvalidPath: it is empty, absolute, leaves the tree, names something of Git's own, or is too long.
+        InvalidPath: The path is empty, absolute, leaves the tree, names a file of Git itself, or is too long.
     """
     if fault := _fault(path):
         raise InvalidPath(
@@ -45,10 +45,10 @@ def checked_path(path: str) -> str:
 
 
 def checked_identity(name: str, email: str) -> str:
-    """Return `Name <email>` as a commit carries it.
+    """Return `Name <email>` in the form for a commit.
 
     Raises:
-        InvalidArgument: one of them is blank or holds angle brackets or control characters.
+        InvalidArgument: A part is blank or contains angle brackets or control characters.
     """
     for text in (name, email):
         if not _IDENTITY.fullmatch(text.strip()):
@@ -63,7 +63,7 @@ def message(subject: str, body: str, trailers: Sequence[tuple[str, str]]) -> str
     """Return a commit message: a subject of one short line, the body, the trailers.
 
     Raises:
-        InvalidArgument: a trailer's key is not made of letters, digits and hyphens.
+        InvalidArgument: A trailer's key is invalid.
     """
     for key, _ in trailers:
         if not _TRAILER_KEY.fullmatch(key):
@@ -82,7 +82,7 @@ def file_changes(files: Mapping[str, bytes]) -> bytes:
     """Return the stream's lines that add or replace `files`.
 
     Raises:
-        InvalidPath: a path is not safe, or one is a file and the folder of another at once.
+        InvalidPath: A path is not safe, or is both a file and the folder of another file.
     """
     for path in files:
         segments = checked_path(path).split("/")
@@ -96,10 +96,10 @@ def file_changes(files: Mapping[str, bytes]) -> bytes:
 
 
 def file_removals(paths: Sequence[str]) -> bytes:
-    """Return the stream's lines that take files out; one that is not there is passed over.
+    """Return the stream's lines that remove files; missing files are ignored.
 
     Raises:
-        InvalidPath: a path is not safe.
+        InvalidPath: A path is not safe.
     """
     return b"".join(b"D %b\n" % _quoted(checked_path(path)) for path in paths)
 
@@ -109,7 +109,7 @@ def commit_stream(
 ) -> bytes:
     """Return the whole stream for one commit; Git answers it with the commit's id.
 
-    `ref` is a name for this stream only: the reset takes it back before Git writes any ref, so neither a
+    `ref` is a name for this stream only: the reset removes it before Git writes any ref, so that neither a
     failure nor a kill can leave it behind.
     """
     who = f"{identity} {now // 1000} +0000"
@@ -133,12 +133,12 @@ def _one_line(text: str) -> str:
 
 
 def _without_controls(text: str) -> str:
-    """Drop what could move a terminal's cursor or end a message early; keep lines and tabs."""
+    """Remove characters that could move a terminal's cursor or end a message early; keep lines and tabs."""
     return "".join(sign for sign in text if sign in "\n\t" or unicodedata.category(sign) != "Cc")
 
 
 def _fault(path: str) -> str | None:
-    """Say what is wrong with a path, or None."""
+    """Return the fault of a path, or None."""
     try:
         encoded = path.encode()
     except UnicodeEncodeError:
@@ -156,7 +156,7 @@ def _segment_fault(segment: str) -> str | None:
         return "it is absolute, or contains an empty name"
     if len(segment.encode()) > SEGMENT_LIMIT:
         return f"it contains a name longer than {SEGMENT_LIMIT} bytes"
-    # Where a backslash separates too, each part counts as a name of its own.
+    # Where a backslash separates too, each part counts as a name.
     for name in segment.split("\\"):
         if name in {".", ".."}:
             return "it leaves its folder"

@@ -1,4 +1,4 @@
-"""Compares records with their files in the archive, by the hashes that Git has of them."""
+"""Compares records with their files in the archive, by Git's hashes."""
 
 import hashlib
 import json
@@ -11,13 +11,13 @@ from postroom.mail.archive.repository import ArchiveRepository
 
 
 def differing_files(batch: Batch, blobs: Mapping[str, str], repository: ArchiveRepository) -> list[str]:
-    """Return the paths of those files of a batch that the archive has with other contents, or not at all.
+    """Return the paths of a batch's files that the archive lacks or has with other contents.
 
-    A file that an older release laid out in another way says the same when what both tell is the same.
-    Digests of threads are left out: they are made of the messages. `blobs` is what the archive holds. Blocks.
+    A file in the layout of an older release is equal if its fields are. Digests of threads are skipped,
+    because they are made from the messages. `blobs` are the hashes in the archive. Blocks.
 
     Raises:
-        ArchiveUnavailable: a file cannot be read.
+        ArchiveUnavailable: A file cannot be read.
     """
     return [
         path

@@ -1,4 +1,4 @@
-"""Files of records that come through the import names: loosely shaped mappings, not from the database."""
+"""Files of records from the import names: loosely structured mappings that are not from the database."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ def foreign_profile(profile: Mapping[str, Any]) -> tuple[str, bytes]:
     """Return the name and the file of a profile.
 
     Raises:
-        InvalidName: its name is no name for an agent.
+        InvalidName: The name is not valid for an agent.
     """
     name = check_name(str(profile.get("name", "")))
     return name, (json.dumps(dict(profile), ensure_ascii=False, indent=2, default=str) + "\n").encode()
@@ -27,7 +27,7 @@ def foreign_message(
     """Return the path and the file of a message.
 
     Raises:
-        InvalidArgument: it has no integer `id`.
+        InvalidArgument: The message has no integer `id`.
     """
     number = message.get("id")
     if not isinstance(number, int):

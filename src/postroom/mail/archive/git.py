@@ -1,6 +1,6 @@
-"""The `git` program as this room runs it: one repository, a clean environment, a bound on every call.
+"""The `git` program: one repository, a clean environment, a time limit for every call.
 
-Owns how Git is started and stopped and how its failures are named. Knows nothing of what is written.
+Starts and stops Git and names its failures. Independent of the contents that are written.
 """
 
 import os
@@ -16,15 +16,16 @@ from postroom.contracts.errors import ArchiveUnavailable
 
 SETTINGS = (
     "core.fsync=objects,derived-metadata,reference",  # a power cut leaves no branch that names half an object
-    "core.filesRefLockTimeout=500",  # another writer holds the branch for milliseconds; a dead one for ever
+    # another writer holds the branch for milliseconds; a dead one never releases it
+    "core.filesRefLockTimeout=500",
     "fastimport.unpackLimit=0",  # a batch is one pack with one fsync, never a loose file an object
     "gc.auto=0",  # tidying is the worker's, never a surprise in the middle of a write
-    "pack.threads=1",  # tidying runs beside a server: one core is enough
+    "pack.threads=1",  # repacking runs while the server works: one core is enough
 )
 GRACE_SECONDS = 1.0
-"""What a Git that is ended may take to remove its lock files; one that is killed leaves them behind."""
+"""Seconds for a stopped Git to remove its lock files, which a killed Git leaves behind."""
 STDERR_SHOWN = 300
-"""Characters of Git's own words that an error carries."""
+"""Maximum characters of Git's message in an error."""
 
 INSTALL = "install Git 2.32 or newer on the server's PATH, or turn off the archive"
 _FREE_SPACE = "free space on the disk that holds the archive; no restart is needed"
@@ -56,12 +57,12 @@ _REMEDIES = (
 )
 
 HEAD: Final = b"ref: refs/heads/main\n"
-"""What stands in the file HEAD of each repository: its one branch."""
+"""The content of the file HEAD of each repository: its one branch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """How one call ended: its exit code, its output and its complaints."""
+    """The result of one call: its exit code, its output and its messages on standard error."""
 
     code: int
     out: bytes
@@ -69,13 +70,13 @@ class Answer:
 
 
 class GitProgram:
-    """Runs `git` on one bare repository; every call ends within the time-out, or is ended."""
+    """Runs `git` on one bare repository; every call ends, or is stopped, within the timeout."""
 
     def __init__(self, program: str, folder: Path, timeout: timedelta) -> None:
         """Find the program once.
 
         Raises:
-            ArchiveUnavailable: there is no such program.
+            ArchiveUnavailable: The program does not exist.
         """
         found = shutil.which(program)
         if found is None:
@@ -99,7 +100,7 @@ class GitProgram:
         """Run one command that must succeed and return its output.
 
         Raises:
-            ArchiveUnavailable: it failed, could not be started, or was not done within `patience` time-outs.
+            ArchiveUnavailable: It failed, could not be started, or did not end within `patience` timeouts.
         """
         answer = self.ask(*arguments, stdin=stdin, patience=patience)
         if answer.code != 0:
@@ -107,10 +108,10 @@ class GitProgram:
         return answer.out
 
     def ask(self, *arguments: str, stdin: bytes = b"", patience: int = 1) -> Answer:
-        """Run one command that may fail and return how it ended.
+        """Run one command that may fail and return its result.
 
         Raises:
-            ArchiveUnavailable: it could not be started, or was not done within `patience` time-outs.
+            ArchiveUnavailable: It could not be started, or did not end within `patience` timeouts.
         """
         settings = [word for setting in SETTINGS for word in ("-c", setting)]
         bound = self.timeout * patience
@@ -130,7 +131,7 @@ class GitProgram:
         return Answer(code=process.returncode, out=out, complaint=complaint.decode("utf-8", "replace"))
 
     def failure(self, command: str, answer: Answer) -> ArchiveUnavailable:
-        """Name a failure by what Git said of it."""
+        """Return the error of a failed call, with Git's message."""
         said = " ".join(answer.complaint.split())
         shown = said[:STDERR_SHOWN] or f"it ended with exit code {answer.code} and no message"
         return ArchiveUnavailable(
@@ -149,12 +150,12 @@ class GitProgram:
             env=self._environment,
             cwd=self.folder.anchor,  # always there, unlike the caller's folder
             umask=0o077,
-            start_new_session=True,  # Git starts children of its own; a time-out ends them all
+            start_new_session=True,  # Git starts child processes; a timeout stops them all
         )
 
 
 def remedy_for(said: str) -> str | None:
-    """Return what helps against a failure told in these words, or None where nothing special does."""
+    """Return the remedy for a failure with this message, or None if there is no special one."""
     return next((remedy for words, remedy in _REMEDIES if words in said), None)
 
 
@@ -167,7 +168,7 @@ def _exchange(process: subprocess.Popen[bytes], stdin: bytes, bound: timedelta) 
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process and its children: asked first, killed after the grace."""
+    """End the process and its children: first by request, then by a kill after the grace period."""
     for wish in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, wish)
@@ -179,20 +180,20 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def head_is_lost(folder: Path) -> bool:
-    """Return whether a repository lacks no more than its HEAD, without which Git sees none. Blocks."""
+    """Return whether a repository lacks only its HEAD, without which Git does not recognize it. Blocks."""
     try:
         return (folder / "objects").is_dir() and (folder / "HEAD").read_bytes() != HEAD
     except FileNotFoundError:
         return True
-    except OSError:  # it cannot be looked at, nor written then
+    except OSError:  # the folder is unreadable, so a later write fails too
         return False
 
 
 def write_head(folder: Path) -> None:
-    """Write the HEAD of a repository again, which is the same for each of ours. Blocks.
+    """Write the HEAD of a repository, which is the same in each archive. Blocks.
 
     Raises:
-        ArchiveUnavailable: it cannot be written.
+        ArchiveUnavailable: It cannot be written.
     """
     fresh = folder / f"HEAD.{os.getpid()}"
     try:

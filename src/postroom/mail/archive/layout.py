@@ -1,4 +1,4 @@
-"""How records look as files: the layout that people read, and from which a database can be rebuilt.
+"""Records as files: the layout that people read, and from which a database can be rebuilt.
 
     project.json
     agents/<name>/profile.json
@@ -7,8 +7,8 @@
     reservations/<id>.json
     attachments/<first two>/<sha256>
 
-Front matter holds one `name: <JSON>` a line, which YAML readers understand too. Hidden recipients are
-never written: who was sent a blind copy is known to the database alone.
+Front matter has one `name: <JSON>` per line, which YAML readers understand too. Hidden recipients are never
+written: only the database contains them.
 """
 
 import json
@@ -29,7 +29,7 @@ _FILE = re.compile(r"^messages/\d{4}/\d{2}/(\d+)-[a-z0-9-]*\.md$")
 
 
 def agent_path(name: str) -> str:
-    """Return where an agent's profile lies."""
+    """Return the path of an agent's profile."""
     return f"agents/{name}/profile.json"
 
 
@@ -40,29 +40,29 @@ def message_folder(sent_at: int) -> str:
 
 
 def message_path(message: Message) -> str:
-    """Return where a message lies; the id makes it unique, the subject only helps the eye."""
+    """Return the path of a message; the id makes it unique, and the subject makes it readable."""
     slug = re.sub(r"[^a-z0-9]+", "-", message.subject.casefold()).strip("-")[:_SLUG_CHARS].strip("-")
-    # An archive that is there names its files so: another word would leave the old ones behind.
+    # Existing archives name their files like this: another word would leave the old files behind.
     return f"{message_folder(message.created_at)}/{message.id}-{slug or 'letter'}.md"
 
 
 def thread_path(thread_id: str) -> str:
-    """Return where a thread's digest lies; a colon is escaped, for some file systems refuse it."""
+    """Return the path of a thread's digest; a colon is escaped, because some file systems refuse it."""
     return f"threads/{thread_id.replace('%', '%25').replace(':', '%3A')}.md"
 
 
 def reservation_path(reservation_id: int) -> str:
-    """Return where a reservation lies."""
+    """Return the path of a reservation."""
     return f"reservations/{reservation_id}.json"
 
 
 def attachment_path(sha256: str) -> str:
-    """Return where an attachment's bytes lie."""
+    """Return the path of an attachment's bytes."""
     return f"attachments/{sha256[:2]}/{sha256}"
 
 
 def message_id_of(path: str) -> int | None:
-    """Return the id of the message at a path, or None when no message lies there."""
+    """Return the id of the message at a path, or None if the path is not a message's."""
     match = _FILE.match(path)
     return int(match[1]) if match else None
 
@@ -83,7 +83,7 @@ def project_file(project: Project) -> bytes:
 
 
 def moved_project_file(slug: str, human_key: str, merged_into: str) -> bytes:
-    """Render a project that is another one's now; both of its names are names of that one."""
+    """Render a merged project; both of its names are names of the project that it was merged into."""
     return _json({"slug": slug, "human_key": human_key, "merged_into": merged_into})
 
 
@@ -157,7 +157,7 @@ def read_message_file(content: bytes) -> tuple[dict[str, Any], str]:
     """Return the front matter and the body of a message's file.
 
     Raises:
-        ValueError: it is no such file.
+        ValueError: The file has another format.
     """
     text = content.decode()
     if not text.startswith(f"{_FENCE}\n"):
@@ -187,7 +187,7 @@ def thread_file(thread_id: str, messages: Sequence[Message], left_out: int) -> b
 
 
 def instant_of(value: object) -> int | None:
-    """Return the instant of a moment in a file, or None where none is given."""
+    """Return the instant of a moment in a file, or None without one."""
     return from_iso(value) if isinstance(value, str) else None
 
 

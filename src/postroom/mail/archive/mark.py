@@ -1,8 +1,8 @@
-"""Which store an archive is of, and how far it reaches: a small file beside the repositories.
+"""The identity and range of an archive's store: a small file next to the repositories.
 
-It is compared when a server starts, so that another database, or an older one, never writes its numbers into
-an archive that has them already. Every change that an archive is told of makes an entry in the log of its
-project, and the numbers of entries only grow: by the newest one any older database is known.
+A starting server compares it, so that another or older database never writes its numbers into an archive that
+already has them. Every change that the archive gets adds an entry to the log of its project, and the numbers
+of entries only grow: therefore the newest number shows an older database.
 """
 
 import json
@@ -16,25 +16,25 @@ from postroom.contracts.errors import ConfigError, why_unreadable
 
 NAME: Final = "store.json"
 _READ_BEFORE: Final = "newest_message"
-"""What the release before does not start without; 0 says nothing."""
+"""A field without which the previous release does not start; 0 carries no information."""
 _LARGEST: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreMark:
-    """A store by its id, and the newest entry that was seen in the log of each project, by slug."""
+    """A store by its id, and the newest known entry in the log of each project, by slug."""
 
     store_id: str
     logs: Mapping[str, int] = field(default_factory=dict)
     database: str = ""
-    """Where it is; an archive's mark does not say."""
+    """The location of the database; empty in an archive's mark."""
 
 
 def read_mark(folder: Path) -> StoreMark | None:
-    """Return the mark in a folder, or None when there is none.
+    """Return the mark in a folder, or None if there is none.
 
     Raises:
-        ConfigError: the file is there and no mark.
+        ConfigError: The file exists and is not a mark.
     """
     file = folder / NAME
     try:
@@ -56,10 +56,10 @@ def read_mark(folder: Path) -> StoreMark | None:
 
 
 def write_mark(folder: Path, mark: StoreMark) -> None:
-    """Write the mark; a reader sees the old one or the new one, whole.
+    """Write the mark; a reader sees the complete old or new one.
 
     Raises:
-        OSError: the folder cannot be made or written.
+        OSError: The folder cannot be created or written.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = folder / f".{NAME}.{os.getpid()}"
@@ -74,11 +74,11 @@ def write_mark(folder: Path, mark: StoreMark) -> None:
 
 
 def raise_mark(folder: Path, slug: str, newest: int) -> None:
-    """Have the mark say that the archive has this entry of a project's log; nothing where there is no mark.
+    """Record in the mark that the archive has this entry of a project's log; do nothing without a mark.
 
     Raises:
-        ConfigError: the file is no mark.
-        OSError: it cannot be written.
+        ConfigError: The file is not a mark.
+        OSError: The mark cannot be written.
     """
     mark = read_mark(folder)
     if mark is not None and mark.logs.get(slug, 0) < newest:
@@ -86,5 +86,5 @@ def raise_mark(folder: Path, slug: str, newest: int) -> None:
 
 
 def repositories(folder: Path) -> list[str]:
-    """Return the slugs of the repositories of an archive; none when there is no such folder."""
+    """Return the slugs of the repositories of an archive; none if the folder does not exist."""
     return sorted(path.stem for path in folder.glob("*.git"))

@@ -1,7 +1,7 @@
 """Rebuilds an empty database from the archive.
 
-What the archive does not hold cannot come back: hidden recipients, read and acknowledgement marks,
-contacts, tokens and idempotency keys. Every message is unread afterwards.
+Data that the archive lacks cannot be restored: hidden recipients, read and acknowledgement marks, contacts,
+tokens and idempotency keys. Every message is unread afterwards.
 """
 
 import asyncio
@@ -23,19 +23,19 @@ Row = dict[str, Any]
 
 
 _TOLD: Final = 500
-"""Files after which it is said how far the work is."""
+"""Number of files between two reports of progress."""
 
 
 @dataclass(slots=True)
 class _Found:
-    """Rows by table, and what is needed to tie them together."""
+    """Rows by table, and the facts that connect them."""
 
     rows: dict[str, list[Row]] = field(default_factory=dict)
     agents: dict[str, int] = field(default_factory=dict)
     """Agent ids by `<name key>@<slug>`."""
     blobs: set[str] = field(default_factory=set)
     moved: list[Row] = field(default_factory=list)
-    """Projects that are other ones' now."""
+    """Projects that were merged into others."""
     messages: list[tuple[Row, Mapping[str, Any], str]] = field(default_factory=list)
 
     def add(self, table: str, row: Row) -> None:
@@ -43,10 +43,10 @@ class _Found:
 
 
 def read_archive(repositories: Mapping[str, ArchiveRepository]) -> dict[str, list[Row]]:
-    """Return every row that the repositories (by slug) hold, in an order that can be inserted.
+    """Return every row in the repositories (by slug), in an order that can be inserted.
 
     Raises:
-        StoreCorrupt: a file does not read as what it should be; names it.
+        StoreCorrupt: A file has the wrong format; the error names it.
     """
     found = _Found()
     for slug, repository in sorted(repositories.items()):
@@ -67,11 +67,11 @@ def read_archive(repositories: Mapping[str, ArchiveRepository]) -> dict[str, lis
 
 
 async def read_root(root: Path, author: tuple[str, str]) -> dict[str, list[Row]]:
-    """Return every row that the repositories under `root` hold; no database is needed.
+    """Return every row in the repositories under `root`; no database is needed.
 
     Raises:
-        InvalidPath: no project's archive is there.
-        StoreCorrupt: a file of the archive does not read.
+        InvalidPath: The folder has no project's archive.
+        StoreCorrupt: A file of the archive cannot be read.
     """
     rows = await asyncio.to_thread(lambda: read_archive(_repositories(root, author)))
     if not rows["projects"]:
@@ -83,8 +83,8 @@ async def write_rows(rows: Mapping[str, list[Row]], root: Path, store: MailStore
     """Fill an empty store with the projects read under `root`; return the number of rows of each table.
 
     Raises:
-        StateError: the store already holds mail; nothing was changed.
-        ConfigError: the archive's mark does not read; nothing was changed.
+        StateError: The store already contains mail; nothing was changed.
+        ConfigError: The archive's mark cannot be read; nothing was changed.
     """
     mark = await asyncio.to_thread(read_mark, root)
     progress.tell(f"writing {sum(map(len, rows.values())):,} rows into the database")
@@ -93,7 +93,7 @@ async def write_rows(rows: Mapping[str, list[Row]], root: Path, store: MailStore
 
 
 def no_archive(root: Path) -> InvalidPath:
-    """Return the error of a folder that holds no archive."""
+    """Return the error of a folder without an archive."""
     return InvalidPath(
         f"no archive at {root}: it has no folder <project>.git that postroom wrote",
         value=str(root),
@@ -102,16 +102,16 @@ def no_archive(root: Path) -> InvalidPath:
 
 
 def holds_archive(root: Path) -> bool:
-    """Return whether a folder has anything that may be the archive of a project; nothing is written."""
+    """Return whether a folder has files that may be the archive of a project; nothing is written."""
     return any(one.is_dir() and any(one.iterdir()) for one in root.glob("*.git"))
 
 
 def projects_made(root: Path, slugs: Sequence[str], *, author: tuple[str, str]) -> dict[str, int]:
-    """Return when each of some projects was made, as their repositories say; not of one that does not say.
+    """Return when each of some projects was created, from their repositories; skip those without a time.
 
     Raises:
-        ArchiveUnavailable: a repository cannot be read.
-        StoreCorrupt: what it says of its project does not read.
+        ArchiveUnavailable: A repository cannot be read.
+        StoreCorrupt: The record of a project cannot be read.
     """
     made = {}
     for slug, repository in _repositories(root, author).items():
@@ -164,7 +164,7 @@ def _read_project(found: _Found, slug: str, repository: ArchiveRepository) -> No
 
 
 def _told(slug: str, repository: ArchiveRepository) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of messages, and say now and then how many have come."""
+    """Yield the files of messages, and report progress at intervals."""
     total = len(repository.paths("messages/"))
     for done, found in enumerate(repository.walk("messages/")):
         if not done % _TOLD:
@@ -250,7 +250,10 @@ def _read_message(found: _Found, project: Row, where: str, content: bytes) -> No
 
 
 def _tie_aliases(found: _Found) -> None:
-    """Let the names of projects that were merged name what they are now; one may have been merged again."""
+    """Make the names of merged projects names of their present project.
+
+    A target may have been merged again.
+    """
     ids = {project["slug"]: project["id"] for project in found.rows.get("projects", [])}
     into = {project["slug"]: project["merged_into"] for project in found.moved}
     for project in found.moved:
@@ -263,7 +266,7 @@ def _tie_aliases(found: _Found) -> None:
 
 
 def _tie_messages(found: _Found) -> None:
-    """Number each inbox in the order in which messages were written."""
+    """Number each inbox in the order in which its messages were written."""
     seqs: dict[int, int] = {}
     for row, head, slug in sorted(found.messages, key=lambda message: message[0]["id"]):
         found.add("messages", row)

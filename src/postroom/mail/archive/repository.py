@@ -1,15 +1,15 @@
-"""The archive's repository: batches of files in, files out, through Git's own program.
+"""The archive's repository: batches of files in, files out, through the `git` program.
 
-Owns one bare repository and its branch `main`. Uses neither the index nor a work tree, so there is no
-`index.lock` and the cost of a batch does not grow with the number of files. Knows nothing of mail.
+Owns one bare repository and its branch `main`. Uses neither the index nor a work tree, so that there is no
+`index.lock` and the cost of a batch does not grow with the number of files. Independent of mail.
 
     turn ──▶ tip ──▶ fast-import (one pack, one fsync) ──▶ what changed? ──▶ compare and set of the branch
               ▲                                                                        │
               └───────────────── another writer came between ◀─────────────────────────┘
 
-Writers of this kind take turns, so that none of them builds in vain for ever: without turns two processes
-of like speed were seen to make one of them lose twenty times in a row. What keeps the branch right is the
-compare and set alone, also against a Git that knows of no turns.
+Writers of this class take turns, so that none of them builds in vain forever: without turns, one of two
+equally fast processes lost twenty times in a row. Only the compare-and-set keeps the branch consistent, also
+against a Git without turns.
 """
 
 import re
@@ -33,23 +33,23 @@ T = TypeVar("T")
 
 BRANCH = "refs/heads/main"
 UNBORN = "0" * 40
-"""What Git calls the value of a branch that does not exist yet."""
+"""Git's value for a branch that does not exist yet."""
 TURN_FILE = "postroom.lock"
 ATTEMPTS = 20
-"""How often one write starts again because another writer moved the branch."""
+"""Maximum restarts of one write because another writer moved the branch."""
 LONG = 10
-"""Time-outs that a look at the whole repository may take."""
+"""Number of timeouts that a read of the whole repository may take."""
 PACKS_KEPT = 50
 LOOSE_KEPT = 2_000
 LEFTOVER_AFTER = timedelta(hours=1)
-"""A temporary file that nobody wrote to for so long belongs to a process that died."""
+"""Age after which an unchanged temporary file counts as left by a dead process."""
 LEFTOVERS = ("objects/pack/tmp_*", "objects/pack/.tmp-*", "fast_import_crash_*")
 _OWN_LEFTOVER = re.compile(r"objects/pack/tmp_(?:pack|idx)_\w+|fast_import_crash_\d+")
 ARGUMENTS_LIMIT = 24_000
-"""Bytes of paths handed to one call; the shortest limit of the systems we run on is 32 kB."""
+"""Bytes of paths passed to one call; the lowest limit of the supported systems is 32 kB."""
 GROUP_ITEMS = 1_000
 GROUP_BYTES = 8 * 1024 * 1024
-"""What `walk` holds at once; one file may be larger."""
+"""Bytes that `walk` holds at once; one file may be larger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +62,11 @@ class _Entry:
 
 
 class ArchiveRepository:
-    """One bare Git repository that is only ever added to.
+    """One bare Git repository to which commits are only added.
 
-    Several writers, in threads or processes, may share it: they take turns, and who finds the branch moved
-    by somebody else builds again on what is there. Waiting for a turn and every Git call are bounded by the
-    time-out, calls that look at the whole repository by ten of them. Blocks: run it in a worker thread.
+    Several writers, in threads or processes, may share it: they take turns, and a writer that finds the
+    branch moved builds again on the new commit. Waiting for a turn and every Git call are bounded by the
+    timeout, calls that read the whole repository by ten timeouts. Blocks: run it in a worker thread.
     """
 
     def __init__(self, git: GitProgram, identity: str) -> None:
@@ -83,11 +83,11 @@ class ArchiveRepository:
         timeout: timedelta = timedelta(seconds=60),
         program: str = "git",
     ) -> "ArchiveRepository":
-        """Open the repository at `path` and make it first if nothing is there; safe beside other openers.
+        """Open the repository at `path`, and create it if nothing is there; concurrent openers are safe.
 
         Raises:
-            InvalidArgument: the author cannot stand in a commit.
-            ArchiveUnavailable: Git is missing, the folder cannot be made, or holds something else.
+            InvalidArgument: The author is not valid in a commit.
+            ArchiveUnavailable: Git is missing, or the folder cannot be created or has other contents.
         """
         identity = commit.checked_identity(author_name, author_email)
         git = GitProgram(program, path.absolute(), timeout)
@@ -108,15 +108,15 @@ class ArchiveRepository:
     ) -> str | None:
         """Add or replace `files` in one commit on the branch, dated `now`, and return the commit's id.
 
-        None when the archive holds exactly these files already: a batch may be repeated without harm, also
-        after a failure that left open whether it was written. Files of `removed` are taken out of the newest
-        tree; those of earlier commits stay, and nothing else is ever removed. The subject is folded to one
-        line of at most 72 characters, each trailer's value to one line.
+        Return None if the archive already has exactly these files: a batch can be repeated, also after a
+        failure with an unknown result. Files in `removed` are removed from the newest tree; those of earlier
+        commits stay, and nothing else is ever removed. The subject is folded to one line of at most 72
+        characters, each trailer's value to one line.
 
         Raises:
-            InvalidPath: a path is not safe, or a file would take the place of a folder or a folder of a file.
-            InvalidArgument: `now` lies before 1970, or a trailer's key is not letters, digits and hyphens.
-            ArchiveUnavailable: Git could not do it now; the branch is as it was, or holds the batch in full.
+            InvalidPath: A path is not safe, or a file would replace a folder or a folder a file.
+            InvalidArgument: `now` is before 1970, or a trailer's key is invalid.
+            ArchiveUnavailable: Git failed; the branch is unchanged, or has the complete batch.
         """
         if now < 0:
             raise InvalidArgument(f"{now} is not a valid time for a commit", value=now)
@@ -147,10 +147,10 @@ class ArchiveRepository:
         return answer.out.decode().strip() or None
 
     def existing(self, paths: Iterable[str]) -> set[str]:
-        """Return those of `paths` that are files of the newest commit.
+        """Return the paths among these that are files of the newest commit.
 
         Raises:
-            InvalidPath: a path is not safe.
+            InvalidPath: A path is not safe.
         """
         asked = sorted({commit.checked_path(path) for path in paths})
         tip = self.tip()
@@ -160,10 +160,10 @@ class ArchiveRepository:
         return {entry.path for group in groups for entry in self._list(tip, group)}
 
     def read(self, path: str) -> bytes | None:
-        """Return a file of the newest commit, or None when it holds no such file.
+        """Return a file of the newest commit, or None if it has no such file.
 
         Raises:
-            InvalidPath: the path is not safe.
+            InvalidPath: The path is not safe.
         """
         asked = commit.checked_path(path)
         tip = self.tip()
@@ -173,21 +173,21 @@ class ArchiveRepository:
         return next((content for _, content in self._contents(entries)), None)
 
     def walk(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-        """Yield every file of the newest commit below the folder `prefix` (all of them without one), by path.
+        """Yield every file of the newest commit in the folder `prefix` (or all files), by path.
 
-        One commit is shown from beginning to end, whatever is written meanwhile. Paths are held in memory,
-        contents some at a time; no process is kept between two of them, so the reader may take its time.
+        All files come from one commit, whatever is written in the meantime. Paths are held in memory,
+        contents in groups; no process runs between two groups, so the reader may take its time.
 
         Raises:
-            InvalidPath: the prefix is not safe.
+            InvalidPath: The prefix is not safe.
         """
         return self._walk(_folder(prefix))
 
     def paths(self, prefix: str = "") -> list[str]:
-        """Return the paths of all files of the newest commit below the folder `prefix`, in order.
+        """Return the paths of all files of the newest commit in the folder `prefix`, in order.
 
         Raises:
-            InvalidPath: the prefix is not safe.
+            InvalidPath: The prefix is not safe.
         """
         return [entry.path for entry in self._below(_folder(prefix))]
 
@@ -196,24 +196,24 @@ class ArchiveRepository:
         return {entry.path: entry.blob for entry in self._below([])}
 
     def commit_count(self) -> int:
-        """Return how many commits the branch has."""
+        """Return the number of commits on the branch."""
         tip = self.tip()
         return 0 if tip is None else int(self._git.run("rev-list", "--count", tip, patience=LONG))
 
     def check(self) -> list[str]:
-        """Return what `git fsck --strict` finds, and locks that a Git left behind; empty when all is sound.
+        """Return the findings of `git fsck --strict`, and stale lock files; empty for a sound repository.
 
-        Objects that no commit names are no findings: a repeated or an interrupted batch leaves some.
+        Objects without a commit are not findings: a repeated or interrupted batch leaves some.
 
         Raises:
-            ArchiveUnavailable: the check itself could not be done.
+            ArchiveUnavailable: The check itself failed.
         """
         answer = self._git.ask("fsck", "--strict", "--no-dangling", "--no-progress", patience=LONG)
         lines = f"{answer.out.decode('utf-8', 'replace')}\n{answer.complaint}".splitlines()
         findings = [line for line in lines if line.strip() and not line.startswith(("notice: ", "dangling "))]
         if answer.code != 0 and not findings:
             findings = [f"git fsck ended with {answer.code}"]
-        with self._turn():  # no writer of ours is at it: a lock that is there now is of one that died
+        with self._turn():  # no writer of this class is active, so an existing lock belongs to a dead one
             folder = self._git.folder
             left = [*folder.glob("*.lock"), *folder.glob("refs/**/*.lock")]
         return findings + [
@@ -223,27 +223,27 @@ class ArchiveRepository:
         ]
 
     def tidy(self, now: int) -> bool:
-        """Join small packs when there are over 50, or over 2,000 loose objects, and tell whether it did.
+        """Join small packs if there are over 50, or over 2,000 loose objects; return whether it did.
 
-        Also removes temporary files of processes that died more than an hour before `now`. Drops no object,
-        so it is safe beside a writer; readers never wait for it.
+        Also remove temporary files of processes that died more than an hour before `now`. No object is
+        dropped, so that concurrent writers are safe, and readers never wait.
 
         Raises:
-            ArchiveUnavailable: Git could not do it now; nothing is lost.
+            ArchiveUnavailable: Git failed; nothing is lost.
         """
         self._sweep(now)
         counted = self._git.run("count-objects", "-v").decode().splitlines()
         counts = dict(line.split(": ", 1) for line in counted)
         if int(counts["packs"]) <= PACKS_KEPT and int(counts["count"]) <= LOOSE_KEPT:
             return False
-        # Geometric: packs of like size are joined, so the work stays in proportion to what was added, and
-        # what no branch names yet, a batch that is just being written, is kept too.
+        # Geometric: packs of similar size are joined, so that the work is proportional to the additions.
+        # Objects that no branch names yet, such as a batch in progress, are kept.
         self._git.run("repack", "--geometric=2", "-d", "-l", "-q", "-n", patience=LONG)
         return True
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Wait until no other writer of this kind is at work; a turn ends with its process at the latest."""
+        """Wait until no other writer of this class is active; a turn ends with its process at the latest."""
         path = self._git.folder / TURN_FILE
         patience = self._git.timeout.total_seconds()
         lock = FileLock(path, timeout=patience, mode=0o600, poll_interval=0.005)
@@ -265,7 +265,7 @@ class ArchiveRepository:
             lock.release()
 
     def _build(self, parent: str | None, text: str, changes: bytes, now: int) -> str:
-        """Write the batch's objects and return its commit, which no branch names yet."""
+        """Write the batch's objects and return its commit, which is not on the branch yet."""
         stream = commit.commit_stream(
             ref=f"refs/postroom/{uuid.uuid4().hex}",
             identity=self._identity,
@@ -281,14 +281,14 @@ class ArchiveRepository:
         return answer.out.decode().strip()
 
     def _discard(self, complaint: str) -> None:
-        """Remove the files a failed import names as its own: on a full disk they would keep it full."""
+        """Remove the files that a failed import names: on a full disk they would keep it full."""
         for name in _OWN_LEFTOVER.findall(complaint):
-            # What the caller must hear of is the import's failure; `tidy` looks again at what stays here.
+            # The caller needs the import's error; `tidy` removes the rest later.
             with suppress(OSError):
                 (self._git.folder / name).unlink()
 
     def _changes_something(self, parent: str | None, built: str, removed: Sequence[str]) -> bool:
-        """Tell whether the new tree differs from its parent's, and refuse one that lost a file."""
+        """Return whether the new tree differs from its parent's, and refuse a tree that lost a file."""
         if parent is None:
             return True
         changed = self._git.run("diff-tree", "-r", "-z", "--name-status", "--no-renames", parent, built)
@@ -303,7 +303,7 @@ class ArchiveRepository:
         return bool(changed)
 
     def _move_branch(self, parent: str | None, built: str) -> bool:
-        """Set the branch to `built` if it still is at `parent`; False when another writer came between."""
+        """Set the branch to `built` if it is still at `parent`; return False if another writer moved it."""
         answer = self._git.ask("update-ref", BRANCH, built, parent or UNBORN)
         if answer.code == 0:
             return True
@@ -312,7 +312,7 @@ class ArchiveRepository:
         raise self._git.failure("update-ref", answer)
 
     def _list(self, tip: str, paths: Sequence[str], *, below: bool = False) -> list[_Entry]:
-        """Return the files at `paths` in a commit, or with `below` all in and under them."""
+        """Return the files at `paths` in a commit, or with `below` also all files under them."""
         options = ["-r"] if below else []
         listed = self._git.run("ls-tree", "-z", "-l", *options, "--", tip, *paths)
         return [entry for line in listed.split(b"\0") if (entry := _entry(line)) is not None]
@@ -326,7 +326,7 @@ class ArchiveRepository:
             yield from self._contents(group)
 
     def _contents(self, entries: Sequence[_Entry]) -> Iterator[tuple[str, bytes]]:
-        """Yield each entry's path and content, all read by one process that has ended by then."""
+        """Yield each entry's path and content, after one process has read them all and ended."""
         if not entries:
             return
         asked = "".join(f"{entry.blob}\n" for entry in entries).encode()
@@ -350,7 +350,8 @@ class ArchiveRepository:
                 try:
                     if path.stat().st_mtime_ns // 1_000_000 < since:
                         path.unlink()
-                except FileNotFoundError:  # its process finished it meanwhile, or another tidy was first
+                # its process completed it in the meantime, or another tidy removed it
+                except FileNotFoundError:
                     continue
                 except OSError as error:
                     raise ArchiveUnavailable(
@@ -361,12 +362,12 @@ class ArchiveRepository:
 def _is_made(folder: Path) -> bool:
     try:
         return (folder / "HEAD").exists()
-    except OSError:  # a place that cannot be looked at; making something there says why
+    except OSError:  # an unreadable place; creating something there gives the reason
         return False
 
 
 def _create(git: GitProgram) -> None:
-    """Make the repository beside its place and move it there whole; who comes second finds it made."""
+    """Create the repository in a temporary folder and rename it; a second creator finds it complete."""
     folder = git.folder
     fresh = GitProgram(git.program, folder.with_name(f".{folder.name}-{uuid.uuid4().hex}"), git.timeout)
     try:
@@ -387,12 +388,12 @@ def _create(git: GitProgram) -> None:
 
 
 def _folder(prefix: str) -> list[str]:
-    """Return the one folder to list; none stands for the whole tree."""
+    """Return the one folder to list; an empty list stands for the whole tree."""
     return [commit.checked_path(prefix.removesuffix("/"))] if prefix else []
 
 
 def _entry(line: bytes) -> _Entry | None:
-    """Read a line of `ls-tree -l`; None for what is no regular file."""
+    """Read a line of `ls-tree -l`; return None for an entry that is not a regular file."""
     facts, _, path = line.partition(b"\t")
     if not facts.startswith(b"100"):
         return None
@@ -408,7 +409,7 @@ def _entry(line: bytes) -> _Entry | None:
 
 
 def _groups(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterator[list[T]]:
-    """Cut into groups of at most `limit` bytes and `GROUP_ITEMS` items; a larger item stands alone."""
+    """Cut into groups of at most `limit` bytes and `GROUP_ITEMS` items; a larger item is a group itself."""
     group: list[T] = []
     held = 0
     for item in items:

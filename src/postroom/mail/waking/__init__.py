@@ -1,7 +1,7 @@
-"""Mail that wakes its reader: an agent with a runner is run when a message comes, and its sender is answered.
+"""Mail that wakes its recipient: an agent with a runner runs when a message comes, and answers its sender.
 
-send ─▶ the message, on its reader's thread as well: a run begins with it, or it waits     (one transaction)
+send ─▶ one change: the message, also on its reader's thread, where it starts a run or waits
 run ─▶ still unread? ─▶ delivered: the run has it ─▶ the reader's command
-end ─▶ message read, its sender answered on the same thread                                (one transaction)
+end ─▶ one change: message read, its sender answered on the same thread
 round ─▶ a message that has woken nobody yet ─▶ on its reader's thread, or to the reader's chat
 """

@@ -49,7 +49,7 @@ class RunCompletion:
     by_reply: bool = True
     """Whether a reply answers the questions. A question about the run's budget takes a decision only."""
     dispatch_id: str = ""
-    """The execution that asks: another one may ask the same again."""
+    """The execution that asks, because another execution may ask the same question again."""
 
     def told(self, context: WriteContext) -> None:
         """Mark the messages as handled and answer their senders; do nothing if that was done before."""
@@ -60,7 +60,7 @@ class RunCompletion:
         project, agent = addressed.project, addressed.agent
         received = tx.received(agent.id, self.message_ids)
         tx.lock_projects({project.id, *(one.project_id for one in received.values())})
-        received = tx.received(agent.id, self.message_ids)  # as they are under the lock
+        received = tx.received(agent.id, self.message_ids)  # in their state under the lock
         context = replace(context, now=tx.now())  # the log of the project is in order of time
         concerned = self._asked(context, received) if self.asked else self._handled(context, agent, received)
         if not concerned:
@@ -157,8 +157,8 @@ class RunCompletion:
 def _asker(context: WriteContext, agent: Agent, asked: Message, *, is_answer: bool) -> Agent | None:
     """Return the agent that gets the answer to a message, if there is one.
 
-    That is the sender of the message. If the message is itself the answer of a run, it is whoever began the
-    thread: two agents would otherwise thank each other for ever.
+    That is the sender of the message. If the message is itself the answer of a run, it is the agent that
+    started the thread: two agents would otherwise thank each other forever.
     """
     tx, sender_id = context.tx, asked.sender_id
     if is_answer:
@@ -234,7 +234,7 @@ class MessageEffects(RunEffects):
 
 
 def _completion(run: RunRecord) -> RunCompletion | None:
-    """Return the end or the questions of a run to tell senders of; None if there is nobody to tell."""
+    """Return the end or the questions of a run to report to senders; None if there is nobody to notify."""
     whose = agent_of(run.thread_id)
     messages = messages_named(run.input.trigger_message_ids if run.input else ())
     asked = [one.reason for one in run.waiting.tickets] if run.waiting else []

@@ -1,4 +1,4 @@
-"""What a run at work asks of people: kept at once, asked when the run ends its turn, answered once."""
+"""Questions of an active run to people: stored at once, asked when the run ends its turn, answered once."""
 
 from itertools import count
 from typing import TypedDict
@@ -15,19 +15,19 @@ _OWN_RUN = "give the run's own id from POSTROOM_RUN of the program that the serv
 
 
 class AskedView(TypedDict):
-    """A question that was kept. It is asked when the run has ended its turn; end it now."""
+    """A stored question. It is asked when the run has ended its turn; end it now."""
 
     question_id: str
     asked: bool
 
 
 def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
-    """Have a person asked before the run goes on.
+    """Store a question to a person for the end of the run's turn.
 
     Raises:
-        IllegalTransition: the agent has no such run at work.
-        InvalidArgument: a time is given without what silence means then, or the other way about; or no
-            run is named, and the caller is none.
+        IllegalTransition: The agent has no such active run.
+        InvalidArgument: A timeout and its effect are not given together, or no run is named and the caller is
+            none.
     """
     _, agent = acting_active(context, asked.project_key, asked.agent_name)
     if (asked.timeout_seconds is None) != (asked.on_timeout == "wait"):
@@ -43,14 +43,14 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
 
 
 def ask_person_again(context: WriteContext, asked: AskPerson, kept: AskedView) -> None:
-    """Make the answer that is kept under a key true again.
+    """Restore the question behind an answer that is stored under a key.
 
-    A server's death or a failure ends an attempt, and its question with it. The next attempt repeats the call
-    and gets the kept answer, so the question has to stand under the same id. A question that is open, or has
+    A server's death or a failure ends an attempt and removes its question. The next attempt repeats the call
+    and gets the stored answer, so the question must exist under the same id. A question that is open, or has
     an answer, is not asked again.
 
     Raises:
-        IllegalTransition: The question does not stand, and the agent has no such run at work.
+        IllegalTransition: The question does not exist, and the agent has no such active run.
     """
     run_id = _run_of(context, asked)
     if not context.tx.has_asked(run_id, kept["question_id"]):
@@ -68,7 +68,7 @@ def _run_of(context: WriteContext, asked: AskPerson) -> str:
 
 
 def _keep(context: WriteContext, asked: AskPerson, agent: Agent, run_id: str, question_id: str) -> None:
-    """Store a question of a run at work."""
+    """Store a question of an active run."""
     question = AskedQuestion(
         id=question_id,
         text=asked.question,
@@ -80,7 +80,7 @@ def _keep(context: WriteContext, asked: AskPerson, agent: Agent, run_id: str, qu
 
 
 def _number(context: WriteContext, run_id: str, text: str) -> str:
-    """Return what everybody calls the question: as before where the run at work has asked it already."""
+    """Return the number of the question: the earlier one if the active run has already asked it."""
     before = {one.text: one.id for one in context.tx.questions(run_id)}
     numbers = (question_number(run_id, text, context.now, salt) for salt in count())
     return before.get(text) or next(one for one in numbers if one not in before.values())

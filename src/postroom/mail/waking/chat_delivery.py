@@ -1,4 +1,4 @@
-"""What becomes of messages in people's chats: shown there, lost on the way, or answered."""
+"""The delivery of messages to people's chats: shown there, lost, or answered."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -19,16 +19,16 @@ _SERVER = Caller(postroom=True)
 
 
 class StoredChatDelivery:
-    """Keeps the messages of people who are reached in chats."""
+    """Records the delivery of messages to people with chats."""
 
     def __init__(self, mail: "Mail") -> None:
         self._mail = mail
 
     async def arrived(self, key: str) -> None:
-        """Take note that the chat shows a message; harmless when it is said again.
+        """Record that the chat shows a message; a repeated call has no effect.
 
         Raises:
-            StoreError: it could not be noted.
+            StoreError: It could not be stored.
         """
         message_id, agent_id = woken_by(key)
 
@@ -41,10 +41,10 @@ class StoredChatDelivery:
         await self._mail.store.write(change)
 
     async def lost(self, key: str, why: str) -> None:
-        """Tell whoever wrote a message that the chat will not show it; said again, it changes nothing.
+        """Notify a message's sender that the chat will not show it; a repeated call changes nothing.
 
         Raises:
-            StoreError: it could not be noted.
+            StoreError: It could not be stored.
         """
         message_id, agent_id = woken_by(key)
 
@@ -64,13 +64,13 @@ class StoredChatDelivery:
         await self._mail.store.write(change)
 
     async def prefer(self, chats: Sequence[ChatAddress]) -> str:
-        """Have what is written to the person who is reached in one of these chats come to the first of them.
+        """Make the first of these chats the address of the person who has one of them as address.
 
-        Return whom.
+        Return the person's address.
 
         Raises:
-            UnknownAgent: nobody, or more than one person, is reached in these chats.
-            StoreError: it could not be stored.
+            UnknownAgent: None of these chats, or more than one person, is an address.
+            StoreError: It could not be stored.
         """
 
         def change(tx: MailWrites) -> str:
@@ -89,13 +89,13 @@ class StoredChatDelivery:
         return await self._mail.store.write(change)
 
     async def reply(self, chats: Sequence[ChatAddress], message: int, text: str, *, key: str) -> str:
-        """Answer a message for the person who is reached in one of these chats, which are all theirs.
+        """Answer a message for the person whose address is one of these chats, which are all theirs.
 
-        Return whom; repeated under its key, it is answered once.
+        Return the person's address; a call repeated under its key answers once.
 
         Raises:
-            UnknownMessage: nobody who is reached in these chats was written this message.
-            PostroomError: the mail room refuses the answer.
+            UnknownMessage: No person with one of these chats received this message.
+            PostroomError: The operation refused the answer.
         """
         person = await self._mail.store.read(lambda tx: _reader_at(tx, chats, message))
         if person is None:
@@ -111,13 +111,13 @@ class StoredChatDelivery:
         return ", ".join(sent["deliveries"][0]["payload"]["to"])
 
     async def pass_on(self, said: ChatWords) -> None:
-        """Write to a person what was said in a chat, from whoever is reached there.
+        """Send a person the words of a chat, from the person whose address the chat is.
 
-        A chat in which nobody is reached is named as a visitor; what is written to a visitor comes there.
+        A chat without a person becomes a visitor; mail to the visitor is shown there.
 
         Raises:
-            StoreError: it could not be stored; it is not known whether it was.
-            PostroomError: the mail room refuses it.
+            StoreError: It is unknown whether it was stored.
+            PostroomError: The operation refused it.
         """
         sender = await self._mail.store.read(lambda tx: _reached_at(tx, said.chat))
         if sender is None:
@@ -137,13 +137,13 @@ class StoredChatDelivery:
 
 
 def _reached_at(tx: MailReads, chat: ChatAddress) -> str | None:
-    """Return the person who is reached in a chat; of several, who was named first."""
+    """Return the person whose address a chat is; of several, the one added first."""
     people = tx.agents_by_id(sorted(tx.reached_at(chat)))
     return next((people[one].name for one in sorted(people)), None)
 
 
 def _reader_at(tx: MailReads, chats: Sequence[ChatAddress], message: int) -> str | None:
-    """Return the person who was written a message and is reached in one of these chats."""
+    """Return the person who received a message and has one of these chats as address."""
     readers = [one for one in tx.recipients([message])[message] if one.project_slug == PEOPLE_SLUG]
     people = tx.agents_by_id([one.agent_id for one in readers])
     return next((one.name for one in people.values() if tx.chat_address(one.id) in chats), None)

@@ -1,4 +1,4 @@
-"""Executes an agent's run with the messages that it has and the answers that it waited for."""
+"""Executes an agent's run with its messages and the answers that it waited for."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -28,10 +28,10 @@ from postroom.stores.mail.store import MailStore
 
 
 class MailRunExecutor(ExecutorAround):
-    """Stands around what runs agents.
+    """Wraps the executor of agents.
 
-    A run whose messages were all read meanwhile does not begin. One that has asked a person waits for the
-    answer when it has ended its turn, and goes on with it in its hands.
+    A run whose messages were all read in the meantime does not start. A run that has asked a person waits for
+    the answer when it has ended its turn, and continues with it.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class MailRunExecutor(ExecutorAround):
         whose: Callable[[str], AgentName | None] = agent_of,
         tracing: Tracing = OFF,
     ) -> None:
-        """Keep what it works with; `whose` says which agent runs a thread."""
+        """Keep the arguments; `whose` returns the agent of a thread."""
         super().__init__(within)
         self._store = store
         self._clock = clock
@@ -51,7 +51,7 @@ class MailRunExecutor(ExecutorAround):
         self._tracing = tracing
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute a run of an agent and return how it ended, or what it waits for."""
+        """Execute a run of an agent and return its end, or the questions that it waits for."""
         whose = self._whose(activation.thread_id)
         if whose is None:
             return await self._within.run(activation, sink)
@@ -88,7 +88,7 @@ class MailRunExecutor(ExecutorAround):
         return await self._store.write(lambda tx: begin(tx, whose, run_id, messages, before, answered))
 
     async def _executed(self, told: RunActivation, sink: EventSink, span: Span) -> AgentRunResult:
-        """Execute the run and take up what it asked; what follows from it goes on from where it is."""
+        """Execute the run and collect its questions; later work continues its trace."""
         run_id = told.run_id or ""
         try:
             result = await self._within.run(told, sink)
@@ -100,12 +100,12 @@ class MailRunExecutor(ExecutorAround):
         return self._waiting(result, asked) if asked else result
 
     async def _traced(self, run_id: str, span: Span) -> None:
-        """Note where in a trace the run was, for what follows from it."""
+        """Store the run's place in a trace, for work that follows from it."""
         if (at := span.traceparent) is not None:
             await self._store.write(lambda tx: tx.put_trace(run_trace(run_id), at))
 
     def _with_mail(self, activation: RunActivation, begun: RunInput, whose: AgentName) -> RunActivation:
-        """Return the request with its agent and the conversation of its mail, of which the run reads more."""
+        """Return the request with its agent and its mail conversation, from which the run can read more."""
         control, mail_thread = activation.control, begun.mail_thread
         if not isinstance(control, RunControl):
             return activation
@@ -138,20 +138,20 @@ class MailRunExecutor(ExecutorAround):
         return replace(result, waiting=waiting, termination=TerminationReason.suspended())
 
     def agent_of(self, thread_id: str) -> str | None:
-        """Return which agent all runs of a thread are of."""
+        """Return the agent of all runs of a thread."""
         whose = self._whose(thread_id)
         return self._within.agent_of(thread_id) if whose is None else f"{whose[1]}@{whose[0]}"
 
     async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
-        """Return what the run is pinned to: how its agent is run is looked up when it begins."""
+        """Return the configuration of the run; the runner of its agent is read when it starts."""
         return ResolvedRunPlan(resolution_id=pinned or "live")
 
 
 class LiveMail:
     """Lets an active run read the messages that arrive on its mail thread, and no others.
 
-    The run reads messages before a step and never after its last one, because whoever waits for them would
-    not get an answer: such a message starts a run of its own.
+    The run reads messages before a step and never after its last one, because their senders would not get an
+    answer: such a message starts another run.
     """
 
     def __init__(
@@ -180,9 +180,9 @@ class LiveMail:
     ) -> tuple[Message, ...]:
         """Commit the messages that the run reads before this step, and return them in order.
 
-        Messages that were read or recalled meanwhile are left out. Messages in `only` were given to the
-        program already, so they count even if its model has also read them in the inbox. If the run is cut
-        off before they are assigned, its next execution assigns them.
+        Messages that were read or recalled in the meantime are omitted. Messages in `only` were already given
+        to the program, so they count even if its model has also read them in the inbox. If the run is cut off
+        before they are assigned, its next execution assigns them.
 
         Raises:
             StaleClaim: The worker has lost the run.
@@ -197,7 +197,7 @@ class LiveMail:
         return await self._store.write(lambda tx: take(tx, whose, run_id, frozen, told=told))
 
     async def stage(self, boundary: Boundary, messages: Sequence[Message]) -> None:
-        """Put messages that came live among those that wait, for this run; known ids are passed over."""
+        """Add messages that came live to the pending ones, for this run; known ids are ignored."""
         await self._within.stage(boundary, messages)
 
 
@@ -207,10 +207,10 @@ def _failed(result: AgentRunResult) -> bool:
 
 
 async def _continued(activation: RunActivation) -> tuple[RunActivation, RunRecord | None]:
-    """Return the request of a run that continues with all that it reads, and the run as it was left.
+    """Return the request of a run that continues with all its input, and the run as it was stored.
 
-    That includes decisions of people, as messages, and the earlier messages of a run that a budget kept from
-    being executed.
+    The input includes decisions of people, as messages, and the earlier messages of a run that a budget held
+    back.
     """
     control, messages = activation.control, activation.messages
     before: RunRecord | None = None

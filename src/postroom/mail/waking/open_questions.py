@@ -1,7 +1,9 @@
-"""What a run that waits lets go on: an answer to its questions, and no other message.
+"""The messages that resume a waiting run: answers to its questions, and no others.
 
-asked by a tool (`ask_person`) ─▶ a decision, or a reply to the message that asks: by a recipient, or a person
-a permission, a budget ─────────▶ a decision alone
+    asked by a tool (`ask_person`) ─▶ a decision, or a reply to the message that asks
+    a permission, a budget ─────────▶ a decision only
+
+A recipient of the message that asks may reply, and so may every person.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,15 +19,15 @@ from postroom.stores.mail.access import RecordReads
 
 ASK: Final = "ask_person"
 BY_MAIL: Final = "mail"
-"""How ids of decisions begin that a reply has made."""
+"""Prefix of the ids of decisions made by a reply."""
 _LONGEST_ANSWER: Final = 2_000
-"""Characters of a reply that are kept with its question; the message has all of them."""
+"""Characters of a reply that are stored with its question; the message has all of them."""
 _SHOWN: Final = 200
-"""Characters of a question that are shown to those whose messages wait for its answer."""
+"""Characters of a question that are shown to senders whose messages wait for its answer."""
 
 
 def takes_reply(run: RunRecord) -> bool:
-    """Say whether a run waits for nothing but what a message in reply may tell it."""
+    """Return whether a run waits only for questions that a reply can answer."""
     tickets = run.open_tickets
     return bool(tickets) and all(one.tool_name == ASK for one in tickets)
 
@@ -33,8 +35,8 @@ def takes_reply(run: RunRecord) -> bool:
 def answers(tx: RecordReads, run: RunRecord, *, reply_to: int | None, sender_id: int) -> bool:
     """Return whether a message of this sender answers a waiting run: a reply to the message that asks.
 
-    The message that asks is the last one that tells of the run: the questions of an earlier one have answers.
-    Its recipients may answer, and so may every person: people answer for the operator, as on the pages.
+    The message that asks is the last one that reports the run, because earlier questions have answers. Its
+    recipients may answer, and so may every person: people answer for the operator, as on the pages.
     """
     return (
         reply_to is not None
@@ -49,7 +51,7 @@ def answers(tx: RecordReads, run: RunRecord, *, reply_to: int | None, sender_id:
 
 
 def given_by_reply(run: RunRecord, message: Message, now: int) -> tuple[tuple[str, ToolCallResume], ...]:
-    """Return the answers that a reply gives to all open questions of a run, as they are recorded."""
+    """Return the answers that a reply gives to all open questions of a run, in stored form."""
     return tuple(
         (
             ticket.tool_call_id,
@@ -66,7 +68,7 @@ def given_by_reply(run: RunRecord, message: Message, now: int) -> tuple[tuple[st
 
 
 def _is_person(tx: RecordReads, agent_id: int) -> bool:
-    """Return whether an agent is a person whom the operator registered; a visitor of a chat is none."""
+    """Return whether an agent is a person whom the operator added; a visitor of a chat is not."""
     agent = tx.agents_by_id([agent_id]).get(agent_id)
     home = None if agent is None else tx.project_by_id(agent.project_id)
     return agent is not None and home is not None and home.slug == PEOPLE_SLUG and agent.program != VISITOR
@@ -75,9 +77,9 @@ def _is_person(tx: RecordReads, agent_id: int) -> bool:
 def held(
     tx: RecordReads, message: Message, readers: Sequence[Recipient], agents: Mapping[int, Agent]
 ) -> dict[int, str]:
-    """Return the readers that a message waits for, by id, and why, as its sender is told.
+    """Return the recipients by id for whom a message waits, with the reason for its sender.
 
-    `agents` are the readers. What an agent asks is for those whom it asks, and for the operator.
+    `agents` are the recipients. The text of a question is only for those it asks, and for the operator.
     """
     threads = {
         one.agent_id: agent_thread(
@@ -99,7 +101,7 @@ def held(
 
 
 def why_held(name: str, run: RunRecord) -> str:
-    """Return why messages to an agent wait while a run of it does."""
+    """Return why messages to an agent wait while its run waits."""
     tickets = run.open_tickets
     if not tickets:
         return f"{name} is about to resume with an answer"

@@ -1,4 +1,4 @@
-"""Which messages a run has, from its start and while it is active; each is stored with the run."""
+"""The messages of a run, from its start and while it is active; each is stored with the run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class RunInput:
     """The project and the thread of these messages."""
 
     def read(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """Return those messages that the run reads: all but mail that it does not have."""
+        """Return the messages that the run reads: all except mail that it does not have."""
         return _among(messages, self.mail)
 
 
@@ -40,10 +40,10 @@ def begin(
     before: RunRecord | None = None,
     answered: Sequence[str] = (),
 ) -> RunInput:
-    """Assign messages to an agent's run, and record that the run is active; return what the run has.
+    """Assign messages to an agent's run, and record that the run is active; return the run's mail.
 
-    `before` is the run as an earlier execution left it. `answered` are the questions whose answers the run
-    continues with. A run that has nothing to read is not recorded as active.
+    `before` is the run as an earlier execution stored it. `answered` are the questions whose answers the run
+    continues with. A run without input is not recorded as active.
     """
     now = messages_named([one.id or "" for one in messages])
     given = before.input.trigger_message_ids if before is not None and before.input is not None else ()
@@ -68,7 +68,7 @@ def take(
 ) -> tuple[Message, ...]:
     """Assign messages that came while the run was active; return those that the run reads.
 
-    `told`: the program was given these messages, so they are assigned even if its agent has read them.
+    `told` says that the program got these messages, so they are assigned even if its agent has read them.
     """
     ids = messages_named([one.id or "" for one in messages])
     _, assigned = _assigned(tx, whose, run_id, ids, told=told)
@@ -76,7 +76,7 @@ def take(
 
 
 def unread(tx: MailReads, whose: AgentName, messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return the messages that their agent has not read, and that nobody recalled; nothing is written."""
+    """Return the messages that their agent has not read and nobody has recalled; nothing is written."""
     addressed = tx.agent_addressed(*whose)
     ids = messages_named([one.id or "" for one in messages])
     found = {} if addressed is None else tx.received(addressed.agent.id, ids)
@@ -91,12 +91,12 @@ def _assigned(
     """Assign messages to a run; return its agent, and the messages that need the run.
 
     A message that the run already has stays with it: the run was cut off, and may have read the message.
-    Others need the run if they are neither recalled nor read, and their agent is run by postroom.
+    Others need the run if they are neither recalled nor read, and postroom runs their agent.
     """
     addressed = tx.agent_addressed(*whose)
     if addressed is not None:
         tx.lock_projects([addressed.project.id])
-        addressed = tx.agent_addressed(*whose)  # as it is under the lock
+        addressed = tx.agent_addressed(*whose)  # in its state under the lock
     if addressed is None:
         return None, []
     agent = addressed.agent
@@ -115,5 +115,5 @@ def _assigned(
 
 
 def _among(messages: Sequence[Message], mail: Sequence[int]) -> tuple[Message, ...]:
-    """Return the messages that are mail of these ids, or no mail."""
+    """Return the messages that are mail with these ids, or not mail."""
     return tuple(one for one in messages if set(messages_named([one.id or ""])).issubset(mail))

@@ -1,4 +1,4 @@
-"""How a runner is kept with its agent: as JSON, which says everything and is checked each time it is read."""
+"""The stored form of an agent's runner: complete JSON, which is checked each time it is read."""
 
 import msgspec
 
@@ -8,10 +8,10 @@ from postroom.contracts.runners import AnyRunner, Runner, runner_of
 
 
 def read_runner(kept: str) -> AnyRunner:
-    """Return the runner that was kept.
+    """Return a stored runner.
 
     Raises:
-        InvalidRunner: it does not read back, or breaks a rule.
+        InvalidRunner: It cannot be read, or breaks a rule.
     """
     try:
         plain = msgspec.json.decode(kept)
@@ -21,19 +21,19 @@ def read_runner(kept: str) -> AnyRunner:
 
 
 def written_runner(runner: AnyRunner) -> str:
-    """Return a runner as it is kept."""
+    """Return the stored form of a runner."""
     return msgspec.json.encode(runner.to_dict()).decode()
 
 
 def place_of(runner: AnyRunner) -> str:
-    """Return where its program is started: on a host, or where a label is; '' for anywhere."""
+    """Return the host or label where its program must be started; '' for anywhere."""
     return runner.runs_on if isinstance(runner, Runner) else ""
 
 
 def reads_at_work(kept: str) -> bool:
-    """Say whether a run reads what comes on its thread while it works.
+    """Return whether a run reads messages that arrive on its thread while it works.
 
-    Most programs read their input once; what they are told meanwhile they ask for, or a hook tells them.
+    Most programs read their input once; they ask for later messages, or a hook shows them.
     """
     try:
         runner = read_runner(kept)

@@ -1,8 +1,8 @@
-"""Wakes readers: a message goes to the run of an agent, or to a person's chat, in the change that stores it.
+"""Wakes recipients: a message goes to an agent's run, or to a person's chat, in the change that stores it.
 
-send ─▶ one change: the message ─┬─▶ on its reader's thread, which begins a run or lets it wait; announced
-                                 └─▶ a row of the outbox, to the chat in which a person is reached
-round ─▶ what was stored when that could not be: by a run's end, without a server, before there was a runner
+send ─▶ one change: the message ─┬─▶ on its reader's thread, where it starts a run or waits; announced
+                                 └─▶ a row of the outbox, to the person's chat
+round ─▶ messages that were stored without that: by a run's end, without a server, before a runner existed
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -46,39 +46,41 @@ _LOG = get_logger(__name__)
 POLL = timedelta(seconds=5)
 BY: Final = "runner"
 MOST_AT_ONCE: Final = 32
-"""So many agents are woken by a message in its own change, which others wait for; the rest in rounds."""
+"""Maximum number of agents that a message wakes in its own change, for which others wait; rounds wake the
+rest."""
 MAX_REMEMBERED: Final = 4_096
-"""How many combinations of readers a server remembers the threads of."""
+"""Maximum number of combinations of recipients whose threads a server caches."""
 _NONCE = 16
 _BATCH = 100
 
 
 @dataclass(slots=True, eq=False)
 class OpenChange:
-    """Wakes readers within one open change: agents with a runner, people with a chat."""
+    """Wakes recipients within one open change: agents with a runner, people with a chat."""
 
     tx: Transaction
     accept: Accept
     chats: ChatOutbox | None
     verified: bool
     said: set[str] = field(default_factory=set)
-    """The names of messages that were taken for chats."""
+    """The keys of messages that were accepted for chats."""
     refuses_full: bool = False
-    """Whether a message to a reader for whose runs too many messages wait is refused; else it wakes later."""
+    """Whether a message to a recipient with too many waiting messages is refused; otherwise it wakes
+    later."""
     expected: frozenset[str] = frozenset()
-    """The threads that the readers of its messages need."""
+    """The threads that the recipients of its messages need."""
 
     def expect(
         self, readers: Sequence[Reader], *, thread_id: str | None, reply_to: int | None, sender_id: int
     ) -> None:
-        """Check that a message can wake its readers, before anything is written.
+        """Check that a message can wake its recipients, before anything is written.
 
-        `thread_id` is the mail thread; None if the message starts one. A reply that answers a reader's open
-        question is accepted however many messages wait for that reader.
+        `thread_id` is the mail thread; None if the message starts one. A reply that answers a recipient's
+        open question is accepted however many messages wait for that recipient.
 
         Raises:
             ThreadsNeeded: The change must run again with these threads.
-            QueueFull: As many messages wait for a reader's runs as may, and the message is a caller's.
+            QueueFull: A recipient has reached its limit of waiting messages, and the message is a caller's.
         """
         agents = [one for one in readers if not is_person(one)]
         threads = {name for one in agents for name in self.threads_of(one, thread_id, reply_to)}
@@ -93,12 +95,12 @@ class OpenChange:
             raise _too_much_mail(full)
 
     def threads_of(self, reader: Reader, thread_id: str | None, reply_to: int | None) -> list[str]:
-        """Return the threads on which a message may be put for a reader."""
+        """Return the threads on which a message may be put for a recipient."""
         threads, asking = lanes_of(reader, thread_id), self._asking(reader, reply_to)
         return threads if asking is None or asking.thread_id in threads else [*threads, asking.thread_id]
 
     def has_room(self, reader: Reader, thread_id: str | None, reply_to: int | None, sender_id: int) -> bool:
-        """Return whether a message may go to a reader's runs now: few wait there, or it is an answer."""
+        """Return whether a message may go to a recipient's runs now: few wait there, or it is an answer."""
         threads = lanes_of(reader, thread_id)
         is_full = all(map(self.accept.is_full, threads))
         return not is_full or self._answered(reader, reply_to, sender_id) is not None
@@ -106,9 +108,9 @@ class OpenChange:
     def wake(
         self, message: Message, home: Project, sender: Agent, readers: Sequence[Reader], *, is_answer: bool
     ) -> None:
-        """Wake readers by a message of the project `home`; a round finds the readers that wake later.
+        """Wake recipients of a message of the project `home`; a round finds recipients that wake later.
 
-        `is_answer`: the message is the answer of a run.
+        `is_answer` says that the message is the answer of a run.
         """
         for one in readers:
             origin = Origin(
@@ -121,16 +123,13 @@ class OpenChange:
                 self._carry(message, origin, one[1])
             elif not self.accept.thread_ids.issuperset(lanes_of(one, message.thread_id)):
                 self.tx.mail.wake_later()
-            elif (
-                self.refuses_full
-                or self.has_room(  # `expect` has refused the message where there is no room
-                    one, message.thread_id, message.reply_to, message.sender_id
-                )
+            elif self.refuses_full or self.has_room(  # `expect` has refused the message if there is no room
+                one, message.thread_id, message.reply_to, message.sender_id
             ):
                 self._run(message, origin, one)  # else a round finds it when some were read
 
     def _run(self, message: Message, origin: Origin, reader: Reader) -> None:
-        """Put a message on its reader's thread; one that is on it already stays as it is."""
+        """Put a message on its reader's thread; a message that is already there stays unchanged."""
         asking = self._answered(reader, message.reply_to, message.sender_id)
         text = as_prompt(message, origin, reader=reader[1].name, nonce=self.tx.new_id()[:_NONCE])
         mode = DeliveryMode(
@@ -147,14 +146,14 @@ class OpenChange:
         self.accept(thread_id, run_message, mode, answers_given)
 
     def _asking(self, reader: Reader, reply_to: int | None) -> RunRecord | None:
-        """Return the run of a reader that is answered by a reply to this message."""
+        """Return the run of a recipient that a reply to this message answers."""
         run_id = None if reply_to is None else self.tx.mail.answering_run(reply_to)
         run = None if run_id is None else self.tx.runs.threads.load_run(run_id)
         whose = None if run is None else agent_of(run.thread_id)
         return run if whose == (reader[0].slug, reader[1].name) else None
 
     def _answered(self, reader: Reader, reply_to: int | None, sender_id: int) -> RunRecord | None:
-        """Return the reader's run that waits for this reply; None if it is about to go on already."""
+        """Return the recipient's run that waits for this reply; None if it is about to resume already."""
         run = self._asking(reader, reply_to)
         if run is None or run.thread_id not in self.accept.thread_ids:
             return None
@@ -181,7 +180,7 @@ class OpenChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Left:
-    """A message that has woken its reader not yet."""
+    """A message that has not yet woken a recipient."""
 
     message: Message
     home: Project
@@ -192,14 +191,14 @@ class _Left:
 
     @property
     def thread_ids(self) -> frozenset[str]:
-        """What is to be locked."""
+        """The threads to lock."""
         if is_person(self.reader):
             return frozenset()
         return frozenset(lanes_of(self.reader, self.message.thread_id))
 
 
 class Waker:
-    """Has readers woken in the changes of the mail room, and finds those who were not."""
+    """Wakes recipients in the changes of mail, and finds those that were not woken."""
 
     def __init__(
         self,
@@ -210,19 +209,19 @@ class Waker:
         chat_delivery: ChatDelivery,
         chats: ChatOutbox | None = None,
     ) -> None:
-        """Keep what it works with. `chats` says messages in chats, where there are any."""
+        """Keep the arguments. `chats` sends messages to chats, if there are any."""
         self._chat_delivery = chat_delivery
         self._chats = chats
         self._store = store
         self._run_queue = run_queue
         self._verified = verified
         self._in_chats: set[str] = set()
-        """The messages that chats were given and are not known to have shown."""
+        """Messages that were given to chats, and are not known to be shown."""
         self._woken_by: dict[Hashable, frozenset[str]] = {}
-        """The threads that the last message to the same readers needed; empty sets are left out."""
+        """The threads that the last message to the same recipients needed; empty sets are omitted."""
 
     async def serve(self) -> None:
-        """Wake readers in rounds: at each hint, every 5 seconds, and at once while more wait."""
+        """Wake recipients in rounds: at each hint, every 5 seconds, and at once while more wait."""
         with self._store.changes.listen(WAKES) as hints:
             while True:
                 woken = 0
@@ -241,12 +240,12 @@ class Waker:
         readers: Hashable = None,
         thread_ids: frozenset[str] = frozenset(),
     ) -> T:
-        """Run a change that writes messages, and perhaps more than mail; `key` is that of `MailStore.write`.
+        """Run a change that writes messages, and possibly more than mail; `key` is that of `MailStore.write`.
 
-        The change locks the threads of the readers before everything else: `thread_ids`, and the threads
-        that the last change with the same `readers` needed. `readers` names the readers as the call names
-        them; None if only the change can find them. If the change finds that it needs other threads, it
-        stops before it has written anything, and runs again with those.
+        The change locks the threads of the recipients before everything else: `thread_ids`, and the threads
+        that the last change with the same `readers` needed. `readers` names the recipients as the call names
+        them; None if only the change can find them. If the change finds that it needs other threads, it stops
+        before it has written anything, and runs again with those.
         """
 
         def opened(tx: Transaction, accept: Accept) -> tuple[T, OpenChange]:
@@ -271,14 +270,14 @@ class Waker:
         return done
 
     def opened(self, tx: Transaction, accept: Accept) -> OpenChange:
-        """Return what wakes readers in a change that another room makes."""
+        """Return the waker for a change that another package makes."""
         return OpenChange(tx, accept, self._chats, self._verified)
 
     async def round(self) -> int:
-        """Wake those who were not woken by a message that is stored; return how many that were.
+        """Wake recipients of stored messages that were not woken; return their number.
 
         Raises:
-            StoreError: mail or runs could not be reached; what is not done is found again.
+            StoreError: Mail or runs could not be reached; the next round finds the rest.
         """
         done, after, shown, full = 0, (0, 0), set(self._in_chats), set[int]()
         while found := await self._store.read(partial(_unwoken, after=after)):
@@ -291,9 +290,9 @@ class Waker:
         return done
 
     async def _taken_up(self, message_id: int, agent_id: int, full: set[int]) -> bool:
-        """Wake a reader by a message; return False if that is no longer needed, or not possible yet.
+        """Wake a recipient by a message; return False if that is no longer needed, or not possible yet.
 
-        Add the reader to `full` if as many messages wait for its runs as may.
+        Add the recipient to `full` if it has reached its limit of waiting messages.
         """
         look = partial(_left, message_id=message_id, agent_id=agent_id)
         seen = await self._store.read(look)
@@ -328,7 +327,7 @@ class Waker:
 
 
 def _too_much_mail(readers: Sequence[Reader]) -> QueueFull:
-    """Return the refusal of a message to readers for whose runs as many messages wait as may."""
+    """Return the refusal of a message to recipients that have reached their limit of waiting messages."""
     names = [one[1].name for one in readers]
     return QueueFull(
         f"nothing was sent: the queue of messages for {', '.join(names)} is full",
@@ -339,7 +338,7 @@ def _too_much_mail(readers: Sequence[Reader]) -> QueueFull:
 
 
 def is_person(reader: Reader) -> bool:
-    """Say whether a reader is a person, who is reached in a chat, and no agent that is run."""
+    """Return whether a recipient is a person with a chat, rather than an agent that runs."""
     return reader[0].slug == PEOPLE_SLUG
 
 
@@ -355,7 +354,7 @@ def _unwoken(tx: MailReads, *, after: tuple[int, int]) -> list[tuple[int, int]]:
 
 
 def _left(tx: MailReads, *, message_id: int, agent_id: int) -> _Left | None:
-    """Return a message that is to wake a reader; None when it is not any more."""
+    """Return a message that must wake a recipient; None if that is no longer needed."""
     if (message_id, agent_id) not in tx.unwoken(after=(message_id, agent_id - 1), limit=1):
         return None
     message = tx.message(message_id)

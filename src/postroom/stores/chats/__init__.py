@@ -1,1 +1,1 @@
-"""What the chat gateway keeps: tables within a transaction, and the ports over the store."""
+"""Storage of the chat gateway: tables within a transaction, and the ports over the store."""

@@ -1,4 +1,4 @@
-"""Keeps the files of chats: what is known of each, and their bytes in pieces."""
+"""Storage of chat files: a record of each, and their bytes in pieces."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
@@ -24,16 +24,16 @@ class FileStore:
         return tuple(await self._store.read(lambda tx: tx.chats.files(thread_id, asked)))
 
     async def put_bytes(self, spooled: SpooledFile) -> None:
-        """Store bytes once under their hash, piece by piece; what is there already is not written again.
+        """Store bytes once under their hash, piece by piece; skip stored pieces.
 
-        Safe to repeat when it was cut off.
+        A repeated call continues an interrupted one.
         """
         whole = max(1, -(-spooled.size // PIECE_BYTES))
         if await self._store.read(lambda tx: tx.chats.count_pieces(spooled.sha256)) == whole:
             kept = await self._store.write(
                 lambda tx: tx.chats.keep_pieces(spooled.sha256, now=tx.now()), key=spooled.sha256
             )
-            if kept == whole:  # they were not removed meanwhile
+            if kept == whole:  # no purge removed them in between
                 return
         for position in range(whole):
             piece = await asyncio.to_thread(_read, spooled.path, position)
@@ -49,9 +49,9 @@ class FileStore:
         await self._store.write(change, key=sha256)
 
     async def purge(self, before: int, *, limit: int = 100) -> int:
-        """Remove the bytes of files that nothing refers to, as `ChatTables.drop_unused_bytes` says.
+        """Remove the bytes of unreferenced files, as `ChatTables.drop_unused_bytes` describes.
 
-        Return how many files that were; with `limit` of them there may be more.
+        Return the number of files; if it equals `limit`, there may be more.
         """
 
         def change(tx: Transaction) -> int:
@@ -61,7 +61,7 @@ class FileStore:
         return await self._store.write(change, key=BYTES_LOCK)
 
     async def put(self, file: ChatFile, *, notices: tuple[OutboxDraft, ...] = ()) -> None:
-        """Store a file of a message, or what is known of it now, with what is to be said of it."""
+        """Store a file of a message or its new state, with notices about it."""
 
         def change(tx: Transaction) -> None:
             tx.lock(file.thread_id, *(lock for notice in notices for lock in notice.locks))
@@ -75,7 +75,7 @@ class FileStore:
         """Yield the bytes under a hash, a piece at a time; an attachment of mail is one piece.
 
         Raises:
-            UnknownMessage: there are none.
+            UnknownMessage: No bytes have this hash.
         """
         whole = await self._store.read(lambda tx: tx.chats.count_pieces(sha256))
         for position in range(max(1, whole)):

@@ -1,4 +1,4 @@
-"""Keeps the inbound messages of all chats."""
+"""Storage of the inbound messages of all chats."""
 
 from collections.abc import Callable, Collection, Iterable
 
@@ -28,16 +28,16 @@ class IntakeLog:
 
     @property
     def storage_identity(self) -> str | None:
-        """Names the place where it writes."""
+        """The name of the database to which it writes."""
         return self._store.identity
 
     async def receive(self, draft: InboundDraft, *, now: int | None = None) -> Received:
-        """Keep a message as waiting; one that is known by its key is returned as it stands, and stays so.
+        """Store a message as waiting; a message with a known key is returned unchanged.
 
-        Durable when it returns. Safe to repeat when its answer was lost.
+        The message is durable when the call returns. The call can be repeated if its answer was lost.
 
         Raises:
-            InvalidRecord: a part of the key, or the session key, is blank.
+            InvalidRecord: A part of the key, or the session key, is blank.
         """
         receive, lock = self.receiving(draft, now=now), chat_lock(draft.key)
 
@@ -50,12 +50,12 @@ class IntakeLog:
     def receiving(
         self, draft: InboundDraft, *, thread_id: str | None = None, now: int | None = None
     ) -> Callable[[Transaction], Received]:
-        """Return what `receive` does, to be done in a change of the caller under the chat's lock.
+        """Return the change of `receive` for a transaction of the caller, which must hold the chat's lock.
 
-        With a thread, to which that change hands it over, a new message is kept as handed over.
+        With `thread_id`, a new message is stored as handed over to that thread.
 
         Raises:
-            InvalidRecord: as for `receive`.
+            InvalidRecord: As for `receive`.
         """
         key = draft.key
         refuse_unfit(
@@ -69,7 +69,7 @@ class IntakeLog:
         asked = replace(draft, body=plain(draft.body))
 
         def receive(tx: Transaction) -> Received:
-            made = tx.chats.insert_inbound(asked, _at(tx, now), thread_id=thread_id)
+            made = tx.chats.insert_inbound(asked, tx.now() if now is None else now, thread_id=thread_id)
             if made is not None:
                 return Received(message=made, is_new=True)
             known = tx.chats.inbound(key)
@@ -81,14 +81,14 @@ class IntakeLog:
     async def move(
         self, inbound_ids: Collection[int], move: InboundMove, *, now: int | None = None
     ) -> tuple[InboundMessage, ...]:
-        """Move all of these messages, or none, and return them by id; an id that comes twice counts once.
+        """Move all of these messages, or none, and return them by id; a repeated id counts once.
 
-        A move to the status that a message has already changes nothing and is no error, so that a move may be
-        repeated when its answer was lost.
+        A move to a message's present status changes nothing, so that a move can be repeated if its answer was
+        lost.
 
         Raises:
-            UnknownMessage: there is no message with one of these ids.
-            IllegalTransition: one of them may not become that: `INBOUND_MOVES`.
+            UnknownMessage: No message has one of these ids.
+            IllegalTransition: `INBOUND_MOVES` does not allow one of the moves.
         """
         refuse_unfit(move.thread_id, move.reason)
         asked = frozenset(inbound_ids)
@@ -102,7 +102,7 @@ class IntakeLog:
             found = tx.chats.inbound_by_id(asked)
             if unknown := asked - {message.inbound_id for message in found}:
                 raise UnknownMessage(f"no message {min(unknown)}", value=min(unknown))
-            at = _at(tx, now)
+            at = tx.now() if now is None else now
             moved = tuple(message.moved(move, now=at) for message in found)
             tx.chats.move_inbound(asked, move, at)
             return moved
@@ -110,11 +110,11 @@ class IntakeLog:
         return await self._store.write(change, key=min(chats, default=""))
 
     async def edit(self, key: InboundKey, body: dict[str, Json], *, now: int | None = None) -> InboundMessage:
-        """Replace the body of an open message and raise its revision; the same body again changes nothing.
+        """Replace the body of an open message and raise its revision; an equal body changes nothing.
 
         Raises:
-            UnknownMessage: the message was never received.
-            AlreadyConsumed: it is not open any more.
+            UnknownMessage: The message was never received.
+            AlreadyConsumed: The message is no longer open.
         """
         asked = plain(body)
 
@@ -125,7 +125,7 @@ class IntakeLog:
                 raise UnknownMessage(
                     f"this chat received no message {key.message_id!r}", value=key.message_id
                 )
-            edited = message.edited(asked, now=_at(tx, now))
+            edited = message.edited(asked, now=tx.now() if now is None else now)
             if edited is not message:
                 tx.chats.put_body(edited)
             return edited
@@ -133,7 +133,7 @@ class IntakeLog:
         return await self._store.write(change, key=chat_lock(key))
 
     async def forget_answer(self, key: InboundKey) -> None:
-        """Note in a message, open or not, that its answer is no longer shown (`metadata.forgotten`).
+        """Record in a message, open or not, that its answer is no longer shown (`metadata.forgotten`).
 
         Raises:
             UnknownMessage: The message was never received.
@@ -156,10 +156,10 @@ class IntakeLog:
         return await self._store.read(lambda tx: tx.chats.inbound(key))
 
     async def messages(self, inbound_ids: Collection[int]) -> tuple[InboundMessage, ...]:
-        """Return those of these messages that exist, by id; at most `MAX_INBOUND` ids.
+        """Return the existing messages among these ids, by id; at most `MAX_INBOUND` ids.
 
         Raises:
-            InvalidRecord: more ids than that.
+            InvalidRecord: There are more ids than that.
         """
         asked = not_too_many(inbound_ids)
         return await self._store.read(lambda tx: tuple(tx.chats.inbound_by_id(asked, readable=True)))
@@ -172,9 +172,9 @@ class IntakeLog:
         after: int = 0,
         limit: int = MAX_INBOUND,
     ) -> tuple[InboundMessage, ...]:
-        """Return open messages by id, of one of the open states and one session where that is asked.
+        """Return open messages by id; `status` and `session_key` narrow the list.
 
-        It costs what is open, not what ever was.
+        The cost grows with the open messages only.
         """
 
         def look(tx: Transaction) -> Iterable[InboundMessage]:
@@ -185,32 +185,28 @@ class IntakeLog:
         return tuple(await self._store.read(look))
 
     async def newest(self, platform: str, *, limit: int = MAX_INBOUND) -> tuple[InboundMessage, ...]:
-        """Return the messages of a platform that were received last, the newest first, however they ended."""
+        """Return the newest messages of a platform in any status, the newest first."""
         return tuple(await self._store.read(lambda tx: tx.chats.newest_inbound(platform, limit=page(limit))))
 
     async def counts(self) -> dict[InboundStatus, int]:
-        """Count all messages by status, states without messages left out; for gauges, at long intervals."""
+        """Count all messages by status, without empty states; for gauges, at long intervals."""
         return await self._store.read(lambda tx: tx.chats.count_inbound())
 
     async def purge(self, *, older_than: int, limit: int = 1_000) -> int:
         """Remove up to `limit` messages that are not open and were last changed before `older_than`.
 
-        Return how many that were. What was removed is not known any more when the platform sends it again.
+        Return their number. A removed message that the platform sends again counts as new.
         """
         return await self._store.write(
             lambda tx: tx.chats.purge_inbound(older_than=older_than, limit=max(limit, 0))
         )
 
 
-def _at(tx: Transaction, now: int | None) -> int:
-    return tx.now() if now is None else now
-
-
 def not_too_many(inbound_ids: Collection[int]) -> frozenset[int]:
     """Return these ids, each once.
 
     Raises:
-        InvalidRecord: there are more than `MAX_INBOUND`.
+        InvalidRecord: There are more than `MAX_INBOUND`.
     """
     asked = frozenset(inbound_ids)
     if len(asked) > MAX_INBOUND:

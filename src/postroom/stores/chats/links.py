@@ -1,4 +1,4 @@
-"""Keeps which direct chats are one person's."""
+"""Storage of the links between a person's direct chats."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from postroom.stores.store import SqlStore
 from postroom.stores.transaction import Transaction
 
 _LOCK = "linked_chats"
-"""One lock for all: two codes that are entered at once must not make two persons of three chats."""
+"""One lock for all links: two codes that are entered at once must not make two persons of three chats."""
 
 
 class ChatLinks:
@@ -26,10 +26,10 @@ class ChatLinks:
     async def offer(
         self, address: ChatAddress, code_hash: str, rules: PairingRules, *, now: int | None = None
     ) -> None:
-        """Keep the hash of a code of this chat for `rules.code_ms`, in the place of an earlier one.
+        """Store the hash of a code of this chat for `rules.code_ms`, in place of an earlier code.
 
         Raises:
-            InvalidRecord: the chat or the hash is blank.
+            InvalidRecord: The chat or the hash is blank.
         """
         refuse_unfit(platform=address.platform, chat_id=address.chat_id, code_hash=code_hash)
 
@@ -50,10 +50,10 @@ class ChatLinks:
         person: str,
         now: int | None = None,
     ) -> tuple[LinkOutcome, LinkedChat | None]:
-        """Link a chat with the one that gave this code, and return that; `person` names a new person.
+        """Link a chat with the chat that issued this code, and return that chat; `person` names a new person.
 
-        A code links once. Each code that nobody was given counts as a wrong one of this chat; the last that
-        `rules.most_wrong` allows locks the chat for `rules.locked_ms`. A right code begins the count anew.
+        A code links once. Each unknown code counts as a wrong code of this chat; the last one that
+        `rules.most_wrong` allows locks the chat for `rules.locked_ms`. A right code resets the count.
         """
         refuse_unfit(platform=address.platform, chat_id=address.chat_id, code_hash=code_hash, person=person)
 
@@ -74,7 +74,7 @@ class ChatLinks:
         return await self._store.write(change, key=_LOCK)
 
     async def share(self, address: ChatAddress, *, shares: bool) -> bool:
-        """Say whether a linked chat has the person's conversation or its own; False when it is not linked."""
+        """Set whether a linked chat uses the person's conversation; return False if it is not linked."""
 
         def change(tx: Transaction) -> bool:
             tx.lock(_LOCK)
@@ -86,7 +86,7 @@ class ChatLinks:
         return await self._store.write(change, key=_LOCK)
 
     async def leave(self, address: ChatAddress) -> LinkedChat | None:
-        """Forget that a chat is linked, and its code; return it as it was, None when it was not linked."""
+        """Delete a chat's link and code; return the chat as it was, or None if it was not linked."""
 
         def change(tx: Transaction) -> LinkedChat | None:
             tx.lock(_LOCK)

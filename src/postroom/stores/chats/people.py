@@ -1,4 +1,4 @@
-"""Keeps who may write in chats, and who asks to."""
+"""Storage of the people who may write in chats, and of requests for access."""
 
 from dataclasses import replace
 
@@ -11,24 +11,24 @@ from postroom.stores.transaction import Transaction
 
 
 class ChatPeople:
-    """Who may write, and who asks to, in a store."""
+    """People with access to chats, and requests for access, in a store."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
 
     @property
     def storage_identity(self) -> str | None:
-        """Names the place where it writes."""
+        """The name of the database to which it writes."""
         return self._store.identity
 
     async def person(self, platform: str, user_id: str) -> Person | None:
-        """Return somebody who was let in."""
+        """Return a person with access."""
         return await self._store.read(lambda tx: tx.chats.person(platform, user_id))
 
     async def people(
         self, *, platform: str | None = None, after: tuple[str, str] = ("", ""), limit: int = MAX_INBOUND
     ) -> tuple[Person, ...]:
-        """Return those who were let in, by platform and id."""
+        """Return people with access, by platform and id."""
         return tuple(
             await self._store.read(
                 lambda tx: tx.chats.people(platform=platform, after=after, limit=page(limit))
@@ -36,10 +36,10 @@ class ChatPeople:
         )
 
     async def let_in(self, person: Person, *, now: int | None = None) -> Person:
-        """Store a person, or a known one's new role and name; `added_at` stays what it was.
+        """Store a person, or a known person's new role and name; `added_at` stays unchanged.
 
         Raises:
-            InvalidRecord: the platform or the id is blank.
+            InvalidRecord: The platform or the id is blank.
         """
         refuse_unfit(person.name, platform=person.platform, user_id=person.user_id)
 
@@ -50,20 +50,20 @@ class ChatPeople:
         return await self._store.write(change, key=person.platform)
 
     async def shut_out(self, platform: str, user_id: str) -> bool:
-        """Forget a person; False when there was none."""
+        """Delete a person; return False if there was none."""
         return await self._store.write(lambda tx: tx.chats.drop_person(platform, user_id), key=platform)
 
     async def ask(
         self, request: PairingRequest, rules: PairingRules, *, now: int | None = None
     ) -> PairingRequest:
-        """Keep a request until `rules.code_ms` from now; `asked_at` and `expires_at` are set here.
+        """Store a request until `rules.code_ms` from now, and set its `asked_at` and `expires_at`.
 
-        It takes the place of an ended one of the same person.
+        It replaces an ended request of the same person.
 
         Raises:
-            InvalidRecord: the platform, the id or the hash is blank.
-            QueueFull: the person asked less than `rules.ask_again_ms` ago, as many as may wait, or the
-                platform is locked; nothing was stored.
+            InvalidRecord: The platform, the id or the hash is blank.
+            QueueFull: The person asked less than `rules.ask_again_ms` ago, the maximum of open requests is
+                reached, or the platform is locked. Nothing was stored.
         """
         platform, user_id = request.platform, request.user_id
         refuse_unfit(request.name, platform=platform, user_id=user_id, code_hash=request.code_hash)
@@ -96,13 +96,13 @@ class ChatPeople:
         role: PersonRole = PersonRole.MEMBER,
         now: int | None = None,
     ) -> Person | None:
-        """Let the person in whose open request has this hash, and forget the request; None when none has.
+        """Give access to the person whose open request has this hash, and delete the request.
 
-        Each None counts as a wrong guess on the platform; the last that `rules.most_wrong` allows locks it
-        for `rules.locked_ms`. A right code begins the count anew.
+        Return None if no open request has the hash. This counts as a wrong guess on the platform; the last
+        guess that `rules.most_wrong` allows locks it for `rules.locked_ms`. A right code resets the count.
 
         Raises:
-            QueueFull: the platform is locked; the guess was not looked at.
+            QueueFull: The platform is locked; the guess was not checked.
         """
 
         def change(tx: Transaction) -> Person | None:
@@ -135,7 +135,7 @@ class ChatPeople:
         return await self._store.read(look)
 
     async def forget_requests(self, platform: str) -> int:
-        """Remove all requests of a platform, its failures and its lock; return how many requests."""
+        """Remove all requests of a platform, its failures and its lock; return the number of requests."""
 
         def change(tx: Transaction) -> int:
             _lock(tx, platform)
@@ -156,10 +156,10 @@ def _refuse_too_soon(former: PairingRequest | None, rules: PairingRules, now: in
 
 
 def _refuse_locked(tx: Transaction, platform: str, now: int) -> int:
-    """Return how many wrong codes were given on a platform since a right one.
+    """Return the number of wrong codes on a platform since the last right one.
 
     Raises:
-        QueueFull: they have locked it.
+        QueueFull: The platform is locked.
     """
     failures, locked_until = tx.chats.pairing_failures(platform)
     if now < locked_until:

@@ -1,4 +1,4 @@
-"""One mapper a record of chats; what does not read back is named, and what cannot be written is refused."""
+"""One mapper for each record of chats; it names unreadable rows and refuses unstorable values."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ from postroom.stores.sql_transaction import Row
 
 
 def page(limit: int) -> int:
-    """Return how much a listing holds that was asked for so much."""
+    """Return the length of a list for a requested limit."""
     return max(0, min(limit, MAX_INBOUND))
 
 
@@ -28,7 +28,7 @@ def inbound(row: Row) -> InboundMessage:
     """Map a row of `inbound_messages`.
 
     Raises:
-        StoreCorrupt: the row is no such record.
+        StoreCorrupt: The row cannot be read.
     """
     try:
         return InboundMessage(
@@ -48,21 +48,11 @@ def inbound(row: Row) -> InboundMessage:
         raise unreadable("inbound", str(row[0]), error) from error
 
 
-def of_key(key: InboundKey) -> dict[str, str]:
-    """Return how a message is named, as the parameters of a statement."""
-    return {
-        "platform": key.platform,
-        "account": key.account,
-        "chat_id": key.chat_id,
-        "message_id": key.message_id,
-    }
-
-
 def session(row: Row) -> ChatSession:
     """Map a row of `chat_sessions`.
 
     Raises:
-        StoreCorrupt: the row is no such record.
+        StoreCorrupt: The row cannot be read.
     """
     try:
         return ChatSession(
@@ -96,7 +86,7 @@ def person(row: Row) -> Person:
     """Map a row of `chat_people`.
 
     Raises:
-        StoreCorrupt: the row is no such record.
+        StoreCorrupt: The row cannot be read.
     """
     platform, user_id, role, name, added_at = row
     try:
@@ -150,7 +140,7 @@ def web_entry(row: Row) -> WebEntry:
     """Map a row of `web_entries`.
 
     Raises:
-        StoreCorrupt: The body of the row is no JSON object.
+        StoreCorrupt: The body of the row is not a JSON object.
     """
     person, conversation_id, entry_id, position, body = row
     return WebEntry(
@@ -163,7 +153,7 @@ def web_entry(row: Row) -> WebEntry:
 
 
 def of_session(session: ChatSession) -> dict[str, object]:
-    """Return the parameters with which a session is stored."""
+    """Return a session as statement parameters."""
     return {
         "session_key": session.session_key,
         "thread_id": session.thread_id,
@@ -178,25 +168,25 @@ def of_session(session: ChatSession) -> dict[str, object]:
 
 
 def plain(fields: dict[str, Json]) -> dict[str, Json]:
-    """Return fields as they read back: what the caller does to them afterwards changes nothing.
+    """Return a deep copy of fields, in the form in which they read back.
 
     Raises:
-        InvalidRecord: they hold half a character, which no text may.
+        InvalidRecord: A text contains half a character, which cannot be stored.
     """
     return _fields(encode(fields), "body")
 
 
 def refuse_unfit(*optional: str | None, **needed: str) -> None:
-    """Refuse texts that are needed and blank, and any that hold half a character.
+    """Refuse blank required texts, and any text with half a character.
 
     Raises:
-        InvalidRecord: as said.
+        InvalidRecord: A text is refused.
     """
     for name, text in needed.items():
         if not text.strip():
             raise InvalidRecord(f"{name} is blank", value=text)
     try:
-        "".join(text for text in (*optional, *needed.values()) if text).encode()
+        "".join(filter(None, (*optional, *needed.values()))).encode()
     except UnicodeEncodeError as error:
         raise InvalidRecord(f"no database can store a text: {error}") from error
 

@@ -1,4 +1,4 @@
-"""Keeps the sessions of chats, and the threads that they were bound to."""
+"""Storage of chat sessions and their present and former threads."""
 
 from postroom.contracts.chat import MAX_INBOUND, ChatSession, SessionThread, session_locks
 from postroom.contracts.errors import DuplicateRecord, UnknownThread, VersionConflict
@@ -17,7 +17,7 @@ class ChatSessions:
 
     @property
     def storage_identity(self) -> str | None:
-        """Names the place where it writes."""
+        """The name of the database to which it writes."""
         return self._store.identity
 
     async def load(self, session_key: str) -> ChatSession | None:
@@ -25,13 +25,13 @@ class ChatSessions:
         return await self._store.read(lambda tx: tx.chats.session(session_key))
 
     async def open(self, session: ChatSession, *, now: int | None = None) -> ChatSession:
-        """Store a new session and its thread; when there is one with this key, return that unchanged.
+        """Store a new session and its thread; return an existing session with this key unchanged.
 
-        Of callers at the same time one makes it, and all are given the same.
+        Of concurrent callers one creates the session, and all get it.
 
         Raises:
-            InvalidRecord: the session key or the thread id is blank.
-            DuplicateRecord: the thread is another session's.
+            InvalidRecord: The session key or the thread id is blank.
+            DuplicateRecord: The thread belongs to another session.
         """
         asked = _checked(session)
 
@@ -46,15 +46,16 @@ class ChatSessions:
         return await self._store.write(change, key=session.session_key)
 
     async def put(self, session: ChatSession, *, now: int | None = None) -> ChatSession:
-        """Store a changed session, compared by its revision, and return it with the next one.
+        """Store a changed session if its revision is current, and return it with the next revision.
 
-        `thread_id`, `source`, `title`, `settings` and `active_at` are stored as given. A thread that it was
-        not bound to before becomes one of its own; the title is also that of the present thread.
+        `thread_id`, `source`, `title`, `settings` and `active_at` are stored as given. A new thread is added
+        to the session's threads; the title is also that of the present thread.
 
         Raises:
-            UnknownThread: there is no such session.
-            VersionConflict: it was changed since it was read.
-            DuplicateRecord: another thread of this session has the title, or the thread is another session's.
+            UnknownThread: No session has this key.
+            VersionConflict: The session has changed since it was read.
+            DuplicateRecord: Another thread of this session has the title, or the thread belongs to another
+                session.
         """
         asked = _checked(session)
 
@@ -75,12 +76,12 @@ class ChatSessions:
         return await self._store.write(change, key=session.session_key)
 
     async def rename(self, session_key: str, new_key: str, source: dict[str, Json]) -> bool:
-        """Give a session, its threads and its open messages another key, for its chat is elsewhere now.
+        """Give a session, its threads and its open messages another key, because its chat has moved.
 
-        False: there is no such session, or there is one with the new key; nothing was changed.
+        Return False and change nothing if no session has the old key, or one has the new key.
 
         Raises:
-            InvalidRecord: the new key is blank.
+            InvalidRecord: The new key is blank.
         """
         refuse_unfit(None, session_key=new_key)
         there = plain(source)
@@ -101,13 +102,13 @@ class ChatSessions:
     async def threads(
         self, session_key: str, *, title: str | None = None, limit: int = MAX_INBOUND
     ) -> tuple[SessionThread, ...]:
-        """Return a session's threads, the last active first; those of one title when it is given."""
+        """Return a session's threads, the last active first; with `title`, only threads of that title."""
         return tuple(
             await self._store.read(lambda tx: tx.chats.threads(session_key, title=title, limit=page(limit)))
         )
 
     async def thread(self, thread_id: str) -> SessionThread | None:
-        """Return this thread of a session, whether the session is bound to it at present or not."""
+        """Return this thread of a session, whether or not the session is bound to it at present."""
         return await self._store.read(lambda tx: tx.chats.thread(thread_id))
 
     async def sessions(self, *, after: str = "", limit: int = MAX_INBOUND) -> tuple[ChatSession, ...]:
@@ -116,13 +117,16 @@ class ChatSessions:
 
 
 def _checked(session: ChatSession) -> ChatSession:
-    """Return a session that can be stored, as it is now: what is done to its fields later changes nothing."""
+    """Return a copy of a session that can be stored.
+
+    Later changes to the caller's fields do not affect it.
+    """
     refuse_unfit(session.title, session_key=session.session_key, thread_id=session.thread_id)
     return replace(session, source=plain(session.source), settings=plain(session.settings))
 
 
 def _lock(tx: Transaction, session: ChatSession) -> None:
-    """Keep others from the session and from its thread."""
+    """Lock the session and its thread."""
     tx.lock(*session_locks(session.session_key, session.thread_id))
 
 

@@ -1,4 +1,4 @@
-"""What the chat gateway keeps, behind its ports."""
+"""The stores of the chat gateway, behind its ports."""
 
 from collections.abc import Collection
 from typing import Final
@@ -20,7 +20,7 @@ _MESSAGES_OF_RUN: Final = 100
 
 
 class ChatStores:
-    """What the gateway keeps, in the store that holds mail and runs."""
+    """The gateway's stores, in the database of mail and runs."""
 
     def __init__(self, store: SqlStore, *, is_shared: bool) -> None:
         self._store = store
@@ -34,7 +34,7 @@ class ChatStores:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes may write here as well."""
+        """Whether other processes may write to it too."""
         return self._is_shared
 
     @property
@@ -49,17 +49,17 @@ class ChatStores:
 
     @property
     def people(self) -> ChatPeople:
-        """Who may write."""
+        """People with access."""
         return self._people
 
     @property
     def links(self) -> ChatLinks:
-        """Which direct chats are one person's."""
+        """Links between a person's direct chats."""
         return self._links
 
     @property
     def files(self) -> FileStore:
-        """The files that came with messages, and those that runs have left."""
+        """Files that came with messages or were left by runs."""
         return self._files
 
     @property
@@ -70,7 +70,7 @@ class ChatStores:
     async def answered(
         self, inbound_ids: Collection[int], thread_id: str, run_id: str | None
     ) -> tuple[tuple[InboundMessage, ...], tuple[ChatFile, ...]]:
-        """Return in one look the messages that have their answer, as `messages` does, and its run's files."""
+        """Return in one read the messages that have their answer, as `messages` does, and its run's files."""
         asked = not_too_many(inbound_ids)
         return await self._store.read(lambda tx: tx.chats.answered(asked, thread_id, run_id))
 
@@ -94,7 +94,7 @@ class ChatStores:
         return await self._store.read(look)
 
     async def note_sent(self, outbox_id: str, steps: int) -> None:
-        """Keep how many steps of a reply have arrived: after a crash they are not repeated."""
+        """Store the number of delivered steps of a reply, so that a crash does not repeat them."""
         await self._store.write(lambda tx: tx.outbox.note_steps(outbox_id, steps))
 
 

@@ -1,4 +1,4 @@
-"""Inbound messages, sessions and people over the named statements of a transaction. Decides nothing."""
+"""Inbound messages, sessions and people over the named statements of a transaction. Makes no decisions."""
 
 from collections.abc import Collection
 from dataclasses import asdict
@@ -26,7 +26,7 @@ from postroom.stores.codec import encode, kept, record
 from postroom.stores.sql_transaction import SqlTransaction
 
 _NEWEST: Final = 2**63 - 1
-"""The last id that a row can have."""
+"""The largest possible id of a row."""
 
 
 class ChatTables:
@@ -37,18 +37,21 @@ class ChatTables:
 
     def inbound(self, key: InboundKey) -> InboundMessage | None:
         """Return the inbound message with this key."""
-        row = self._tx.one("chats.inbound", rows.of_key(key))
+        row = self._tx.one("chats.inbound", structs.asdict(key))
         return rows.inbound(row) if row else None
 
     def inbound_by_id(self, inbound_ids: Collection[int], *, readable: bool = False) -> list[InboundMessage]:
-        """Return those of these inbound messages that exist, by id; the readable ones, or all."""
+        """Return the existing inbound messages among these ids, by id.
+
+        With `readable`, only readable ones.
+        """
         statement = "chats.readable_inbound" if readable else "chats.inbound_by_id"
         return [rows.inbound(row) for row in self._tx.all(statement, {"ids": _possible(inbound_ids)})]
 
     def answered(
         self, inbound_ids: Collection[int], thread_id: str, run_id: str | None
     ) -> tuple[tuple[InboundMessage, ...], tuple[ChatFile, ...]]:
-        """Return in one look the readable ones of these inbound messages, by id, and the files of a run."""
+        """Return in one read the readable ones of these inbound messages, by id, and the files of a run."""
         message_ids = [] if run_id is None else [run_id]
         found, files = self._tx.ask(
             ("chats.readable_inbound", {"ids": _possible(inbound_ids)}),
@@ -59,7 +62,7 @@ class ChatTables:
     def open_inbound(
         self, *, status: InboundStatus | None, session_key: str | None, after: int, limit: int
     ) -> list[InboundMessage]:
-        """Return open messages by id, of one status and one session where that is asked."""
+        """Return open messages by id; `status` and `session_key` narrow the list."""
         values = {
             "status": status and status.value,
             "session_key": session_key,
@@ -70,7 +73,7 @@ class ChatTables:
         return [rows.inbound(row) for row in self._tx.all(statement, values)]
 
     def newest_inbound(self, platform: str, *, limit: int) -> list[InboundMessage]:
-        """Return the messages of a platform that were received last, the newest first."""
+        """Return the newest messages of a platform, the newest first."""
         found = self._tx.all("chats.newest", {"platform": platform, "limit": limit})
         return [rows.inbound(row) for row in found]
 
@@ -81,13 +84,13 @@ class ChatTables:
     def insert_inbound(
         self, draft: InboundDraft, now: int, *, thread_id: str | None = None
     ) -> InboundMessage | None:
-        """Store a message, which waits; with a thread it is handed over to that. None: its key is known.
+        """Store a waiting message, or with a thread one that is handed over; return None if its key is known.
 
         Its body is plain data.
         """
         status = InboundStatus.WAITING if thread_id is None else InboundStatus.HANDED_OVER
         values = {
-            **rows.of_key(draft.key),
+            **structs.asdict(draft.key),
             "session_key": draft.session_key,
             "sender_id": draft.sender_id,
             "body": encode(draft.body),
@@ -111,7 +114,7 @@ class ChatTables:
         )
 
     def move_inbound(self, inbound_ids: Collection[int], move: InboundMove, now: int) -> None:
-        """Store what becomes of these messages, save of those that may not become that."""
+        """Store a move of these messages, except for messages that cannot make it."""
         values = {
             "ids": _possible(inbound_ids),
             "status": move.status.value,
@@ -134,7 +137,7 @@ class ChatTables:
         self._tx.run("chats.edit", values)
 
     def purge_inbound(self, *, older_than: int, limit: int) -> int:
-        """Remove messages that are not open, those changed longest ago first; return how many."""
+        """Remove messages that are not open, oldest change first; return their number."""
         gone = self._tx.all("chats.purge", {"older_than": older_than, "limit": limit})
         self._tx.run("chats.forget_purged", {"ids": [str(row[0]) for row in gone]})
         return len(gone)
@@ -149,11 +152,11 @@ class ChatTables:
         return [rows.session(row) for row in self._tx.all("chats.sessions", {"after": after, "limit": limit})]
 
     def put_session(self, session: ChatSession) -> None:
-        """Store a session, or replace the one with its key."""
+        """Store a session, or replace the session with its key."""
         self._tx.run("chats.put_session", rows.of_session(session))
 
     def rename_session(self, session_key: str, session: ChatSession) -> None:
-        """Store a session that had another key; its threads and its open messages follow."""
+        """Store a session under a new key, together with its threads and its open messages."""
         keys = {"session_key": session_key, "new_key": session.session_key}
         self._tx.run("chats.take_session_away", {"session_key": session_key})
         self.put_session(session)
@@ -166,7 +169,7 @@ class ChatTables:
         return rows.thread(row) if row else None
 
     def threads(self, session_key: str, *, title: str | None, limit: int) -> list[SessionThread]:
-        """Return a session's threads, the last active first; those of one title when it is given."""
+        """Return a session's threads, the last active first; with `title`, only threads of that title."""
         statement = "chats.threads" if title is None else "chats.threads_titled"
         values = {"session_key": session_key, "title": kept(title), "limit": limit}
         return [rows.thread(row) for row in self._tx.all(statement, values)]
@@ -177,24 +180,24 @@ class ChatTables:
         self._tx.run("chats.put_thread", values)
 
     def person(self, platform: str, user_id: str) -> Person | None:
-        """Return somebody who was let in."""
+        """Return a person with access."""
         row = self._tx.one("chats.person", {"platform": platform, "user_id": user_id})
         return rows.person(row) if row else None
 
     def people(self, *, platform: str | None, after: tuple[str, str], limit: int) -> list[Person]:
-        """Return those who were let in, by platform and id."""
+        """Return people with access, by platform and id."""
         statement = "chats.people" if platform is None else "chats.people_of_platform"
         values = {"platform": platform, "after_platform": after[0], "after_id": after[1], "limit": limit}
         return [rows.person(row) for row in self._tx.all(statement, values)]
 
     def put_person(self, person: Person) -> Person:
-        """Store a person, or a known one's new role and name; return what is stored."""
+        """Store a person, or a known person's new role and name; return the stored record."""
         values = {**asdict(person), "role": person.role.value, "name": kept(person.name)}
         [row] = self._tx.all("chats.let_in", values)
         return rows.person(row)
 
     def drop_person(self, platform: str, user_id: str) -> bool:
-        """Remove a person; False when there was none."""
+        """Remove a person; return False if there was none."""
         return self._tx.changed("chats.shut_out", {"platform": platform, "user_id": user_id}) > 0
 
     def requests(self, *, platform: str | None, now: int, limit: int) -> list[PairingRequest]:
@@ -203,7 +206,7 @@ class ChatTables:
         return [rows.request(row) for row in found]
 
     def request_of(self, platform: str, user_id: str) -> PairingRequest | None:
-        """Return a person's request, whether it is open or has ended."""
+        """Return a person's request, open or ended."""
         row = self._tx.one("chats.request_of", {"platform": platform, "user_id": user_id})
         return rows.request(row) if row else None
 
@@ -214,7 +217,7 @@ class ChatTables:
         return rows.request(row) if row else None
 
     def put_request(self, request: PairingRequest) -> None:
-        """Store a request in place of a former one of the same person."""
+        """Store a request in place of an earlier request of the same person."""
         self._tx.run("chats.put_request", {**asdict(request), "name": kept(request.name)})
 
     def drop_request(self, platform: str, user_id: str) -> None:
@@ -222,31 +225,31 @@ class ChatTables:
         self._tx.run("chats.forget_request", {"platform": platform, "user_id": user_id})
 
     def drop_ended_requests(self, platform: str, *, now: int, asked_until: int) -> None:
-        """Remove requests that have ended and were made so long ago that their people may ask again."""
+        """Remove ended requests whose people may ask again."""
         values = {"platform": platform, "now": now, "asked_until": asked_until}
         self._tx.run("chats.drop_ended_requests", values)
 
     def drop_requests(self, platform: str) -> int:
-        """Remove all requests of a platform; return how many."""
+        """Remove all requests of a platform; return their number."""
         return self._tx.changed("chats.forget_requests", {"platform": platform})
 
     def pairing_failures(self, platform: str) -> tuple[int, int]:
-        """Return the wrong codes on a platform since a right one, and until when it is locked."""
+        """Return the number of wrong codes on a platform since a right one, and the end of its lock."""
         row = self._tx.one("chats.pairing_failures", {"platform": platform})
         return (row[0], row[1]) if row else (0, 0)
 
     def put_pairing_failures(self, platform: str, *, failures: int, locked_until: int) -> None:
-        """Store them, and until when it is locked."""
+        """Store the number of wrong codes and the end of the lock."""
         values = {"platform": platform, "failures": failures, "locked_until": locked_until}
         self._tx.run("chats.put_pairing_failures", values)
 
     def linked_chat(self, address: ChatAddress) -> LinkedChat | None:
-        """Return what is known of a direct chat."""
+        """Return the record of a direct chat."""
         row = self._tx.one("chats.linked_chat", asdict(address))
         return rows.linked_chat(row) if row else None
 
     def linked_chat_with_code(self, code_hash: str, now: int) -> LinkedChat | None:
-        """Return the chat in which a code was given that holds at an instant."""
+        """Return the chat that issued a code which is valid at an instant."""
         row = self._tx.one("chats.linked_chat_with_code", {"code_hash": code_hash, "now": now})
         return rows.linked_chat(row) if row else None
 
@@ -256,7 +259,7 @@ class ChatTables:
         return [rows.linked_chat(row) for row in found]
 
     def put_linked_chat(self, chat: LinkedChat) -> None:
-        """Store what is known of a direct chat."""
+        """Store the record of a direct chat."""
         self._tx.run("chats.put_linked_chat", {**asdict(chat), "shares": int(chat.shares)})
 
     def web_conversations(self, person: str, *, before: int | None, limit: int) -> list[WebConversation]:
@@ -308,38 +311,38 @@ class ChatTables:
         return [record(ChatFile, row) for row in self._tx.all("chats.files", values)]
 
     def put_file(self, file: ChatFile) -> None:
-        """Store a file of a message, or what is known of it now."""
+        """Store a file of a message, or its new state."""
         self._tx.run("chats.put_file", structs.asdict(file))
 
     def count_pieces(self, sha256: str) -> int:
-        """Count the pieces that are stored of the bytes under a hash."""
+        """Count the stored pieces of the bytes under a hash."""
         return int(self._tx.all("chats.count_pieces", {"sha256": sha256})[0][0])
 
     def piece(self, sha256: str, position: int) -> bytes | None:
-        """Return one piece of the bytes under a hash, counted from 0; an attachment of mail is one."""
+        """Return one piece of the bytes under a hash, counted from 0; an attachment of mail has one piece."""
         row = self._tx.one("chats.piece", {"sha256": sha256, "position": position})
         return bytes(row[0]) if row else None
 
     def put_piece(self, sha256: str, position: int, piece: str, content: bytes, *, now: int) -> None:
-        """Store one piece under its own hash, if it is not there; `BYTES_LOCK` is locked."""
+        """Store one piece under its own hash unless it is stored already; the caller holds `BYTES_LOCK`."""
         values = {"sha256": sha256, "position": position, "piece": piece, "now": now}
         self._tx.run("mail.insert_blob", {"sha256": piece, "content": content})
         self._tx.run("chats.put_piece", values)
 
     def keep_pieces(self, sha256: str, *, now: int) -> int:
-        """Note that the bytes under a hash are wanted now; return how many pieces there are of them."""
+        """Mark the bytes under a hash as wanted now; return the number of their pieces."""
         return self._tx.changed("chats.keep_pieces", {"sha256": sha256, "now": now})
 
     def drop_files(self, thread_ids: Collection[str]) -> None:
-        """Forget all files of threads; their bytes go with `drop_unused_bytes`."""
+        """Delete the records of all files of threads; `drop_unused_bytes` removes their bytes later."""
         self._tx.run("chats.drop_files", {"thread_ids": list(thread_ids)})
 
     def drop_unused_bytes(self, before: int, *, limit: int) -> int:
-        """Remove bytes that no file has and nobody has stored since an instant; `BYTES_LOCK` is locked.
+        """Remove bytes without a file that were last stored before an instant; the caller holds `BYTES_LOCK`.
 
-        Return of how many files, at most `limit`. Bytes are stored before their file is: those of an upload
-        wait as long as its message does, so `before` is longer ago than that. What an attachment of mail, or
-        a file with a piece in common, still has is kept.
+        Return the number of files, at most `limit`. Bytes are stored before their file record: those of an
+        upload wait as long as its message does, so `before` must be longer ago than that. Bytes that a mail
+        attachment or another file shares are kept.
         """
         unused = self._tx.all("chats.unused_pieces", {"before": before, "limit": limit})
         hashes, pieces = sorted({row[0] for row in unused}), sorted({row[1] for row in unused})
@@ -350,5 +353,5 @@ class ChatTables:
 
 
 def _possible(inbound_ids: Collection[int]) -> list[int]:
-    """Return those ids that an inbound message can have."""
+    """Return the ids that an inbound message can have."""
     return [one for one in inbound_ids if 0 < one <= _NEWEST]

@@ -128,5 +128,5 @@ class WebChats:
 
 
 def _lock(person: str) -> str:
-    """Return the name by which a person's conversations are locked while one of them is changed."""
+    """Return the name of the lock on a person's conversations."""
     return f"web_chats:{person}"

@@ -1,10 +1,10 @@
-"""Mail within one open transaction: its look-ups and its changes, over named statements.
+"""Mail within one open transaction: its reads and its changes, over named statements.
 
-A change is one function over `MailWrites`, run as one transaction: all of it is durable when `write`
-returns, or none of it is there. The function is synchronous, quick, free of I/O and may be run again
-after a failure, so that it must not touch anything but the transaction.
+A change is one function over `MailWrites`, run as one transaction: when `write` returns, either all of it is
+durable or none of it is stored. The function is synchronous, quick and free of I/O, and may run again after a
+failure, so that it must not touch anything except the transaction.
 
-No rule of mail is decided here. `EventRecorder` writes the changes into the logs of projects.
+This module makes no decisions about mail. `EventRecorder` writes the changes into the logs of projects.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -80,7 +80,7 @@ _OF_TOKENS = tuple(field.name for field in fields(KeptToken))
 
 
 class ProjectReads(Protocol):
-    """Look-ups of projects by name, and what tells of every project: a caller may be held to one of them."""
+    """Reads of projects by name, and of all projects; a caller can be limited to one project."""
 
     def project(self, key: str) -> Project | None:
         """Return the project with this path, alias or slug."""
@@ -91,38 +91,38 @@ class ProjectReads(Protocol):
         ...
 
     def projects_of_repository(self, identity: str, *, remote: str = "", root: str = "") -> list[Project]:
-        """Return the projects with this identity, remote or first commit; what is empty matches nothing."""
+        """Return the projects with this identity, remote or first commit; an empty value matches nothing."""
         ...
 
     def projects_unidentified(self, *, limit: int) -> list[Project]:
-        """Return projects whose repository is not known, the newest first."""
+        """Return projects whose repository is unknown, the newest first."""
         ...
 
     def projects(self, *, limit: int, after: int = 0) -> list[Project]:
-        """Return projects by id, those after `after`."""
+        """Return projects by id, after id `after`."""
         ...
 
     def counts(self, *, unread: bool = True) -> dict[str, int]:
-        """Return how many rows each kind of record has; to count what is `unread` may take long."""
+        """Return the number of rows of each kind of record; counting `unread` rows may take long."""
         ...
 
 
 class ProjectWrites(ProjectReads, Protocol):
-    """New projects, and new names for them."""
+    """Changes that create projects and their aliases."""
 
     def insert_project(
         self, *, slug: str, human_key: str, spelling: str, git_identity: str, owner: str, now: int
     ) -> Project:
-        """Store a project whose path and slug nobody has."""
+        """Store a project with a new path and slug."""
         ...
 
     def add_project_alias(self, project_id: int, human_key: str) -> None:
-        """Let another spelling of the path name the project."""
+        """Add another spelling of the path as a name of the project."""
         ...
 
 
 class RecordReads(RetentionReads, TimelineReads, WakingReads):
-    """Look-ups of records by the ids of their projects. Absence is None or an empty list."""
+    """Reads of records by the ids of their projects. Absence is None or an empty list."""
 
     def __init__(
         self,
@@ -141,9 +141,9 @@ class RecordReads(RetentionReads, TimelineReads, WakingReads):
         self._log = log
         self._events = EventRecorder(tx, log, lock)
         self._known: dict[str, Project] = {}
-        """Projects that this transaction has found, by the key that named them; they hardly ever change."""
+        """Projects that this transaction has read, by the key that named them; they rarely change."""
         self._positions: dict[int, int] = {}
-        """The place of the next recipient of each message that this change addresses."""
+        """The position of the next recipient of each message that this change addresses."""
 
     def _one(self, kind: type[R], statement: str, /, **values: object) -> R | None:
         row = self._tx.one(statement, values)
@@ -156,7 +156,7 @@ class RecordReads(RetentionReads, TimelineReads, WakingReads):
         return [record(kind, row) for row in self._tx.all(statement, values)]
 
     def now(self) -> int:
-        """Return the one instant of this transaction, in ms; it is read behind what was locked so far."""
+        """Return the one instant of this transaction, in ms; it is read after the locks taken so far."""
         return self._now()
 
     def project_by_id(self, project_id: int) -> Project | None:
@@ -180,7 +180,7 @@ class RecordReads(RetentionReads, TimelineReads, WakingReads):
         return AddressedAgent(project=project, agent=agent, runner=row[-1])
 
     def agents_named(self, project_id: int, names: Sequence[str]) -> list[Agent]:
-        """Return those agents whose names are among `names`, compared without regard to case."""
+        """Return the agents with these names, compared without regard to case."""
         keys = sorted(set(map(str.casefold, names)))
         if len(keys) == 1:
             only = self.agent(project_id, keys[0])
@@ -197,20 +197,20 @@ class RecordReads(RetentionReads, TimelineReads, WakingReads):
         return {one.id: one for one in self._all(Agent, "mail.agents_by_id", ids=agent_ids)}
 
     def agents(self, project_id: int, *, include_retired: bool, limit: int, after: int = 0) -> list[Agent]:
-        """Return a project's agents by id, those after `after`."""
+        """Return a project's agents by id, after id `after`."""
         values = {"project_id": project_id, "after": after, "retired": include_retired, "limit": limit}
         return self._all(Agent, "mail.agents", **values)
 
     def active_agents(self, project_id: int, *, limit: int) -> list[Agent]:
-        """Return agents of a project that are not retired, those active last first."""
+        """Return active agents of a project, the last active first."""
         return self._all(Agent, "mail.active_agents", project_id=project_id, limit=limit)
 
     def agent_by_token(self, token_hash: str) -> Agent | None:
-        """Return the agent that this token's hash belongs to."""
+        """Return the agent with this token hash."""
         return self._one(Agent, "mail.agent_by_token", token_hash=token_hash)
 
     def contact(self, from_id: int, to_id: int) -> ContactLink | None:
-        """Return what `from_id` has asked of `to_id`."""
+        """Return the contact of `from_id` with `to_id`."""
         return self._one(ContactLink, "mail.contact", from_id=from_id, to_id=to_id)
 
     def contacts(self, agent_id: int) -> list[ContactLink]:
@@ -218,7 +218,10 @@ class RecordReads(RetentionReads, TimelineReads, WakingReads):
         return self._all(ContactLink, "mail.contacts", agent_id=agent_id)
 
     def reach(self, sender_id: int, reader_ids: Sequence[int]) -> dict[int, Reach]:
-        """Return what decides whether and how a sender's message reaches agents; unknown ids are left out."""
+        """Return the facts that decide whether and how a sender's message reaches agents.
+
+        Skip unknown ids.
+        """
         found = self._tx.all("mail.reach", {"sender_id": sender_id, "ids": reader_ids})
         return {row[0]: record(Reach, row) for row in found}
 
@@ -231,7 +234,7 @@ class RecordReads(RetentionReads, TimelineReads, WakingReads):
         return {one.id: one for one in self._messages("mail.messages", ids=message_ids)}
 
     def received(self, agent_id: int, message_ids: Sequence[int]) -> dict[int, Received]:
-        """Return those of these messages that an agent received, by message id."""
+        """Return the messages among these that an agent received, by message id."""
         look = "mail.received", {"agent_id": agent_id, "ids": tuple(message_ids)}
         [rows] = asked(self._tx, [look]).values()
         found = [record(Received, row) for row in rows]
@@ -240,7 +243,7 @@ class RecordReads(RetentionReads, TimelineReads, WakingReads):
         return {one.message_id: one for one in found}
 
     def recipients(self, message_ids: Sequence[int]) -> dict[int, list[Recipient]]:
-        """Return every recipient of each message, in the order in which they were named."""
+        """Return every recipient of each message, in the order of the addresses."""
         found: dict[int, list[Recipient]] = {message_id: [] for message_id in message_ids}
         for one in self._all(Recipient, "mail.recipients", ids=message_ids):
             found[one.message_id].append(one)
@@ -284,7 +287,7 @@ class RecordReads(RetentionReads, TimelineReads, WakingReads):
         return int(count)
 
     def thread(self, project_id: int, thread_id: str, *, limit: int, after: int = 0) -> list[Message]:
-        """Return a thread's messages in order, those after message id `after`."""
+        """Return a thread's messages in order, after message id `after`."""
         values = {"project_id": project_id, "thread_id": thread_id, "after": after, "limit": limit}
         return self._messages("mail.thread", **values)
 
@@ -301,27 +304,27 @@ class RecordReads(RetentionReads, TimelineReads, WakingReads):
     def thread_participants(
         self, project_id: int, thread_id: str, *, home_id: int, among: int
     ) -> list[ThreadParticipant]:
-        """Count who wrote and who got the newest `among` messages that a project wrote on a thread, by id.
+        """Count the senders and recipients of a project's newest `among` messages on a thread, by id.
 
-        Recalled ones do not count, nor hidden copies, nor what did not come to the project `home_id`.
+        Recalled messages, hidden copies, and messages that did not reach the project `home_id` do not count.
         """
         values = {"project_id": project_id, "thread_id": thread_id, "home_id": home_id, "among": among}
         return self._all(ThreadParticipant, "mail.thread_participants", **values)
 
     def threads(self, project_id: int, *, limit: int, before: int | None = None) -> list[ThreadHead]:
-        """Return threads by their newest message, newest first, those older than message id `before`."""
+        """Return threads by their newest message, newest first, below message id `before`."""
         return self._all(ThreadHead, "mail.threads", project_id=project_id, limit=limit, before=before)
 
     def tallies(self, project_ids: Sequence[int], *, most: int) -> list[ProjectTally]:
-        """Return how much there is in projects, by id, counted up to `most`."""
+        """Return the counts of projects, by id, up to `most`."""
         return self._all(ProjectTally, "mail.tallies", project_ids=project_ids, most=most)
 
     def wanted_threads(
         self, project_id: int, wanted: ThreadFilter, *, limit: int, among: int, before: int | None = None
     ) -> tuple[list[ThreadHead], int | None]:
-        """Return those of the newest `among` threads older than message id `before` that are wanted.
+        """Return the threads that match, among the newest `among` threads below message id `before`.
 
-        They come newest first; with them the message id below which to look on, None where nothing is left.
+        They come newest first, with the message id below which to continue; None at the end.
         """
         window: dict[str, object] = {"project_id": project_id, "before": before}
         found = self._all(
@@ -344,7 +347,7 @@ class RecordReads(RetentionReads, TimelineReads, WakingReads):
         return found, int(row[0]) if row else None
 
     def project_messages(self, project_id: int, *, limit: int, after: int = 0) -> list[Message]:
-        """Return a project's messages by id, those after `after`."""
+        """Return a project's messages by id, after id `after`."""
         return self._messages("mail.project_messages", project_id=project_id, after=after, limit=limit)
 
     def newest_messages(self, project_id: int, *, limit: int) -> list[Message]:
@@ -354,28 +357,29 @@ class RecordReads(RetentionReads, TimelineReads, WakingReads):
     def damaged_messages(self, *, after: int, limit: int) -> tuple[list[int], int | None]:
         """Compare the texts of the `limit` messages after message id `after` with their check values.
 
-        Return the ids of those that differ, and the last id that was compared; None if there was none.
+        Return the ids of damaged messages, and the last id that was compared; None if there was none.
         """
         return check_values.damaged_messages(self._tx, after=after, limit=limit)
 
     def sent_messages(self, agent_id: int, *, limit: int, before: int | None = None) -> list[Message]:
-        """Return what an agent sent, recalled messages left out, newest first, with ids below `before`."""
+        """Return the messages of an agent except recalled ones, newest first, with ids below `before`."""
         return self._messages("mail.sent_messages", agent_id=agent_id, before=before, limit=limit)
 
     def search(
         self, project_id: int, query: Query, *, order: SearchOrder, limit: int, cursor: int = 0
     ) -> list[SearchHit]:
-        """Return messages that match, recalled ones left out; await the store's `settle` before.
+        """Return matching messages except recalled ones; await the store's `settle` before.
 
-        `newest`: by id descending, `cursor` is the id to go below (0: from the top). `best`: of the newest
-        `BEST_AMONG` that match, by rank, then newest; `cursor` is how many to leave out.
+        `newest`: by id descending, below the id `cursor` (0: from the top). `best`: of the newest
+        `BEST_AMONG` matches, by rank, then newest; `cursor` is the number to skip.
         """
         return search_index.find(self._tx, project_id, query, order, limit=limit, cursor=cursor)
 
     def partly_searched(self, project_id: int, query: Query, *, limit: int) -> list[int]:
-        """Return the newest messages that a search may have missed: the index has a part of their text.
+        """Return the newest messages that a search may have missed: only part of their text is indexed.
 
-        It has the first 16,000 characters of scripts without spaces, so other queries miss none.
+        The index has the first 16,000 characters of scripts without spaces, so queries in other scripts miss
+        none.
         """
         return search_index.partly_searched(self._tx, project_id, query, limit=limit)
 
@@ -404,22 +408,22 @@ class RecordReads(RetentionReads, TimelineReads, WakingReads):
         return [(int(message_id), int(seq)) for message_id, seq in found]
 
     def client_session(self, client: str, session_id: str) -> ClientSession | None:
-        """Return what is known of a session of this client."""
+        """Return the stored session of this client."""
         return self._one(ClientSession, "mail.client_session", client=client, session_id=session_id)
 
     def sessions_seen(self, agent_ids: Sequence[int]) -> dict[int, int]:
-        """Return when a session of some client was last noted to act as each of these agents.
+        """Return the last time at which a client's session acted as each of these agents.
 
-        Agents that no session acts as are left out.
+        Agents without a session are omitted.
         """
         return {row[0]: row[1] for row in self._tx.all("mail.sessions_seen", {"ids": agent_ids})}
 
     def nudges(self, agent_id: int) -> Nudges:
-        """Return what hooks did with the agent's turns."""
+        """Return the record of what hooks did in the agent's turns."""
         return self._one(Nudges, "mail.nudges", agent_id=agent_id) or Nudges()
 
     def reservation(self, reservation_id: int) -> Reservation | None:
-        """Return one reservation, live or not."""
+        """Return one reservation, active or not."""
         return self._one(Reservation, "mail.reservation", id=reservation_id)
 
     def live_reservations(
@@ -431,10 +435,10 @@ class RecordReads(RetentionReads, TimelineReads, WakingReads):
         agent_id: int | None = None,
         limit: int | None = None,
     ) -> list[Reservation]:
-        """Return live reservations by id.
+        """Return active reservations by id.
 
-        `near` keeps those whose prefix is a whole-segment prefix of it, or that it is a whole-segment
-        prefix of: the only ones whose pattern can overlap one with that prefix.
+        With `near`, only those whose prefix is a whole-segment prefix of it, or the reverse: only their
+        patterns can overlap a pattern with that prefix.
         """
         values = _near(project_id, now, near)
         values |= {"limit": _NO_LIMIT if limit is None else limit, "agent_id": agent_id}
@@ -446,28 +450,28 @@ class RecordReads(RetentionReads, TimelineReads, WakingReads):
     def live_patterns(
         self, project_id: int, *, now: int, near: str, but: int, exclusive_only: bool
     ) -> list[LivePattern]:
-        """Return ids and patterns of live reservations, in no order, those of the agent `but` left out.
+        """Return ids and patterns of active reservations, unordered, except those of the agent `but`.
 
-        `near` means what it means to `live_reservations`; empty, every one may overlap.
+        `near` is as in `live_reservations`; if it is empty, every pattern may overlap.
         """
         values = _near(project_id, now, near) | {"but": but, "exclusive_only": exclusive_only}
         found = self._tx.all("mail.live_patterns_near" if near else "mail.live_patterns", values)
         return [(row[0], row[1]) for row in found]
 
     def reservations_by_id(self, reservation_ids: Sequence[int]) -> list[Reservation]:
-        """Return the reservations with these ids, by id, live or not; unknown ids are left out."""
+        """Return the reservations with these ids, by id, active or not; unknown ids are omitted."""
         return self._all(Reservation, "mail.reservations_by_id", ids=reservation_ids)
 
     def reservations(self, project_id: int, *, limit: int, after: int = 0) -> list[Reservation]:
-        """Return every reservation of a project by id, live or not, those after `after`."""
+        """Return every reservation of a project by id, active or not, after id `after`."""
         return self._all(Reservation, "mail.reservations", project_id=project_id, after=after, limit=limit)
 
     def newest_reservations(self, project_id: int, *, limit: int) -> list[Reservation]:
-        """Return the last reservations of a project by id, live or not."""
+        """Return the last reservations of a project by id, active or not."""
         return self._all(Reservation, "mail.newest_reservations", project_id=project_id, limit=limit)[::-1]
 
     def reserved_in(self, place: str, *, now: int) -> list[Reservation]:
-        """Return the live reservations that were made in a run or session, by id."""
+        """Return the active reservations that were made in a run or session, by id."""
         return self._all(Reservation, "mail.reserved_in", reserved_in=place, now=now)
 
     def token(self, token_id: str) -> KeptToken | None:
@@ -480,27 +484,27 @@ class RecordReads(RetentionReads, TimelineReads, WakingReads):
         return list(map(_token, self._tx.all("mail.tokens_named", {"name": name})))
 
     def tokens(self, *, limit: int, after: str = "") -> list[KeptToken]:
-        """Return tokens by id, those after `after`."""
+        """Return tokens by id, after id `after`."""
         return list(map(_token, self._tx.all("mail.tokens", {"after": after, "limit": limit})))
 
     def is_session_ended(self, hashed: str) -> bool:
-        """Return whether a session of the pages was logged out; it is known by its hash."""
+        """Return whether a session of the pages, identified by its hash, was logged out."""
         return self._tx.one("mail.ended_session", {"hash": hashed}) is not None
 
     def traces(self, names: Sequence[str]) -> dict[str, str]:
-        """Return what is kept under these names; a name without any is not there."""
+        """Return the stored traces by name; names without a trace are omitted."""
         return {row[0]: row[1] for row in self._tx.all("mail.traces", {"names": names})}
 
     def project_events(
         self, project_id: int, *, after: int, limit: int, kinds: Sequence[EventKind] = ()
     ) -> list[ProjectEvent]:
-        """Return entries after a sequence number, oldest first; those of some kinds, or of all."""
+        """Return entries after a sequence number, oldest first; `kinds` narrows the list."""
         scope = EventScope.project(project_id).key
         found = self._log.of_scope(scope, after=after, limit=limit, kinds=kinds)
         return [_entry(project_id, seq, event) for seq, event in found]
 
     def log_bounds(self, project_id: int) -> LogBounds:
-        """Return what a project's log holds."""
+        """Return the range of a project's log."""
         oldest, newest = self._log.bounds(EventScope.project(project_id).key)
         return LogBounds(oldest=oldest - 1, newest=newest)
 
@@ -509,7 +513,7 @@ class RecordReads(RetentionReads, TimelineReads, WakingReads):
         return self._log.newest(EventScope.project(project_id).key)
 
     def messages_of(self, agent_id: int, message_ids: Sequence[int]) -> tuple[set[int], set[int]]:
-        """Return which of these messages the agent wrote, and which of them came to it."""
+        """Return which of these messages the agent wrote, and which it received."""
         values = {"agent_id": agent_id, "ids": message_ids}
         written, received = self._tx.ask(
             ("project_log.messages_written", values), ("project_log.messages_received", values)
@@ -523,7 +527,7 @@ class RecordReads(RetentionReads, TimelineReads, WakingReads):
 
 
 class MailReads(RecordReads, MergingReads, ProjectReads):
-    """Look-ups within one consistent view."""
+    """Reads within one consistent view."""
 
     @override
     def project(self, key: str) -> Project | None:
@@ -558,23 +562,25 @@ class MailReads(RecordReads, MergingReads, ProjectReads):
 class RecordWrites(RecordReads, RetentionWrites, WakingWrites):
     """Changes of records by the ids of their projects.
 
-    Each change records in the log of the project what happens to its agents, messages, reservations,
-    contacts and runs (`contracts.project_log`), unless nothing changes.
+    Each change writes its events for agents, messages, reservations, contacts and runs to the log of the
+    project (`contracts.project_log`), unless nothing changes.
     """
 
     def _update(self, statement: str, values: Mapping[str, object], kind: type[InputError]) -> None:
-        """Change the row `values["id"]`; raise an error of this kind when there is none."""
+        """Change the row `values["id"]`; raise an error of this kind if it does not exist."""
         if not self._tx.changed(statement, values):
             raise _unknown(kind, values["id"])
 
     def lock_projects(self, project_ids: Iterable[int], expected: Iterable[tuple[int, str]] = ()) -> None:
-        """Keep other changes of these projects out; first, and all at once.
+        """Lock these projects; must be the first lock, for all projects at once.
 
-        `expected` are agents that are looked at next, by project and name: they take no wait of their own.
+        `expected` are agents that are read next, by project and name: PostgreSQL reads them in the same round
+        trip.
         """
         named = tuple(sorted(set(project_ids)))
         self._events.lock(named)
-        if self._tx.dialect == "postgres":  # whoever had the lock may have merged one; it goes with the lock
+        # another change may have merged a project before this lock; the same trip checks it
+        if self._tx.dialect == "postgres":
             looks = [
                 ("mail.projects_there", {"ids": named}),
                 *starmap(_agent_named, islice(expected, 1 + _FEW)),
@@ -584,13 +590,13 @@ class RecordWrites(RecordReads, RetentionWrites, WakingWrites):
                 self._known.clear()
 
     def set_git_identity(self, project_id: int, git_identity: str) -> None:
-        """Record the remote and root commit by which the project's folder is known."""
+        """Store the remote and root commit that identify the project's folder."""
         self._known.clear()
         values = {"id": project_id, "git_identity": git_identity}
         self._update("mail.set_git_identity", values, UnknownProject)
 
     def set_project_folder(self, project_id: int, human_key: str, *, spelling: str) -> None:
-        """Give the project another folder, which is no other's; the former one stays a name of it."""
+        """Give the project another folder, which no project has; the former one stays as an alias."""
         self._known.clear()
         self._tx.run("mail.keep_former_folder", {"id": project_id})
         values = {"id": project_id, "human_key": human_key, "spelling": spelling}
@@ -599,7 +605,7 @@ class RecordWrites(RecordReads, RetentionWrites, WakingWrites):
     def insert_agent(
         self, project_id: int, *, name: str, program: str, model: str, task_description: str, now: int
     ) -> Agent:
-        """Store an agent whose name nobody has in the project."""
+        """Store an agent with a new name in the project."""
         values = {
             "project_id": project_id,
             "name": name,
@@ -616,7 +622,7 @@ class RecordWrites(RecordReads, RetentionWrites, WakingWrites):
     def update_agent(
         self, agent_id: int, *, program: str, model: str, task_description: str, now: int
     ) -> Agent:
-        """Replace what an agent says of itself, and note its activity."""
+        """Replace an agent's description of itself, and update its last activity."""
         values = {
             "id": agent_id,
             "program": program,
@@ -632,7 +638,7 @@ class RecordWrites(RecordReads, RetentionWrites, WakingWrites):
         return updated
 
     def set_agent_retired(self, agent_id: int, retired_at: int | None, *, now: int) -> None:
-        """Retire an agent at an instant, or bring it back with None."""
+        """Retire an agent at an instant, or unretire it with None."""
         before = self.agents_by_id([agent_id]).get(agent_id)
         self._update("mail.set_agent_retired", {"id": agent_id, "retired_at": retired_at}, UnknownAgent)
         self._events.agent_retired(before, retired_at, now)
@@ -644,13 +650,13 @@ class RecordWrites(RecordReads, RetentionWrites, WakingWrites):
         self._update("mail.set_agent_token", {"id": agent_id, "token_hash": token_hash}, UnknownAgent)
 
     def set_contact_policy(self, agent_id: int, policy: ContactPolicy, *, now: int) -> None:
-        """Say whose mail an agent takes."""
+        """Set whose mail an agent accepts."""
         before = self.agents_by_id([agent_id]).get(agent_id)
         self._update("mail.set_contact_policy", {"id": agent_id, "policy": policy}, UnknownAgent)
         self._events.policy_set(before, policy, now)
 
     def touch_agent(self, agent_id: int, now: int) -> None:
-        """Note an agent's activity and extend its live reservations by their own length."""
+        """Update an agent's last activity and extend its active reservations by their own length."""
         values = {"id": agent_id, "now": now}
         self._update("mail.touch_agent", values, UnknownAgent)
         self._tx.run("mail.touch_reservations", values)
@@ -658,7 +664,7 @@ class RecordWrites(RecordReads, RetentionWrites, WakingWrites):
     def put_contact(
         self, from_id: int, to_id: int, *, status: ContactStatus, reason: str, now: int
     ) -> ContactLink:
-        """Store or replace what `from_id` asks of, or is granted by, `to_id`."""
+        """Store or replace the contact of `from_id` with `to_id`."""
         values = {
             "from_id": from_id,
             "to_id": to_id,
@@ -687,7 +693,7 @@ class RecordWrites(RecordReads, RetentionWrites, WakingWrites):
         reply_to: int | None,
         now: int,
     ) -> Message:
-        """Store a message; without a thread it begins one named after its id (`msg-<id>`)."""
+        """Store a message; without a thread it starts a thread named after its id (`msg-<id>`)."""
         self._events.lock([project_id])  # within a project, ids grow in the order in which they are seen
         # The id is taken beforehand: a thread that is filled in afterwards is written to its index twice.
         [[message_id]] = self._tx.all("mail.next_message")
@@ -716,7 +722,7 @@ class RecordWrites(RecordReads, RetentionWrites, WakingWrites):
         return message
 
     def insert_recipient(self, message_id: int, agent: Agent, kind: RecipientKind) -> None:
-        """Put a message into an inbox, at its next sequence number."""
+        """Add a message to an inbox, with its next sequence number."""
         if (position := self._positions.get(message_id)) is None:
             [[position]] = self._tx.all("mail.recipients_named", {"message_id": message_id})
         self._positions[message_id] = position + 1
@@ -725,7 +731,7 @@ class RecordWrites(RecordReads, RetentionWrites, WakingWrites):
         self._events.reached(message_id, agent, kind)
 
     def mark_read(self, message_id: int, agent_id: int, now: int) -> int | None:
-        """Set the read mark unless it is set; return it, or None when the agent is no recipient."""
+        """Set the read mark unless it is set; return it, or None if the agent is not a recipient."""
         values = {"message_id": message_id, "agent_id": agent_id, "now": now}
         if row := self._tx.one("mail.mark_read", values):
             self._events.delivery("delivery.read", message_id, agent_id, row[0], now)
@@ -734,7 +740,7 @@ class RecordWrites(RecordReads, RetentionWrites, WakingWrites):
         return int(row[0]) if row else None
 
     def mark_acked(self, message_id: int, agent_id: int, now: int) -> int | None:
-        """Set the acknowledgement (and the read mark) unless set; return it, or None for no recipient."""
+        """Set the acknowledgement and the read mark unless set; return it, or None for no recipient."""
         self.mark_read(message_id, agent_id, now)
         values = {"message_id": message_id, "agent_id": agent_id, "now": now}
         if row := self._tx.one("mail.mark_acked", values):
@@ -744,7 +750,7 @@ class RecordWrites(RecordReads, RetentionWrites, WakingWrites):
         return int(row[0]) if row else None
 
     def mark_recalled(self, message_id: int, now: int) -> None:
-        """Recall a message: its text is erased here and from search; the entry stays."""
+        """Recall a message: delete its text here and from search, and keep the entry."""
         stored = self.attachments([message_id])[message_id]
         message = self.message(message_id)
         if message is None:
@@ -758,7 +764,7 @@ class RecordWrites(RecordReads, RetentionWrites, WakingWrites):
             self.drop_attachments([message_id])
 
     def insert_blob(self, sha256: str, content: bytes) -> None:
-        """Store bytes under their SHA-256; harmless when they are there."""
+        """Store bytes under their SHA-256, unless they are stored already."""
         lock_bytes(self._tx)
         self._tx.run("mail.insert_blob", {"sha256": sha256, "content": content})
 
@@ -775,12 +781,12 @@ class RecordWrites(RecordReads, RetentionWrites, WakingWrites):
         self._tx.run("mail.insert_attachment", values)
 
     def mark_announced(self, agent_id: int, message_ids: Sequence[int], *, by: str, now: int) -> int:
-        """Note that the agent was told of these messages; the first note stays. Return how many were new.
+        """Record that these messages were announced to the agent; return the number of new records.
 
-        `by` is a word for who told: hook, watch, runner. Ids of messages that the agent did not get are
-        passed over.
+        The first record stays. `by` names the announcer: hook, watch, runner. Messages that the agent did not
+        receive are ignored.
         """
-        # One by one: with a list of ids SQLite would go through the whole inbox, however long it is.
+        # One by one: with a list of ids SQLite would scan the whole inbox.
         new = 0
         for message_id in message_ids:
             self._events.lock_concerned(message_id, agent_id)
@@ -791,27 +797,27 @@ class RecordWrites(RecordReads, RetentionWrites, WakingWrites):
         return new
 
     def bind_client_session(self, client: str, session_id: str, agent_id: int, now: int) -> None:
-        """Note that a session acts as an agent, in place of what was noted before."""
+        """Record that a session acts as an agent, in place of an earlier record."""
         values = {"client": client, "session_id": session_id, "agent_id": agent_id, "now": now}
         self._tx.run("mail.bind_client_session", values)
 
     def end_client_session(self, client: str, session_id: str) -> None:
-        """Forget a session; harmless when it is not known."""
+        """Delete a session; an unknown session is ignored."""
         self._tx.run("mail.end_client_session", {"client": client, "session_id": session_id})
 
     def purge_client_sessions(self, before: int, *, limit: int) -> int:
-        """Forget sessions that were bound before an instant, the oldest first; return how many."""
+        """Delete sessions that were bound before an instant, the oldest first; return their number."""
         return self._tx.changed("mail.purge_client_sessions", {"before": before, "limit": limit})
 
     def set_nudges(self, agent_id: int, nudges: Nudges) -> None:
-        """Note what hooks did with an agent's turns."""
+        """Store the record of what hooks did in an agent's turns."""
         values = {"agent_id": agent_id, "held_seq": nudges.held_seq, "notified_at": nudges.notified_at}
         self._tx.run("mail.set_nudges", values)
 
     def insert_reservation(  # noqa: PLR0913 - one column an argument
         self, agent: Agent, *, pattern: str, prefix: str, exclusive: bool, reason: str, ttl: int, now: int
     ) -> Reservation:
-        """Store a live reservation of `ttl` milliseconds."""
+        """Store an active reservation of `ttl` milliseconds."""
         values = {
             "project_id": agent.project_id,
             "agent_id": agent.id,
@@ -829,14 +835,14 @@ class RecordWrites(RecordReads, RetentionWrites, WakingWrites):
         return made
 
     def note_reserved_in(self, reservation_id: int, agent_id: int, place: str) -> None:
-        """Note in which run or session an agent has made a reservation; not of one that was renewed since."""
+        """Record the run or session in which an agent made a reservation, unless it was renewed since."""
         values = {"id": reservation_id, "agent_id": agent_id, "reserved_in": place}
         self._tx.run("mail.note_reserved_in", values)
 
     def extend_reservation(
         self, reservation_id: int, *, expires_at: int, ttl: int, exclusive: bool, reason: str, now: int
     ) -> Reservation:
-        """Move the end of a reservation and replace its terms."""
+        """Set another end of a reservation and replace its terms."""
         values = {
             "id": reservation_id,
             "expires_at": expires_at,
@@ -850,7 +856,7 @@ class RecordWrites(RecordReads, RetentionWrites, WakingWrites):
         return extended
 
     def release_reservation(self, reservation_id: int, *, now: int, by: str, reason: str) -> Reservation:
-        """End a reservation that is live."""
+        """End an active reservation."""
         values = {"id": reservation_id, "now": now, "by": by, "reason": reason}
         is_new = self._tx.changed("mail.release_reservation", values) > 0
         released = self._stored(reservation_id)
@@ -859,7 +865,7 @@ class RecordWrites(RecordReads, RetentionWrites, WakingWrites):
         return released
 
     def expire_reservations(self, project_id: int, now: int) -> list[Reservation]:
-        """End those whose time is over and return them, oldest first, a bounded number a call."""
+        """End reservations that have expired and return them, oldest first, a limited number per call."""
         over = self._all(Reservation, "mail.expired_reservations", project_id=project_id, now=now)
         self._tx.run_many("mail.expire_reservation", [{"id": one.id} for one in over])
         for one in over:
@@ -873,66 +879,71 @@ class RecordWrites(RecordReads, RetentionWrites, WakingWrites):
         return found
 
     def put_token(self, token: KeptToken) -> None:
-        """Store a token, or replace the one with its id.
+        """Store a token, or replace the token with its id.
 
         Raises:
-            StoreError: the name or the hash is in use, or the project does not exist.
+            StoreError: The name or the hash is in use, or the project does not exist.
         """
         values = {name: getattr(token, name) for name in _OF_TOKENS}
         self._tx.run("mail.put_token", {**values, "scopes": " ".join(sorted(token.scopes))})
 
     def put_login_code(self, hashed: str, *, ends_at: int, most: int) -> None:
-        """Keep a code that logs in once, by its hash; of more than `most` those that end first go."""
+        """Store the hash of a login code for one use.
+
+        Beyond `most` codes, those that end first are deleted.
+        """
         self._tx.run("mail.put_login_code", {"hash": hashed, "ends_at": ends_at})
         self._tx.run("mail.drop_login_codes", {"most": most})
 
     def take_login_code(self, hashed: str) -> int | None:
-        """Remove a code and return when it ends, or would have ended; None where there is none."""
+        """Remove a code and return the time of its end, past or future; None if it does not exist."""
         row = self._tx.one("mail.take_login_code", {"hash": hashed})
         return row[0] if row else None
 
     def end_session(self, hashed: str, *, ends_at: int) -> None:
-        """Note that a session of the pages was logged out, until it would have ended anyway."""
+        """Record that a session of the pages was logged out, until its regular end."""
         self._tx.run("mail.drop_ended_sessions", {"now": self.now()})
         self._tx.run("mail.end_session", {"hash": hashed, "ends_at": ends_at})
 
     def note_token_uses(self, uses: Mapping[str, int]) -> None:
-        """Note by id when tokens were last used; an earlier instant and an unknown id change nothing."""
+        """Record by id when tokens were last used; an earlier instant and an unknown id change nothing."""
         rows = [{"id": token_id, "used_at": used_at} for token_id, used_at in sorted(uses.items())]
         self._tx.run_many("mail.note_token_use", rows)
 
     def put_trace(self, name: str, traceparent: str) -> None:
-        """Keep a place in a trace, or replace it.
+        """Store or replace a place in a trace.
 
         Raises:
-            StoreError: it is no traceparent, for it has another length.
+            StoreError: The text does not have the length of a traceparent.
         """
         self._tx.run("mail.put_trace", {"name": name, "traceparent": traceparent})
 
     def drop_traces(self, names: Sequence[str]) -> None:
-        """Forget the places of what is gone."""
+        """Delete the traces with these names."""
         self._tx.run("mail.drop_traces", {"names": names})
 
     def trim_log(self, project_id: int, *, keep: int, limit: int) -> int:
-        """Forget the oldest entries beyond the newest `keep` (1 or more), at most `limit`; return how many.
+        """Delete the oldest entries beyond the newest `keep` (1 or more), at most `limit`.
 
-        Numbers go on where they were, and `oldest` says what is gone.
+        Return their number.
+
+        The numbering continues, and `oldest` shows the first remaining entry.
         """
         self._events.lock([project_id])
         return self._log.trim(EventScope.project(project_id).key, keep=keep, limit=limit)
 
     def insert_answer(self, scope: str, key: str, digest: str, answer: bytes, now: int) -> None:
-        """Keep the first answer given under an idempotency key."""
+        """Store the first answer given under an idempotency key."""
         values = {"scope": scope, "key": key, "digest": digest, "answer": answer, "now": now}
         self._tx.run("mail.insert_answer", values)
 
     def purge_answers(self, before: int, *, limit: int) -> int:
-        """Forget answers older than an instant; return how many."""
+        """Delete answers older than an instant; return their number."""
         return self._tx.changed("mail.purge_answers", {"before": before, "limit": limit})
 
 
 class MailWrites(RecordWrites, MailReads, MergingWrites, ProjectWrites):
-    """Look-ups and changes within one transaction; one object a transaction."""
+    """Reads and changes within one transaction; one object per transaction."""
 
     @override
     def insert_project(
@@ -957,13 +968,13 @@ class MailWrites(RecordWrites, MailReads, MergingWrites, ProjectWrites):
     def restore_rows(
         self, rows: Mapping[str, Sequence[Mapping[str, object]]], logs: Mapping[str, int] | None = None
     ) -> None:
-        """Store whole rows by table with their ids, for rebuilding from an archive.
+        """Store whole rows by table with their ids, to rebuild a store from an archive.
 
-        `logs` says, by slug, behind which entry the log of a project goes on: the next one tells of the
-        project.
+        `logs` gives, by slug, the number after which the log of a project continues; its next entry reports
+        the project.
 
         Raises:
-            StateError: the store already holds some.
+            StateError: The store already contains rows.
         """
         if self._tx.one("mail.any_project"):
             raise StateError(
@@ -990,7 +1001,7 @@ def _agent_named(project_id: int, name: str) -> Look:
 
 
 def _unknown(kind: type[InputError], row_id: object) -> InputError:
-    """Return the error for a row that is not there."""
+    """Return the error for a missing row."""
     return kind(f"no record has the id {row_id}", value=row_id)
 
 
@@ -1001,7 +1012,7 @@ def _inbox_entry(row: Row) -> InboxEntry:
 
 
 def _near(project_id: int, now: int, near: str | None) -> dict[str, object]:
-    """Return the parameters that find reservations whose prefix lies on the way to `near`, or below it."""
+    """Return parameters to find reservations whose prefix is an ancestor of `near` or below it."""
     parts = near.split("/") if near else []
     ancestors = ["", *("/".join(parts[: count + 1]) for count in range(len(parts)))]
     return {

@@ -1,4 +1,4 @@
-"""A check value of each message: text that changed on the disk is not shown as the text that was sent."""
+"""A check value for each message, so that text that changed on the disk is not shown as the sent text."""
 
 from typing import Final
 
@@ -25,7 +25,7 @@ def damaged_messages(tx: SqlTransaction, *, after: int, limit: int) -> tuple[lis
 
 
 def message_of(row: Row) -> Message:
-    """Return the message that a row begins with; in place of damaged texts it says that they are damaged."""
+    """Return the message at the start of a row; a damaged text is replaced by a note that it is damaged."""
     message = record(Message, row)
     if not is_damaged(message):
         return message

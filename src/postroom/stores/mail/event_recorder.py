@@ -1,4 +1,4 @@
-"""Tells the logs of projects what one change of mail does, within its transaction."""
+"""Records the effects of one change of mail in the logs of projects, within its transaction."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,14 +13,14 @@ from postroom.stores.sql_transaction import SqlTransaction
 
 @dataclass(slots=True, eq=False)
 class EventRecorder:
-    """Writes the entries of one change, each with the next number of its log. One object a change."""
+    """Writes the entries of one change, each with the next number of its log. One object per change."""
 
     _tx: SqlTransaction
     _log: EventTables
     _lock: Callable[..., None]
     _locked: set[int] = field(default_factory=set)
     _sent: dict[int, tuple[Happening, set[int]]] = field(default_factory=dict)
-    """The messages of this change, and the projects whose logs tell of each."""
+    """The messages of this change, and the projects whose logs contain each."""
     _concerned: dict[tuple[int | None, int | None, int | None], list[int]] = field(default_factory=dict)
     _homes: dict[tuple[str, int | None], int] = field(default_factory=dict)
     """The projects of messages and agents that this change has read or written."""
@@ -37,7 +37,7 @@ class EventRecorder:
         self._kinds[message_id, agent_id] = kind
 
     def kind_of(self, message_id: int, agent_id: int) -> RecipientKind | None:
-        """Return the kind of a delivery; None: the agent did not receive the message."""
+        """Return the kind of a delivery; None if the agent did not receive the message."""
         if (message_id, agent_id) not in self._kinds:
             row = self._tx.one("mail.recipient_kind", {"message_id": message_id, "agent_id": agent_id})
             if row is None:
@@ -46,44 +46,44 @@ class EventRecorder:
         return self._kinds[message_id, agent_id]
 
     def lock(self, project_ids: Iterable[int]) -> None:
-        """Keep other changes of these projects out, so that their logs are numbered by this one alone."""
+        """Lock these projects, so that only this change numbers their logs."""
         if missing := set(project_ids) - self._locked:
             self._locked |= missing
             self._lock(*map("project:{}".format, sorted(missing)))
 
     def lock_concerned(self, message_id: int, agent_id: int) -> None:
-        """Keep others out of the projects that will be told of a delivery, before its row is written."""
+        """Lock the projects whose logs will contain a delivery, before its row is written."""
         self.lock(self._projects_concerned(message_id, agent_id, None))
 
     def project_made(self, project_id: int, now: int) -> None:
-        """Tell that there is a project."""
+        """Record the creation of a project."""
         self._record([project_id], Happening(kind="project.made", at=now))
 
     def project_merged(self, project_id: int, former: str, now: int) -> None:
-        """Tell that another project is this one now, by the slug that it had."""
+        """Record the merge of another project, with its former slug, into this one."""
         self._record([project_id], Happening(kind="project.merged", at=now, detail={"former": former}))
 
     def agent_registered(self, agent: Agent) -> None:
-        """Tell that there is an agent."""
+        """Record the registration of an agent."""
         happening = Happening(kind="agent.registered", at=agent.created_at, agent_id=agent.id)
         self._record([agent.project_id], happening)
 
     def agent_retired(self, before: Agent | None, retired_at: int | None, now: int) -> None:
-        """Tell that an agent was retired or brought back, unless it was so before."""
+        """Record that an agent was retired or unretired, unless nothing changed."""
         if before is not None and (before.retired_at is None) != (retired_at is None):
             self.of_agent("agent.unretired" if retired_at is None else "agent.retired", before.id, now)
 
     def policy_set(self, before: Agent | None, policy: ContactPolicy, now: int) -> None:
-        """Tell whose mail an agent takes, unless it was so before."""
+        """Record a new contact policy of an agent, unless nothing changed."""
         if before is not None and before.contact_policy != policy:
             self.of_agent("agent.policy_set", before.id, now)
 
     def of_agent(self, kind: EventKind, agent_id: int, now: int) -> None:
-        """Tell something of an agent in the log of its project."""
+        """Record an event of an agent in the log of its project."""
         self._record_where_concerned(Happening(kind=kind, at=now, agent_id=agent_id))
 
     def sent(self, message: Message) -> None:
-        """Tell of a message in the log of its project."""
+        """Record a message in the log of its project."""
         happening = Happening(
             kind="message.sent",
             at=message.created_at,
@@ -96,7 +96,10 @@ class EventRecorder:
         self._record([message.project_id], happening)
 
     def reached(self, message_id: int, reader: Agent, kind: RecipientKind) -> None:
-        """Tell of a message of this change in the log of a reader's project; hidden readers come last."""
+        """Record a message of this change in the log of a recipient's project.
+
+        Hidden recipients come last.
+        """
         self.know_agent(reader)
         self._kinds[message_id, reader.id] = kind
         happening, told = self._sent.get(message_id, (None, set[int]()))
@@ -105,7 +108,7 @@ class EventRecorder:
             self._record([reader.project_id], _hidden(happening, is_hidden=kind == "bcc"))
 
     def recalled(self, message: Message, now: int) -> None:
-        """Tell that a message was taken back, in the logs that told of it."""
+        """Record the recall of a message in the logs that contain it."""
         happening = Happening(
             kind="message.recalled", at=now, agent_id=message.sender_id, message_id=message.id
         )
@@ -117,9 +120,9 @@ class EventRecorder:
                 self._record([project_id], _hidden(happening, is_hidden=bool(is_hidden)))
 
     def lock_readers(self, project_id: int, message_ids: Sequence[int]) -> list[tuple[int, int]]:
-        """Keep others out of a project and of those of its messages' readers.
+        """Lock a project and the projects of its messages' recipients.
 
-        Return the messages that other projects know of, each with the project; those of hidden ones do not.
+        Return the messages that other projects know of, each with the project; hidden copies do not count.
         """
         reached = self._tx.all("project_log.projects_reached_by", {"ids": message_ids})
         self.lock([project_id, *(row[1] for row in reached)])
@@ -128,7 +131,7 @@ class EventRecorder:
     def deleted(
         self, project_id: int, message_ids: Sequence[int], elsewhere: Sequence[tuple[int, int]], now: int
     ) -> None:
-        """Tell that messages are gone, in one entry of each log that told of them."""
+        """Record the deletion of messages, in one entry of each log that contains them."""
         told = {project_id: list(message_ids)}
         for message_id, other in elsewhere:
             if message_id in told[project_id]:
@@ -140,14 +143,14 @@ class EventRecorder:
     def delivery(
         self, kind: EventKind, message_id: int, agent_id: int, reader: RecipientKind, now: int, by: str = ""
     ) -> None:
-        """Tell of one step of a delivery, to the message's project and the reader's."""
+        """Record one step of a delivery, in the logs of the message's project and the recipient's."""
         happening = Happening(
             kind=kind, at=now, agent_id=agent_id, message_id=message_id, detail={"by": by} if by else {}
         )
         self._record_where_concerned(_hidden(happening, is_hidden=reader == "bcc"))
 
     def of_message_run(self, message_run: MessageRun, reader: RecipientKind) -> None:
-        """Tell what a run makes, or has made, of a message."""
+        """Record the state of a message in a run."""
         kind: EventKind = "delivery.handled"
         if message_run.ended_at is None:
             kind = "delivery.delivered"
@@ -163,23 +166,26 @@ class EventRecorder:
         self._record_where_concerned(_hidden(happening, is_hidden=reader == "bcc"))
 
     def reserved(self, kind: EventKind, reservation: Reservation, now: int) -> None:
-        """Tell that a reservation was made or renewed."""
+        """Record that a reservation was made or renewed."""
         detail: Detail = {"path": reservation.pattern, "exclusive": reservation.exclusive}
         self._of_reservation(kind, reservation, now, detail)
 
     def expired(self, reservation: Reservation, now: int) -> None:
-        """Tell that the time of a reservation was over when somebody looked."""
+        """Record that a reservation has expired, when a change notices it."""
         self._of_reservation("reservation.expired", reservation, now, {"path": reservation.pattern})
 
     def released(self, reservation: Reservation, now: int, by: str) -> None:
-        """Tell that a reservation was given back by its holder, or taken by another."""
+        """Record that its holder released a reservation, or another agent took it."""
         taken = by.casefold() != reservation.holder.casefold()
         detail = {"path": reservation.pattern, **({"by": by} if taken else {})}
         kind: EventKind = "reservation.taken" if taken else "reservation.released"
         self._of_reservation(kind, reservation, now, detail)
 
     def contact(self, before: ContactLink | None, link: ContactLink, now: int) -> None:
-        """Tell who did something: who asks when it is asked, who was asked when it is decided."""
+        """Record a contact with its actor.
+
+        The requesting agent for a request, the other one for a decision.
+        """
         if before is not None and before.status == link.status:
             return
         asks = link.status == "pending"
@@ -188,13 +194,13 @@ class EventRecorder:
         self._record_where_concerned(happening, other_id=other)
 
     def of_run(self, kind: EventKind, run_id: str, agent_id: int, now: int, question_id: str = "") -> None:
-        """Tell something of an agent's run."""
+        """Record an event of an agent's run."""
         detail = {"question_id": question_id} if question_id else {}
         happening = Happening(kind=kind, at=now, agent_id=agent_id, run_id=run_id, detail=detail)
         self._record_where_concerned(happening)
 
     def run_began(self, run_id: str, agent_id: int, now: int, answered: Sequence[str]) -> None:
-        """Tell that a run is at work, with the answers to these questions."""
+        """Record the start of a run, with the answers to these questions."""
         for question_id in answered:
             self.of_run("question.answered", run_id, agent_id, now, question_id)
         self.of_run("run.began", run_id, agent_id, now)

@@ -1,21 +1,21 @@
-"""Renders a parsed query as an FTS5 expression; every word is quoted, so that nothing is read as syntax."""
+"""Renders a parsed query as an FTS5 expression; every word is quoted, so that none is read as syntax."""
 
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.mail import All, AnyOf, Not, Phrase, Query, Term
 from postroom.stores.mail.words import asked_words
 
 MAX_DEPTH = 30
-"""How deep a query may nest: the parser of FTS5 gives up at 32 levels of alternating AND and OR."""
+"""Maximum depth of a query: the parser of FTS5 fails at 32 levels of alternating AND and OR."""
 
 _COLUMNS = {"subject": "subject", "body": "body_md", "sender": "sender_name", "topic": "topic"}
 _NOTHING = '""'
 
 
 def fts5(query: Query, *, depth: int = 0) -> str:
-    """Return the FTS5 expression that finds what `query` means; words without a letter or digit find nothing.
+    """Return the FTS5 expression for a query; words without a letter or digit match nothing.
 
     Raises:
-        InvalidArgument: it nests deeper than `MAX_DEPTH`.
+        InvalidArgument: The query is nested deeper than `MAX_DEPTH`.
     """
     if depth > MAX_DEPTH:
         raise InvalidArgument(f"a search can be nested at most {MAX_DEPTH} levels deep", value=MAX_DEPTH)

@@ -1,4 +1,4 @@
-"""Moves all that one project has to another."""
+"""Moves all records of one project to another."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -23,7 +23,7 @@ class MergingReads:
     _tx: SqlTransaction
 
     def project_size(self, project_id: int) -> ProjectSize:
-        """Return how much a project has."""
+        """Return the size of a project."""
         [row] = self._tx.all("merging.size", {"project_id": project_id})
         return record(ProjectSize, row)
 
@@ -38,14 +38,14 @@ class MergingReads:
         return [row[0] for row in self._tx.all("merging.shared_threads", values)]
 
     def has_threads_of_runs(self, prefix: str) -> bool:
-        """Return whether some thread of runs has a name that begins so."""
+        """Return whether a thread of runs has a name with this prefix."""
         values = {"first": prefix, "behind": prefix[:-1] + chr(ord(prefix[-1]) + 1)}
         return self._tx.one("merging.run_thread_between", values) is not None
 
     def archived_records(self, project_id: int) -> dict[int, list[str]]:
-        """Return the records whose files tell of a project, by the project that has the file.
+        """Return the records in archive files that mention a project, by the project of the file.
 
-        Each is `<kind>:<id>`. Those are all of its own, and messages of other projects to its agents.
+        Each is `<kind>:<id>`: all its own records, and messages of other projects to its agents.
         """
         found: dict[int, list[str]] = {}
         for kind in ("agent", "message", "reservation"):
@@ -63,11 +63,13 @@ class MergingWrites(MergingReads):
     def merge_projects(
         self, source: Project, target: Project, *, renames: Mapping[int, str], now: int
     ) -> None:
-        """Give the target all that the source has, under the ids it has; of that only its names stay.
+        """Move all records of the source to the target with their ids.
 
-        Agents, messages, threads, reservations, tokens and aliases are the target's; a thread that both have
-        is one. The log with the smaller newest number is put behind the other: who goes on
-        after a number of either log misses no entry, and may read some again.
+        Only the source's names stay, as aliases.
+
+        The target gets its agents, messages, threads, reservations, tokens and aliases; a thread that both
+        have becomes one. The log with the smaller newest number is appended to the other: a reader that
+        continues from a number of either log misses no entry, and may read some again.
 
         Agents of the source get new names first, by id in `renames`. Their messages show these; entries of
         the log keep the former names.
@@ -92,7 +94,7 @@ class MergingWrites(MergingReads):
         self._events.project_merged(target.id, source.slug, now)
 
     def _join_logs(self, source: str, target: str) -> None:
-        """Put the log that has come less far behind the other one, so that no number is less than it was."""
+        """Append the log with the smaller newest number to the other, so that no number decreases."""
         (source_oldest, source_newest), (oldest, newest) = self._log.bounds(source), self._log.bounds(target)
         if source_newest > newest:
             self._move_log(target, _ON_THE_WAY, source_newest - oldest + 1)

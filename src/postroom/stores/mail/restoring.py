@@ -1,4 +1,4 @@
-"""Whole rows by table, put back with their ids when a store is rebuilt from an archive."""
+"""Whole rows by table, stored with their ids when a store is rebuilt from an archive."""
 
 from collections.abc import Mapping
 from typing import Final, cast
@@ -7,7 +7,7 @@ from postroom.contracts.errors import StateError
 from postroom.contracts.mail import check_value
 
 _NEEDED: Final = None
-"""What a column is when the row lacks it: the table refuses it where it must be given."""
+"""The default of a column without one: the table refuses the row if it needs a value."""
 TABLES: Final[Mapping[str, Mapping[str, object]]] = {
     "projects": {
         **dict.fromkeys(("id", "slug", "human_key", "created_at"), _NEEDED),
@@ -39,7 +39,7 @@ TABLES: Final[Mapping[str, Mapping[str, object]]] = {
         **dict.fromkeys(("reason", "released_by", "release_reason"), ""),
     },
 }
-"""The tables of an archive, those that others refer to first, and their columns with their defaults."""
+"""The tables of an archive, referenced tables first, and their columns with their defaults."""
 
 
 def whole(table: str, record: Mapping[str, object]) -> Mapping[str, object]:

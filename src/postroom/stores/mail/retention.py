@@ -1,4 +1,4 @@
-"""Deletes messages with all that is kept of them."""
+"""Deletes messages with all their records."""
 
 from collections.abc import Sequence
 
@@ -14,40 +14,42 @@ _DELETING = (
     "mail.delete_recipients",
     "mail.delete_messages",
 )
-"""In this order, for the messages are what the others refer to."""
+"""The statements in their order: rows that refer to the messages come first."""
 _NEWEST = 2**63 - 1
 
 
 def lock_bytes(tx: SqlTransaction) -> None:
-    """Keep out other changes that store bytes, or remove them, until this one has ended.
+    """Lock out other changes that store or remove bytes until the end of this one.
 
-    A message may come with the bytes of one that goes. Projects are locked before.
+    A new message may share the bytes of a message that is deleted. Lock projects before.
     """
     tx.lock(BYTES_LOCK)
     tx.wait_for_locks()
 
 
 class RetentionReads:
-    """Reads which messages are old."""
+    """Reads old messages."""
 
     _tx: SqlTransaction
 
     def aged_messages(self, project_id: int, *, after: int, limit: int) -> list[AgedMessage]:
-        """Return what decides about messages of a project, by id, those after `after`."""
+        """Return the facts that decide about a project's messages, by id, after id `after`."""
         values = {"project_id": project_id, "after": after, "limit": limit}
         return [record(AgedMessage, row) for row in self._tx.all("mail.aged_messages", values)]
 
     def aged_messages_of(self, project_id: int, ids: Sequence[int]) -> list[AgedMessage]:
-        """Return what decides about these messages, by id; none of another project."""
+        """Return the facts that decide about these messages of a project, by id."""
         values = {"project_id": project_id, "ids": ids}
         return [record(AgedMessage, row) for row in self._tx.all("mail.aged_messages_of", values)]
 
     def old_messages(
         self, project_id: int, sought: OldMessages, *, after: int, limit: int
     ) -> tuple[list[int], int | None]:
-        """Look at the next `limit` messages of a project behind `after`; return those that may go, by id.
+        """Check the next `limit` messages of a project after id `after`.
 
-        And which message was the last that was looked at; None when there is none behind it.
+        Return those that can be deleted, by id.
+
+        Also return the id of the last checked message; None at the end.
         """
         place = {"project_id": project_id, "after": after}
         ends = self._tx.all("mail.end_of_page", {**place, "passed": limit - 1})
@@ -75,15 +77,18 @@ class RetentionWrites(RetentionReads):
     _events: EventRecorder
 
     def lock_readers(self, project_id: int, message_ids: Sequence[int]) -> None:
-        """Keep others out of a project and of those of its messages' readers; first, and all at once."""
+        """Lock a project and the projects of its messages' recipients.
+
+        Must be the first lock, all at once.
+        """
         self._events.lock_readers(project_id, message_ids)
 
     def delete_messages(self, project_id: int, message_ids: Sequence[int], *, now: int) -> list[int]:
-        """Delete messages of a project with all that is kept of them; return those that were there.
+        """Delete messages of a project with all their records; return the ids that existed.
 
-        Whose readers are locked. Inboxes say up to which number something is gone, and the logs of the
-        projects tell of it in one entry each. Numbers are never given out again. Attachments go with the last
-        message or file that refers to them.
+        The caller has locked their recipients. Inboxes record the number up to which an entry is gone, and
+        the logs of the projects record the deletion in one entry each. Numbers are never reused. Attachments
+        are deleted with the last message or file that refers to them.
         """
         elsewhere = self._events.lock_readers(project_id, message_ids)
         ids = self._deletable(project_id, message_ids)
@@ -104,7 +109,7 @@ class RetentionWrites(RetentionReads):
         return ids
 
     def drop_attachments(self, message_ids: Sequence[int]) -> None:
-        """Take attachments from messages, and their contents where nothing else refers to them."""
+        """Remove attachments from messages, and their contents if nothing else refers to them."""
         if stored := self._tx.all("mail.attachments", {"ids": message_ids}):
             lock_bytes(self._tx)
             hashes = {row[1] for row in stored} | {row[5] for row in stored}
@@ -112,7 +117,10 @@ class RetentionWrites(RetentionReads):
             self._tx.run("mail.drop_orphan_blobs", {"hashes": sorted(hashes - {None})})
 
     def _deletable(self, project_id: int, message_ids: Sequence[int]) -> list[int]:
-        """Return those that are there; on SQLite, where the index comes later, that are in it."""
+        """Return the existing messages among these.
+
+        On SQLite, whose index is updated later, only indexed ones.
+        """
         values = {"project_id": project_id, "ids": message_ids}
         found = [row[0] for row in self._tx.all("mail.of_project", values)]
         if self._tx.dialect == "sqlite":

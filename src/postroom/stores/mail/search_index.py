@@ -1,8 +1,8 @@
-"""What finds messages by their words, and threads by their newest message: one way for each engine.
+"""The search index of messages and the list of threads by newest message, in one way per engine.
 
-SQLite has a table of FTS5 without the texts. Its writer brings the table up to date after it has answered,
-many messages a commit: with each message it would double what a commit writes. PostgreSQL has a `tsvector` a
-message, of words that we cut ourselves, in the change itself, whatever other servers commit.
+SQLite has an FTS5 table without the texts. The writer updates it after it has answered, many messages per
+commit, because an update with each message would double what a commit writes. PostgreSQL has one `tsvector`
+per message, of words that postroom splits itself; the change itself writes it, whatever other servers commit.
 """
 
 from typing import Final
@@ -23,12 +23,12 @@ from postroom.stores.sql_transaction import SqlTransaction
 _NEWEST: Final = 2**62
 _PAGE: Final = 1_000
 FEW: Final = 50_000
-"""Messages of a project whose ids are gathered before a search on SQLite, whose index holds all projects."""
+"""Messages of a project whose ids are collected before a search on SQLite, whose index holds all projects."""
 _SEARCH: Final = {"newest": "mail.search_newest", "best": "mail.search_best"}
 
 
 def add(tx: SqlTransaction, message: Message) -> None:
-    """Take note of a new message, on PostgreSQL."""
+    """Index a new message, on PostgreSQL."""
     values = {
         "message_id": message.id,
         "project_id": message.project_id,
@@ -40,7 +40,7 @@ def add(tx: SqlTransaction, message: Message) -> None:
 
 
 def fill(tx: SqlTransaction) -> None:
-    """Take note of every message of a store that was just filled; on SQLite the writer does it."""
+    """Index every message of a store that was just filled; on SQLite the writer does it."""
     if tx.dialect == "sqlite":
         return
     tx.one("mail.go_on_counting")
@@ -51,7 +51,7 @@ def fill(tx: SqlTransaction) -> None:
 
 
 def add_words(tx: SqlTransaction, after: int) -> int:
-    """Take note of the words of some messages behind a number; return the last one, 0 when there is none."""
+    """Index the words of some messages after an id; return the last id, 0 at the end."""
     found = tx.all("mail.messages_after", {"after": after, "limit": _PAGE})
     for row in found:
         tx.run("mail.index_words", {"message_id": row[0], "words": tsvector(record(Message, row))})
@@ -59,15 +59,18 @@ def add_words(tx: SqlTransaction, after: int) -> int:
 
 
 def add_threads(tx: SqlTransaction) -> None:
-    """Take note of the threads of all messages, on PostgreSQL.
+    """Index the threads of all messages, on PostgreSQL.
 
-    At once: a row that one transaction changes for each message of a thread is slower each time.
+    One statement does it, because a row that one transaction changes for each message gets slower each time.
     """
     tx.run("mail.index_threads")
 
 
 def move(tx: SqlTransaction, source: int, target: int) -> None:
-    """Let the messages of a project be found in another one; on SQLite the message says where it is."""
+    """Move the index entries of a project's messages to another project.
+
+    On SQLite the message has the project.
+    """
     after, moved, values = 0, 0, {"project_id": source, "limit": _PAGE}
     while tx.dialect == "postgres" and (found := tx.all("mail.project_messages", {**values, "after": after})):
         messages, moved = [record(Message, row) for row in found], moved + len(found)
@@ -83,7 +86,7 @@ def move(tx: SqlTransaction, source: int, target: int) -> None:
 def find(
     tx: SqlTransaction, project_id: int, query: Query, order: SearchOrder, *, limit: int, cursor: int
 ) -> list[SearchHit]:
-    """Return messages that match, as the port says."""
+    """Return matching messages, as the port describes."""
     values: dict[str, object] = {
         "limit": limit,
         "below": cursor or _NEWEST,
@@ -106,17 +109,17 @@ def find(
 
 
 def partly_searched(tx: SqlTransaction, project_id: int, query: Query, *, limit: int) -> list[int]:
-    """Return the newest messages that a search may have missed, as the port says."""
+    """Return the newest messages that a search may have missed, as the port describes."""
     if not any(is_unspaced(word) for word, _ in asked_of(query)):
         return []
     return [row[0] for row in tx.all("mail.cut_messages", {"project_id": project_id, "limit": limit})]
 
 
 def _ids(tx: SqlTransaction, project_id: int, below: int) -> dict[str, object]:
-    """Return between which ids a project's messages below one are, and the project when it has few.
+    """Return the range of ids of a project's messages below an id, and the project if it has few.
 
-    Without these a word that is common elsewhere is looked up message by message in every other project. FTS5
-    begins at one upper bound, the first of a statement: there is no other one for a cursor.
+    Without the range, FTS5 would look up a word that is common elsewhere message by message in every other
+    project. FTS5 uses only one upper bound, the first of a statement, so that a cursor cannot add another.
     """
     first, last, count = tx.all("mail.project_ids", {"project_id": project_id, "most": FEW + 1})[0]
     return {"first": first, "last": min(last, below - 1), "few": project_id if count <= FEW else None}

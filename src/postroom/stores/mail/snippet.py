@@ -1,4 +1,4 @@
-"""The place in a message that a search shows."""
+"""The excerpt of a message that a search shows."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -11,7 +11,7 @@ _BEFORE_THE_PLACE = 4
 
 
 def snippet(message: Message, query: Query) -> str:
-    """Return some words around the first that the query asks for."""
+    """Return some words around the first match of the query."""
     asked = list(asked_of(query))
     texts = (message.body_md, message.subject, message.topic, message.sender_name)
     for text in texts:
@@ -21,7 +21,7 @@ def snippet(message: Message, query: Query) -> str:
 
 
 def asked_of(query: Query) -> Iterator[tuple[str, bool]]:
-    """Yield each word that a hit may hold, and whether it is only the beginning of one."""
+    """Yield each word that a match may contain, and whether it is only the start of a word."""
     match query:
         case Term(text=text, prefix=prefix):
             found, is_beginning = asked_words(text)

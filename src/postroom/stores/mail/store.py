@@ -1,4 +1,4 @@
-"""The store, of which mail sees its own tables only."""
+"""The view of the store that mail gets: only its own tables."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -12,40 +12,40 @@ T = TypeVar("T")
 
 
 class MailStore:
-    """Transactions of a store, of which only the mail is seen."""
+    """Transactions of a store, limited to mail."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
 
     @property
     def changes(self) -> ChangeNotifier:
-        """Hints about what was committed, here and by other processes: `MAIL` for what is mail."""
+        """Hints about commits of this and other processes; the topic of mail is `MAIL`."""
         return self._store.changes
 
     async def read(self, look: Callable[[MailReads], T]) -> T:
-        """Run `look` in one consistent view and return what it returns.
+        """Run `look` in one consistent view and return its result.
 
         Raises:
-            StoreUnavailable: closed, or not answering in time.
+            StoreUnavailable: The store is closed, or did not answer in time.
         """
         return await self._store.read(lambda tx: look(tx.mail))
 
     async def write(self, change: Callable[[MailWrites], T], *, key: str = "") -> T:
-        """Run `change` as one transaction; when this returns, it survives a power cut.
+        """Run `change` as one transaction; when this returns, the change survives a power cut.
 
-        An exception from `change` undoes it and is raised here. `key` names the project that it is about, in
-        any spelling: changes of one key are run one after another, others may run beside them.
-        A cancelled caller does not learn the outcome: the change may have happened.
+        An exception from `change` rolls it back and is raised here. `key` names the project of the change, in
+        any spelling: changes of one key run one after another, other changes may run in parallel. If the
+        caller is cancelled, the change may or may not have happened.
 
         Raises:
-            StoreFull, StoreReadOnly, StoreUnavailable: nothing was written.
+            StoreFull, StoreReadOnly, StoreUnavailable: Nothing was written.
         """
         return await self._store.write(lambda tx: change(tx.mail), key=OF_A_PROJECT + key)
 
     async def settle(self) -> None:
-        """Let reads that begin after this returns see every message written so far in search and threads."""
+        """Update search and threads, so that later reads see every message written so far."""
         await self._store.settle()
 
     async def probe(self) -> None:
-        """Write and read back one row; raise what is wrong."""
+        """Write and read back one row; raise the error of a failure."""
         await self._store.probe()

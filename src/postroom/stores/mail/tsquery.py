@@ -1,7 +1,7 @@
-"""Renders messages and queries for PostgreSQL's text search, with words cut as everywhere else.
+"""Renders messages and queries for PostgreSQL's text search, with words split as on SQLite.
 
-Of a message, the first 16,382 words have a place, each word at most 255 of them; a phrase is found by places.
-Words further on are found all the same, until the index of one message holds a million bytes.
+The first 16,382 words of a message have a position, each word at most 255 of them; phrases match by position.
+Later words are found too, until the index of one message holds a million bytes.
 """
 
 from collections.abc import Mapping
@@ -16,17 +16,17 @@ _WEIGHTS: Final[Mapping[str, str]] = {"subject": "A", "sender": "B", "topic": "C
 _LAST_PLACE: Final = 16_383
 _MOST_PLACES: Final = 255
 _MOST_BYTES: Final = 1_000_000
-"""Of 2**20, which is the most that PostgreSQL takes."""
+"""Limit below 2**20 bytes, which is PostgreSQL's maximum."""
 _LONGEST_WORD: Final = 500
 
 
 def home(project_id: int) -> str:
-    """Return the word that every message of a project holds, and that nobody can write."""
+    """Return the word that every message of a project contains, and that nobody can write."""
     return f"'#{project_id}'"
 
 
 def tsvector(message: Message) -> str:
-    """Return what is kept of a message's words, as PostgreSQL reads it."""
+    """Return the index entry of a message, as PostgreSQL reads it."""
     texts = {
         "subject": message.subject,
         "sender": message.sender_name,
@@ -55,10 +55,10 @@ def tsvector(message: Message) -> str:
 
 
 def tsquery(query: Query, *, depth: int = 0) -> str | None:
-    """Return the expression that finds what `query` means; None where it finds nothing.
+    """Return the expression for a query; None if it can match nothing.
 
     Raises:
-        InvalidArgument: it nests deeper than `MAX_DEPTH`.
+        InvalidArgument: The query is nested deeper than `MAX_DEPTH`.
     """
     if depth > MAX_DEPTH:
         raise InvalidArgument(f"a search can be nested at most {MAX_DEPTH} levels deep", value=MAX_DEPTH)

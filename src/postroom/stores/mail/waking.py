@@ -1,4 +1,4 @@
-"""Agents that postroom runs itself, and what their runs made of messages."""
+"""Agents that postroom runs, and the state of messages in their runs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -17,41 +17,41 @@ from postroom.stores.runs.dispatches import put_place
 from postroom.stores.sql_transaction import SqlTransaction
 
 LONGEST_ERROR = 2_000
-"""Characters of an attempt's error; the run and its dispatch have it whole."""
+"""Maximum number of characters of an attempt's error; the run and its dispatch have the full text."""
 _COLUMNS = tuple(field.name for field in fields(MessageRun))
 
 
 class WakingReads:
-    """Reads runners, active runs, their questions, and the runs that have messages."""
+    """Reads runners, active runs, their questions, and the runs of messages."""
 
     _tx: SqlTransaction
 
     def runner(self, agent_id: int) -> KeptRunner | None:
-        """Return how an agent is run; None when it is not run by postroom."""
+        """Return the runner of an agent; None if postroom does not run it."""
         row = self._tx.one("mail.runner", {"agent_id": agent_id})
         return record(KeptRunner, row) if row else None
 
     def runners(self, *, limit: int, after: int = 0) -> list[KeptRunner]:
-        """Return runners by agent id, those after `after`."""
+        """Return runners by agent id, after id `after`."""
         found = self._tx.all("mail.runners", {"after": after, "limit": limit})
         return [record(KeptRunner, row) for row in found]
 
     def with_runner(self, agent_ids: Sequence[int]) -> dict[int, int]:
-        """Return which of these agents have a runner or a chat address, and when it was declared."""
+        """Return the agents among these with a runner or a chat address, and the time of its declaration."""
         return dict(map(tuple, self._tx.all("mail.with_runner", {"ids": agent_ids})))
 
     def working_on(self, agent_ids: Sequence[int], project_id: int, thread_id: str) -> set[int]:
-        """Return which of these agents have a run at work that has a message of this thread in its hands."""
+        """Return the agents among these with an active run that has a message of this thread."""
         values = {"ids": agent_ids, "project_id": project_id, "thread_id": thread_id}
         return {row[0] for row in self._tx.all("mail.working_on", values)}
 
     def waiting_runs(self, thread_ids: Sequence[str]) -> dict[str, RunRecord]:
-        """Return the open runs of these threads that wait and are not at work again, by thread."""
+        """Return the waiting runs of these threads, by thread, without runs that are active again."""
         found = map(rows.run, self._tx.all("mail.waiting_runs", {"thread_ids": thread_ids}))
         return {run.thread_id: run for run in found}
 
     def message_runs(self, message_ids: Sequence[int]) -> dict[int, dict[int, MessageRun]]:
-        """Return what runs made of each message, by recipient; every message is there."""
+        """Return the state of each message in runs, by recipient; every message has an entry."""
         found: dict[int, dict[int, MessageRun]] = {message_id: {} for message_id in message_ids}
         for row in self._tx.all("mail.message_runs", {"ids": message_ids}):
             one = MessageRun(**dict(zip(_COLUMNS, row, strict=True)))
@@ -59,30 +59,30 @@ class WakingReads:
         return found
 
     def unwoken(self, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
-        """Return messages and readers whom they have yet to wake, in order, those after `after`.
+        """Return messages with recipients that they have yet to wake, in order, after `after`.
 
-        Readers are active and have a runner or a chat; the message is not read, recalled, announced, and was
-        in no run's hands.
+        Recipients are active and have a runner or a chat; the message is not read, recalled or announced, and
+        no run had it.
         """
         values = {"message_id": after[0], "agent_id": after[1], "limit": limit}
         return [(row[0], row[1]) for row in self._tx.all("mail.unwoken", values)]
 
     def unwoken_count(self, agent_id: int) -> int:
-        """Return how many messages `unwoken` would tell for an agent if it had a runner."""
+        """Return the number of messages that `unwoken` would return for an agent with a runner."""
         row = self._tx.one("mail.unwoken_count", {"agent_id": agent_id})
         return row[0] if row else 0
 
     def questions(self, run_id: str) -> list[AskedQuestion]:
-        """Return what a run at work has asked by `ask`, in the order of asking."""
+        """Return the questions of an active run asked by `ask`, in their order."""
         return [
             AskedQuestion(id=row[0], text=row[1], timeout_ms=row[2], on_timeout=OnTimeout(row[3]))
             for row in self._tx.all("mail.questions", {"run_id": run_id})
         ]
 
     def has_asked(self, run_id: str, question_id: str) -> bool:
-        """Return whether a question of a run stands: asked in this attempt, open, or answered.
+        """Return whether a question of a run is valid: asked in this attempt, open, or answered.
 
-        An attempt that is cut off or fails loses what it has asked.
+        An attempt that is cut off or fails loses its questions.
         """
         if any(one.id == question_id for one in self.questions(run_id)):
             return True
@@ -95,81 +95,81 @@ class WakingReads:
         return question_id in stands
 
     def answering_run(self, message_id: int) -> str | None:
-        """Return the run whose end a message tells; None for one that somebody wrote."""
+        """Return the run whose result a message reports; None for a message that somebody wrote."""
         row = self._tx.one("mail.answering_run", {"message_id": message_id})
         return row[0] if row else None
 
     def answers_among(self, run_id: str, message_ids: Sequence[int]) -> set[int]:
-        """Return which of these messages tell how a run ended."""
+        """Return the messages among these that report the end of a run."""
         asked = {"run_id": run_id, "message_ids": message_ids}
         return {row[0] for row in self._tx.all("mail.answers_among", asked)}
 
     def tells_last(self, message_id: int) -> bool:
-        """Say whether a message tells of a run, and no later message does."""
+        """Return whether a message reports a run and no later message does."""
         return self._tx.one("mail.tells_last", {"message_id": message_id}) is not None
 
     def chat_address(self, agent_id: int) -> ChatAddress | None:
-        """Return the chat in which a person is reached."""
+        """Return the chat address of a person."""
         row = self._tx.one("mail.chat_address", {"agent_id": agent_id})
         return ChatAddress(platform=row[0], chat_id=row[1]) if row else None
 
     def reached_at(self, address: ChatAddress) -> list[int]:
-        """Return the people who are reached in this chat, by id."""
+        """Return the ids of the people with this chat address."""
         values = {"platform": address.platform, "chat_id": address.chat_id}
         return [row[0] for row in self._tx.all("mail.reached_at", values)]
 
 
 class WakingWrites(WakingReads):
-    """Writes them."""
+    """Writes runners, active runs, their questions, and the runs of messages."""
 
     _events: EventRecorder
     _tell: Callable[..., None]
 
     def wake_later(self) -> None:
-        """Hint after the commit that a message may have yet to wake a reader."""
+        """Send a hint after the commit that a message may have to wake a recipient."""
         self._tell(WAKES)
 
     def put_place(self, thread_id: str, place: str) -> None:
-        """Say where runs of a thread may execute, '' for anywhere."""
+        """Set where runs of a thread may execute, '' for anywhere."""
         put_place(self._tx, thread_id, place)
 
     def put_runs_at_once(self, agent_id: int, runs_at_once: int) -> None:
-        """Say how many runs of an agent may execute at once, each of another mail thread."""
+        """Set how many runs of an agent may execute at once, each of another mail thread."""
         self._tx.run("mail.put_runs_at_once", {"agent_id": agent_id, "runs_at_once": runs_at_once})
 
     def put_runner(self, agent_id: int, runner: str, *, declared_by: RunnerSource, now: int) -> None:
-        """Say, or say anew, how an agent is run."""
+        """Set or replace the runner of an agent."""
         values = {"agent_id": agent_id, "runner": runner, "declared_by": declared_by, "now": now}
         self._tx.run("mail.put_runner", values)
         self._events.of_agent("agent.runner_set", agent_id, now)
         self.wake_later()
 
     def drop_runner(self, agent_id: int, *, now: int) -> bool:
-        """Have an agent run no more; False when it was not."""
+        """Remove the runner of an agent; return False if it had none."""
         known = self._tx.changed("mail.drop_runner", {"agent_id": agent_id}) > 0
         if known:
             self._events.of_agent("agent.runner_dropped", agent_id, now)
         return known
 
     def put_chat_address(self, agent_id: int, address: ChatAddress, *, now: int) -> None:
-        """Have a person reached in this chat, and in no other."""
+        """Set the only chat address of a person."""
         values = {"agent_id": agent_id, "platform": address.platform, "chat_id": address.chat_id, "now": now}
         self._tx.run("mail.put_chat_address", values)
         self._events.of_agent("agent.runner_set", agent_id, now)
         self.wake_later()
 
     def drop_chat_address(self, agent_id: int, *, now: int) -> bool:
-        """Have a person reached in no chat; False when they were in none."""
+        """Remove the chat address of a person; return False if there was none."""
         known = self._tx.changed("mail.drop_chat_address", {"agent_id": agent_id}) > 0
         if known:
             self._events.of_agent("agent.runner_dropped", agent_id, now)
         return known
 
     def put_message_run(self, message_run: MessageRun) -> None:
-        """Store or replace what a run makes of a message.
+        """Store or replace the state of a message in a run.
 
         Raises:
-            StoreError: the agent is no recipient of the message.
+            StoreError: The agent is not a recipient of the message.
         """
         values = {name: getattr(message_run, name) for name in _COLUMNS}
         kind = self._events.kind_of(message_run.message_id, message_run.agent_id)
@@ -182,10 +182,10 @@ class WakingWrites(WakingReads):
         self._events.of_message_run(message_run, kind)
 
     def begin_run(self, run_id: str, agent_id: int, now: int, *, answered: Sequence[str] = ()) -> None:
-        """Record that a run of an agent is at work; begun again, it has no questions.
+        """Record that a run of an agent is active; a repeated start removes its questions.
 
-        One that is at work already was cut off before, with its server or its lease. `answered` are the
-        questions whose answers it goes on with.
+        If the run was recorded as active already, that attempt was cut off by a lost server or lease.
+        `answered` are the questions whose answers it continues with.
         """
         values = {"run_id": run_id, "agent_id": agent_id, "now": now}
         if not self._tx.changed(
@@ -200,9 +200,9 @@ class WakingWrites(WakingReads):
         self._events.run_began(run_id, agent_id, now, answered)
 
     def ask(self, run_id: str, agent_id: int, question: AskedQuestion, now: int) -> bool:
-        """Keep a question of a run at work; the same one again changes nothing.
+        """Store a question of an active run; a repeated call changes nothing.
 
-        False when the agent has no such run at work.
+        Return False if the agent has no such active run.
         """
         values = {
             "run_id": run_id,
@@ -227,11 +227,11 @@ class WakingWrites(WakingReads):
         error: str = "",
         waits_for: Mapping[str, int] | None = None,
     ) -> None:
-        """Record that a run is not at work any more; nothing when it is not.
+        """Record that a run is no longer active; do nothing if it is not active.
 
-        One that was `cancelled` has not done its work, either; `error` is kept with the attempt.
-        `waits_for` is given where it waits: its questions, each with the instant at which it was asked. Those
-        that it has asked since it began, and not by `ask`, are told with it.
+        A `cancelled` run has not completed its work; `error` is stored with the attempt. `waits_for` is given
+        for a run that waits: its questions, each with the time of asking. Questions asked since its start,
+        but not by `ask`, are recorded too.
         """
         told = {one.id for one in self.questions(run_id)} if waits_for else ()
         ended_run = self._tx.one("mail.end_run", {"run_id": run_id})
@@ -247,20 +247,20 @@ class WakingWrites(WakingReads):
         self._end_attempt(run_id, "cancelled" if cancelled else "failed" if failed else well, now, error)
 
     def drop_attempts(self, run_ids: Sequence[str]) -> None:
-        """Forget the attempts of runs that are gone."""
+        """Delete the attempts of deleted runs."""
         self._tx.run("timeline.drop_attempts", {"run_ids": run_ids})
 
     def withdraw_questions(
         self, run_id: str, agent_id: int, question_ids: Sequence[str], *, now: int
     ) -> None:
-        """Tell that a run that waited was ended, and that nobody can answer its questions any more."""
+        """Record that a waiting run was ended, so that its questions cannot be answered."""
         for question_id in question_ids:
             self._events.of_run("question.withdrawn", run_id, agent_id, now, question_id)
         self._events.of_run("run.failed", run_id, agent_id, now)
         self._tx.run("timeline.end_wait", {"run_id": run_id, "now": now})
 
     def note_answer(self, message_id: int, run_id: str) -> None:
-        """Record that a message tells the end of a run; the first record stands."""
+        """Record that a message reports the end of a run; an existing record stays."""
         self._tx.run("mail.note_answer", {"message_id": message_id, "run_id": run_id})
 
     def _end_attempt(self, run_id: str, outcome: Outcome, now: int, error: str = "") -> None:

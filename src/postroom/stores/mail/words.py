@@ -1,10 +1,10 @@
-"""Cuts text into the words that a search compares, the same on both engines.
+"""Splits text into the words that a search compares, the same on both engines.
 
-A word is a run of letters and digits. Case, accents, vowel points and variants of a character are
+A word is a sequence of letters and digits. Case, accents, vowel points and variants of a character are
 folded: `Ł`, `ß`, `İ` and `٣` are compared as `l`, `ss`, `i` and `3`. Two kinds of text become coded words:
 
 - A run of a script without spaces (Chinese, Japanese, Korean, Thai, Lao, Burmese, Khmer) becomes its pairs of
-  neighbouring characters, and its last character. So each part of a run is found, also next to Latin text.
+  neighbouring characters, and its last character. Each part of a run is found, also next to Latin text.
 - A symbol such as an emoji is a word.
 """
 
@@ -15,14 +15,14 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 MAX_UNSPACED: Final = 16_000
-"""Characters of scripts without spaces, of one text, that are indexed.
+"""Maximum number of indexed characters of scripts without spaces in one text.
 
-Each pair of them may be a word of its own, and other senders wait while they are indexed. PostgreSQL finds no
-phrase behind some 16,382 words.
+Each pair of them may be a separate word, and other senders wait while they are indexed. PostgreSQL finds no
+phrase after about 16,382 words.
 """
 _ASCII_WORD: Final = re.compile(r"[0-9A-Za-z]+")
 _CODE: Final = "\uf8f0"
-"""Begins a coded word. It is for private use."""
+"""First character of a coded word, from the private use area."""
 _DIGITS: Final = 5
 """Hexadecimal digits of each character of a coded word."""
 _CODED_WORD: Final = re.compile(rf"{_CODE}([0-9a-f]{{{_DIGITS}}})")
@@ -31,18 +31,18 @@ _UNSPACED: Final = re.compile(
     "\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc\U00020000-\U0003ffff]+"
 )
 _VIRAMA: Final = 9
-"""The combining class of a mark that joins two characters; without it the word is another one."""
+"""The combining class of a mark that joins two characters; without the mark the word is different."""
 _SPLITS: Final = "\u200b\u200c\ufeff"
-"""Invisible characters between two words; others of their kind stand within a word."""
+"""Invisible characters that separate words; other invisible characters belong to a word."""
 _TATWEEL: Final = "\u0640"
 _PLAIN: Final = str.maketrans(
     {"ø": "o", "ł": "l", "đ": "d", "ħ": "h", "ŧ": "t", "ı": "i", "æ": "ae", "œ": "oe", "þ": "th", "ð": "d"}
 )
-"""Characters that Unicode does not take apart, as people write them without their stroke."""
+"""Characters that Unicode does not decompose, in the spelling without their stroke."""
 
 
 class Word(NamedTuple):
-    """A word as it is compared, and where it stands in the text."""
+    """A word in the form that is compared, and its place in the text."""
 
     folded: str
     start: int
@@ -64,7 +64,7 @@ def words(text: str) -> Iterator[Word]:
 
 
 def folded(text: str) -> Sequence[str]:
-    """Return the words of a text as they are compared, in order."""
+    """Return the words of a text in the form that is compared, in order."""
     if text.isascii():
         return _ASCII_WORD.findall(text.lower())
     coded = _coded(text)
@@ -72,28 +72,28 @@ def folded(text: str) -> Sequence[str]:
 
 
 def is_unspaced(word: str) -> bool:
-    """Return whether a word to find stands for characters of a script without spaces."""
+    """Return whether a word of a query is code for characters of a script without spaces."""
     coded = _CODED_WORD.match(word)
     return coded is not None and _UNSPACED.match(chr(int(coded[1], 16))) is not None
 
 
 def asked_words(text: str) -> tuple[list[str], bool]:
-    """Return the words to find side by side, and whether the last one is only the beginning of a word."""
+    """Return adjacent words to find, and whether the last one is only the start of a word."""
     found = folded(text)
     if not found or not found[-1].startswith(_CODE) or len(found[-1]) != 1 + _DIGITS:
         return list(found), False
     if len(found) > 1 and len(found[-2]) == 1 + 2 * _DIGITS and found[-2].endswith(found[-1][1:]):
-        return list(found[:-1]), False  # the text that is looked for may go on after this run
+        return list(found[:-1]), False  # a match may continue after this run
     return list(found), True
 
 
 def indexed_text(text: str) -> str:
-    """Return the words of a text as FTS5 is to index them, which cuts at spaces and folds ASCII only."""
+    """Return the words of a text for FTS5, which splits at spaces and folds ASCII only."""
     return text if text.isascii() else " ".join(folded(text))
 
 
 def _coded(text: str) -> str:
-    """Return a text whose runs without spaces are coded words, as many of them as are indexed."""
+    """Return a text with coded words in place of its runs without spaces, up to the index limit."""
     left = MAX_UNSPACED
 
     def code(run: re.Match[str]) -> str:
@@ -124,7 +124,7 @@ def _coded_run(run: str) -> str:
 
 
 def _spaced_words(text: str, begin: int, end: int) -> Iterator[Word]:
-    """Yield the words between two places of a text that hold no run without spaces."""
+    """Yield the words between two places of a text, which contains no run without spaces there."""
     word, start = "", begin
     for place in range(begin, end):
         for at, part in enumerate(re.split("( )", _piece(text[place]))):

@@ -1,8 +1,8 @@
 """The one module that touches the driver: one session of the database, for one thread.
 
-A thin layer over the library's own wrapper, `psycopg.pq`: what is sent is buffered, and goes out together
-with the next look or at the end; then all answers are read up to a mark. Statements are prepared by their own
-names when they are first used, for the driver's automatic preparing does not survive an error in a pipeline.
+A thin layer over the library's own wrapper, `psycopg.pq`: statements are buffered, and sent together with the
+next query or at the end; then all answers are read up to a mark. Statements are prepared under their own
+names at their first use, because the driver's automatic preparation does not survive an error in a pipeline.
 """
 
 import contextlib
@@ -41,14 +41,14 @@ from postroom.stores.statements import Statement
 
 CONNECT_WITHIN: Final = timedelta(seconds=10)
 ANSWER_WITHIN: Final = timedelta(seconds=30)
-"""After which a server is taken for gone; it gives up a statement itself shortly before."""
+"""Time after which a server counts as lost; it cancels a statement itself shortly before."""
 OLDEST_SERVER: Final = 14
 
 SESSION: Final = {
     "client_encoding": "UTF8",
     "jit": "off",
     "statement_timeout": "25s",
-    # A process that stands still in the middle of a transaction keeps others from its threads no longer.
+    # A process that stalls in the middle of a transaction blocks others from its threads no longer than this.
     "idle_in_transaction_session_timeout": "10s",
     "lock_timeout": "2s",
     # Every statement finds few rows by an index. With many rows in its tables the planner does so by itself;
@@ -77,57 +77,58 @@ _DONE: Final = pq.ExecStatus.COMMAND_OK
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where and how to connect."""
+    """Address and options of a connection."""
 
     dsn: str = field(repr=False)  # with a password
     schema: str
     direct_dsn: str = field(default="", repr=False)
-    """The database's own address, where `dsn` is a pooler's that gives each transaction another session.
+    """The database's own address, if `dsn` is a pooler's that gives each transaction another session.
 
-    Nothing is kept in a session then, and what must be is kept in one of the database's own."""
+    Nothing is then kept in a session of the pooler; listening and locks use sessions of the database itself.
+    """
     answer_within: timedelta = ANSWER_WITHIN
     connect_within: timedelta = CONNECT_WITHIN
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Further settings of the session."""
+    """More settings of the session."""
     reach: Reach | None = field(default=None, repr=False)
-    """Who is told of each attempt, once this process had it open: by then no setting is what is wrong."""
+    """The log of reachability, set once the process has opened the database: settings are right by then."""
 
     @property
     def session(self) -> dict[str, str]:
-        """Every setting of a session."""
+        """All settings of a session."""
         return {**SESSION, "search_path": quoted(self.schema), **self.settings}
 
     @property
     def direct(self) -> "Address":
-        """The same with sessions of its own."""
+        """The same address with direct sessions."""
         if not self.direct_dsn:
             return self
-        # One may be away while the other is there.
+        # One may be unreachable while the other is reachable.
         return replace(self, dsn=self.direct_dsn, direct_dsn="", reach=Reach() if self.reach else None)
 
 
 class Answer:
-    """What came of one statement, once it was waited for."""
+    """The answer of one statement, available after `wait`."""
 
     __slots__ = ("changed", "rows", "statement")
 
     def __init__(self, statement: str = "") -> None:
         self.statement = statement
-        """The name by which it is prepared, or nothing."""
+        """The name by which it is prepared, or an empty text."""
         self.rows: list[Row] = []
         self.changed = 0
 
 
 class _Preparing(Answer):
-    """What comes of the preparing of a statement."""
+    """The answer of preparing a statement."""
 
 
 class _Described(Answer):
-    """What comes of the description of a statement."""
+    """The answer of describing a statement."""
 
 
 class _Together(Answer):
-    """What comes of one statement for several answers: the rows of each have its place at their end."""
+    """The answer of one statement for several answers: the last column of each row is the answer's index."""
 
     __slots__ = ("answers",)
 
@@ -143,21 +144,21 @@ class _Together(Answer):
 
 
 _MARK: Final = Answer()
-"""Stands among what is waited for, where all that was sent before it has its end."""
+"""Marks the end of the statements sent so far among the expected answers."""
 _UNDONE: Final = (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.PIPELINE_ABORTED)
 _FAILURES: Final = (psycopg.Error, OSError, ValueError)
-"""With which a step of the library fails, only when the connection does."""
+"""Errors of the library that occur only if the connection fails."""
 
 
 class Connection:
-    """One session. Every method may raise ConnectionLost, and the session is of no use then."""
+    """One session. Every method may raise ConnectionLost; the session is then unusable."""
 
     def __init__(self, address: Address) -> None:
         """Connect.
 
         Raises:
-            ConfigError: the server refuses the user, has no such database or is too old.
-            StoreUnavailable: it does not answer.
+            ConfigError: The server refuses the user, has no such database or is too old.
+            StoreUnavailable: The server does not answer.
         """
         self._address = address
         self._within = address.answer_within.total_seconds()
@@ -165,14 +166,14 @@ class Connection:
         self._decoders: dict[str, list[Callable[[bytes], Any]]] = {}
         self._prepared: dict[str, bytes] = {}
         self._types: dict[str, tuple[int, ...]] = {}
-        """The types of the parameters of statements, by name."""
+        """The parameter types of statements, by name."""
         self._looks: dict[tuple[bool, str], tuple[Statement, list[tuple[Bound, Answer]]]] = {}
-        """What is asked at the next wait, by whether it is no lock, and name."""
+        """Queries for the next wait, by (False for locks, name), so that locks come first."""
         self._writes: list[tuple[Statement, list[Bound]]] = []
-        """What is written before anything else is sent."""
+        """Writes to send before any other statement."""
         self._expected: deque[Answer] = deque()
         self.has_written = False
-        """Whether anything but looks was sent since the writer last said False."""
+        """Whether anything except queries was sent since the writer last set it to False."""
         try:
             self._pg = _connected(address)
             _refuse_old(self._pg.server_version)
@@ -196,40 +197,40 @@ class Connection:
 
     @property
     def pid(self) -> int:
-        """The server's process, as it was told when the connection was made."""
+        """The server's process id, as it was reported at the connection."""
         return self._pg.backend_pid
 
     def process(self) -> int:
-        """Ask for the server's process; behind a pooler it is not `pid`."""
+        """Query the server's process id; behind a pooler it differs from `pid`."""
         answer = self.send("SELECT pg_backend_pid()")
         self.wait()
         return int(answer.rows[0][0])
 
     @property
     def release(self) -> str:
-        """The server's release, as people name it."""
+        """The server's release as a display name."""
         return f"PostgreSQL {self._pg.server_version // 10_000}.{self._pg.server_version % 10_000}"
 
     @property
     def fileno(self) -> int:
-        """The socket, to wait for what others say."""
+        """The socket, to wait for notifications of others."""
         return self._pg.socket
 
     def refuse_lost(self) -> None:
-        """Notice a connection that the server has ended meanwhile."""
+        """Raise ConnectionLost if the server has closed the connection."""
         while self._selector.select(0):
             self._call(self._pg.consume_input)
             if self._pg.status == pq.ConnStatus.BAD:
                 raise ConnectionLost("the server closed the connection")
 
     def begin(self, how: str = "BEGIN") -> None:
-        """Begin a transaction, with the next look."""
+        """Begin a transaction, together with the next query."""
         self.send(how)
         if self._address.direct_dsn:
             self._set_up(for_transaction=True)
 
     def undo(self) -> None:
-        """End the transaction without what it wrote."""
+        """Roll the transaction back."""
         self._looks.clear()
         self._writes.clear()
         if self._expected:
@@ -239,25 +240,25 @@ class Connection:
         self.wait()
 
     def send(self, text: str, values: Sequence[object] = ()) -> Answer:
-        """Send a statement by its text; the answer is there after `wait`."""
+        """Send a statement by its text; the answer is available after `wait`."""
         self._send_writes()
         return self._sent(text, [encoded(value) for value in values], Answer())
 
     def look(self, statement: Statement, bound: Bound, *, is_lock: bool = False) -> Answer:
-        """Ask for what a named statement finds, with encoded values; the answer is there after `wait`.
+        """Queue a named query with encoded values; the answer is available after `wait`.
 
-        All that ask the same with other values before that are one statement to the server: it is found
-        once, not once for each. What is sent meanwhile is done before, and locks before other looks.
+        Equal queries with different values become one statement to the server, which looks the statement up
+        once. Statements sent in between run first, and locks before other queries.
         """
         answer = Answer(statement.name)
         self._looks.setdefault((not is_lock, statement.name), (statement, []))[1].append((bound, answer))
         return answer
 
     def write(self, statement: Statement, bound: Bound, after: int) -> int:
-        """Write with encoded values before anything else is sent; return its place in what is to be written.
+        """Queue a write with encoded values, before any other statement; return its place among the writes.
 
-        All that write the same with other values are one statement to the server. Nobody waits for an answer.
-        What has a place up to `after` is written earlier.
+        Equal writes with different values become one statement to the server. No caller waits for an answer.
+        Writes with a place up to `after` run earlier.
         """
         self.has_written = True
         for place in range(after + 1, len(self._writes)):
@@ -269,11 +270,11 @@ class Connection:
 
     @property
     def last_write(self) -> int:
-        """The last place in what is written, -1 when there is nothing."""
+        """The last place among the writes, -1 without writes."""
         return len(self._writes) - 1
 
     def send_named(self, statement: Statement, bound: Bound) -> Answer:
-        """Send a named statement with encoded values; the answer is there after `wait`."""
+        """Send a named statement with encoded values; the answer is available after `wait`."""
         self._send_writes()
         return self._send_named(statement, bound, Answer(statement.name))
 
@@ -295,7 +296,10 @@ class Connection:
         return answer
 
     def _send_looks(self) -> None:
-        """Send what was asked, the same with several values as one statement once its types are known."""
+        """Send the queued queries.
+
+        Equal ones with several values become one statement if its types are known.
+        """
         self._send_writes()
         looks, self._looks = self._looks, {}
         for _, (statement, asked) in sorted(looks.items()):
@@ -320,10 +324,10 @@ class Connection:
                 self._send_named(statement, bound, Answer(statement.name))
 
     def wait(self) -> None:
-        """Have done what was sent, and read the answers.
+        """Execute the sent statements, and read the answers.
 
         Raises:
-            Contended, PostroomError: what the server refused first; what was sent behind it was not done.
+            Contended, PostroomError: The server's first refusal; statements after it were not executed.
         """
         expected = self._expected
         self._send_looks()
@@ -338,11 +342,11 @@ class Connection:
             raise error_for(refused)
 
     def pass_on(self) -> None:
-        """Let the server begin with what was sent; it does so by itself at the next wait."""
+        """Let the server start with the sent statements; it does so by itself at the next wait."""
         self._call(self._pg.flush)
 
     def flush(self) -> None:
-        """Send on what was sent, without waiting for answers."""
+        """Send buffered statements without waiting for answers."""
         self._call(self._pg.pipeline_sync)
         self._expected.append(_MARK)
         self._call(self._pg.flush)
@@ -351,7 +355,7 @@ class Connection:
         """Run statements without values within the open transaction.
 
         Raises:
-            PostroomError: what the server refused.
+            PostroomError: The server refused a statement.
         """
         self.wait()
         self._call(self._pg.exit_pipeline_mode)  # which takes single statements only
@@ -366,12 +370,12 @@ class Connection:
             raise error_for(refused)
 
     def listen(self, channel: str) -> None:
-        """Hear what is said on a channel from now on."""
+        """Listen to a channel from now on."""
         self.send(f"LISTEN {quoted(channel)}")
         self.wait()
 
     def heard(self) -> list[tuple[str, int]]:
-        """Return what others said on channels that are listened to, with the server's process of each."""
+        """Return the notifications of others on the channels, with the server process id of each."""
         self._call(self._pg.consume_input)
         said = []
         while (notice := self._call(self._pg.notifies)) is not None:
@@ -379,7 +383,7 @@ class Connection:
         return said
 
     def cut(self) -> None:
-        """End it at once from another thread, whatever it is doing: whoever waits learns that it is lost."""
+        """Break the connection at once from another thread; a waiting thread gets ConnectionLost."""
         with (
             contextlib.suppress(OSError, psycopg.Error),
             socket.socket(fileno=os.dup(self._pg.socket)) as its,
@@ -387,7 +391,7 @@ class Connection:
             its.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End it; harmless when done twice."""
+        """Close it; a repeated call has no effect."""
         self._selector.close()
         if hasattr(self, "_pg"):
             self._pg.finish()
@@ -398,10 +402,10 @@ class Connection:
         self.send(_SETTINGS, (list(session), list(session.values()), for_transaction, giving_way))
 
     def _wait_for_a_session(self, within: timedelta) -> None:
-        """Wait for the first answer: a pooler lets everybody in, and then has them wait for a session.
+        """Wait for the first answer: a pooler accepts every client, and then lets it wait for a session.
 
         Raises:
-            StoreUnavailable: there is none in time.
+            StoreUnavailable: No session was free in time.
         """
         usual, self._within = self._within, min(self._within, within.total_seconds())
         try:
@@ -454,7 +458,7 @@ class Connection:
             user=quoted((self._pg.user or b"").decode(errors="replace")),
         )
         if isinstance(lost := error_for(refusal), ConnectionLost):
-            raise lost  # it is closed behind this, and reading on would only find that
+            raise lost  # it is closed next, and reading on would only find that
         return refusal
 
     def _rows(self, name: str, result: pq.abc.PGresult) -> list[Row]:
@@ -491,7 +495,7 @@ class Connection:
                 self._call(self._pg.consume_input)
 
     def _call(self, step: Callable[[], Any]) -> Any:
-        """Do a step of the library; it fails only when the connection does."""
+        """Call the library; it fails only if the connection does."""
         try:
             return step()
         except _FAILURES as error:
@@ -524,7 +528,7 @@ def _connected(address: Address) -> pq.abc.PGconn:
 
 
 def _attempted(host: str, within: timedelta) -> pq.abc.PGconn:
-    """Connect to one host; other threads run meanwhile."""
+    """Connect to one host; other threads run during the wait."""
     pg = pq.PGconn.connect_start(host.encode())
     until = time.monotonic() + within.total_seconds()
     waits = {
@@ -534,7 +538,7 @@ def _attempted(host: str, within: timedelta) -> pq.abc.PGconn:
     while pg.status != pq.ConnStatus.BAD and (state := pg.connect_poll()) != pq.PollingStatus.FAILED:
         if state == pq.PollingStatus.OK:
             return pg
-        with selectors.DefaultSelector() as selector:  # the socket may be another one each time
+        with selectors.DefaultSelector() as selector:  # the socket may change each time
             selector.register(pg.socket, waits[pq.PollingStatus(state)])
             if not selector.select(max(until - time.monotonic(), 0)):
                 place = f"{pg.host.decode()}:{pg.port.decode()}"

@@ -1,4 +1,4 @@
-"""The engine on PostgreSQL: two threads that write, a few that read, and one that hears other processes."""
+"""The engine on PostgreSQL: three threads that write, a few that read, and one that listens to others."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -44,15 +44,15 @@ _LOG = get_logger(__name__)
 
 _LONGEST_NAME: Final = 63
 _WRITERS: Final = 3
-"""Two, and one for what has to wait: a thread that is held up does not stop all others."""
+"""Two writers, and a third for changes that must wait, so that they do not stop all others."""
 _SAMPLES: Final = 5
 _NOW: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _PLACE: Final = """
 SELECT format('postgresql:%s:%s/%s', coalesce(host(inet_server_addr()), 'local'),
               coalesce(inet_server_port(), 0), current_database())
 """
-# A set of rows that outgrows work_mem spills to a temporary file beside the database, some 12 bytes a row.
-# The probe's one row, and any that is changed, fits on its page even when the disk is full.
+# A row set that outgrows work_mem spills to a temporary file beside the database, about 12 bytes per row. The
+# probe's single row, like any changed row, fits on its page even when the disk is full.
 _ROW: Final = 12
 _ROOM: Final = Statement(
     name="store.room",
@@ -68,10 +68,10 @@ SELECT count(*) FROM small, generate_series(1, CAST($1 AS bigint) + 0 * length(s
 
 
 class DatabaseClock:
-    """The database's clock: what it told when it was asked last, and the time that has passed since.
+    """The database's clock: its last reading, and the time that has passed since.
 
-    That is counted by a clock that nobody sets, so that a wrong clock of this machine, or one that is set
-    right, changes no instant and no lease.
+    The time is counted by a clock that nobody sets, so that a wrong or corrected clock of this machine
+    affects no instant and no lease.
     """
 
     def __init__(self) -> None:
@@ -82,9 +82,9 @@ class DatabaseClock:
         return elapsed_ms() + self._offset
 
     def measure(self, connection: Connection) -> None:
-        """Ask the database.
+        """Read the database's clock.
 
-        The quickest of some answers counts: a slow one says little about when it was given.
+        The fastest of several answers counts, because a slow one is inexact.
         """
         quickest: int | None = None
         offset = self._offset
@@ -99,7 +99,7 @@ class DatabaseClock:
 
 
 class _About(NamedTuple):
-    """The schema, as the engine tells of it."""
+    """Facts about the schema that the engine reports."""
 
     identity: str
     checks_pages: bool
@@ -137,7 +137,7 @@ class PostgresEngine(Engine):
         self._steps = shipped_migrations("postgres")
         self._tables = tables_of(self._steps)
         self._unfit: StoreError | None = None
-        """Why this release cannot use the schema any more, to which another has brought it."""
+        """Why this release can no longer use the schema, which another release has upgraded."""
         self.notifications = Notifications(address, changes, self.look_around)
 
     @classmethod
@@ -152,19 +152,20 @@ class PostgresEngine(Engine):
         is_tried: bool = False,
         is_gone: IsGone = nobody_is_gone,
     ) -> "PostgresEngine":
-        """Connect, bring the schema to the newest state and begin to hear other processes.
+        """Connect, upgrade the schema and start to listen to other processes.
 
-        With `is_tried` every session that it will ever want is asked for now; else those to read come later.
-        A server that `is_gone` says of that it has surely ended is in the way of no step of the schema.
+        With `is_tried` all sessions that it will ever need are opened for a test; otherwise readers connect
+        later. A server that has surely ended, according to `is_gone`, does not prevent a step of the schema.
 
         Raises:
-            WrongStore: the schema is missing or empty, and not `may_begin`; nothing was made.
-            StoreHeld: it is being copied; or a server is up that could not go on after a step of the schema.
-            ConfigError: the server refuses the user, has no such database or is too old; or the schema's name
-                is none.
-            SchemaTooNew: a newer postroom wrote the schema.
-            StoreReadOnly: the server takes no writes, or none of this user.
-            StoreUnavailable: it does not answer, or a pooler has too few sessions.
+            WrongStore: The schema is missing or empty, and `may_begin` is False; nothing was created.
+            StoreHeld: The schema is being copied, or a running server could not continue after a step of the
+                schema.
+            ConfigError: The server refuses the user, has no such database or is too old; or the schema's name
+                is invalid.
+            SchemaTooNew: A newer release wrote the schema.
+            StoreReadOnly: The server accepts no writes, or none of this user.
+            StoreUnavailable: The server does not answer, or a pooler has too few sessions.
         """
         if not 0 < len(address.schema.encode()) <= _LONGEST_NAME or "\0" in address.schema:
             raise ConfigError(
@@ -230,7 +231,7 @@ class PostgresEngine(Engine):
         return sum(one.groups for one in self.writers), sum(one.changes for one in self.writers)
 
     def look_around(self, connection: Connection) -> None:
-        """Compare clocks, and look whether the schema is still one for this release."""
+        """Compare clocks, and check that this release can still use the schema."""
         self._own_clock.measure(connection)
         try:
             try:
@@ -258,8 +259,8 @@ class PostgresEngine(Engine):
         committed: Callable[[], None] | None = None,
     ) -> T:
         self._refuse_unfit()
-        # Changes of many threads wait together at one writer; two are in each other's way. Those of a project
-        # come one behind the other, each with waits of its own: while one writer waits the other goes on.
+        # Changes of many threads wait together at one writer; two writers would block each other. Changes of
+        # a project run in order, each with its own waits: while one writer waits, the other continues.
         is_second = key.startswith(OF_A_PROJECT) and crc32(key.encode(errors="surrogatepass")) % 2
         writer = self.writers[1 if is_second else 0]
         return await writer.pending.submit(change, key=key, committed=committed)
@@ -270,7 +271,7 @@ class PostgresEngine(Engine):
 
     @override
     async def settle(self) -> None:
-        """Indexes are up to date with each commit."""
+        """Do nothing: each commit updates the indexes."""
 
     @override
     async def back_up(self, target: Path, *, is_read_back: bool = True) -> None:
@@ -286,7 +287,7 @@ class PostgresEngine(Engine):
 
     @override
     async def write_again(self, indexes: Sequence[str]) -> None:
-        """There are none."""
+        """Do nothing: no index can be rebuilt in this way."""
 
     @override
     async def outline(self) -> Outline:
@@ -316,11 +317,11 @@ class PostgresEngine(Engine):
 
 
 def _refuse_unwritable(connection: Connection) -> None:
-    """Refuse a server that takes no writes, and a database that cannot hold every text.
+    """Refuse a server that accepts no writes, and a database that cannot store every text.
 
     Raises:
-        StoreReadOnly: it is a standby, or was made read-only.
-        ConfigError: it has another encoding than UTF-8; SQL_ASCII would take any bytes, and check none.
+        StoreReadOnly: The server is a standby, or was made read-only.
+        ConfigError: The encoding is not UTF-8; SQL_ASCII would accept any bytes unchecked.
     """
     answer = connection.send(
         "SELECT current_setting('transaction_read_only'), current_setting('server_encoding')"
@@ -340,13 +341,14 @@ def _refuse_unwritable(connection: Connection) -> None:
 
 
 def _refuse_pooler(first: Connection, address: Address) -> None:
-    """Refuse a pooler that gives each transaction another session, where there is no direct address.
+    """Refuse a pooler that gives each transaction another session, unless there is a direct address.
 
-    A pooler tells its clients other numbers than those of the server's processes. One of that kind gives a
-    transaction the session that became free last, so that the first connection gets another one meanwhile.
+    A pooler reports other process ids to its clients than those of the server. A pooler of that kind gives a
+    transaction the session that became free last, so that the first connection changes its session when a
+    second one is used.
 
     Raises:
-        ConfigError: it is one.
+        ConfigError: The address is such a pooler's.
     """
     if address.direct_dsn or first.process() == first.pid:
         return
@@ -368,10 +370,10 @@ def _refuse_pooler(first: Connection, address: Address) -> None:
 
 
 def _try_sessions(address: Address, count: int) -> None:
-    """Have so many more sessions at once: a pooler that has fewer lets a server in, and its readers wait.
+    """Open `count` more sessions at once, because a pooler with fewer accepts clients and lets readers wait.
 
     Raises:
-        StoreUnavailable: there are fewer.
+        StoreUnavailable: There are fewer sessions.
     """
     opened: list[Connection] = []
     try:

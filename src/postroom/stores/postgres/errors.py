@@ -1,4 +1,4 @@
-"""What PostgreSQL refuses, as errors of postroom: one table from its states to our types."""
+"""PostgreSQL's refusals as errors of postroom: one table from SQLSTATE to error classes."""
 
 import re
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from postroom.contracts.errors import (
 )
 
 HELD_UP: Final = {"held_up": True}
-"""In the details of a failure that concerns these rows alone; the server is well."""
+"""In the details of a failure that concerns certain rows only; the server works."""
 
 _LOST = ("08", "57P01", "57P02", "57P03", "57P05", "25P03")
 _CONTENDED = ("40001", "40P01")
@@ -66,7 +66,7 @@ _REFUSED_AT_LOGIN: Final = (
     ),
     ("^invalid |does not exist", _CORRECT),
 )
-"""What the library says of a mistake in the settings, and what to do about it."""
+"""The library's texts for wrong settings, and their remedies."""
 _NO_POSTGRES: Final = re.compile(
     'at "(.+?)".*, port (\\d+) failed: (received invalid response|expected authentication request)'
 )
@@ -74,9 +74,9 @@ _TOO_MANY: Final = re.compile(
     "too many (clients|connections)|connection slots are reserved|no more connections allowed"
 )
 _POOLERS_PATIENCE: Final = "query_wait_timeout"
-"""What PgBouncer says, and names a setting of its own by it, before it closes a connection that waits."""
+"""Text of PgBouncer, a setting's name, before it closes a connection that waited too long."""
 _NO_USE: Final = "no schema has been selected"
-"""What is said of a schema that is there, and that the user may not use."""
+"""Text about an existing schema that the user may not use."""
 _PERMISSION: Final = re.compile("permission denied for (database|schema) (.+)")
 _OF_A_TABLE: Final = re.compile("permission denied for (table|sequence) ")
 _RIGHTS: Final = {"database": "CREATE", "schema": "USAGE, CREATE"}
@@ -84,33 +84,33 @@ _RIGHTS: Final = {"database": "CREATE", "schema": "USAGE, CREATE"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """What the server said instead of doing something."""
+    """A refusal by the server."""
 
     state: str
     """The five characters of SQLSTATE."""
     text: str
     """Without the details, which show whole rows."""
     rule: str = ""
-    """The rule of the schema that stands against it, where it is one."""
+    """The violated constraint of the schema, if any."""
     schema: str = ""
     user: str = ""
-    """Where it was asked, and by whom: both in quotes, as statements have them."""
+    """Schema and user of the statement, both quoted as in statements."""
 
 
 class ConnectionLost(Exception):
-    """The connection broke, or the server said nothing for too long."""
+    """The connection broke, or the server did not answer for too long."""
 
 
 class Silent(ConnectionLost):
-    """The server said nothing for too long."""
+    """The server did not answer for too long."""
 
 
 class Contended(Exception):
-    """Two transactions waited for each other and this one gave way; it may simply be done again."""
+    """Two transactions waited for each other and the server ended this one; it can be repeated."""
 
 
 def error_for(refusal: Refusal) -> Exception:
-    """Return the error for what the server refused: one of ours, ConnectionLost or Contended."""
+    """Return the error for a refusal: an error of postroom, ConnectionLost or Contended."""
     state, text = refusal.state, refusal.text
     if state.startswith(_LOST):
         return ConnectionLost(text)
@@ -135,7 +135,7 @@ def error_for(refusal: Refusal) -> Exception:
 
 
 def unreachable(error: object) -> StoreUnavailable:
-    """Return the error for a server that does not answer, or a pooler whose own patience ended first."""
+    """Return the error for a server that does not answer, or a pooler whose own timeout ended first."""
     if _POOLERS_PATIENCE in str(error):
         return sessionless(f"the pooler's {_POOLERS_PATIENCE}")
     return StoreUnavailable(
@@ -144,7 +144,7 @@ def unreachable(error: object) -> StoreUnavailable:
 
 
 def silent(place: str, within: timedelta) -> StoreUnavailable:
-    """Return the error for what takes connections and then says nothing."""
+    """Return the error for a program that accepts connections and does not answer as PostgreSQL."""
     return StoreUnavailable(
         f"PostgreSQL cannot be reached: the program that listens at {place} did not answer as "
         f"PostgreSQL within {within.total_seconds():g} s",
@@ -153,7 +153,7 @@ def silent(place: str, within: timedelta) -> StoreUnavailable:
 
 
 def sessionless(within: str = "") -> StoreUnavailable:
-    """Return the error for what lets us in, and answers no statement; `within` says whose time was over."""
+    """Return the error for a connection without a free session; `within` names the timeout that ended."""
     return StoreUnavailable(
         "PostgreSQL cannot be reached: the connection was accepted, but no session was free "
         + (f"within {within}" if within else "in time"),
@@ -165,7 +165,7 @@ def sessionless(within: str = "") -> StoreUnavailable:
 
 
 def no_backup() -> StateError:
-    """Return the error for whoever wants a database backed up or restored that is not ours to copy."""
+    """Return the error for a backup or restore of PostgreSQL, which postroom does not copy."""
     return StateError(
         "postroom cannot back up or restore PostgreSQL",
         remedy="use pg_dump and pg_restore, or the provider's backups",
@@ -173,9 +173,9 @@ def no_backup() -> StateError:
 
 
 def login_error(text: str) -> PostroomError:
-    """Return the error for a connection that was not made: a mistake in the settings, or nobody there.
+    """Return the error for a failed connection: wrong settings, or no server.
 
-    The library tells no SQLSTATE of it, only the text, which is in English or says what it is all the same.
+    The library gives no SQLSTATE for it, only a text, which is in English or understandable anyway.
     """
     first = _first_line(text)
     if other := _NO_POSTGRES.search(first):
@@ -193,7 +193,7 @@ def login_error(text: str) -> PostroomError:
 
 
 def dropped(error: ConfigError) -> PostroomError:
-    """Return the error for a login that is refused to a server that was in before; another one as it is."""
+    """Return WrongStore if the database of a running server is gone; otherwise return the error unchanged."""
     if not _NO_DATABASE.search(error.message):
         return error
     return WrongStore(f"the database no longer exists: {error.message}", remedy=_REMEDIES[WrongStore])
@@ -210,13 +210,13 @@ def unreadable(text: str) -> ConfigError:
 
 
 def grants(schema: str, user: str) -> list[str]:
-    """Return what gives a user all that a server does to the tables of a schema; both names in quotes."""
+    """Return the statements that grant a user all rights of a server on a schema; both names are quoted."""
     every = ("SELECT, INSERT, UPDATE, DELETE ON ALL TABLES", "USAGE ON ALL SEQUENCES")
     return [f"GRANT {rights} IN SCHEMA {schema} TO {user}" for rights in every]
 
 
 def _granting(refusal: Refusal) -> str:
-    """Return who has to allow what."""
+    """Return the remedy for a missing right."""
     if denied := _PERMISSION.search(refusal.text):
         what, name = denied.groups()
         rights = f"GRANT {_RIGHTS[what]} ON {what.upper()} {name}"
@@ -230,5 +230,5 @@ def _granting(refusal: Refusal) -> str:
 
 
 def _first_line(error: object) -> str:
-    """Return what the library says, without the questions that it asks on the lines behind."""
+    """Return the library's first line, without the hints on later lines."""
     return str(error).strip().partition("\n")[0]

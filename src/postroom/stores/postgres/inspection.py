@@ -1,7 +1,7 @@
-"""Looks over a whole schema: what shape it has, and what is wrong with it.
+"""Inspects a whole schema: its outline, and its faults.
 
-Such a look takes as long as it takes, on a connection of its own, and reads the tables themselves: an index
-may be what is wrong.
+An inspection has no time limit, uses its own connection, and reads the tables themselves, because an index
+may be damaged.
 """
 
 from collections.abc import Callable
@@ -26,25 +26,25 @@ SETTINGS: Final = {
 }
 _MOST_FAULTS: Final = 40
 _PREPARABLE: Final = ("DELETE", "INSERT", "SELECT", "UPDATE", "WITH")
-"""How the statements begin that PostgreSQL prepares."""
+"""First words of statements that PostgreSQL can prepare."""
 
 
 def outline_of(tx: PostgresTransaction) -> Outline:
-    """Return the shape of the schema."""
+    """Return the outline of the schema."""
     return outline.outline_of(tx, lambda text: _number(tx, text))
 
 
 def faults_of(tx: PostgresTransaction) -> list[str]:
-    """Return what is wrong with the schema, at most some forty things.
+    """Return the faults of the schema, at most about forty.
 
-    That is: missing tables and columns, rows that cannot be read (with checksums, every damaged page), rows
-    that break a CHECK or refer to nothing, and indexes that were not built to their end. An index that lacks
-    a row is not found; for that PostgreSQL has `amcheck`.
+    Faults are missing tables and columns, unreadable rows (with checksums, every damaged page), rows that
+    break a CHECK or a reference, and indexes whose build did not finish. A missing row in an index is not
+    found; PostgreSQL has `amcheck` for that.
 
     Raises:
-        WrongStore: there are no tables.
+        WrongStore: There are no tables.
     """
-    tx.one("store.id")  # a schema without tables has no faults, and is none
+    tx.one("store.id")  # a schema without tables would have no faults
     texts = [one.text for one in statements("postgres").values() if one.text.startswith(_PREPARABLE)]
     missing = {_refusal(tx, partial(_prepare, tx, text)) for text in texts}
     faults = sorted(missing - {""})[:_MOST_FAULTS]
@@ -57,7 +57,7 @@ def faults_of(tx: PostgresTransaction) -> list[str]:
 
 
 def _refusal(tx: PostgresTransaction, look: Callable[[], str]) -> str:
-    """Return what is wrong by a look, or why the server refuses it; the transaction goes on either way."""
+    """Return the fault that a query finds, or why the server refuses it; the transaction continues."""
     tx.connection.send("SAVEPOINT look")
     try:
         found = look()
@@ -69,7 +69,7 @@ def _refusal(tx: PostgresTransaction, look: Callable[[], str]) -> str:
 
 
 def _prepare(tx: PostgresTransaction, statement: str) -> str:
-    """Have the server look up all tables and columns of a statement."""
+    """Make the server look up all tables and columns of a statement."""
     tx.connection.send(f"PREPARE look AS {statement}")
     tx.connection.send("DEALLOCATE look")
     tx.connection.wait()
@@ -77,7 +77,7 @@ def _prepare(tx: PostgresTransaction, statement: str) -> str:
 
 
 def _broken(tx: PostgresTransaction, check: str) -> str:
-    """Return how many rows break a check, '' if none does."""
+    """Return the number of rows that break a check as text, '' if none does."""
     number = _number(tx, check)
     return f"{number} rows break it" if number else ""
 

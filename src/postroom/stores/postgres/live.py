@@ -1,8 +1,8 @@
-"""Live commands between processes: a row for each listener it is for, and a hint to the listener's process.
+"""Live commands between processes: a row for each target listener, and a hint to the listener's process.
 
-Listeners are rows with an expiry that their process renews; a process that ended is forgotten by that. The
-rows are unlogged: when a crash of the server loses them, senders take the durable way and the listeners
-register anew.
+Listeners are rows with an expiry that their process renews, so that those of an ended process expire. The
+rows are unlogged: if a crash of the server loses them, senders store their commands instead and listeners
+register again.
 """
 
 import asyncio
@@ -39,9 +39,9 @@ _NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _DECODER = msgspec.json.Decoder(LiveRunCommand)
 
 LISTENED_FOR = timedelta(seconds=15)
-"""How long a listener counts whose process was not heard of."""
+"""Time after which a listener expires without a sign of its process."""
 LOOK_AFTER = timedelta(seconds=1)
-"""How long both sides trust that no hint was lost."""
+"""Interval at which both sides check, in case a hint was lost."""
 _RENEWED_AFTER = timedelta(seconds=5)
 _FORGOTTEN_AFTER = timedelta(minutes=1)
 
@@ -65,9 +65,9 @@ _SQL: Final = _statements("live")
 
 
 class PostgresLiveChannels:
-    """Carries commands to runs in all processes that share a schema; ended by `close`.
+    """Delivers commands to runs in all processes that share a schema; ended by `close`.
 
-    A sender waits at most `accept_within_ms` for the receipts; what was not taken up by then is withdrawn.
+    A sender waits at most `accept_within_ms` for the receipts; commands not accepted by then are withdrawn.
     """
 
     def __init__(self, store: SqlStore, *, timer: Timer | None = None, accept_within_ms: int = 5_000) -> None:
@@ -87,7 +87,7 @@ class PostgresLiveChannels:
         self._renew_at = 0.0
 
     async def deliver(self, target: LiveRunTarget, command: LiveRunCommand) -> LiveDeliveryOutcome:
-        """Hand a command to every listener it is for; delivered when one accepted it."""
+        """Pass a command to every listener of its target; it is delivered if one accepts it."""
         delivery_id, body = uuid4().hex, encode(command)
         with self._changes.listen(_delivery(delivery_id)) as settled:
             sent = await self._write("send", delivery_id, body, *_names(target), self._accept_within_ms)
@@ -107,7 +107,7 @@ class PostgresLiveChannels:
         return LiveDeliveryOutcome.DELIVERED if accepted else LiveDeliveryOutcome.NO_SUBSCRIBER
 
     async def open(self, target: LiveRunTarget) -> Subscription:
-        """Listen for commands to this target from now on; who listened to it before does so no more."""
+        """Listen for commands to this target from now on, in place of an earlier listener to it."""
         subscription = Subscription(uuid4().hex, target, self._forget)
         await self._write("register", subscription.key, self._process_id, *_names(target), _ms(LISTENED_FOR))
         for former in [one for one in self._listening.values() if one.target == target]:
@@ -119,7 +119,7 @@ class PostgresLiveChannels:
         return subscription
 
     async def close(self) -> None:
-        """End all subscriptions and take them from the list; harmless when done twice."""
+        """End all subscriptions and delete their rows; a repeated call has no effect."""
         for subscription in tuple(self._listening.values()):
             subscription.close()
         if not self._tasks.closed:
@@ -147,12 +147,12 @@ class PostgresLiveChannels:
         return any(row[0] in ("sent", "taken") for row in found)
 
     async def _serve(self) -> None:
-        """Take commands, write receipts and renew what is listened for, as long as there is anything."""
+        """Receive commands, write receipts and renew listeners, as long as there is work."""
         while self._listening or self._gone or self._settled:
             try:
                 await self._settle()
                 await self._remove()
-                await self._take()  # also what was sent to a listener just before it was removed
+                await self._take()  # also receives what was sent to a listener just before its removal
                 await self._drop_withdrawn()
                 await self._renew()
             except (StoreError, ConfigError) as error:
@@ -172,7 +172,7 @@ class PostgresLiveChannels:
             subscription.put(LiveCommandEntry(command=command, receipt=receipt))
 
     async def _drop_withdrawn(self) -> None:
-        """Let go of commands whose senders wait no more."""
+        """Drop commands whose senders no longer wait."""
         self._in_hand = {place: one for place, one in self._in_hand.items() if not one.settled}
         if self._in_hand:
             found = await self._read("waited_for", list(self._in_hand))
@@ -194,7 +194,7 @@ class PostgresLiveChannels:
             self._gone.difference_update(gone)
 
     async def _renew(self) -> None:
-        """Say that the listeners are there, drop those that were replaced, and clear what others left."""
+        """Renew the listeners' rows, close replaced listeners, and delete expired rows."""
         now = asyncio.get_running_loop().time()
         if now < self._renew_at or not self._listening:
             return

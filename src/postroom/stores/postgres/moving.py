@@ -33,7 +33,7 @@ _GO_ON: Final = (
 
 
 class PostgresSide:
-    """A schema over one connection; `opened` gives one."""
+    """A schema over one connection; `opened` yields one."""
 
     def __init__(self, connection: Connection, address: Address, name: str, *, is_made: bool) -> None:
         self._connection = connection
@@ -42,18 +42,18 @@ class PostgresSide:
         self.name = name
 
     def store_id(self) -> str:
-        """Return the id of the store; empty when it has none."""
+        """Return the id of the store; empty if it has none."""
         found = self._all("SELECT store_id FROM store_identity")
         return str(found[0][0]) if found else ""
 
     def newest_message(self) -> int:
-        """Return the highest number that a message was ever given."""
+        """Return the highest number that any message ever had."""
         sequence = "CAST(pg_get_serial_sequence('messages', 'id') AS regclass)"
         [[newest]] = self._all(f"SELECT coalesce(pg_sequence_last_value({sequence}), 0)")
         return int(newest)
 
     def rows(self, table: Table, after: Row | None, limit: int) -> list[Row]:
-        """Return rows behind a key, in the order of their keys."""
+        """Return rows after a key, in key order."""
         key, count = ", ".join(table.key), len(table.key)
         marks = ", ".join(f"${place}" for place in range(1, count + 1))
         behind = "" if after is None else f"WHERE ({key}) > ({marks})"
@@ -67,21 +67,21 @@ class PostgresSide:
         return found[0] if found else None
 
     def count(self, table: Table) -> int:
-        """Return how many rows there are."""
+        """Return the number of rows."""
         if not self._is_made:
             return 0
         [[found]] = self._all(f"SELECT count(*) FROM {table.name}")  # noqa: S608
         return int(found)
 
     def copied_from(self) -> str | None:
-        """Return the id of the store whose copy is not finished here; None where none is."""
+        """Return the id of the store whose copy to this schema is incomplete; None if there is none."""
         if not self._is_made:
             return None
         found = self._all("SELECT name FROM schema_migrations WHERE version = $1", (UNFINISHED,))
         return str(found[0][0]) if found else None
 
     def mark(self, store_id: str, tables: Sequence[Table]) -> None:
-        """Empty some tables and note that a copy begins, in one transaction; the schema is made in it too."""
+        """Empty some tables and record the start of a copy; the transaction also creates a missing schema."""
         emptied = "".join(f"DELETE FROM {table.name};\n" for table in tables)  # noqa: S608
         step = Migration(version=UNFINISHED, name=store_id, sql=emptied)
         migrate(self._connection, self._address, steps=[*shipped_migrations("postgres"), step])
@@ -91,7 +91,7 @@ class PostgresSide:
         """Write rows, in one transaction.
 
         Raises:
-            InvalidRecord: a text holds NUL or half a character; it names the row.
+            InvalidRecord: A text contains NUL or half a character; the error names the row.
         """
         marks = ", ".join(f"${place}" for place in range(1, len(table.columns) + 1))
         text = (
@@ -104,7 +104,7 @@ class PostgresSide:
                 connection.send_named(statement, values)
 
     def finish(self, newest_message: int) -> None:
-        """Fill the indexes, let numbers go on behind those that were given, and remove the mark last."""
+        """Fill the indexes, continue the numbering after the used numbers, and remove the mark last."""
         [[after]] = self._all("SELECT coalesce(max(message_id), 0) FROM message_words")
         while after is not None:
             progress.tell("filling the indexes: messages", after, newest_message)
@@ -143,16 +143,17 @@ class PostgresSide:
 def opened(
     dsn: str, *, schema: str, name: str, is_target: bool, is_gone: IsGone = nobody_is_gone
 ) -> Iterator[PostgresSide]:
-    """Open a schema for a copy, and keep every server from it meanwhile.
+    """Open a schema for a copy, and keep every server from it until the end.
 
-    A target that is not there is made by its `mark`. Servers hold their locks on the primary of a standby, or
-    behind a pooler none: that one is up is seen by its lease, unless `is_gone` says that it has surely ended.
+    `mark` creates a missing target. Servers hold their locks on the primary of a standby, and none behind a
+    pooler; therefore a running server is also recognized by its lease, unless `is_gone` says that it has
+    surely ended.
 
     Raises:
-        StoreHeld: a server, or another process, uses it.
-        StateError: there is no such source, or it is older than this release.
-        ConfigError, SchemaTooNew, StoreReadOnly, StoreUnavailable: as of `PostgresStore.open`.
-        StoreUnavailable: The connection broke during the copy, which can go on later.
+        StoreHeld: A server, or another process, uses the schema.
+        StateError: The source does not exist, or is older than this release. ConfigError, SchemaTooNew,
+            StoreReadOnly, StoreUnavailable: As for `PostgresStore.open`.
+        StoreUnavailable: The connection broke during the copy, which can be continued later.
     """
     address = Address(dsn=dsn, schema=schema, answer_within=_WITHIN, settings=_SETTINGS)
     try:

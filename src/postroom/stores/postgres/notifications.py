@@ -1,10 +1,11 @@
-"""Hints between processes, by LISTEN and NOTIFY on a connection and a thread of their own.
+"""Hints between processes, by LISTEN and NOTIFY on a separate connection and thread.
 
-They are sent after the commit, many at once, on a connection that does not wait for the disk: NOTIFY within a
-transaction would let only one transaction of the database commit at a time.
+Hints are sent after the commit, many at once, on a connection that does not wait for the disk: NOTIFY within
+a transaction would let only one transaction of the database commit at a time.
 
-Each is a transaction of its own. A process that is alone sends none: that is a third of the transactions of a
-busy one. Each process that listens holds a shared lock of its session, so that others see it, and says so.
+Each batch of hints is a separate transaction. A process without other processes sends none, which saves a
+third of the transactions of a busy process. Each listening process holds a shared session lock, so that
+others see it, and announces itself.
 """
 
 import contextlib
@@ -28,16 +29,16 @@ from postroom.stores.postgres.sql_transaction import lock_number
 _LOG = get_logger(__name__)
 
 LOOK_AGAIN_AFTER: Final = timedelta(seconds=5)
-"""How long a connection is trusted that says nothing."""
+"""Time after which a silent connection is checked."""
 CONNECTS_AGAIN_AFTER: Final = timedelta(seconds=1)
-"""The longest pause between two tries to connect after an outage."""
+"""Maximum pause between two attempts to connect after an outage."""
 TOGETHER_WITHIN: Final = timedelta(milliseconds=10)
-"""Hints are sent at most once in this time."""
+"""Minimum time between two batches of hints."""
 LOOKS_EVERY: Final = timedelta(seconds=10)
-"""How often clocks are compared, and the schema with what this release can use."""
+"""Interval at which clocks are compared, and the schema is checked against this release."""
 _SEND: Final = "SELECT pg_notify($1::text, word) FROM unnest($2::text[]) AS word"
 _BEGUN: Final = "*"
-"""Sent by a process that begins to listen, or to send: all listeners look again."""
+"""Sent by a process that starts to listen or to send: all listeners check for changes."""
 _LISTENS: Final = "SELECT pg_advisory_lock_shared($1::bigint)"
 _OTHERS: Final = """
 SELECT EXISTS (SELECT 1 FROM pg_locks
@@ -49,21 +50,21 @@ SELECT EXISTS (SELECT 1 FROM pg_locks
 
 
 class Notifications:
-    """Passes what this process tells on to others, and what they tell to its listeners."""
+    """Passes hints of this process to others, and hints of others to its listeners."""
 
     def __init__(
         self, address: Address, changes: ChangeNotifier, look_around: Callable[[Connection], None]
     ) -> None:
-        """Keep what it works with; `look_around` is called now and then, with this connection."""
+        """Keep the arguments; `look_around` is called at intervals, with this connection."""
         self._address = replace(address.direct, settings={"synchronous_commit": "off"})
         self._changes = changes
         self._look_around, self._looked_at = look_around, 0
         self.channel = f"postroom_{blake2b(address.schema.encode(), digest_size=8).hexdigest()}"
         self._key = lock_number(f"postroom listens {address.schema}")
         self.is_listening = threading.Event()
-        """Whether other processes are heard now."""
+        """Whether this process hears other processes now."""
         self.is_alone = threading.Event()
-        """Whether no other process listens: nothing is sent."""
+        """Whether no other process listens, so that nothing is sent."""
         self._owed: set[str] = set()
         self._gate = threading.Lock()
         self._closing = threading.Event()
@@ -74,7 +75,7 @@ class Notifications:
         self._thread.start()
 
     def share(self, topics: Collection[str]) -> None:
-        """Tell other processes of these topics, some time soon."""
+        """Send these topics to other processes soon."""
         if topics and self.is_listening.is_set() and not self.is_alone.is_set():
             with self._gate:
                 is_first = not self._owed
@@ -83,7 +84,7 @@ class Notifications:
                 self._ring()
 
     def close(self) -> None:
-        """End; what is still owed is lost, as hints may be. Harmless when done twice."""
+        """Stop; unsent hints are lost, as hints may be. A repeated call has no effect."""
         if not self._closing.is_set():
             self._closing.set()
             self._ring()
@@ -106,7 +107,7 @@ class Notifications:
                     pause = TOGETHER_WITHIN
                     _LOG.warning("store.hints_lost", reason=str(error))
             self.is_listening.clear()
-            self._changes.tell_all()  # what others say meanwhile is not heard
+            self._changes.tell_all()  # hints of others are lost until the next connection
             self._closing.wait(pause.total_seconds())
             pause = min(pause * 2, CONNECTS_AGAIN_AFTER)
 
@@ -118,7 +119,7 @@ class Notifications:
             self._send_to_others()
             self.is_listening.set()
             self._ring()
-            self._changes.tell_all()  # what was said while nobody listened
+            self._changes.tell_all()  # hints sent while nobody listened
             with selectors.DefaultSelector() as selector:
                 selector.register(connection.fileno, selectors.EVENT_READ)
                 selector.register(self._woken, selectors.EVENT_READ)
@@ -133,7 +134,10 @@ class Notifications:
             connection.close()
 
     def _pass_on(self, connection: Connection) -> None:
-        """Hear others, and send what is owed; nothing at all now and then, to notice a lost connection."""
+        """Receive hints, and send queued ones.
+
+        At intervals send an empty batch to notice a lost connection.
+        """
         with contextlib.suppress(BlockingIOError):
             self._woken.recv(1_024)
         self._hear(connection)
@@ -153,17 +157,20 @@ class Notifications:
         self._changes.tell(words)
 
     def _look_for_others(self, connection: Connection) -> None:
-        """Find out whether another process listens; one that begins to says so, and is not waited for."""
+        """Check whether another process listens.
+
+        A new process announces itself, so there is no wait for it.
+        """
         found = connection.send(_OTHERS, (self._key,))
         connection.wait()
         if not found.rows[0][0]:
             self.is_alone.set()
-            self._hear(connection)  # one may have begun meanwhile
+            self._hear(connection)  # another process may have started in between
         elif self.is_alone.is_set():
             self._send_to_others()
 
     def _send_to_others(self) -> None:
-        """Send from now on, and have the listeners of others look for what was told before."""
+        """Send from now on, and make the listeners of others check for earlier changes."""
         self.is_alone.clear()
         with self._gate:
             self._owed.add(_BEGUN)

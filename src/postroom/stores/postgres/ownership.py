@@ -1,8 +1,8 @@
-"""Who may write to a schema: any number of processes that share it, or one alone that copies it.
+"""The right to write to a schema: any number of processes share it, or one has it alone for a copy.
 
-Every connection that writes holds a lock of its session, from its making to its end. A process that has lost
-its connections, and found that the schema is being copied meanwhile, writes nothing any more. Which server
-does what, of those that share it, is said by leases and not by these locks.
+Every connection that writes holds a session lock from its start to its end. A process that has lost its
+connections, and finds that the schema is being copied, stops writing. Leases, not these locks, divide the
+work among the servers that share a schema.
 """
 
 from dataclasses import replace
@@ -14,7 +14,7 @@ from postroom.stores.postgres.errors import HELD_UP
 from postroom.stores.postgres.sql_transaction import lock_number
 
 _NOTICED: Final = {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3"}
-"""The server notices within a minute that the holder's machine is gone, and frees the lock."""
+"""Makes the server notice within a minute that the holder's machine is gone, and free the lock."""
 _LOCK: Final = {
     True: "SELECT pg_advisory_lock($1::bigint)",
     False: "SELECT pg_advisory_lock_shared($1::bigint)",
@@ -31,18 +31,17 @@ SELECT coalesce(host(a.client_addr), 'the same machine'),
 
 
 class Ownership:
-    """Makes the connections over which a process writes to a schema."""
+    """Opens the connections over which a process writes to a schema."""
 
     def __init__(self, address: Address, *, alone: bool = False) -> None:
         self.address = address
         self._alone = alone
 
     def connect(self, number: int) -> Connection:
-        """Connect for the writer of this number; a former owner's connection gets a moment to end.
+        """Connect for the writer with this number; a former owner's connection gets a moment to end.
 
         Raises:
-            StoreHeld: another process has the schema.
-            ConfigError, StoreUnavailable: there is no connection.
+            StoreHeld: Another process has the schema. ConfigError, StoreUnavailable: The connection failed.
         """
         if self.address.direct_dsn:
             return Connection(self.address)

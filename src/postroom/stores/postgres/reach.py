@@ -1,4 +1,4 @@
-"""Whether a database can be reached, as the log tells it: by one voice for all sessions."""
+"""The log of whether a database can be reached, in one place for all sessions."""
 
 import threading
 from collections.abc import Callable
@@ -15,10 +15,10 @@ TOLD_AGAIN: Final = timedelta(minutes=1)
 
 
 class Reach:
-    """Told of each attempt to connect, by every thread that makes one; tells what is new of it.
+    """Records each attempt to connect, from every thread, and logs changes.
 
-    A server tries some times a second, and each part that works in rounds would say what it met: the error is
-    marked as told, so that the log leaves out who only repeats it.
+    A server makes several attempts per second, and each periodic task would log its error: the error is
+    marked as reported, so that the log omits repetitions.
     """
 
     def __init__(self, elapsed: Callable[[], int] = elapsed_ms) -> None:
@@ -28,10 +28,10 @@ class Reach:
         self._lost_at: int | None = None
         self._told_at = 0
         self._tries = 0
-        """How often it was tried since it was lost."""
+        """Number of attempts since the connection was lost."""
 
     def lost(self, error: PostroomError) -> None:
-        """Take note that the database could not be reached."""
+        """Record that the database could not be reached."""
         told = {"code": error.code, "reason": error.message, "remedy": error.remedy}
         with self._gate:
             now = self._elapsed()
@@ -43,11 +43,12 @@ class Reach:
                 self._told_at = now
                 lost_for = (now - self._lost_at) // 1_000
                 _LOG.warning("store.still_lost", **told, lost_for_s=lost_for, tries=self._tries)
-        error.is_told = True  # now, or its own line would be one that repeats it
+        error.is_told = True  # now, otherwise its own line would count as a repetition
 
     def found(self) -> None:
-        """Take note that a session was opened."""
-        if self._lost_at is None:  # mostly; without the gate, for a loss of just now is told behind this
+        """Record that a session was opened."""
+        # the usual case; no lock, because a loss at this moment is logged after this
+        if self._lost_at is None:
             return
         with self._gate:
             lost_at, self._lost_at = self._lost_at, None

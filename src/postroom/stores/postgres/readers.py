@@ -1,4 +1,4 @@
-"""A small pool of threads that read: each has a connection of its own and sees one consistent view a call."""
+"""A small pool of reading threads; each has its own connection, and one consistent view per call."""
 
 import threading
 from collections.abc import Callable
@@ -14,13 +14,13 @@ from postroom.stores.postgres.sql_transaction import PostgresTransaction
 T = TypeVar("T")
 
 TRIES: Final = 3
-"""How often a look is tried whose connection was lost: it changes nothing."""
+"""Number of attempts of a read whose connection was lost; a read changes nothing."""
 _END_WITHIN: Final = timedelta(seconds=5)
 _BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
 class Readers:
-    """Runs looks off the event loop, each in a read transaction."""
+    """Runs reads off the event loop, each in a read transaction."""
 
     def __init__(self, address: Address, *, count: int) -> None:
         self._address = address
@@ -32,12 +32,12 @@ class Readers:
         """Run `look` in one consistent view and return its answer.
 
         Raises:
-            StoreUnavailable: closed, or not answering in time.
+            StoreUnavailable: The store is closed, or did not answer in time.
         """
         return await self._threads.submit(lambda: self._run(look))
 
     def close(self) -> None:
-        """Finish what runs and close every connection; what takes too long is cut off."""
+        """Finish active reads and close every connection; a read that takes too long is cut off."""
         alarm = threading.Timer(_END_WITHIN.total_seconds(), self._cut_all)
         alarm.start()
         self._threads.close()
@@ -73,7 +73,7 @@ class Readers:
             connection.undo()
             raise
         connection.send("COMMIT")
-        connection.flush()  # nobody needs to wait for the end of a look
+        connection.flush()  # no need to wait for the end of a read
         return found
 
     def _connection(self) -> Connection:

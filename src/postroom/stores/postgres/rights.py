@@ -1,4 +1,4 @@
-"""What the user of a schema may do there: looked at when it is opened, and by each probe."""
+"""The rights of a user on a schema, checked when it is opened and by each probe."""
 
 import re
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from postroom.stores.sql_transaction import Row
 from postroom.stores.statements import Statement
 
 _NAMES: Final = re.compile(r"(?:CREATE TABLE|RENAME TO) (?:IF NOT EXISTS )?(\w+)")
-# One look at the catalog, whatever the number of tables. The schema may hold tables of others, which are none
-# of ours; where it holds none of ours, what is needed to make them is told when they are made. It is named,
-# for to who may not use it the session has no current schema.
+# One query on the catalog, whatever the number of tables. The schema may hold unrelated tables; if it holds
+# none of postroom's, missing rights show when they are created. The query names the schema, because a session
+# has no current schema if the user may not use it.
 LACKING: Final = Statement(
     name="store.lacking_rights",
     text="""
@@ -45,15 +45,15 @@ SELECT found.* FROM (
 
 
 def tables_of(steps: Sequence[Migration]) -> list[str]:
-    """Return every name that these steps give a table, and the ledger of the steps, which is only read."""
+    """Return every table name in these steps, and the ledger of the steps, which is only read."""
     return sorted({"schema_migrations", *(name for step in steps for name in _NAMES.findall(step.sql))})
 
 
 def refuse_without_rights(connection: Connection, schema: str, tables: Sequence[str]) -> None:
-    """Refuse a user that may not read and write every one of these tables that there is.
+    """Refuse a user that may not read and write every existing one of these tables.
 
     Raises:
-        StoreReadOnly: as said.
+        StoreReadOnly: A right is missing.
     """
     connection.begin()
     found = connection.send(LACKING.text, (schema, tables))
@@ -63,10 +63,10 @@ def refuse_without_rights(connection: Connection, schema: str, tables: Sequence[
 
 
 def refuse_lacking(found: Row, schema: str) -> None:
-    """Refuse what `LACKING` found.
+    """Refuse the missing rights that `LACKING` found.
 
     Raises:
-        StoreReadOnly: the user lacks a right; the remedy is what gives it all that it needs.
+        StoreReadOnly: The user lacks a right; the remedy grants all that it needs.
     """
     rights, table, count, has_no_use, user = found
     if not (count or has_no_use):

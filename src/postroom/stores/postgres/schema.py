@@ -1,7 +1,7 @@
-"""Brings a schema to the newest state, one numbered step after another, in one transaction.
+"""Upgrades a schema, one numbered step after another, in one transaction.
 
-Servers of this release and of the one before may use it meanwhile. So a step that cannot have a table at once
-gives way: who uses the table waits behind it for half a second, not for as long as it would have to wait.
+Servers of this release and of the previous one may use it at the same time. Therefore a step that cannot lock
+a table at once retries: users of the table wait at most half a second for it.
 """
 
 import json
@@ -23,10 +23,10 @@ from postroom.stores.postgres.errors import HELD_UP, Contended
 _LOG = get_logger(__name__)
 
 _WITHIN: Final = timedelta(hours=6)
-"""A step takes what it takes, and so does waiting for another process that is at it."""
+"""Time limit of a step, and of waiting for another process that upgrades."""
 _SETTINGS: Final = {"statement_timeout": "0", "lock_timeout": "0"}
 _GIVES_WAY: Final = "SET LOCAL lock_timeout = '500ms'"
-"""A quarter of what others wait for a row or a table before they refuse a call."""
+"""A quarter of the time after which other statements that wait for a row or table fail."""
 _FIRST_PAUSE: Final = timedelta(milliseconds=500)
 _LONGEST_PAUSE: Final = timedelta(seconds=30)
 
@@ -63,15 +63,16 @@ def migrate(
     may_begin: bool = True,
     is_gone: IsGone = nobody_is_gone,
 ) -> list[int]:
-    """Apply the missing steps, all or none, and return their numbers; others who do it at once wait.
+    """Apply the missing steps, all or none, and return their numbers; concurrent callers wait.
 
-    `is_gone` says of what a server said of itself whether it has surely ended: its lease counts no more.
+    `is_gone` returns whether a server has surely ended, from its description of itself: its lease no longer
+    counts.
 
     Raises:
-        WrongStore: there is no schema, or nothing in it, and not `may_begin`; nothing was changed.
-        SchemaTooNew: the schema has steps that this postroom does not know, and is not for it any more.
-        StoreHeld: a server is up that could not go on after a step; nothing was changed.
-        StoreCorrupt: a step that was applied differs from the one shipped.
+        WrongStore: The schema is missing or empty, and `may_begin` is False; nothing was changed.
+        SchemaTooNew: The schema has unknown steps, and this release can no longer use it.
+        StoreHeld: A running server could not continue after a step; nothing was changed.
+        StoreCorrupt: An applied step differs from the one shipped.
     """
     steps = shipped_migrations("postgres") if steps is None else steps
     connection.begin()
@@ -94,7 +95,7 @@ def migrate(
 
 
 def _migrated(connection: Connection, schema: str, steps: Sequence[Migration], is_gone: IsGone) -> list[int]:
-    """Apply the missing steps, as soon as nobody else keeps a table that they change."""
+    """Apply the missing steps, as soon as no other session locks a table that they change."""
     until, pause = elapsed_ms() + milliseconds(_WITHIN), _FIRST_PAUSE
     while True:
         try:
@@ -130,12 +131,12 @@ def _applied(connection: Connection, schema: str, steps: Sequence[Migration], is
 
 
 def _refuse_servers_without(connection: Connection, step: int, is_gone: IsGone) -> None:
-    """Refuse to go on while a server is up that does not know a step.
+    """Refuse to continue while a server runs that does not know a step.
 
-    One that starts at this moment, or stands still, finds out by itself (`refuse_unfit`).
+    A server that starts at this moment, or stalls, finds out by itself (`refuse_unfit`).
 
     Raises:
-        StoreHeld: there is one.
+        StoreHeld: There is such a server.
     """
     up = servers_up(connection, is_gone) if step else {}
     if without := {name: about for name, about in up.items() if int(about.get("schema") or 0) < step}:
@@ -148,10 +149,10 @@ def _refuse_servers_without(connection: Connection, step: int, is_gone: IsGone) 
 
 
 def refuse_servers(connection: Connection, name: str, is_gone: IsGone) -> None:
-    """Refuse a schema on which a server is up, by its lease: on a standby no server holds a lock.
+    """Refuse a schema with a running server, by its lease, because servers hold no locks on a standby.
 
     Raises:
-        StoreHeld: there is one.
+        StoreHeld: A server is running.
     """
     connection.begin()
     up = servers_up(connection, is_gone)
@@ -168,7 +169,7 @@ def refuse_servers(connection: Connection, name: str, is_gone: IsGone) -> None:
 
 
 def servers_up(connection: Connection, is_gone: IsGone) -> dict[str, dict[str, Any]]:
-    """Return what each server that is up says of itself, by its name, as its lease has it."""
+    """Return the description in the lease of each running server, by its name."""
     if not _is_true(connection, _HAS_TABLE, "leases"):
         return {}
     found = connection.send(_UP, (SERVER,))
@@ -184,11 +185,11 @@ def _named(up: Mapping[str, Mapping[str, object]]) -> str:
 
 
 def refuse_unfit(connection: Connection, steps: Sequence[Migration]) -> None:
-    """Refuse a schema that a running server, which knows these steps, cannot use any more.
+    """Refuse a schema that a running server with these steps can no longer use.
 
     Raises:
-        SchemaTooNew, StoreCorrupt: as of `missing_migrations`.
-        WrongStore: as of `missing_migrations`, or a table vanished between two statements.
+        SchemaTooNew, StoreCorrupt: As for `missing_migrations`.
+        WrongStore: As for `missing_migrations`, or a table vanished between two statements.
     """
     connection.begin()
     try:
@@ -199,7 +200,7 @@ def refuse_unfit(connection: Connection, steps: Sequence[Migration]) -> None:
 
 
 def applied_steps(connection: Connection) -> dict[int, str]:
-    """Return the checksum of each step that was applied, by number; none where there is no schema."""
+    """Return the checksum of each applied step, by number; empty without a schema."""
     if not _is_true(connection, _HAS_TABLE, "schema_migrations"):
         return {}
     ledger = connection.send(_APPLIED)
@@ -208,7 +209,7 @@ def applied_steps(connection: Connection) -> dict[int, str]:
 
 
 def needed_step(connection: Connection) -> int:
-    """Return the step that a release must know to use the schema as it is; 0 where there is none."""
+    """Return the step that a release must know to use the schema; 0 without such a step."""
     if not _is_true(connection, _HAS_TABLE, "schema_migrations"):
         return 0
     found = connection.send(_NEEDED)

@@ -31,9 +31,9 @@ OF_ONE_THREAD: Final = frozenset(
         "threads.spend",
     )
 )
-"""Writes of one row each, which belongs to a thread: whoever writes it has the thread's lock.
+"""Writes of one row each that belongs to a thread, whose lock the writer has.
 
-`threads.spend` adds to its row, in whatever order it is written.
+`threads.spend` adds to its row, so that the order of its writes does not matter.
 """
 LOOKS_OF_ONE_THREAD: Final = frozenset(
     (
@@ -44,9 +44,9 @@ LOOKS_OF_ONE_THREAD: Final = frozenset(
         "threads.thread",
     )
 )
-"""Looks at rows that belong to a thread, if a change asks them before it looks at limits or budgets.
+"""Reads of rows that belong to a thread, if a change makes them before it reads limits or budgets.
 
-Every writer of these rows holds the lock of the thread. So a change that holds this lock finds the same rows
+Every writer of these rows holds the lock of the thread. Therefore a change with this lock reads the same rows
 again after changes of other threads.
 """
 _LOCK: Final = Statement(
@@ -61,26 +61,26 @@ _TRY_LOCK: Final = replace(
 
 
 class Deferred(BaseException):
-    """A change that has written nothing yet waits for an answer: it is run again when that is there."""
+    """A change without writes waits for an answer: it runs again when the answer is available."""
 
 
 class LockHeld(Exception):
-    """Another transaction has what is to be locked, and this one may not wait for it."""
+    """Another transaction holds a lock that this one must not wait for."""
 
 
 _FAILURES: Final = (PostroomError, Contended, ConnectionLost, LockHeld)
 
 
 class PostgresTransaction(SqlTransaction):
-    """Runs named statements over one connection. It begins and ends nothing itself.
+    """Runs named statements over one connection. It neither begins nor ends the transaction.
 
-    What failed once fails again: a change that catches an error and goes on is not committed. One that
-    may not wait for locks fails with LockHeld where it would; or where it would after its first lock, when it
-    may wait for that alone.
+    A failure repeats: a change that catches an error and continues is not committed. A transaction that must
+    not wait for locks fails with LockHeld instead; if it may wait for its first lock only, it fails at a
+    later one.
 
-    While `may_defer` is set, a change that has written nothing does not wait: what it asks is sent, and its
-    run ends with Deferred. Run again from its beginning, it asks the same and finds the answers there. So
-    many changes wait once, and each decides on what it sees under its own locks.
+    While `may_defer` is set, a change without writes does not wait: its queries are sent, and its run ends
+    with Deferred. When it runs again from the start, it makes the same queries and finds their answers.
+    Therefore many changes wait once, and each decides on what it reads under its own locks.
     """
 
     def __init__(
@@ -94,41 +94,41 @@ class PostgresTransaction(SqlTransaction):
     ) -> None:
         self.connection = connection
         self._others = others
-        """What the changes of the group have locked that are done; None where it writes for itself alone."""
+        """The locks of the group's completed changes; None if it writes alone."""
         self._written_to: int | None = None
-        """The place of what this run wrote last, in what the connection is to write."""
+        """The place of this run's last write among the connection's writes."""
         self.known = {}
         self.spent = {} if spent is None else spent
         self.instant = None
         self.failure: Exception | None = None
         self.may_defer = False
         self.runs = 0
-        """How often the change was run in its group."""
+        """Number of runs of the change in its group."""
         self.seen = 0
-        """How many changes of its group were done when it was run last."""
+        """Number of completed changes of its group at the last run."""
         self.shares_limits = False
-        """Whether another change of the group has locked the limits, too."""
+        """Whether another change of the group has locked the limits too."""
         self.locked: set[str] = set()
-        """The names that it has asked to lock."""
+        """The names for which it has requested locks."""
         self._statements = statements("postgres")
         self._may_wait = may_wait
         self._only_first = only_first
         self._locks: list[Answer] = []
         self._is_trying = False
-        """Whether one of those may turn out to be held by others."""
+        """Whether others may hold one of those locks."""
         self._asked: list[tuple[_Key, Answer]] = []
-        """The looks of its runs until something was written, by statement and values, in their order."""
+        """The queries of its runs up to its first write, by statement and values, in their order."""
         self._place = 0
-        """How many looks this run has asked."""
+        """Number of queries in this run."""
 
     def begin(self, *, may_defer: bool, stale: Set[str]) -> None:
-        """Begin a run of the change; changes that are done have locked the `stale` names since its last run.
+        """Begin a run of the change; completed changes have locked the `stale` names since its last run.
 
-        What it asked before may have another answer by now. If those changes share nothing with it but the
-        limits, what it asked of its thread has not.
+        The answers to its earlier queries may have changed. If those changes share only the limits with it,
+        the answers about its thread have not.
 
         Raises:
-            LockHeld: another transaction has what it was to lock.
+            LockHeld: Another transaction holds a lock that it needs.
         """
         self._place = 0
         self._written_to = None
@@ -145,7 +145,7 @@ class PostgresTransaction(SqlTransaction):
         self.refuse_failed()
 
     def _forget(self) -> None:
-        """Ask anew from here on."""
+        """Discard the answers from here on."""
         del self._asked[self._place :]
 
     @property
@@ -196,7 +196,7 @@ class PostgresTransaction(SqlTransaction):
         if self.locked.issuperset(names):
             return
         self.instant = None  # it may lie before a change that is waited for
-        self.known.clear()  # it was looked at before others were kept out
+        self.known.clear()  # they were read before others were locked out
         self._forget()
         self.refuse_failed()
         may_wait = self._may_wait and not (self._only_first and self.locked)
@@ -213,7 +213,7 @@ class PostgresTransaction(SqlTransaction):
             self.wait()
 
     def wait(self) -> None:
-        """Have done what was sent."""
+        """Execute the sent statements."""
         self.refuse_failed()
         if self.may_defer and not self.connection.has_written:
             raise Deferred
@@ -226,12 +226,12 @@ class PostgresTransaction(SqlTransaction):
             raise
 
     def _are_held(self) -> bool:
-        """Say whether what was asked to be locked is, once that is answered."""
+        """Return whether all requested locks are held, once the server has answered."""
         locks, self._locks, self._is_trying = self._locks, [], False
         return not any(row[0] == 0 for answer in locks for row in answer.rows)
 
     def rows(self, statement: Statement, values: Sequence[object]) -> list[Row]:
-        """Return the rows of a statement that this engine alone has, with its values in order."""
+        """Return the rows of a statement that only this engine has, with its values in order."""
         named = replace(statement, parameters=tuple(map(str, range(len(values)))))
         return self._answers([(named, dict(zip(named.parameters, values, strict=True)))])[0]
 
@@ -248,7 +248,7 @@ class PostgresTransaction(SqlTransaction):
             self._place += 1
             answers.append(answer)
         if not is_known:
-            # Whoever decides on limits waits for the answer alone, and writes before the next one asks.
+            # A change that decides on limits waits for this answer only, and writes before its next query.
             is_of_thread = all(statement.name in LOOKS_OF_ONE_THREAD for statement, _ in looks)
             self.may_defer &= is_of_thread or not self.shares_limits
             self.wait()
@@ -258,10 +258,10 @@ class PostgresTransaction(SqlTransaction):
         self.refuse_failed()
         self._forget()
         if self._is_trying:
-            self.wait()  # what writes without the lock may wait for whoever has it
+            self.wait()  # a write without the lock may wait for the lock's holder
 
     def refuse_failed(self) -> None:
-        """Raise what failed, which the one who ran statements may have hidden."""
+        """Raise an earlier failure, which the change may have hidden."""
         if self.failure is not None:
             raise self.failure
 
@@ -277,7 +277,7 @@ class PostgresTransaction(SqlTransaction):
         return self.send(statement, _bound(statement, values))
 
     def send(self, statement: Statement, bound: Bound) -> Answer:
-        """Send a statement with encoded values; the answer is there after `wait`."""
+        """Send a statement with encoded values; the answer is available after `wait`."""
         if statement.text.startswith("SELECT"):
             self.refuse_failed()
         else:
@@ -294,7 +294,7 @@ def _bound(statement: Statement, values: Values) -> Bound:
 
 
 def _key(statement: Statement, values: Values) -> _Key:
-    """Return what tells a look from others; a list that is changed later is another one."""
+    """Return the key of a query; mutable values are copied, so that later changes do not affect it."""
     return statement.name, *[
         tuple(value) if isinstance(value, _CHANGEABLE) else value for value in values.values()
     ]
@@ -302,6 +302,6 @@ def _key(statement: Statement, values: Values) -> _Key:
 
 @lru_cache(maxsize=4_096)
 def lock_number(name: str) -> int:
-    """Return the number by which a name is locked."""
+    """Return the number that stands for a name in advisory locks."""
     digest = blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)

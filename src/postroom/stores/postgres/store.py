@@ -11,7 +11,7 @@ from postroom.stores.stores import Stores
 
 
 class PostgresStore(Stores):
-    """Everything in one schema of a database, for many processes and machines."""
+    """A store in one schema of a database, for many processes and machines."""
 
     @classmethod
     def open(  # noqa: PLR0913 - every choice by name
@@ -26,22 +26,23 @@ class PostgresStore(Stores):
         is_tried: bool = False,
         is_gone: IsGone = nobody_is_gone,
     ) -> "PostgresStore":
-        """Connect, bring the schema to the newest state and begin to hear other processes. Blocks.
+        """Connect, upgrade the schema and start to listen to other processes. Blocks.
 
-        The store goes by the database's clock, unless `clock` is given. Where `dsn` is that of a pooler which
-        gives each transaction another session, `direct_dsn` is the database's own: other processes are heard
-        there. With `is_tried` every session that it will ever want is asked for now. A server that `is_gone`
-        says of that it has surely ended is in the way of no step of the schema.
+        The store uses the database's clock, unless `clock` is given. If `dsn` is a pooler's that gives each
+        transaction another session, `direct_dsn` must be the database's own address, over which other
+        processes are heard. With `is_tried` all sessions that it will ever need are opened for a test. A
+        server that has surely ended, according to `is_gone`, does not prevent a step of the schema.
 
         Raises:
-            MissingExtra: the driver is not installed.
-            ConfigError: the server refuses the user, has no such database or is too old; or the schema's name
-                is none; or `dsn` is such a pooler's and there is no `direct_dsn`.
-            WrongStore: the schema is missing or empty, and not `may_begin`; nothing was made.
-            StoreHeld: it is being copied; or a server is up that could not go on after a step of the schema.
-            SchemaTooNew: a newer postroom wrote the schema.
-            StoreReadOnly: the server takes no writes, or none of this user.
-            StoreUnavailable: it does not answer, or a pooler has too few sessions.
+            MissingExtra: The driver is not installed.
+            ConfigError: The server refuses the user, has no such database or is too old; the schema's name is
+                invalid; or `dsn` is such a pooler's without `direct_dsn`.
+            WrongStore: The schema is missing or empty, and `may_begin` is False; nothing was created.
+            StoreHeld: The schema is being copied, or a running server could not continue after a step of the
+                schema.
+            SchemaTooNew: A newer release wrote the schema.
+            StoreReadOnly: The server accepts no writes, or none of this user.
+            StoreUnavailable: The server does not answer, or a pooler has too few sessions.
         """
         if find_spec("psycopg") is None:
             raise MissingExtra(
@@ -49,7 +50,7 @@ class PostgresStore(Stores):
                 value="psycopg",
                 remedy="pip install 'postroom[postgres]' (in a clone: make dev)",
             )
-        # Here, so that whoever keeps everything in a file does without the driver.
+        # Imported here, so that a store in a file does not need the driver.
         from postroom.stores.postgres.connection import Address
         from postroom.stores.postgres.engine import PostgresEngine
 

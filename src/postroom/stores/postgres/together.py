@@ -1,4 +1,4 @@
-"""One statement that asks or writes what several do, which differ in their values only."""
+"""One statement for several equal reads or writes with different values."""
 
 import re
 from collections.abc import Sequence
@@ -13,19 +13,19 @@ _PLACE: Final = re.compile(r"\$(\d+)")
 _VALUES: Final = re.compile(r"VALUES \(((?:[^()]|\([^()]*\))*)\)")
 _WHERE: Final = re.compile(r"\s+WHERE ")
 _TYPES: Final = {20: "bigint", 25: "text", 1016: "bigint[]", 1009: "text[]"}
-"""The types by which statements are asked together, by the numbers that PostgreSQL has for them."""
+"""The types of parameters that can be combined, by their numbers in PostgreSQL."""
 
 
 @cache
 def together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
-    """Return the statement that takes an array for each parameter of a look, whose types are given.
+    """Return the statement that takes an array for each parameter of a read, whose types are given.
 
-    Each row ends with the place, from 1 on, of the values that it was found with; rows of one place stand in
-    the order that the look gives them. None where there are no parameters, or some of another type.
+    Each row ends with the place, from 1, of the values that found it; the rows of one place keep the order of
+    the read. Return None without parameters, or with one of another type.
     """
     if not types or not _TYPES.keys() >= set(types):
         return None
-    # OFFSET 0 keeps the look apart, which is then planned as the statement of one is.
+    # OFFSET 0 keeps the query separate, so that it is planned like the original statement.
     looked = f"SELECT * FROM ({_from_given(statement, types)}) AS one OFFSET 0"  # noqa: S608 - our own texts
     text = f"SELECT found.*, given.place FROM {_given(types)} CROSS JOIN LATERAL ({looked}) AS found"  # noqa: S608
     return replace(statement, name=f"{statement.name}+", text=text)
@@ -35,7 +35,7 @@ def together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
 def written_together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
     """Return the statement that takes an array for each parameter of a write of one row; None as `together`.
 
-    No two may write the same row, unless the statement adds them up: of an UPDATE one would be left out.
+    No two sets may write the same row, unless the statement adds them up: of two UPDATEs one would be lost.
     """
     if not types or not _TYPES.keys() >= set(types):
         return None
@@ -66,12 +66,12 @@ def columns(several: Sequence[Bound]) -> list[bytes]:
 
 
 def _type(number: int) -> str:
-    """Return the type in an array; one of arrays would need them all of one length, and is one of texts."""
+    """Return the type in an array; lists become texts, because an array of arrays needs equal lengths."""
     return "text" if _TYPES[number].endswith("[]") else _TYPES[number]
 
 
 def _from_given(statement: Statement, types: tuple[int, ...]) -> str:
-    """Return the text with what is given in the place of its parameters."""
+    """Return the text with the given columns in place of its parameters."""
     return _PLACE.sub(lambda match: _use(int(match[1]), _TYPES[types[int(match[1]) - 1]]), statement.text)
 
 

@@ -1,4 +1,4 @@
-"""Values on their way to PostgreSQL and back, as text: what its types are here."""
+"""Values to and from PostgreSQL, as text in the formats of its types."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
@@ -15,7 +15,7 @@ def encoded(value: object) -> bytes | None:
     """Return a value as PostgreSQL reads it; a list as an array.
 
     Raises:
-        InvalidRecord: it is text that no database holds.
+        InvalidRecord: The text cannot be stored.
     """
     if value is None:
         return None
@@ -42,7 +42,7 @@ def encoded(value: object) -> bytes | None:
 
 
 def decoder(oid: int) -> Callable[[bytes], Any]:
-    """Return how to read the text of a type."""
+    """Return the function that reads the text of a type."""
     return _DECODERS.get(oid, bytes.decode)
 
 
@@ -63,7 +63,7 @@ def _quoted(text: bytes) -> bytes:
 
 
 def _number(text: bytes) -> int | float:
-    """Read a numeric: the sums and averages of integers are such."""
+    """Read a numeric, the type of sums and averages of integers."""
     return float(text) if b"." in text or b"N" in text else int(text)
 
 

@@ -2,20 +2,21 @@
 
     callers ──▶ queue ──▶ BEGIN · changes · COMMIT, pipelined ──▶ answers
 
-What a change writes is sent with the next look, so that a failure may be another change's than the one that
-learns it. A group in which PostgreSQL refuses something is undone, and its changes are redone one by one.
-So is one with a change that raises after it has written: changes look and decide first, so that hardly any
-does, and a savepoint before each would cost all of them a fifth more. A connection that is lost before COMMIT
-was sent has written nothing, and its changes are redone on a new one.
+The writes of a change are sent with the next query, so that a failure may belong to another change than the
+one that receives it. If PostgreSQL refuses something in a group, the group is rolled back and its changes are
+repeated one by one. The same happens if a change raises after a write: this is rare, because changes read and
+decide first, and a savepoint before each would cost all of them a fifth more. A connection that is lost
+before COMMIT was sent has written nothing, and its changes are repeated on a new one.
 
-A change of a group that needs an answer before it has written anything is put off: what it asks is sent, the
-next change is run, and when all are put off or done the answers are waited for, once. Then those are run
-again: changes are functions of what they see. One that has a lock in common with a change that is done by
-then asks anew, for that may have written; without one they might as well run at once on two connections.
+A change of a group that needs an answer before its first write is deferred: its queries are sent, the next
+change runs, and when all are deferred or done, the thread waits once for all answers. Then the deferred
+changes run again: changes are functions of what they read. A change that shares a lock with a change
+completed in between repeats its queries, because that one may have written; without a shared lock the two
+might as well run on two connections.
 
-One writer does nearly everything and waits for no lock. What would have to wait goes to a patient one, and so
-does what has its key, until that is done there. Of a group of the patient one only the first change waits,
-before any other holds a lock: so no two groups ever wait for each other.
+One writer does nearly everything and waits for no lock. Changes that would wait go to a patient writer, and
+so do changes with the same key, until the first ones are done. In a group of the patient writer only the
+first change waits, before any other holds a lock: so no two groups ever wait for each other.
 """
 
 import threading
@@ -43,22 +44,22 @@ from postroom.stores.postgres.sql_transaction import Deferred, LockHeld, Postgre
 _LOG = get_logger(__name__)
 
 TRIES: Final = 5
-"""How often changes are tried that gave way to others, or whose connection was lost."""
+"""Maximum attempts of changes that lost a deadlock or their connection."""
 RUNS: Final = 8
-"""How often a change of a group is run at most, to wait for its looks together with the others."""
+"""Maximum runs of a change in a group, in which its queries wait together with the others."""
 FIRST_PAUSE: Final = timedelta(milliseconds=50)
-"""Before the second try to connect; it doubles from try to try."""
+"""Pause before the second attempt to connect; it doubles with each attempt."""
 _END_WITHIN: Final = timedelta(seconds=5)
 
 _Change = PendingChange[PostgresTransaction]
 
 
 class _OneByOne(Exception):
-    """A change of a group is to be undone that has written, or would have to wait and is the first."""
+    """Rolls back the group: a change failed after a write, or the first one would have to wait."""
 
 
 class Writer:
-    """Runs changes one after another, in transactions that are durable before anybody is answered."""
+    """Runs changes one after another, in transactions that are durable before any caller is answered."""
 
     def __init__(
         self,
@@ -68,16 +69,16 @@ class Writer:
         name: str,
         patient: "Writer | None" = None,
     ) -> None:
-        """Write over a connection; `connect` makes another when it is lost.
+        """Write over a connection; `connect` opens another one if it is lost.
 
-        `patient` takes what has to wait for a lock; without one, this one waits itself.
+        `patient` takes changes that must wait for a lock; without it, this writer waits itself.
         """
         self.pending = PendingChanges[PostgresTransaction]()
         self.groups = 0
         self.changes = 0
         self._patient = patient
         self._taken = Counter[str]()
-        """How many changes of each key came from the other writer."""
+        """Number of changes of each key that came from the other writer."""
         self._gate = threading.Lock()
         self._connect = connect
         self._connection: Connection | None = connection
@@ -86,7 +87,10 @@ class Writer:
         self._thread.start()
 
     def close(self) -> None:
-        """Finish what was handed in and end; what takes too long is cut off. Harmless when done twice."""
+        """Finish submitted changes and stop; a change that takes too long is cut off.
+
+        A repeated call has no effect.
+        """
         self.pending.stop()
         self._thread.join(_END_WITHIN.total_seconds())
         self._closing.set()
@@ -108,14 +112,14 @@ class Writer:
         self._disconnect()
 
     def leave(self, group: Sequence[_Change]) -> Sequence[_Change]:
-        """Take the changes that have a key in common with what was taken, and return the others."""
+        """Take over the changes that share a key with changes taken before, and return the others."""
         with self._gate:
             taken = [change for change in group if change.key in self._taken]
         self.take(taken)
         return [change for change in group if change not in taken]
 
     def take(self, changes: Sequence[_Change]) -> Sequence[_Change]:
-        """Take changes that are to wait; nothing is left."""
+        """Take over changes that must wait; return no changes."""
         with self._gate:
             self._taken.update(change.key for change in changes if change.key)
             for change in changes:
@@ -129,9 +133,9 @@ class Writer:
             self._taken -= Counter(change.key for change in done)
 
     def _commit(self, group: Sequence[_Change]) -> Sequence[_Change]:
-        """Commit a group; when some of it is refused or is to be undone, each change alone.
+        """Commit a group; if a part is refused or must be rolled back, commit each change alone.
 
-        Return what is left to do.
+        Return the changes that remain to be done.
         """
         try:
             return self._commit_on_a_connection(group)
@@ -141,7 +145,7 @@ class Writer:
             if len(group) == 1 or isinstance(error, CommitUnknown) or self._connection is None:
                 fail(group, _told(error))
                 return ()
-        except Exception as error:  # a fault of our own: those who wait learn it, and the others go on
+        except Exception as error:  # a defect: waiting callers get the error, and the others continue
             self._disconnect()
             _LOG.exception("store.write_failed")
             fail(group, InternalError(f"a write failed because of a defect in postroom: {error!r}"))
@@ -155,10 +159,10 @@ class Writer:
         return left
 
     def _commit_on_a_connection(self, group: Sequence[_Change]) -> Sequence[_Change]:
-        """Commit a group; again when the connection is lost before its end, or it gave way to others.
+        """Commit a group; repeat it if the connection is lost before its end, or it lost a deadlock.
 
-        A session may be read-only for ever, though the database no longer is: what it refuses is tried on a
-        new one, and one that was just made is not kept either.
+        A session may stay read-only although the database no longer is: its refusals are repeated on a new
+        session, and a new session that refuses is closed too.
         """
         for number in range(TRIES):
             self._pause(number)
@@ -167,7 +171,7 @@ class Writer:
                 return self._transact(self._connected(), group)
             except (ConnectionLost, StoreUnavailable) as error:
                 if self._connection is not None and isinstance(error, StoreUnavailable):
-                    raise  # the server is there and says so
+                    raise  # the server responds and reports it
                 self._disconnect()
                 failure: Exception = unreachable(error) if isinstance(error, ConnectionLost) else error
                 if self._closing.is_set():
@@ -184,7 +188,7 @@ class Writer:
         raise failure
 
     def _transact(self, connection: Connection, group: Sequence[_Change]) -> Sequence[_Change]:
-        """Run a group in one transaction; return those of it that would have had to wait."""
+        """Run a group in one transaction; return the changes that would have had to wait."""
         connection.begin()
         work = _Work(connection, group, may_wait=self._patient is None)
         try:
@@ -226,20 +230,20 @@ class Writer:
             self._connection = None
 
     def _pause(self, number: int) -> None:
-        """Wait before another try, unless the connection is sound."""
+        """Wait before another attempt, unless the connection works."""
         if number and self._connection is None:
             self._closing.wait(FIRST_PAUSE.total_seconds() * 2 ** (number - 1))
 
 
 class _Work:
-    """A group that is run in one transaction."""
+    """A group that runs in one transaction."""
 
     def __init__(self, connection: Connection, group: Sequence[_Change], *, may_wait: bool) -> None:
         self.done: list[_Change] = []
         self.left: list[_Change] = []
-        """What would have to wait for a lock, and what has a key in common with it."""
+        """Changes that would have to wait for a lock, and changes with the same key."""
         self._locked: dict[str, int] = {}
-        """The names that changes have locked that are done, and how many were done by then."""
+        """The names that completed changes have locked, and how many were completed by then."""
         self._is_alone = len(group) == 1
         self._waits = group[0] if may_wait else None
         spent = dict[str, Spending]()
@@ -258,11 +262,11 @@ class _Work:
         ]
 
     def run(self) -> bool:
-        """Run what is not done yet, and say whether some of it waits for answers.
+        """Run the remaining changes, and return whether some of them wait for answers.
 
-        Changes that have locked the same name have to see each other's writes: from their second run on, they
-        run one after another, and each one waits for its own answers. Those that share only the limits still
-        wait together for what they ask of their threads.
+        Changes that have locked the same name must see each other's writes: from their second run on, they
+        run one after another, and each waits for its own answers. Those that share only the limits still wait
+        together for the queries about their threads.
         """
         waiting, self._waiting = self._waiting, []
         lockers = Counter(name for _, transaction in waiting for name in transaction.locked)
@@ -282,7 +286,7 @@ class _Work:
         """Run a change.
 
         Raises:
-            _OneByOne: it is to be undone, and with it all the others.
+            _OneByOne: The change must be rolled back, together with all others.
         """
         change.value = change.error = None
         stale = {name for name in transaction.locked if self._locked.get(name, 0) > transaction.seen}

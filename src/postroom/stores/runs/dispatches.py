@@ -1,8 +1,8 @@
 """The queue over an open transaction.
 
-A method that moves a dispatch is called under the lock of its thread. It looks, lets the record decide, and
-writes what came of it. A lost claim is returned rather than raised: it may have ended its row, and what is
-raised undoes the change.
+A method that moves a dispatch is called under the lock of its thread. It reads, lets the record decide, and
+writes the result. A lost claim is returned rather than raised: it may have ended its row, and an exception
+would roll the change back.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -36,17 +36,17 @@ from postroom.stores.runs.rows import beyond
 from postroom.stores.sql_transaction import Look, Row, SqlTransaction, Tables, Values
 
 PURGED_AT_ONCE: Final = 1_000
-"""Most rows removed in one transaction: some 5 ms, within which no caller is answered."""
+"""Maximum rows removed in one transaction: about 5 ms, during which no caller is answered."""
 
 _EARLIEST: Final = (-(2**63), "")
 _FOR_EVER: Final = 2**63 - 1
-"""Until when something is held that has no end of its own."""
+"""The end of a hold that has no end."""
 _FEW: Final = 16
-"""Due rows, and threads of the queue, of which fewer are looked at one by one."""
+"""Number of due rows, and of threads in the queue, below which each is examined."""
 _LATER_WINDOW: Final = 64
-"""Rows of the queue that are looked at together behind the first ones, at least."""
+"""Minimum number of rows of the queue that are read together after the first ones."""
 _WINDOWS: Final = 4
-"""How often rows are looked at together before each thread is looked at."""
+"""Number of windows of rows that are read before each thread is examined."""
 _SOON_MS: Final = 10_000
 """Milliseconds: a queued run that is due within this time counts as an executing run for budgets."""
 _QUEUED, _CLAIMED = RunDispatchStatus.QUEUED, RunDispatchStatus.CLAIMED
@@ -61,12 +61,12 @@ class Dispatches(Tables):
         return rows.dispatch(row) if row else None
 
     def begun_with(self, prefix: str, limit: int) -> dict[str, str]:
-        """Return the dispatches whose ids begin so, by id, each with the id of its run."""
+        """Return the dispatches whose ids have this prefix, by id, each with the id of its run."""
         asked = {"low": prefix, "beyond": beyond(prefix), "limit": limit}
         return {row[0]: row[1] for row in self._sql.all("dispatches.begun_with", asked)}
 
     def thread_of(self, dispatch_id: str) -> str | None:
-        """Return the thread of a dispatch, which never changes: what is to be locked."""
+        """Return the thread of a dispatch, which never changes, so that it can be locked."""
         row = self._sql.one("dispatches.thread_of", {"dispatch_id": dispatch_id})
         return row[0] if row else None
 
@@ -76,7 +76,7 @@ class Dispatches(Tables):
         return rows.dispatch(row) if row else None
 
     def claimed_by(self, consumer: str, *, besides: Sequence[str]) -> tuple[RunDispatch, ...]:
-        """Return what a consumer has claimed, except the claims with the tokens `besides`, by thread."""
+        """Return a consumer's claimed dispatches by thread, except claims with the tokens `besides`."""
         return self._all("claimed_by", {"consumer": consumer, "besides": besides})
 
     def epoch(self, thread_id: str) -> int:
@@ -93,9 +93,10 @@ class Dispatches(Tables):
     def due(
         self, thread_id: str, *, behind: RunDispatch | None = None, now: int | None = None
     ) -> RunDispatch | None:
-        """Return the thread's next due dispatch when none is claimed; one of an older epoch is superseded.
+        """Return the thread's next due dispatch if none is claimed; one of an older epoch is superseded.
 
-        With `behind`, as if that one and its run had ended, of what is due at `now`; nothing is superseded.
+        With `behind`, return the one that would be due at `now` if that dispatch and its run had ended;
+        nothing is superseded.
         """
         now, of_thread = self._now() if now is None else now, {"thread_id": thread_id}
         looks = [due_look(thread_id, now, behind)]
@@ -145,10 +146,10 @@ class Dispatches(Tables):
     def move_owned(
         self, claim: Claim, move: Callable[[RunDispatch, int], RunDispatch]
     ) -> RunDispatch | StaleClaim:
-        """Store what `move` makes, now, of the dispatch that the claim owns, or say why it may not.
+        """Store what `move` makes of the dispatch that the claim owns, or return why the claim is stale.
 
         Raises:
-            UnknownDispatch: there is no such dispatch.
+            UnknownDispatch: No dispatch has this id.
         """
         row = self._row(claim.dispatch_id)
         if row is None:
@@ -166,10 +167,10 @@ class Dispatches(Tables):
         return found
 
     def renew(self, lengths: Mapping[Claim, int]) -> frozenset[str]:
-        """Own dispatches until so long from now; return the ids of those that are owned still.
+        """Extend claims to a length from now; return the ids of the dispatches that are still owned.
 
-        One statement for each length, without locks: who moves a dispatch meanwhile waits or is waited for,
-        and a claim that was lost renews nothing.
+        One statement for each length, without locks: a concurrent move of a dispatch waits or is waited for,
+        and a lost claim renews nothing.
         """
         now, owned = self._now(), set[str]()
         for length in set(lengths.values()):
@@ -185,26 +186,26 @@ class Dispatches(Tables):
         return frozenset(owned)
 
     def refuse_stale(self, claim: Claim) -> None:
-        """End the claimed dispatch as superseded where the claim owns it and is of an older epoch."""
+        """End the claimed dispatch as superseded if the claim owns it and its epoch is old."""
         row = self._row(claim.dispatch_id)
         if row is not None:
             self.proved(claim, rows.dispatch(row), row[-1])
 
     def cancel(self, dispatch_id: str) -> RunDispatch | None:
-        """Withdraw a queued dispatch; None when it is not queued."""
+        """Cancel a queued dispatch; return None if it is not queued."""
         found = self.load(dispatch_id)
         if found is None or found.status is not _QUEUED:
             return None
         return self.put(found.cancelled(now=self._now()))
 
     def hurry(self, dispatch_id: str, *, not_before: int) -> None:
-        """Make a queued dispatch due at `not_before`, whenever it was due; at once if that is over."""
+        """Make a queued dispatch due at `not_before`, or at once if that is past."""
         found = self.load(dispatch_id)
         if found is not None and found.status is _QUEUED and found.available_at:
             self.put(found.hurried(not_before=not_before, now=self._now()))
 
     def interrupt(self, thread_id: str) -> Interrupt:
-        """Raise the thread's epoch and supersede all that is queued; see `DispatchStore.interrupt`."""
+        """Raise the thread's epoch and supersede all queued dispatches; see `DispatchStore.interrupt`."""
         named, now = {"thread_id": thread_id}, self._now()
         [[_, epoch, *_]], claimed, queue = self._sql.ask(
             queue_look(thread_id), ("dispatches.claimed", named), ("dispatches.queue", named)
@@ -220,7 +221,10 @@ class Dispatches(Tables):
         )
 
     def supersede_claimed(self, claim: Claim, reason: str) -> RunDispatch | StaleClaim | None:
-        """End a claimed dispatch as superseded, whatever its epoch; None when it is not Claimed any more."""
+        """End a claimed dispatch as superseded, whatever its epoch.
+
+        Return None if it is no longer Claimed.
+        """
         found = self.load(claim.dispatch_id)
         if found is None or found.status is not _CLAIMED:
             return None
@@ -229,14 +233,14 @@ class Dispatches(Tables):
         return self.put(found.superseded(reason=reason, now=self._now()))
 
     def overdue(self, limit: int) -> list[RunDispatch]:
-        """Return what was owned until before now, the longest overdue first."""
+        """Return claimed dispatches whose lease has expired, the longest overdue first."""
         found = self._sql.all("dispatches.overdue", {"now": self._now(), "limit": limit})
         return [rows.dispatch(row) for row in found]
 
     def reclaim(self, dispatch_id: str, *, counts: bool = True) -> RunDispatch | None:
-        """Take back a dispatch if it is overdue; None when it is not, or is of an older epoch and ends.
+        """Take back an overdue dispatch; return None if it is not overdue, or has an old epoch and ends.
 
-        `counts` says whether that is an attempt.
+        `counts` says whether this counts as an attempt.
         """
         now, row = self._now(), self._row(dispatch_id)
         found = rows.dispatch(row) if row else None
@@ -248,7 +252,7 @@ class Dispatches(Tables):
         return self.put(found.lease_ended(now=now) if counts else found.released(now=now))
 
     def insert(self, row: RunDispatch) -> RunDispatch:
-        """Store a dispatch that is new, and return it."""
+        """Store a new dispatch, and return it."""
         self._sql.run("dispatches.enqueue", rows.dispatch_values(row))
         if row.status is not _CLAIMED:  # it is queued, or its thread is free
             self._tell(WORK)
@@ -281,18 +285,18 @@ class Dispatches(Tables):
         after: tuple[int, str] | None,
         thread_prefix: str = "",
     ) -> tuple[RunDispatch, ...]:
-        """Return dispatches of threads whose ids begin so, by last change, then id."""
+        """Return dispatches of threads with this id prefix, by last change, then id."""
         at, dispatch_id = after or _EARLIEST
         asked = {"status": status.value, "at": at, "id": dispatch_id, "limit": limit}
         asked |= {"low": thread_prefix, "beyond": beyond(thread_prefix)}
         return self._all("ended_by_change" if status.is_terminal else "open_by_change", asked)
 
     def unreconciled(self, limit: int) -> tuple[RunDispatch, ...]:
-        """Return ended dispatches whose runs were not told yet, oldest first."""
+        """Return ended dispatches whose runs are not updated yet, oldest first."""
         return self._all("unreconciled", {"limit": limit})
 
     def mark_reconciled(self, dispatch_ids: Sequence[str]) -> None:
-        """Record that the runs of these were told."""
+        """Record that the runs of these dispatches are updated."""
         self._sql.run("dispatches.mark_reconciled", {"dispatch_ids": dispatch_ids})
 
     def due_threads(
@@ -305,8 +309,8 @@ class Dispatches(Tables):
     ) -> tuple[DueThread, ...]:
         """Return threads that have a due dispatch and no claimed one, in the order of those dispatches.
 
-        Those of one tenant where it is given, '' for none, those of keys that are not full, and those that
-        may run in one of these places.
+        `tenant` limits them to one tenant ('' for none), `full_keys` excludes keys, `places` limits them to
+        threads that may run in one of these places.
         """
         found: dict[str, DueThread] = {}
         for row in self._due(limit, tenant, full_keys, places):
@@ -316,10 +320,10 @@ class Dispatches(Tables):
     def _due(self, limit: int, tenant: str | None, full_keys: Sequence[str], places: Places) -> Sequence[Row]:
         """Return due rows in their order, of at least `limit` threads if so many are due.
 
-        One statement looks at few due rows, at few threads, or at the first rows of the queue, and mostly
-        these are enough. Its cost does not grow with delayed rows, with the rows of one thread, or with rows
-        behind a run that is claimed or waits. If a few more windows of rows hold too few that are due, each
-        thread is looked at once instead.
+        One statement reads a few due rows, a few threads, or the first rows of the queue; usually these are
+        enough. Its cost does not grow with delayed rows, with the rows of one thread, or with rows that wait
+        for a claimed or waiting run. If a few more windows of rows contain too few due ones, each thread is
+        examined once instead.
         """
         asked = {"now": self._now(), "full_keys": full_keys, "tenant": tenant, **_within(places)}
         window = 1 if tenant is not None else max(limit, 1)
@@ -355,7 +359,7 @@ class Dispatches(Tables):
         return sum(rows.run(row).agent_id == agent_id for row in found)
 
     def claimed_by_limit(self) -> tuple[tuple[str, str, int], ...]:
-        """Return how much is claimed for each tenant and key; to be counted on under the lock of limits."""
+        """Return the number of claims for each tenant and key, to be used under the lock of limits."""
         return tuple((row[0], row[1], row[2]) for row in self._sql.all("dispatches.claimed_by_limit"))
 
     def starts(self, scope: str, most: int) -> tuple[int, int | None]:
@@ -364,37 +368,37 @@ class Dispatches(Tables):
         return (row[0], row[1]) if row else (0, None)
 
     def note_start(self, scope: str, most: int) -> None:
-        """Note that something of the scope begins now; no more than the last `most` are kept."""
+        """Record a start in the scope; only the last `most` starts are kept."""
         number = self.starts(scope, most)[0] + 1
         self._sql.run("dispatches.note_start", {"scope": scope, "number": number, "started_at": self._now()})
         self._sql.run("dispatches.forget_start", {"scope": scope, "number": number - most})
 
     def forget_starts(self, older_than: int) -> None:
-        """Remove the starts of scopes that were before this instant."""
+        """Remove the starts of scopes before this instant."""
         self._sql.run("dispatches.forget_starts", {"older_than": older_than})
 
     def hold(self, thread_id: str, scope: str, until: int | None) -> None:
-        """Keep what is queued on a thread out of `due_threads` until then, None: until it is released.
+        """Keep a thread's queued dispatches out of `due_threads` until then; None means until released.
 
-        It says why nobody is to try, not that nobody may: whoever claims decides anew, and that ends it.
+        A hold saves attempts and forbids nothing: each claim decides again, and ends the hold.
         """
         values = {"thread_id": thread_id, "scope": scope, "until": until or _FOR_EVER}
         self._sql.run("dispatches.hold", values)
 
     def release_held(self, scope: str, until: int | None) -> None:
-        """Have what is held for this scope tried again."""
+        """End the holds of this scope."""
         self._sql.run("dispatches.release_held", {"scope": scope, "until": until or _FOR_EVER})
         self._tell(WORK)
 
     def held_until(self) -> int | None:
-        """Return when the next of what is held is tried again by itself."""
+        """Return the time at which the next hold ends by itself."""
         row = self._sql.one("dispatches.held_until", {"now": self._now()})
         return None if row is None or row[0] in (None, _FOR_EVER) else row[0]
 
     def set_back(self, back_ms: int) -> int:
-        """Make delays and leases end earlier if a clock wrote them that was set back; count the delays.
+        """Shorten delays and leases that a clock wrote before it was set back; return the number of delays.
 
-        Harmless if another process has done it already.
+        A repeated call, also by another process, changes nothing.
         """
         values = {"back": back_ms, "now": self._now()}
         self._sql.run("dispatches.set_back_leases", values)
@@ -404,13 +408,13 @@ class Dispatches(Tables):
         return changed
 
     def due_tenants(self, limit: int) -> tuple[str, ...]:
-        """Return the names of tenants that have something queued."""
+        """Return the names of tenants with queued dispatches."""
         return tuple(row[0] for row in self._sql.all("dispatches.due_tenants", {"limit": limit}))
 
     def next_due_at(self, places: Places = None) -> int | None:
         """Return when the next dispatch of a thread without a claimed one is due; 0 for at once.
 
-        Of threads that may run in one of these places.
+        Only threads that may run in one of these places count.
         """
         if due := self._due(1, None, (), places):
             return min(int(row[6]) for row in due)
@@ -427,12 +431,12 @@ class Dispatches(Tables):
         return row[0] if row else ""
 
     def put_place(self, thread_id: str, place: str) -> None:
-        """Say where runs of a thread may execute, '' for anywhere."""
+        """Set where runs of a thread may execute, '' for anywhere."""
         put_place(self._sql, thread_id, place)
         self._tell(WORK)
 
     def open_threads(self, among: Sequence[str]) -> frozenset[str]:
-        """Return those of some threads that have an open dispatch."""
+        """Return the threads among these with an open dispatch."""
         return frozenset(row[0] for row in self._sql.all("dispatches.open_threads", {"thread_ids": among}))
 
     def queued_threads(self, limit: int, after: str) -> tuple[str, ...]:
@@ -441,33 +445,34 @@ class Dispatches(Tables):
         return tuple(row[0] for row in found)
 
     def count_queued(self, thread_id: str, at_most: int) -> int:
-        """Count a thread's queued dispatches, no further than `at_most`."""
+        """Count a thread's queued dispatches, up to `at_most`."""
         return _number(
             self._sql.one("dispatches.count_queued", {"thread_id": thread_id, "at_most": max(at_most, 0)})
         )
 
     def count_dead(self, thread_prefix: str, at_most: int) -> int:
-        """Count the dead letters of threads whose ids begin so, no further than `at_most`."""
+        """Count the dead letters of threads with this id prefix, up to `at_most`."""
         asked = {"low": thread_prefix, "beyond": beyond(thread_prefix), "at_most": at_most}
         return _number(self._sql.one("dispatches.count_dead", asked))
 
     def count_by_status(self) -> dict[RunDispatchStatus, int]:
-        """Count dispatches; of those that ended as they should, `MOST_COUNTED` of each kind at most.
+        """Count dispatches by status; counts of those that ended well stop at `MOST_COUNTED` each.
 
-        What has ended stays for days, and is no work: a gauge that counted it took longer every day.
+        Ended dispatches stay for days and are no work: a gauge that counted them all would get slower every
+        day.
         """
         counted = dict(map(tuple, self._sql.all("dispatches.count_by_status", {"at_most": MOST_COUNTED})))
         return {status: counted.get(status.value, 0) for status in RunDispatchStatus}
 
     def hasten(self, dispatch_id: str) -> RunDispatch | None:
-        """Have a queued dispatch that is due later be due at once; None when it is none."""
+        """Make a queued dispatch that is due later due at once; return None if there is none."""
         found = self.load(dispatch_id)
         if found is None or found.status is not _QUEUED or found.available_at <= self._now():
             return None
         return self.put(replace(found, available_at=0, updated_at=self._now()))
 
     def discard(self, dispatch_id: str) -> RunDispatch | None:
-        """Remove a dead letter for good; None when it is none."""
+        """Remove a dead letter; return None if the dispatch is not one."""
         found = self.load(dispatch_id)
         if found is None or found.status is not RunDispatchStatus.DEAD_LETTER:
             return None
@@ -475,9 +480,9 @@ class Dispatches(Tables):
         return found
 
     def put_command(self, dispatch: RunDispatch, command: LiveRunCommand) -> None:
-        """Keep what is asked of a run at work, a wish that it ends or one decision, and tell its owner.
+        """Store a command to an active run, a cancel or one decision, and notify its owner.
 
-        Of each call, and of the wish, the first is kept.
+        The first decision for each call, and the first cancel, are kept.
         """
         values = {
             "dispatch_id": dispatch.dispatch_id,
@@ -490,16 +495,16 @@ class Dispatches(Tables):
         self._tell(commands_to(dispatch.claimed_by or ""))
 
     def commands(self, dispatch_ids: Sequence[str]) -> tuple[tuple[str, LiveRunCommand], ...]:
-        """Return what is kept for these dispatches, with the id of each, in the order in which it came."""
+        """Return the stored commands to these dispatches, each with its dispatch id, in order of arrival."""
         found = self._sql.all("dispatches.commands", {"dispatch_ids": tuple(dispatch_ids)})
         return tuple((row[0], decode(LiveRunCommand, row[1], where=f"command {row[0]}")) for row in found)
 
     def drop_commands(self, dispatch_id: str) -> None:
-        """Keep nothing more for a dispatch: it is not at work any more."""
+        """Delete all commands to a dispatch, which is no longer active."""
         self._sql.run("dispatches.drop_commands", {"dispatch_id": dispatch_id})
 
     def purge_some(self, older_than: int, dead_letters_older_than: int | None) -> int:
-        """Remove some of what ended before and return how many; 0 when nothing is left."""
+        """Remove some dispatches that ended before and return their number; 0 at the end."""
         for status in TERMINAL:
             bound = older_than
             if status is RunDispatchStatus.DEAD_LETTER and dead_letters_older_than is not None:
@@ -524,12 +529,12 @@ class Dispatches(Tables):
 
 
 def _turn(row: Row) -> tuple[int, int, str]:
-    """Return the columns by which due rows have their turn."""
+    """Return the columns that order due rows."""
     return row[0], row[1], row[2]
 
 
 def queue_look(thread_id: str, at_most: int = 1, waiting: int = 1) -> Look:
-    """Return the look for the state of a thread: its claimed dispatch, its epoch, and what is behind it.
+    """Return the query for the state of a thread: its claimed dispatch, its epoch, and its queue.
 
     It counts at most `at_most` queued dispatches and `waiting` pending messages.
     """
@@ -572,14 +577,14 @@ def state_look(  # noqa: PLR0913 - what a step needs, by name
 
 
 def due_look(thread_id: str, now: int, behind: RunDispatch | None = None) -> Look:
-    """Return the look for what is due on a thread; `behind` counts as ended, and so does its run."""
+    """Return the query for a thread's due dispatch; `behind` and its run count as ended."""
     ending = ("", "") if behind is None else (behind.dispatch_id, behind.run_id)
     values = {"thread_id": thread_id, "now": now, "ending": ending[0], "ending_run": ending[1]}
     return "dispatches.next_due", values
 
 
 def against_look(dispatch: RunDispatch) -> Look:
-    """Return the look for open dispatches that keep this one from being queued, and for one with its id."""
+    """Return the query for open dispatches that conflict with this one, and for one with its id."""
     return "dispatches.against", {
         "dispatch_id": dispatch.dispatch_id,
         "thread_id": dispatch.thread_id,
@@ -589,10 +594,10 @@ def against_look(dispatch: RunDispatch) -> Look:
 
 
 def refuse_taken(dispatch: RunDispatch, against: Sequence[Row]) -> None:
-    """Refuse to queue a dispatch beside what `against_look` found.
+    """Refuse to enqueue a dispatch that conflicts with a result of `against_look`.
 
     Raises:
-        DuplicateRecord, DedupeKeyInUse, RunNotOpen: as `DispatchStore.enqueue` says.
+        DuplicateRecord, DedupeKeyInUse, RunNotOpen: As for `DispatchStore.enqueue`.
     """
     for rule, found in against:
         if rule == 0:
@@ -620,7 +625,7 @@ def put_place(sql: SqlTransaction, thread_id: str, place: str) -> None:
 
 
 def _within(places: Places) -> dict[str, object]:
-    """Return the parameters that say in which places threads are to run."""
+    """Return the parameters that limit threads to places."""
     return {"is_anywhere": places is None, "places": sorted(places or ())}
 
 

@@ -1,6 +1,7 @@
-"""Messages of a thread over an open transaction: committed ones, and those that wait to be read.
+"""Messages of a thread over an open transaction, committed and pending.
 
-Positions of what waits are counted among what is there. What changes a thread's messages holds its lock.
+The position of a pending message counts among the present ones. A change of a thread's messages holds its
+lock.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -36,7 +37,7 @@ _NEWEST: Final = 2**62
 _BEFORE_ALL: Final = -1
 _FIRST_PAGE: Final = 16
 _LAST_PAGE: Final = 1_024
-"""Rows of pending messages that are read at once: the first time, and at most."""
+"""Number of pending messages in the first read; later reads have at most as many."""
 
 
 class Messages(Tables):
@@ -48,7 +49,7 @@ class Messages(Tables):
         return tuple(rows.message(row).message for row in found)
 
     def unsummarized(self, thread_id: str, after: int | None) -> tuple[Message, ...]:
-        """Return those that no summary stands for, or only one with a higher number, in order."""
+        """Return the messages that no summary covers, or only one with a number above `after`, in order."""
         if after is None:
             found = self._sql.all("threads.unsummarized", {"thread_id": thread_id})
         else:
@@ -59,13 +60,13 @@ class Messages(Tables):
     def passed_over(
         self, thread_id: str, message_ids: Sequence[str], own: Sequence[str]
     ) -> tuple[Message, ...]:
-        """Return of these messages those that a summary has passed over, and `own` in any case, in order."""
+        """Return the messages among these that a summary omitted, and `own` in any case, in order."""
         asked = {"thread_id": thread_id, "message_ids": tuple(message_ids), "own": tuple(own)}
         found = self._sql.all("threads.passed_over", asked)
         return tuple(rows.message(row).message for row in found)
 
     def summary(self, thread_id: str, below: int | None = None) -> Summary | None:
-        """Return the thread's newest summary, or the newest with a lower number."""
+        """Return the thread's newest summary, or the newest below a number."""
         asked = {"thread_id": thread_id, "below": _NEWEST if below is None else below}
         row = self._sql.one("threads.summary", asked)
         return None if row is None else decode(Summary, row[0], where=f"a summary of thread {thread_id!r}")
@@ -73,13 +74,13 @@ class Messages(Tables):
     def first_summary_of(
         self, thread_id: str, run_ids: Sequence[str], message_ids: Sequence[str]
     ) -> int | None:
-        """Return the number of the first summary that stands for what these runs said, or these messages."""
+        """Return the number of the first summary that covers output of these runs, or these messages."""
         asked = {"thread_id": thread_id, "run_ids": tuple(run_ids), "message_ids": tuple(message_ids)}
         found = [row[0] for row in self._sql.all("threads.summaries_of", asked)]
         return min((number for number in found if number is not None), default=None)
 
     def put_summary(self, thread_id: str, draft: SummaryDraft) -> None:
-        """Store a summary in place of those with its number and later ones, and mark what it stands for."""
+        """Store a summary in place of those with its number or a later one, and mark what it covers."""
         summary, thread = draft.summary, {"thread_id": thread_id}
         numbered: Values = {**thread, "number": summary.number}
         self._sql.run("threads.unmark_messages", numbered)
@@ -90,7 +91,7 @@ class Messages(Tables):
         self._sql.run("threads.put_summary", {**numbered, **values})
 
     def named(self, thread_id: str, message_ids: Sequence[str]) -> tuple[MessageRecord, ...]:
-        """Return those committed messages, in the order of the thread."""
+        """Return these committed messages, in the order of the thread."""
         asked = {"thread_id": thread_id, "message_ids": message_ids}
         return tuple(map(rows.message, self._sql.all("threads.named_messages", asked)))
 
@@ -110,22 +111,22 @@ class Messages(Tables):
         return tuple(map(rows.message, self._sql.all(f"threads.messages{of_run}{newest}", asked)))
 
     def delete(self, thread_id: str) -> int:
-        """Remove a thread's committed messages; numbering goes on."""
+        """Remove a thread's committed messages; the numbering continues."""
         self._sql.run("threads.drop_summaries", {"thread_ids": [thread_id]})
         return self._sql.changed("threads.drop_messages", {"thread_ids": [thread_id]})
 
     def waiting(self, thread_id: str) -> tuple[PendingMessage, ...]:
-        """Return what waits on a thread, in order."""
+        """Return the pending messages of a thread, in order."""
         return waiting(self._sql.all("threads.pending", {"thread_id": thread_id}))
 
     def append_waiting(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode
     ) -> tuple[PendingMessage, ...]:
-        """Add messages behind those that wait; the thread is there, or is made by the caller.
+        """Append pending messages; the thread exists, or the caller creates it.
 
         Raises:
-            InvalidRecord: they could not be committed as they are.
-            DuplicateRecord: an id waits or is committed.
+            InvalidRecord: A message could not be committed in this form.
+            DuplicateRecord: An id is pending or committed.
         """
         [[before]] = self._sql.all("threads.count_pending", {"thread_id": thread_id})
         added = self.put_waiting(thread_id, messages, mode, None)
@@ -134,11 +135,11 @@ class Messages(Tables):
     def put_waiting(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode, at_most: int | None
     ) -> tuple[PendingMessage, ...]:
-        """Add messages behind those that wait; their positions count among the new messages alone.
+        """Append pending messages; their positions count among the new messages only.
 
         Raises:
             InvalidRecord, DuplicateRecord: As for `append_waiting`.
-            QueueFull: More than `at_most` messages would wait on the thread.
+            QueueFull: The thread would have more than `at_most` pending messages.
         """
         refuse_broken_delta(messages)
         now, thread, ids = self._now(), {"thread_id": thread_id}, [one.id for one in messages]
@@ -173,9 +174,9 @@ class Messages(Tables):
         group: str | None = None,
         resumed: RunRecord | None = None,
     ) -> tuple[PendingMessage, ...]:
-        """Return the first messages that wait, up to the one at which `select_pending` stops.
+        """Return the first pending messages, up to the one at which `select_pending` stops.
 
-        `resumed` is the waiting run that reads them: messages that may not resume it are left out.
+        `resumed` is the waiting run that reads them: messages that must not resume it are omitted.
         """
         seen: list[PendingMessage] = []
 
@@ -200,19 +201,19 @@ class Messages(Tables):
         return tuple(seen)
 
     def waiting_named(self, thread_id: str, pending_id: str) -> PendingMessage | None:
-        """Return the message with this id, if it waits on the thread."""
+        """Return the message with this id if it is pending on the thread."""
         row = self._sql.one("threads.pending_named", {"thread_id": thread_id, "pending_id": pending_id})
         return None if row is None else rows.pending(row[:-1], row[-1])
 
     def given_to(self, thread_id: str, message_id: str) -> RunRecord | None:
-        """Return the run that was given a committed message to read; None if there is none."""
+        """Return the run that received a committed message as input; None if there is none."""
         row = self._sql.one("threads.given_to", {"thread_id": thread_id, "message_id": message_id})
         if row is None:
             return None
         if row[0] is not None:
             found = self._sql.one("threads.run", {"run_id": row[0]})
             return None if found is None else rows.run(found)
-        # A release before has stored it: each run of the thread is looked at.
+        # An earlier release stored it without the run: each run of the thread is read.
         for body in self._sql.all("threads.turns", {"thread_id": thread_id, "since": 0}):
             run = rows.run((body[0], body[3]))
             if run.input is not None and message_id in run.input.trigger_message_ids:
@@ -220,12 +221,12 @@ class Messages(Tables):
         return None
 
     def among_waiting(self, thread_id: str, message_ids: Sequence[str]) -> tuple[str, ...]:
-        """Return which of these messages wait on the thread."""
+        """Return the messages among these that are pending on the thread."""
         asked = {"thread_id": thread_id, "pending_ids": tuple(message_ids)}
         return tuple(row[0] for row in self._sql.all("threads.pending_versions", asked))
 
     def full(self, thread_ids: Collection[str], at_most: int) -> frozenset[str]:
-        """Return the threads on which at least `at_most` messages wait."""
+        """Return the threads with at least `at_most` pending messages."""
         asked = {"thread_ids": sorted(thread_ids), "at_least": at_most}
         return frozenset(row[0] for row in self._sql.all("threads.full_threads", asked))
 
@@ -244,7 +245,7 @@ class Messages(Tables):
     def retract_waiting(
         self, thread_id: str, pending_id: str, expected_revision: int | None
     ) -> PendingMessage:
-        """Take back a message; see `ThreadStore.retract_pending`."""
+        """Withdraw a message; see `ThreadStore.retract_pending`."""
         taken = self._as_expected(thread_id, pending_id, expected_revision)
         self.take(thread_id, [taken.version])
         return taken
@@ -252,7 +253,7 @@ class Messages(Tables):
     def reorder_waiting(
         self, thread_id: str, order: Sequence[str], expected: Sequence[PendingVersion] | None
     ) -> tuple[PendingMessage, ...]:
-        """Put all that waits into this order; see `ThreadStore.reorder_pending`."""
+        """Put all pending messages into this order; see `ThreadStore.reorder_pending`."""
         found = self._sql.all("threads.pending", {"thread_id": thread_id})
         there = waiting(found)
         if expected is not None and [one.version for one in there] != list(expected):
@@ -266,22 +267,22 @@ class Messages(Tables):
         return ordered
 
     def refer(self, thread_id: str, message: Message, answer: RunRecord) -> None:
-        """Leave the text of a committed message to the run whose answer the message is."""
+        """Remove the text of a committed message that is the stored answer of a run, and refer to the run."""
         values = {"thread_id": thread_id, "message_id": message.id, "answer_of": answer.run_id}
         self._sql.run("threads.refer_to_answer", {**values, "body": encode(replace(message, content=()))})
 
     def take(self, thread_id: str, versions: Sequence[PendingVersion]) -> None:
-        """Let messages leave; those behind them move up."""
+        """Remove pending messages; later ones move up."""
         ids = [one.pending_id for one in versions]
         self._sql.run("threads.take_pending", {"thread_id": thread_id, "pending_ids": ids})
 
     def threads_with_waiting(self, limit: int, after: str) -> tuple[str, ...]:
-        """Return threads on which something waits, by id."""
+        """Return threads with pending messages, by id."""
         found = self._sql.all("threads.threads_with_pending", {"after": after, "limit": limit})
         return tuple(row[0] for row in found)
 
     def threads_left_over(self, limit: int, after: str) -> tuple[str, ...]:
-        """Return, by id, idle threads on which a message waits that starts a run or was meant for one."""
+        """Return, by id, idle threads with a pending message that starts a run or was meant for one."""
         found = self._sql.all("threads.threads_left_over", {"after": after, "limit": limit})
         return tuple(row[0] for row in found)
 
@@ -320,12 +321,12 @@ class Messages(Tables):
 
 
 def waiting(found: Sequence[Row]) -> tuple[PendingMessage, ...]:
-    """Return what waits on a thread, from all its rows in order."""
+    """Return the pending messages of a thread, from all its rows in order."""
     return tuple(rows.pending(row, position) for position, row in enumerate(found, start=1))
 
 
 def thread_full(thread_id: str, at_most: int) -> QueueFull:
-    """Return the refusal of a message to a thread on which as many messages wait as may."""
+    """Return the refusal of a message to a thread that has reached its limit of pending messages."""
     return QueueFull(
         f"thread {thread_id!r} already has {at_most} waiting messages, the maximum",
         value=thread_id,
@@ -335,10 +336,12 @@ def thread_full(thread_id: str, at_most: int) -> QueueFull:
 
 
 def refuse_changed(found: Sequence[Row], versions: Sequence[PendingVersion]) -> None:
-    """Refuse when one of these messages does not wait as it was seen; `found` are ids and revisions.
+    """Refuse if one of these messages is not pending in the version that was read.
+
+    `found` are the present ids and revisions.
 
     Raises:
-        VersionConflict: as said.
+        VersionConflict: A message has changed or is no longer pending.
     """
     there = {tuple(row) for row in found}
     for one in versions:

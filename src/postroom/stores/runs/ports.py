@@ -1,10 +1,10 @@
-"""The ports of runs over a store: each method is a look or a change, with the locks that it needs.
+"""The ports of runs over a store: each method is a read or a change, with its locks.
 
-No port is shaped by one engine: each method is one step that is done whole or not at all, takes plain values,
-and is safe to repeat when its answer was lost.
+No port depends on one engine: each method is one step that is done as a whole or not at all, takes plain
+values, and can be repeated if its answer was lost.
 
-A method that reads the time takes `now`, in milliseconds since the epoch; without one it uses the store's own
-clock (on PostgreSQL the database's). Absence is None for a look-up and an error for a command.
+A method that reads the time takes `now`, in milliseconds since the epoch; without it the store's own clock is
+used (on PostgreSQL the database's). Absence is None for a read and an error for a command.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -58,7 +58,7 @@ from postroom.stores.transaction import Transaction
 T = TypeVar("T")
 
 LOOK_AGAIN_AFTER: Final = timedelta(seconds=10)
-"""When one who waits for events looks by itself: a hint may be lost."""
+"""Interval at which a waiting reader of events checks, in case a hint was lost."""
 
 
 class _Port:
@@ -67,7 +67,7 @@ class _Port:
 
     @property
     def storage_identity(self) -> str | None:
-        """Names the place where it writes."""
+        """The name of the database to which it writes."""
         return self._store.identity
 
 
@@ -101,26 +101,26 @@ class _RunPort(_Port):
 
 
 class DispatchStore(_RunPort):
-    """The queue: one dispatch of a thread is claimed at a time, on all machines together."""
+    """The queue: at most one dispatch of a thread is claimed, across all machines."""
 
     async def enqueue(self, dispatch: RunDispatch, *, now: int | None = None) -> RunDispatch:
-        """Store a queued dispatch with its thread's current epoch and return it as it is stored.
+        """Store a queued dispatch with its thread's current epoch and return the stored record.
 
         Raises:
-            InvalidRecord: it is not Queued.
-            DuplicateRecord: a dispatch with this id exists, whatever its state; it is unchanged.
-            DedupeKeyInUse: an open dispatch of the thread has its dedupe key.
-            RunNotOpen: the run has an open dispatch; there is one at a time.
+            InvalidRecord: The dispatch is not Queued.
+            DuplicateRecord: A dispatch with this id exists, whatever its state; it is unchanged.
+            DedupeKeyInUse: An open dispatch of the thread has its dedupe key.
+            RunNotOpen: The run already has an open dispatch.
         """
         return await self._change(dispatch.thread_id, lambda runs: runs.dispatches.enqueue(dispatch), now=now)
 
     async def claim(
         self, thread_id: str, consumer: str, *, lease_ms: int, now: int | None = None
     ) -> RunDispatch | None:
-        """Own the thread's next due dispatch: lowest priority number first, then oldest, then by id.
+        """Claim the thread's next due dispatch: lowest priority number first, then oldest, then by id.
 
-        None when the thread has a claimed one, or none that is due (`available_at <= now`). Queued rows of
-        an older epoch become Superseded on the way. A fresh token each time.
+        Return None if the thread has a claimed one, or none that is due (`available_at <= now`). Queued rows
+        of an older epoch become Superseded. Each claim has a fresh token.
         """
         asks = ClaimRequest(consumer=consumer, lease_ms=lease_ms)
         return await self._change(thread_id, lambda runs: runs.dispatches.claim(thread_id, asks), now=now)
@@ -128,10 +128,10 @@ class DispatchStore(_RunPort):
     async def claim_dispatch(
         self, dispatch_id: str, consumer: str, *, lease_ms: int, now: int | None = None
     ) -> RunDispatch | None:
-        """Own this dispatch, due or not.
+        """Claim this dispatch, due or not.
 
-        None when it is not Queued, is of an older epoch (it becomes Superseded), or the thread has a claimed
-        one.
+        Return None if it is not Queued, has an older epoch (it becomes Superseded), or the thread has a
+        claimed one.
         """
         asks = ClaimRequest(consumer=consumer, lease_ms=lease_ms)
         return await self._change_of(
@@ -141,63 +141,65 @@ class DispatchStore(_RunPort):
     async def record_dispatch_start(
         self, claim: Claim, instance_id: str, *, now: int | None = None
     ) -> RunDispatch:
-        """Record that the execution begins.
+        """Record the start of the execution.
 
         Raises:
-            StaleClaim: the claim was lost. A row whose epoch is older than the thread's becomes Superseded.
-            UnknownDispatch: there is no such dispatch.
+            StaleClaim: The claim was lost. A row whose epoch is older than the thread's becomes Superseded.
+            UnknownDispatch: No dispatch has this id.
         """
         return await self._moved(claim, lambda row, at: row.record_dispatch_start(instance_id, now=at), now)
 
     async def record_run_result(
         self, claim: Claim, result: RunDispatchResult, *, now: int | None = None
     ) -> RunDispatch:
-        """Record how the execution ended; the row stays Claimed.
+        """Record the result of the execution; the row stays Claimed.
 
         Raises:
-            InvalidRecord: the result is another run's.
-            StaleClaim, UnknownDispatch: as for `record_dispatch_start`.
+            InvalidRecord: The result belongs to another run. StaleClaim, UnknownDispatch: As for
+                `record_dispatch_start`.
         """
         return await self._moved(claim, lambda row, at: row.record_run_result(result, now=at), now)
 
     async def ack(self, claim: Claim, *, now: int | None = None) -> RunDispatch:
-        """Record that it is consumed.
+        """Record that the dispatch is consumed.
 
         Raises:
-            StaleClaim, UnknownDispatch: as for `record_dispatch_start`.
+            StaleClaim, UnknownDispatch: As for `record_dispatch_start`.
         """
         return await self._moved(claim, lambda row, at: row.acked(now=at), now)
 
     async def nack(
         self, claim: Claim, *, error: str, delay_ms: int = 0, now: int | None = None
     ) -> RunDispatch:
-        """Give it back, due after `delay_ms`; at the last attempt it becomes a dead letter.
+        """Return the dispatch to the queue, due after `delay_ms`.
+
+        At the last attempt it becomes a dead letter.
 
         Raises:
-            StaleClaim, UnknownDispatch: as for `record_dispatch_start`.
+            StaleClaim, UnknownDispatch: As for `record_dispatch_start`.
         """
         return await self._moved(
             claim, lambda row, at: row.nacked(error=error, delay_ms=delay_ms, now=at), now
         )
 
     async def release(self, claim: Claim, *, now: int | None = None) -> RunDispatch:
-        """Give it back, due at once, without an attempt counted.
+        """Return the dispatch to the queue, due at once, without counting an attempt.
 
         Raises:
-            StaleClaim, UnknownDispatch: as for `record_dispatch_start`.
+            StaleClaim, UnknownDispatch: As for `record_dispatch_start`.
         """
         return await self._moved(claim, lambda row, at: row.released(now=at), now)
 
     async def dead_letter(self, claim: Claim, *, error: str, now: int | None = None) -> RunDispatch:
-        """Give it up.
+        """Make the dispatch a dead letter.
 
         Raises:
-            StaleClaim, UnknownDispatch: as for `record_dispatch_start`.
+            StaleClaim, UnknownDispatch: As for `record_dispatch_start`.
         """
         return await self._moved(claim, lambda row, at: row.dead_lettered(error=error, now=at), now)
 
     async def extend_lease(self, claim: Claim, *, extension_ms: int, now: int | None = None) -> bool:
-        """Own it until `now + extension_ms`; False when the claim was lost.
+        """Extend the claim to `now + extension_ms`; return False if it was lost.
 
         A row of an older epoch becomes Superseded.
         """
@@ -215,24 +217,24 @@ class DispatchStore(_RunPort):
         )
 
     async def cancel(self, dispatch_id: str, *, now: int | None = None) -> RunDispatch | None:
-        """Withdraw a queued dispatch; None when it is not queued."""
+        """Cancel a queued dispatch; return None if it is not queued."""
         return await self._change_of(dispatch_id, lambda runs: runs.dispatches.cancel(dispatch_id), now=now)
 
     async def interrupt(self, thread_id: str, *, now: int | None = None) -> Interrupt:
-        """Raise the thread's epoch and supersede all that is queued; the claimed one is stale then."""
+        """Raise the thread's epoch and supersede all queued dispatches; the claimed one becomes stale."""
         return await self._change(thread_id, lambda runs: runs.dispatches.interrupt(thread_id), now=now)
 
     async def current_dispatch_epoch(self, thread_id: str) -> int:
-        """Return the thread's epoch: 0 at first, and never lower than it was."""
+        """Return the thread's epoch, which starts at 0 and never decreases."""
         return await self._look(lambda runs: runs.dispatches.epoch(thread_id))
 
     async def supersede_claimed(
         self, claim: Claim, *, reason: str, now: int | None = None
     ) -> RunDispatch | None:
-        """End a claimed dispatch as superseded; None when it is not Claimed any more.
+        """End a claimed dispatch as superseded; return None if it is no longer Claimed.
 
         Raises:
-            StaleClaim: another owns it.
+            StaleClaim: Another owner has claimed it.
         """
         return await self._change_of(
             claim.dispatch_id,
@@ -243,7 +245,9 @@ class DispatchStore(_RunPort):
     async def reclaim_expired_leases(
         self, *, limit: int = 100, now: int | None = None
     ) -> tuple[RunDispatch, ...]:
-        """Take back what was owned until before `now`: queued again, or dead letters at the last attempt.
+        """Take back dispatches whose lease expired before `now`.
+
+        Queued again, or dead letters at the last attempt.
 
         Each row is returned to one caller. Rows of an older epoch become Superseded and are not returned.
         """
@@ -291,9 +295,9 @@ class DispatchStore(_RunPort):
         after: tuple[int, str] | None = None,
         thread_prefix: str = "",
     ) -> tuple[RunDispatch, ...]:
-        """Return dispatches of threads whose ids begin so, all without, behind `after` (`updated_at`, id).
+        """Return dispatches of threads with this id prefix, after the position `after` (`updated_at`, id).
 
-        They come by their last change, then by id.
+        They are ordered by their last change, then by id.
         """
         return await self._look(
             lambda runs: runs.dispatches.by_status(
@@ -302,11 +306,11 @@ class DispatchStore(_RunPort):
         )
 
     async def unreconciled_dispatches(self, *, limit: int = 100) -> tuple[RunDispatch, ...]:
-        """Return ended dispatches whose runs were not told yet, oldest first."""
+        """Return ended dispatches whose runs are not updated yet, oldest first."""
         return await self._look(lambda runs: runs.dispatches.unreconciled(page(limit)))
 
     async def mark_reconciled(self, dispatch_ids: Sequence[str]) -> None:
-        """Record that the runs of these were told; harmless when repeated."""
+        """Record that the runs of these dispatches are updated; a repeated call has no effect."""
         if named := tuple(dispatch_ids):
             await self._store.write(lambda tx: tx.runs.dispatches.mark_reconciled(named))
 
@@ -318,7 +322,7 @@ class DispatchStore(_RunPort):
     async def next_due_at(self, places: Places = None) -> int | None:
         """Return when the next dispatch of a thread without a claimed one is due; 0 for at once.
 
-        Of threads that may run in one of these places.
+        Only threads that may run in one of these places count.
         """
         return await self._look(lambda runs: runs.dispatches.next_due_at(places))
 
@@ -327,26 +331,26 @@ class DispatchStore(_RunPort):
         return await self._look(lambda runs: runs.dispatches.queued_threads(page(limit), after))
 
     async def count_queued(self, thread_id: str, *, at_most: int) -> int:
-        """Count a thread's queued dispatches, no further than `at_most`."""
+        """Count a thread's queued dispatches, up to `at_most`."""
         return await self._look(lambda runs: runs.dispatches.count_queued(thread_id, at_most))
 
     async def count_by_status(self) -> dict[RunDispatchStatus, int]:
-        """Count dispatches, for gauges; see `run_tables.DispatchTables.count_by_status`."""
+        """Count dispatches, for gauges; see `Dispatches.count_by_status`."""
         return await self._look(lambda runs: runs.dispatches.count_by_status())
 
     async def hasten(self, dispatch_id: str) -> RunDispatch | None:
-        """Have a queued dispatch that is due later be due at once; None when it is none."""
+        """Make a queued dispatch that is due later due at once; return None if there is none."""
         return await self._change_of(dispatch_id, lambda runs: runs.dispatches.hasten(dispatch_id))
 
     async def discard(self, dispatch_id: str) -> RunDispatch | None:
-        """Remove a dead letter for good; None when it is none."""
+        """Remove a dead letter; return None if the dispatch is not one."""
         return await self._change_of(dispatch_id, lambda runs: runs.dispatches.discard(dispatch_id))
 
     async def purge_terminal(self, *, older_than: int, dead_letters_older_than: int | None = None) -> int:
-        """Remove ended rows last changed before `older_than` and return how many; epochs stay.
+        """Remove ended rows last changed before `older_than` and return their number; epochs stay.
 
-        Dead letters are kept until `dead_letters_older_than`, where it is given. A row whose run was not
-        told yet stays.
+        Dead letters are kept until `dead_letters_older_than`, if it is given. A row whose run is not updated
+        yet stays.
         """
         removed = 0  # in several changes, so that a large purge keeps nobody waiting
         while gone := await self._store.write(
@@ -381,7 +385,7 @@ def _recent(
 
 
 class ThreadStore(_RunPort):
-    """Threads, runs, and messages committed and pending. Messages and runs change through commits alone."""
+    """Threads, runs, and messages committed and pending. Messages and runs change only through commits."""
 
     async def submission_state(self, thread_id: str, run_id: str | None = None) -> ThreadState:
         """Return the state on which a submission to the thread is decided, with all messages that wait."""
@@ -399,11 +403,11 @@ class ThreadStore(_RunPort):
         return await self._look(lambda runs: runs.threads.load(thread_id))
 
     async def save_thread(self, thread: Thread) -> None:
-        """Store a thread as given but for `message_count`, which is counted by the store.
+        """Store a thread as given except `message_count`, which the store counts.
 
         Raises:
-            UnknownThread: its parent does not exist.
-            InvalidRecord: it would be its own ancestor.
+            UnknownThread: Its parent does not exist.
+            InvalidRecord: It would be its own ancestor.
         """
 
         def saved(tx: Transaction) -> None:
@@ -416,11 +420,11 @@ class ThreadStore(_RunPort):
     async def delete_thread(
         self, thread_id: str, *, children: Literal["detach", "reject", "cascade"] = "detach"
     ) -> bool:
-        # Those below are looked for before: all are locked in one call.
-        """Remove a thread with its messages and runs; False when there is none.
+        # Its descendants are read first, so that one call locks them all.
+        """Remove a thread with its messages and runs; return False if there is none.
 
         Raises:
-            InvalidRecord: it has children and they are to prevent it.
+            InvalidRecord: It has children, and `children` is "reject".
         """
         below = await self._look(lambda runs: runs.threads.below(thread_id))
 
@@ -435,10 +439,10 @@ class ThreadStore(_RunPort):
         return await self._look(lambda runs: runs.threads.list(query, page(query.limit)))
 
     async def create_run(self, run: RunRecord) -> None:
-        """Store a new run and move its thread's pointers.
+        """Store a new run and update its thread's pointers.
 
         Raises:
-            DuplicateRecord: a run with this id exists.
+            DuplicateRecord: A run with this id exists.
         """
         await self._change(run.thread_id, lambda runs: runs.threads.create_run(run))
 
@@ -455,11 +459,11 @@ class ThreadStore(_RunPort):
         return await self._look(lambda runs: runs.threads.latest_runs(thread_id, page(limit)))
 
     async def list_runs(self, query: RunQuery) -> tuple[RunRecord, ...]:
-        """Return runs by run id; a query for open statuses costs what is open, not what ever was."""
+        """Return runs by run id; the cost of a query for open statuses grows with the open runs only."""
         return await self._look(lambda runs: runs.threads.list_runs(query, page(query.limit)))
 
     async def load_messages(self, thread_id: str) -> tuple[Message, ...] | None:
-        """Return all committed messages in order; None when the thread is not known."""
+        """Return all committed messages in order; None if the thread is unknown."""
 
         def look(runs: RunTables) -> tuple[Message, ...] | None:
             found = runs.messages.all(thread_id)
@@ -468,7 +472,7 @@ class ThreadStore(_RunPort):
         return await self._look(look)
 
     async def conversation(self, thread_id: str, run_id: str) -> tuple[Message, ...]:
-        """Return the committed messages that a run of the thread sees, as `conversation_of` says."""
+        """Return the committed messages that a run of the thread sees; see `conversation_of`."""
 
         def look(runs: RunTables) -> tuple[Message, ...]:
             seen = conversation_of(run_id, runs.messages.all(thread_id), runs.threads.turns(thread_id))
@@ -484,11 +488,10 @@ class ThreadStore(_RunPort):
         hidden_runs: Collection[str] = (),
         hidden_message_ids: Collection[str] = (),
     ) -> Conversation:
-        """Return what a run sees of its thread: the newest summary, and the messages behind it.
+        """Return a run's view of its thread: the newest summary, and the messages after it.
 
-        A summary that stands for what is hidden, by these names or because it was taken back, does not hold:
-        the newest one before it does. What it costs grows with what is behind the summary, and with what is
-        hidden.
+        A summary that covers hidden content, named here or rolled back, is invalid; the newest one before it
+        applies. The cost grows with the messages after the summary, and with hidden content.
         """
 
         def look(runs: RunTables) -> Conversation:
@@ -499,7 +502,7 @@ class ThreadStore(_RunPort):
     async def load_message_records(
         self, thread_id: str, message_ids: Sequence[str]
     ) -> tuple[MessageRecord, ...]:
-        """Return those committed messages, in the order of the thread; unknown ones are left out."""
+        """Return these committed messages, in the order of the thread; unknown ids are omitted."""
         named = tuple(message_ids)
         return await self._look(lambda runs: runs.messages.named(thread_id, named))
 
@@ -508,33 +511,33 @@ class ThreadStore(_RunPort):
         return await self._look(lambda runs: runs.messages.list(thread_id, query, page(query.limit)))
 
     async def delete_messages(self, thread_id: str) -> int:
-        """Remove a thread's committed messages, as a person may ask for; numbering goes on, never back."""
+        """Remove a thread's committed messages at a person's request; the numbering continues."""
         return await self._change(thread_id, lambda runs: runs.messages.delete(thread_id))
 
     async def load_thread_state(self, thread_id: str) -> dict[str, Json] | None:
-        """Return what executors keep for the thread."""
+        """Return the state that executors keep for the thread."""
         return await self._look(lambda runs: runs.threads.state(thread_id))
 
     async def spending(self, scopes: Sequence[str]) -> dict[str, Spending]:
-        """Return what each scope has spent so far; one that never spent is there with nothing."""
+        """Return the spending of each scope; a scope without spending has an empty record."""
         named = tuple(scopes)
         return await self._look(lambda runs: runs.threads.spending(named))
 
     async def pending_messages(self, thread_id: str) -> tuple[PendingMessage, ...]:
-        """Return what waits to be read, in order."""
+        """Return the pending messages, in order."""
         return await self._look(lambda runs: runs.messages.waiting(thread_id))
 
     async def threads_with_pending(self, *, limit: int = MAX_PAGE, after: str = "") -> tuple[str, ...]:
-        """Return threads on which something waits to be read, by id."""
+        """Return threads with pending messages, by id."""
         return await self._look(lambda runs: runs.messages.threads_with_waiting(page(limit), after))
 
     async def append_pending(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode, *, now: int | None = None
     ) -> tuple[PendingMessage, ...]:
-        """Add messages behind those that wait.
+        """Append pending messages.
 
         Raises:
-            DuplicateRecord: one of the ids waits or is committed already.
+            DuplicateRecord: An id is pending or committed already.
         """
         added = tuple(messages)
         return await self._change(
@@ -552,9 +555,9 @@ class ThreadStore(_RunPort):
         """Replace a pending message under its id and raise its revision.
 
         Raises:
-            AlreadyConsumed: a run has read it.
-            UnknownMessage: there is no such message.
-            VersionConflict: it was edited since it was looked at.
+            AlreadyConsumed: A run has read it.
+            UnknownMessage: No message has this id.
+            VersionConflict: It was edited since it was read.
         """
         return await self._change(
             thread_id,
@@ -565,10 +568,10 @@ class ThreadStore(_RunPort):
     async def retract_pending(
         self, thread_id: str, pending_id: str, *, expected_revision: int | None = None
     ) -> PendingMessage:
-        """Take back a pending message.
+        """Withdraw a pending message.
 
         Raises:
-            AlreadyConsumed, UnknownMessage, VersionConflict: as for `edit_pending`.
+            AlreadyConsumed, UnknownMessage, VersionConflict: As for `edit_pending`.
         """
         return await self._change(
             thread_id, lambda runs: runs.messages.retract_waiting(thread_id, pending_id, expected_revision)
@@ -580,8 +583,8 @@ class ThreadStore(_RunPort):
         """Put the pending messages into this order; all of them must be named.
 
         Raises:
-            VersionConflict: they are not those that were looked at.
-            InvalidRecord: the order names others than wait.
+            VersionConflict: They differ from those that were read.
+            InvalidRecord: The order names other messages than the pending ones.
         """
         wanted = tuple(order)
         return await self._change(
@@ -590,14 +593,14 @@ class ThreadStore(_RunPort):
 
 
 class EventStore(_Port):
-    """The log."""
+    """The event log."""
 
     async def append(self, draft: CanonicalEventDraft, *, now: int | None = None) -> CanonicalEvent:
-        """Add an event to the end of its scopes, in one step; return the first one when the key was used.
+        """Append an event to its scopes, in one step; a repeated key returns the first event.
 
         Raises:
-            IdempotencyConflict: the key was used for another event.
-            VersionConflict: a scope's newest number is not the expected one.
+            IdempotencyConflict: The key was used for another event.
+            VersionConflict: A scope's newest number is not the expected one.
         """
 
         def appended(tx: Transaction) -> CanonicalEvent:
@@ -605,16 +608,16 @@ class EventStore(_Port):
             [event] = tx.events.append((draft,), at=now)
             return event
 
-        # Of its scopes the thread is what steps of runs order by too.
+        # Changes of runs use the thread as their key too.
         key = draft.scope_id("thread") or min(draft.locks, default="")
         return await self._store.write(appended, key=key)
 
     async def list(self, scope: EventScope, *, after: int = 0, limit: int = 100) -> EventPage:
-        """Return the events of a scope behind a cursor.
+        """Return the events of a scope after a cursor.
 
         Raises:
-            CursorAhead: the cursor is beyond the newest event.
-            CursorExpired: events behind the cursor are gone.
+            CursorAhead: The cursor is greater than the newest event's number.
+            CursorExpired: Events after the cursor were deleted.
         """
         return await self._store.read(lambda tx: tx.events.behind(scope.key, after, limit))
 
@@ -623,24 +626,24 @@ class EventStore(_Port):
         return await self._store.read(lambda tx: tx.events.load(event_id))
 
     async def count(self, scope: EventScope) -> int:
-        """Return the number of the newest event of a scope, 0 when there is none."""
+        """Return the number of the newest event of a scope, 0 if there is none."""
         return await self._store.read(lambda tx: tx.events.newest(scope.key))
 
     async def wait(self, scope: EventScope, *, after: int) -> None:
-        """Return when the scope may hold events behind `after`; to be followed by `list`."""
+        """Wait until the scope has events after `after`; then call `list`."""
         with self._store.changes.listen(scope.key) as news:
             while await self.count(scope) <= after:
                 await news.wait(LOOK_AGAIN_AFTER)
 
 
 class OutboxStore(_Port):
-    """The effects that wait."""
+    """The stored effects."""
 
     async def enqueue(self, draft: OutboxDraft, *, now: int | None = None) -> OutboxMessage:
-        """Store an effect; the same key on the same lane and target gives the first one back.
+        """Store an effect; a repeated key of the same kind and target returns the first effect.
 
         Raises:
-            IdempotencyConflict: the key was used with another payload.
+            IdempotencyConflict: The key was used with another payload.
         """
 
         def stored(tx: Transaction) -> OutboxMessage:
@@ -653,10 +656,10 @@ class OutboxStore(_Port):
     async def claim(
         self, kind: str, target: str, *, lease_ms: int, limit: int = 1, now: int | None = None
     ) -> tuple[OutboxMessage, ...]:
-        """Take what is due, oldest first, also what another took and whose lease ended (`<= now`).
+        """Claim due effects, oldest first, including claims of others whose lease has expired (`<= now`).
 
-        An effect whose attempts are used up by claims alone becomes a dead letter instead. Of those with
-        the same order key only the oldest that is neither delivered nor a dead letter is taken.
+        An effect whose claims alone used up its attempts becomes a dead letter instead. Of effects with the
+        same order key only the oldest one that is neither delivered nor a dead letter is claimed.
         """
         line = line_lock(kind, target)
 
@@ -667,7 +670,7 @@ class OutboxStore(_Port):
         return await self._store.write(claimed, key=line)
 
     async def ack(self, outbox_id: str, token: str, *, now: int | None = None) -> bool:
-        """Record that the effect was performed; False when the claim was lost."""
+        """Record that the effect was performed; return False if the claim was lost."""
         return bool(await self._store.write(lambda tx: tx.outbox.ack([outbox_id], [token])))
 
     async def nack(  # noqa: PLR0913 - what became of it, by name
@@ -681,10 +684,10 @@ class OutboxStore(_Port):
         final: bool = False,
         may_have_arrived: bool = False,
     ) -> NackOutcome:
-        """Give it back for later, or to the dead letters when its attempts are used up.
+        """Return the effect for a later attempt, or make it a dead letter if no attempt is left.
 
-        With `final` it becomes a dead letter at once, whatever attempts are left. With `may_have_arrived`
-        later claims are told that it may have been performed; without, what was known of that stays.
+        With `final` it becomes a dead letter at once, whatever attempts are left. `may_have_arrived` tells
+        later claims that it may have been performed; without it that fact stays unchanged.
         """
         became = await self._store.write(
             lambda tx: _at(tx.outbox, now).nack(
@@ -704,40 +707,40 @@ class OutboxStore(_Port):
     async def dead_letters(
         self, *, kind: str | None = None, after: str = "", limit: int = 100
     ) -> tuple[OutboxMessage, ...]:
-        """Return dead letters by id, of one lane where that is asked, behind the id that was seen last.
+        """Return dead letters by id after the last seen one; `kind` narrows the list.
 
-        It costs what is dead, not what ever was.
+        The cost grows with the dead letters only.
         """
         return await self._store.read(
             lambda tx: tx.outbox.dead_letters(kind=kind, after=after, limit=page(limit))
         )
 
     async def revive(self, outbox_id: str, *, now: int | None = None) -> OutboxMessage | None:
-        """Make a dead letter pending again, due now, its attempts counted anew and its last error kept.
+        """Make a dead letter pending and due now, with a new count of attempts and its last error kept.
 
-        None when there is no such dead letter; of several who ask at once, one gets it.
+        Return None if there is no such dead letter; of concurrent callers one gets it.
         """
         return await self._store.write(lambda tx: _at(tx.outbox, now).revive(outbox_id))
 
     async def discard(self, outbox_id: str) -> bool:
-        """Have a dead letter performed by nobody: it counts as delivered, its key as used.
+        """Mark a dead letter as delivered without performing it; its key counts as used.
 
-        False when there is no such dead letter; of several who ask at once, one has it discarded.
+        Return False if there is no such dead letter; of concurrent callers one discards it.
         """
         return await self._store.write(lambda tx: tx.outbox.discard(outbox_id))
 
     async def purge(self, *, older_than: int, limit: int = 1_000) -> int:
         """Remove up to `limit` delivered effects that were created before `older_than`, the oldest first.
 
-        Return how many that were. Dead letters and what is pending or claimed stay. The key of an effect
-        that was removed counts as unused: the next effect with it is stored and performed like a first one,
-        so keep effects for longer than a key may be repeated.
+        Return their number. Dead letters and pending or claimed effects stay. The key of a removed effect
+        counts as unused: the next effect with it is stored and performed again, so keep effects for longer
+        than a key may be repeated.
         """
         return await self._store.write(lambda tx: tx.outbox.purge(older_than, limit))
 
 
 class StoreCoordinator(_Port, CommitCoordinator):
-    """Writes steps of threads; a lost claim alone leaves its row Superseded."""
+    """Writes steps of threads; a lost claim only leaves its row Superseded."""
 
     @override
     async def commit(self, commit: ThreadCommit, *, now: int | None = None) -> Committed:
@@ -749,13 +752,13 @@ class StoreCoordinator(_Port, CommitCoordinator):
 
 
 class Wakeups:
-    """Hints that there may be work. Losing one costs latency, never correctness."""
+    """Hints that there may be work. A lost hint costs latency, never correctness."""
 
     def __init__(self, store: SqlStore) -> None:
         self._work = store.changes.listen(WORK)
 
     async def wait(self, timeout_ms: int) -> None:
-        """Return when something was enqueued or released since the last call, or the time is up."""
+        """Return after an enqueue or release since the last call, or after the timeout."""
         await self._work.wait(timedelta(milliseconds=max(timeout_ms, 0)))
 
 
@@ -775,7 +778,7 @@ class RunStores(_Port):
 
 
 def page(limit: int) -> int:
-    """Return how much a listing holds that was asked for so much."""
+    """Return the length of a list for a requested limit."""
     return max(0, min(limit, MAX_PAGE))
 
 
@@ -787,5 +790,5 @@ P = TypeVar("P", bound=_AtAnInstant)
 
 
 def _at(tables: P, now: int | None) -> P:
-    """Return the tables as they go by an instant that was given, or by their transaction's."""
+    """Return the tables at a given instant, or at that of their transaction."""
     return tables if now is None else tables.at(now)

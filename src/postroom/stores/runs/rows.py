@@ -1,4 +1,4 @@
-"""One mapper a record: a row's columns in the order in which every statement names them."""
+"""One mapper for each record: a row's columns in the order in which every statement names them."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -36,7 +36,7 @@ _STATUS, _RESULT, _TERMINATION, _RECONCILED = map(
     _NAMES.index, ("status", "run_status", "termination", "reconciled")
 )
 _BOUNDLESS: Final = "\U0010ffff" * 64
-"""Beyond every id: none is made of so many last characters."""
+"""Greater than every id, because no id consists of so many last characters."""
 _LAST_BEFORE_SURROGATES, _FIRST_AFTER_SURROGATES, _LAST = 0xD7FF, 0xE000, 0x10FFFF
 _FREE = tuple(map(_NAMES.index, ("last_error", "run_response", "run_error")))
 _RESPONSE, _ANSWER = _NAMES.index("run_response"), len(_NAMES)
@@ -47,7 +47,7 @@ def dispatch(row: Row) -> RunDispatch:
     """Map a row of `run_dispatches`.
 
     Raises:
-        StoreCorrupt: the row is no such record.
+        StoreCorrupt: The row cannot be read.
     """
     values = list(row)
     try:
@@ -67,7 +67,7 @@ def dispatch(row: Row) -> RunDispatch:
 
 @lru_cache(maxsize=256)
 def _termination(text: str) -> TerminationReason:
-    """Read why a run ended; nearly all ended for one of a few reasons."""
+    """Read the reason for the end of a run; cached, because most runs share a few reasons."""
     return decode(TerminationReason, text, where="termination")
 
 
@@ -125,7 +125,7 @@ def run_values(record: RunRecord) -> Values:
 def message_values(
     thread_id: str, messages: Sequence[Message], first_seq: int, now: int, run: RunRecord | None = None
 ) -> list[Values]:
-    """Return the columns of messages of a thread by name; `run` is given some of them, or has said them."""
+    """Return the columns of messages of a thread by name; `run` received some of them, or wrote them."""
     given = () if run is None or run.input is None else run.input.trigger_message_ids
     answer, values = with_answer(run), list[Values]()
     for seq, message in enumerate(messages, start=first_seq):
@@ -168,7 +168,7 @@ def thread(row: Row) -> Thread:
     """Map a row of `run_threads`.
 
     Raises:
-        StoreCorrupt: the row is no such record.
+        StoreCorrupt: The row cannot be read.
     """
     try:
         return Thread(
@@ -226,7 +226,7 @@ def run(row: Row) -> RunRecord:
     """Map `run_id` and `body` of a row of `runs`.
 
     Raises:
-        StoreCorrupt: the row is no such record.
+        StoreCorrupt: The row cannot be read.
     """
     run_id, body = row
     try:
@@ -239,7 +239,7 @@ def turn(row: Row) -> Turn:
     """Map `run_id`, `status`, `created_at` and `body` of a row of `runs`.
 
     Raises:
-        StoreCorrupt: the row is no such record.
+        StoreCorrupt: The row cannot be read.
     """
     run_id, status, created_at, body = row
     if status != RunStatus.DONE:
@@ -263,7 +263,7 @@ def message(row: Row) -> MessageRecord:
     """Map a row of `run_messages` with the run whose answer the message is.
 
     Raises:
-        StoreCorrupt: the row is no such record.
+        StoreCorrupt: The row cannot be read.
     """
     thread_id, seq, created_at, body, run_body = row
     try:
@@ -276,10 +276,10 @@ def message(row: Row) -> MessageRecord:
 
 
 def pending(row: Row, position: int) -> PendingMessage:
-    """Map a row of `pending_messages`, which stands at a position in its thread.
+    """Map a row of `pending_messages` with its position in its thread.
 
     Raises:
-        StoreCorrupt: the row is no such record.
+        StoreCorrupt: The row cannot be read.
     """
     thread_id, _, pending_id, revision, created_at, updated_at, mode, body = row
     try:
@@ -297,7 +297,7 @@ def pending(row: Row, position: int) -> PendingMessage:
 
 
 def beyond(prefix: str) -> str:
-    """Return the first text that is greater than all that begin with a prefix."""
+    """Return the first text that is greater than all texts with a prefix."""
     for end in range(len(prefix) - 1, -1, -1):
         point = ord(prefix[end])
         if point < _LAST:

@@ -1,8 +1,8 @@
-"""What an open transaction does with runs: `tx.runs`, beside `tx.events` and `tx.outbox`.
+"""The runs in an open transaction: `tx.runs`, next to `tx.events` and `tx.outbox`.
 
-A change locks first what it decides on (`thread_lock`, and the `locks` of commits, events and effects), all
-in one call; the instant is read after that, when it is first needed. A step of a thread asks at once for all
-that it needs, then decides, then writes.
+A change first locks everything that it decides on (`thread_lock`, and the `locks` of commits, events and
+effects), in one call; the instant is read after that, at its first use. A step of a thread makes all its
+queries at once, then decides, then writes.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -60,9 +60,9 @@ class RunTables(Tables):
         dispatch_ids: Collection[str],
         at_most: int,
     ) -> Together:
-        """Look at once at what new runs are decided on: threads, with the ids of messages they are given.
+        """Read at once the facts on which new runs are decided: threads, with the ids of their new messages.
 
-        What is queued on a thread is counted up to `at_most`.
+        Queued dispatches of a thread are counted up to `at_most`.
         """
         together = Together(self._sql, self._now, self._tell, self._new_id)
         return together.look(messages, run_ids, dispatch_ids, at_most)
@@ -73,7 +73,7 @@ class RunTables(Tables):
         return rows.thread_state(found[look[0], *look[1].values()][0])
 
     def begin(self, dispatch: RunDispatch, run: RunRecord | None) -> None:
-        """Store a dispatch that is claimed in this change, and its run where that begins with it."""
+        """Store a dispatch that this change claims, and its run if the run starts with it."""
         if run is not None:
             thread = self.threads.load(run.thread_id)
             if thread is not None:
@@ -90,7 +90,7 @@ class RunTables(Tables):
         the state of the thread, if this transaction has looked at all of it and written nothing since.
 
         Raises:
-            PostroomError: as `CommitCoordinator.commit` says; the change is to be undone.
+            PostroomError: As for `CommitCoordinator.commit`; the change must be rolled back.
         """
         step.refuse_unclaimed_move()
         now, thread_id, delivery = self._now(), step.thread_id, step.delivery
@@ -136,10 +136,10 @@ class RunTables(Tables):
     def append_waiting(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode
     ) -> tuple[PendingMessage, ...]:
-        """Add messages behind those that wait; a missing thread is made.
+        """Append pending messages; a missing thread is created.
 
         Raises:
-            InvalidRecord, DuplicateRecord: as `ThreadStore.append_pending` says.
+            InvalidRecord, DuplicateRecord: As for `ThreadStore.append_pending`.
         """
         added = self.messages.append_waiting(thread_id, messages, mode)
         self.threads.made(thread_id)
@@ -148,11 +148,11 @@ class RunTables(Tables):
     def put_waiting(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode, at_most: int | None
     ) -> None:
-        """Add messages as `append_waiting` does, at a cost that does not grow with what waits.
+        """Append pending messages as `append_waiting` does, at a cost independent of those that wait.
 
         Raises:
             InvalidRecord, DuplicateRecord: As for `append_waiting`.
-            QueueFull: More than `at_most` messages would wait on the thread.
+            QueueFull: The thread would have more than `at_most` pending messages.
         """
         self.messages.put_waiting(thread_id, messages, mode, at_most)
         self.threads.made(thread_id)
@@ -162,7 +162,7 @@ class RunTables(Tables):
         return _Drafts(events, self._outbox(), step, answer, self._new_id)
 
     def _owned(self, claim: Claim, thread_id: str, state: ThreadState) -> RunDispatch | StaleClaim:
-        """Return the dispatch that the writer owns, or why it does not."""
+        """Return the dispatch that the writer owns, or the reason why it does not."""
         found = state.owned
         if found is None:
             lost = f"the claim was lost: no dispatch {claim.dispatch_id!r}"
@@ -223,24 +223,27 @@ class _Drafts:
         self._events = tuple(WrittenEvent.of(draft, new_id, answer) for draft in step.events)
         self._effects = outbox.written(step.outbox)
         self.looks = event_looks(self._events) + effect_looks(self._effects)
-        """What they are decided on."""
+        """The queries that decide about them."""
 
     def decide(self, found: Found, now: int) -> None:
         """Decide which of them are new.
 
         Raises:
-            IdempotencyConflict, VersionConflict: as `EventTables.append` and `OutboxTables.enqueue` say.
+            IdempotencyConflict, VersionConflict: As for `EventTables.append` and `OutboxTables.enqueue`.
         """
         self._all, self._new = appending(self._events, found, now)
         self._outbox, self._new_effects = self._tables[1].decided(self._effects, found, now)
 
     @property
     def were_stored(self) -> bool:
-        """Whether there are events, and all were stored before: the commit is repeated after a lost reply."""
+        """Whether all events, at least one, were stored before.
+
+        The commit repeats one whose reply was lost.
+        """
         return bool(self._events) and not self._new
 
     def written(self, done: Committed) -> Committed:
-        """Write what is new, and return what was committed with all of them."""
+        """Write the new ones, and return the commit with all of them."""
         events, outbox = self._tables
         events.write(self._new)
         outbox.write(self._new_effects)
@@ -278,7 +281,7 @@ def thread_before(step: ThreadCommit, state: ThreadState, found: Found, now: int
     """Return the thread as it was, or as it is made, unless something stands against the commit.
 
     Raises:
-        VersionConflict, InvalidRecord, DuplicateRecord, UnknownThread: as `CommitCoordinator.commit` says.
+        VersionConflict, InvalidRecord, DuplicateRecord, UnknownThread: As for `CommitCoordinator.commit`.
     """
     thread_id, parent, known, count = step.thread_id, step.parent_thread_id, state.thread, state.message_count
     if known is None and step.claim is not None:  # a commit that nobody owns makes the thread
@@ -326,9 +329,9 @@ def refuse_unwritable_run(step: ThreadCommit, run: RunRecord, before: RunRecord 
     """Refuse to write the run of a commit over the run as it is stored, if it may not follow that.
 
     Raises:
-        ForeignThread: it is of another thread.
-        IllegalTransition: the state machine has no arrow from there.
-        VersionConflict: it is not as it was seen any more.
+        ForeignThread: The run belongs to another thread.
+        IllegalTransition: The state machine has no arrow from the stored state.
+        VersionConflict: The run has changed since it was read.
     """
     if run.thread_id != step.thread_id:
         raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
@@ -340,11 +343,11 @@ def refuse_unwritable_run(step: ThreadCommit, run: RunRecord, before: RunRecord 
 def delivered(
     step: ThreadCommit, delivery: Delivery, state: ThreadState, now: int, new_id: Callable[[], str]
 ) -> RunDispatch:
-    """Return the dispatch of a commit as it is stored: queued, or claimed and begun.
+    """Return the dispatch of a commit in its stored form: queued, or claimed and started.
 
     Raises:
         InvalidRecord, DuplicateRecord, DedupeKeyInUse, RunNotOpen, QueueFull, ActiveRunConflict,
-        ForeignThread: as `CommitCoordinator.commit` says.
+            ForeignThread: As for `CommitCoordinator.commit`.
     """
     asked, asks, cap, thread_id = delivery.dispatch, delivery.claim, delivery.queue_cap, step.thread_id
     if asked.thread_id != thread_id:

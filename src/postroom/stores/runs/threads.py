@@ -1,4 +1,4 @@
-"""Threads, runs, what executors keep and what was spent, over an open transaction."""
+"""Threads, runs, executors' state and spending, over an open transaction."""
 
 import heapq
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from postroom.stores.runs.rows import beyond
 from postroom.stores.sql_transaction import Row, Tables
 
 FAMILIES: Final = "threads"
-"""The lock of whoever changes which thread is whose parent."""
+"""The lock on the parents of threads."""
 
 _BATCH: Final = 50
 _SPENT: Final = ("scope", "runs", "wall_ms", "tokens", "cost_micros")
@@ -33,7 +33,7 @@ class Threads(Tables):
         return rows.thread(found[0]) if found else None
 
     def made(self, thread_id: str) -> Thread:
-        """Return the thread; a missing one is stored first."""
+        """Return the thread; a missing one is created first."""
         found = self.load(thread_id)
         if found is None:
             found = new_thread(thread_id, self._now())
@@ -41,10 +41,10 @@ class Threads(Tables):
         return found
 
     def save(self, thread: Thread) -> None:
-        """Store a thread as given but for `message_count`.
+        """Store a thread as given except `message_count`.
 
         Raises:
-            UnknownThread, InvalidRecord: as `ThreadStore.save_thread` says.
+            UnknownThread, InvalidRecord: As for `ThreadStore.save_thread`.
         """
         parent = thread.parent_thread_id
         before, above = self._sql.ask(
@@ -61,17 +61,17 @@ class Threads(Tables):
         self._sql.run("threads.put_thread", rows.thread_values(thread))
 
     def move(self, thread: Thread) -> None:
-        """Store what runs and messages change of a thread that exists."""
+        """Update the columns of an existing thread that runs and messages change."""
         self._sql.run("threads.move_thread", rows.thread_values(thread))
 
     def below(self, thread_id: str) -> list[str]:
-        """Return the thread's children, their children and so on."""
+        """Return all descendants of the thread."""
         return [row[0] for row in self._sql.all("threads.below", {"thread_id": thread_id})]
 
     def idle(self, before: int, *, limit: int, among: Sequence[str] | None = None) -> list[str]:
-        """Return threads on which nothing has happened since an instant, of some or of all.
+        """Return threads without activity since an instant, among some or all.
 
-        Nothing on them is open, waits or is pending; no chat is in one, and none has a thread below it.
+        They have nothing open, waiting or pending; they belong to no chat, and no thread is below them.
         """
         asked = {"before": before, "limit": limit, "among": among or (), "is_any": among is None}
         return [row[0] for row in self._sql.all("threads.idle", asked)]
@@ -81,10 +81,10 @@ class Threads(Tables):
         return [row[0] for row in self._sql.all("threads.runs_of_threads", {"thread_ids": thread_ids})]
 
     def delete(self, thread_id: str, children: Literal["detach", "reject", "cascade"]) -> bool:
-        """Remove a thread with its messages and runs; False when there is none.
+        """Remove a thread with its messages and runs; return False if there is none.
 
         Raises:
-            InvalidRecord: it has children and they are to prevent it.
+            InvalidRecord: It has children, and `children` is "reject".
         """
         asked = {"thread_id": thread_id}
         known, below = self._sql.ask(("threads.thread", asked), ("threads.below", asked))
@@ -113,10 +113,10 @@ class Threads(Tables):
         return tuple(map(rows.thread, self._sql.all(f"threads.{statement}", asked)))
 
     def create_run(self, run: RunRecord) -> None:
-        """Store a new run and move its thread's pointers; a missing thread is made.
+        """Store a new run and update its thread's pointers; a missing thread is created.
 
         Raises:
-            DuplicateRecord: a run with this id exists.
+            DuplicateRecord: A run with this id exists.
         """
         there, known = self._sql.ask(
             ("threads.run", {"run_id": run.run_id}), ("threads.thread", {"thread_id": run.thread_id})
@@ -142,9 +142,9 @@ class Threads(Tables):
         return tuple(map(rows.run, found))
 
     def newest_runs(self, thread_ids: Sequence[str], before: RunCursor) -> Iterator[RunRecord]:
-        """Yield the runs of some threads that come after a place, the last changed first.
+        """Yield the runs of some threads after a position, the last changed first.
 
-        The runs are read in batches of 50, when they are asked for.
+        The runs are read in batches of 50, on demand.
         """
         asked = {**before._asdict(), "limit": _BATCH}
         looks = [("threads.run_places", {"thread_id": name, **asked}) for name in thread_ids]
@@ -155,7 +155,7 @@ class Threads(Tables):
             yield from (rows.run(bodies[run_id]) for run_id in batch)
 
     def _places(self, thread_id: str, found: Sequence[Row]) -> Iterator[RunCursor]:
-        """Yield the places of the runs of a thread, of which the first were found already."""
+        """Yield the positions of the runs of a thread, of which the first are given."""
         while found:
             places = [RunCursor(*row) for row in found]
             yield from places
@@ -177,45 +177,45 @@ class Threads(Tables):
         return tuple(map(rows.run, self._sql.all(f"threads.{open_ones}runs{of_thread}", asked)))
 
     def undelivered(self, limit: int, after: str) -> tuple[RunRecord, ...]:
-        """Return the runs that are only prepared, or wait, and have no open dispatch, by id."""
+        """Return by id the runs without an open dispatch that are prepared or waiting."""
         found = self._sql.all("threads.undelivered", {"after": after, "limit": limit})
         return tuple(map(rows.run, found))
 
     def waiting_without_questions(self, limit: int, after: str) -> tuple[RunRecord, ...]:
-        """Return the runs that wait and ask nothing, on threads without an open dispatch, by id."""
+        """Return by id the waiting runs without questions, on threads without an open dispatch."""
         found = self._sql.all("threads.waiting_without_questions", {"after": after, "limit": limit})
         return tuple(map(rows.run, found))
 
     def count_open(self, thread_prefix: str) -> int:
-        """Count the runs that are not done of threads whose ids begin so."""
+        """Count the open runs of threads with this id prefix."""
         asked = {"low": thread_prefix, "beyond": beyond(thread_prefix)}
         [counted] = self._sql.all("threads.count_open", asked)
         return int(counted[0])
 
     def turns(self, thread_id: str, since: int = 0) -> Sequence[Turn]:
-        """Return runs of a thread, in any order, as far as a conversation is ordered by them.
+        """Return runs of a thread, unordered, with the fields that order a conversation.
 
-        With `since` those that were last written before, and are over, are left out.
+        With `since`, ended runs that were last written before it are omitted.
         """
         found = self._sql.all("threads.turns", {"thread_id": thread_id, "since": since})
         return [rows.turn(row) for row in found]
 
     def turns_named(self, run_ids: Sequence[str]) -> Sequence[Turn]:
-        """Return these runs, in any order, likewise."""
+        """Return these runs in the same form, unordered."""
         found = self._sql.all("threads.turns_named", {"run_ids": tuple(run_ids)})
         return [rows.turn(row) for row in found]
 
     def state(self, thread_id: str) -> dict[str, Json] | None:
-        """Return what executors keep for the thread."""
+        """Return the state that executors keep for the thread."""
         row = self._sql.one("threads.state", {"thread_id": thread_id})
         return decode_json(row[0], where=f"the state of thread {thread_id!r}") if row else None
 
     def put_state(self, thread_id: str, body: str) -> None:
-        """Replace what executors keep for the thread."""
+        """Replace the state that executors keep for the thread."""
         self._sql.run("threads.put_state", {"thread_id": thread_id, "body": body})
 
     def spending(self, scopes: Sequence[str]) -> dict[str, Spending]:
-        """Return what each scope has spent so far."""
+        """Return the spending of each scope."""
         spent = self._sql.spent
         # Each scope is asked once.
         looks = [("threads.spending", {"scopes": (scope,)}) for scope in scopes if scope not in spent]
@@ -223,7 +223,7 @@ class Threads(Tables):
         return {scope: spent.setdefault(scope, Spending(scope=scope)) for scope in scopes}
 
     def spend(self, spends: Sequence[Spending]) -> None:
-        """Add to what scopes have spent, always in the same order, so that no two wait for each other."""
+        """Add to the spending of scopes, always in the same order, so that no two changes deadlock."""
         ordered = sorted(spends, key=lambda one: one.scope)
         values = [
             {name: getattr(one, name) for name in _SPENT} | {"window_end": one.until or 0} for one in ordered
@@ -234,7 +234,7 @@ class Threads(Tables):
                 self._sql.spent[one.scope] = before.plus(one)
 
     def put_asker(self, scope: str, until: int | None, run_id: str, *, is_refused: bool = False) -> None:
-        """Store which run asks for all of a scope, '' for none; to be decided on under the lock of limits."""
+        """Store the run that asks for a whole scope, '' for none; the caller holds the lock of limits."""
         values = {"scope": scope, "window_end": until or 0, "asked_by": run_id, "is_refused": int(is_refused)}
         self._sql.run("threads.put_asker", values)
         self._sql.spent.pop(scope, None)
@@ -244,7 +244,7 @@ class Threads(Tables):
         return tuple(_spending(row) for row in self._sql.all("threads.asked"))
 
     def forget_spending(self, older_than: int) -> None:
-        """Remove what was spent in windows that had ended before this instant."""
+        """Remove the spending of windows that ended before this instant."""
         self._sql.run("threads.forget_spending", {"older_than": older_than})
 
 
@@ -254,7 +254,7 @@ def _spending(row: Row) -> Spending:
 
 
 def new_thread(thread_id: str, now: int, parent_thread_id: str | None = None) -> Thread:
-    """Return a thread as it is before anything was said."""
+    """Return a new thread without messages."""
     return Thread(id=thread_id, parent_thread_id=parent_thread_id, created_at=now, updated_at=now)
 
 
@@ -264,7 +264,7 @@ def own_ancestor(thread_id: str) -> InvalidRecord:
 
 
 def no_parent(thread_id: str) -> UnknownThread:
-    """Return the refusal of a thread below one that is not there."""
+    """Return the refusal of a thread whose parent does not exist."""
     return UnknownThread(f"the parent thread {thread_id!r} does not exist", value=thread_id)
 
 

@@ -1,4 +1,4 @@
-"""Many new runs in one transaction: looked at at once, decided on one after another, written at the end.
+"""Many new runs in one transaction: read together, decided one after another, written at the end.
 
 look ──▶ all threads, and what is known of runs and dispatches ─▶ at once
 state ─▶ a thread as it is with the runs that were added to it ─▶ without a look
@@ -24,18 +24,18 @@ from postroom.stores.sql_transaction import Look, Tables, Values
 
 _NEW: Final = ThreadState(thread=None)
 _KEPT: Final = ("threads.append_message", "threads.put_run", "dispatches.enqueue")
-"""In the order in which they are written, behind the threads."""
+"""The statements in the order in which they are written, after the threads."""
 
 
 @dataclass(slots=True)
 class _Line:
-    """What is known of a thread."""
+    """The known facts about a thread."""
 
     state: ThreadState
     messages: set[str] = field(default_factory=set)
-    """The ids of messages that were added."""
+    """The ids of added messages."""
     moved: Thread | None = None
-    """The thread as it is to be written."""
+    """The thread in the form to write."""
 
 
 class Together(Tables):
@@ -48,7 +48,7 @@ class Together(Tables):
         dispatch_ids: Collection[str],
         at_most: int,
     ) -> Self:
-        """Look at what the runs are decided on."""
+        """Read the facts that decide about the runs."""
         self._messages = {thread_id: tuple(ids) for thread_id, ids in messages.items()}
         self._at_most = at_most
         self._kept: dict[str, list[Values]] = {statement: [] for statement in _KEPT}
@@ -61,7 +61,7 @@ class Together(Tables):
             run_id: decode(Message, body, where="body") for run_id, _, body in runs if body is not None
         }
         self._new = set(messages).difference(row[0] for row in stored)
-        # A thread that has no row may be in the queue all the same, if somebody put it there alone.
+        # A thread without a row may be in the queue all the same, if its dispatch was stored alone.
         ids = {"thread_ids": self._new, "run_ids": run_ids, "dispatch_ids": dispatch_ids}
         self._taken = {row[0] for row in self._sql.all("dispatches.ids_in_queue", ids)}
         used = [thread_id for thread_id in messages if thread_id not in self._new or thread_id in self._taken]
@@ -75,7 +75,8 @@ class Together(Tables):
     ) -> ThreadState | None:
         """Return a thread as it is with what was added to it.
 
-        None where one of these exists, or something waits on the thread: that is to be looked at alone.
+        Return None if one of the ids exists, or messages or runs wait on the thread: the caller must then
+        read it alone.
         """
         if run_id in self.runs or not self._taken.isdisjoint((run_id, dispatch_id)):
             return None
@@ -106,7 +107,7 @@ class Together(Tables):
         return stored
 
     def write(self, looked_at_alone: str | None = None) -> None:
-        """Write what was added; a thread that is looked at alone after this is looked at anew here."""
+        """Write the added runs; a thread that is read alone after this is read again here."""
         threads: dict[bool, list[Values]] = {True: [], False: []}
         for thread_id, line in self._lines.items():
             if line.moved is not None:
@@ -128,7 +129,7 @@ class Together(Tables):
         return state_look(thread_id, message_ids=ids, at_most=self._at_most, is_submission=True)
 
     def _line(self, thread_id: str) -> _Line | None:
-        """Return what is known of a thread that has rows; None where more than that is to be looked at."""
+        """Return the facts about a thread with rows; None if the decision needs more facts."""
         look = self._look(thread_id)
         state = rows.thread_state(self._asked([look])[look[0], *look[1].values()][0])
         runs = (state.open_run, state.latest_run)

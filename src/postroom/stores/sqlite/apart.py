@@ -1,8 +1,8 @@
-"""Long work on databases beside a server: in a process of its own, for which everybody else goes first.
+"""Long work on databases of a running server, in a separate process with a lower priority.
 
-Reading a large database takes a processor for a while. In a thread of the server it would take turns with
-every call at the lock of Python, and the system would let a call wait for it as for any other; here it has
-what the machine has left. `apart_process` is that process; it ends with the server, whose pipe it reads.
+Reading a large database uses a processor for a while. A thread of the server would compete with every call
+for Python's lock, and the system would let calls wait for it; a separate process uses only what the machine
+has left. `apart_process` is that process; it ends with the server, whose pipe it reads.
 """
 
 import asyncio
@@ -20,37 +20,37 @@ _PROGRAM: Final = "postroom.stores.sqlite.apart_process"
 
 
 class Apart:
-    """The work on one database that is done apart; `close` breaks it off."""
+    """The work on one database in separate processes; `close` stops it."""
 
     def __init__(self, refuse_changed: Callable[[], None] = lambda: None) -> None:
-        """`refuse_changed` raises where the files are no longer those of the database; it may block."""
+        """`refuse_changed` raises if the files no longer belong to the database; it may block."""
         self._refuse_changed = refuse_changed
         self._running: set[asyncio.subprocess.Process] = set()
         self._is_closed = False
 
     async def faults(self, database: Path) -> list[str]:
-        """Read a whole database, while others write to it, and return what is wrong with it.
+        """Read a whole database, while others write to it, and return its faults.
 
         Raises:
-            StoreError: it cannot be read, or this is closed.
+            StoreError: It cannot be read, or this object is closed.
         """
         found: list[str] = await self._done("faults", database)
         return found
 
     async def read_back(self, copy: Path) -> str:
-        """Read every table and index of a copy that nobody writes, and return its SHA-256.
+        """Read every table and index of a copy that no process writes, and return its SHA-256.
 
-        Cancelled, it ends the process.
+        A cancelled call ends the process.
 
         Raises:
-            StoreCorrupt: The copy does not read back.
+            StoreCorrupt: The copy is damaged.
             StoreError: The copy cannot be read.
         """
         digest: str = await self._done("read_back", copy)
         return digest
 
     def close(self) -> None:
-        """Take nothing more, and end what is at work; from any thread, harmless when done twice."""
+        """Accept no more work, and stop active work; thread-safe, and a repeated call has no effect."""
         self._is_closed = True
         for process in tuple(self._running):
             with suppress(ProcessLookupError):
@@ -101,7 +101,7 @@ async def _begun(*words: str) -> asyncio.subprocess.Process:
 
 
 def _heard(told: bytes) -> bytes:
-    """Pass on how far the process is; return anything else."""
+    """Report progress of the process; return any other line."""
     if not told.startswith(b"["):
         return told
     doing, done, total = json.loads(told)

@@ -1,4 +1,4 @@
-"""A process of its own beside a server: it reads a database, and prints what it found."""
+"""A process separate from the server that reads a database and prints the result."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from postroom.stores.sqlite.copying import digest_of, refuse_faults
 from postroom.stores.sqlite.repairing import faults_of
 
 NICENESS: Final = 10
-"""Whoever wakes up goes first then. With 19, the most, 1 ms of work took half a second at load 15."""
+"""Lets other processes run first. With the maximum of 19, 1 ms of work took half a second at load 15."""
 
 
 def _faults(database: str) -> list[str]:
@@ -48,7 +48,7 @@ def _go_on(doing: str, done: int = 0, total: int = 0) -> None:
 
 
 def main(work: str, database: str) -> None:
-    """Do the work; print what came of it."""
+    """Do the work and print its result."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which decides
     threading.Thread(target=_end_with_the_server, daemon=True).start()
     os.nice(NICENESS)

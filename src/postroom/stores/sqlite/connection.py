@@ -30,9 +30,9 @@ from postroom.stores.mail.words import indexed_text
 
 FIRST_SAFE_RELEASE = (3, 51, 3)
 MOUNTS = Path("/proc/self/mountinfo")
-"""What is mounted where, on Linux."""
+"""The table of mounts on Linux."""
 _ESCAPED = {ord(sign): f"\\{ord(sign):03o}" for sign in " \t\n\\"}
-"""How it writes what would part its words."""
+"""Escapes of separators in that table."""
 BUSY_TIMEOUT = timedelta(seconds=10)
 
 _PIECE = 1 << 18
@@ -43,10 +43,10 @@ _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-    """Open the file in WAL mode with full durability; to read alone, it must be there, and is not written.
+    """Open the file in WAL mode with full durability; `read_only` needs an existing file and never writes.
 
     Raises:
-        sqlite3.Error: the file cannot be opened or is no database.
+        sqlite3.Error: The file cannot be opened or is not a database.
     """
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={'rw' if read_only else 'rwc'}",
@@ -71,18 +71,18 @@ _OTHERS: Final = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
-"""What may lie in the place of a file."""
+"""Kinds of files that can be in the place of a regular file."""
 
 
 def refuse_no_file(path: Path, what: str = "database") -> None:
-    """Refuse what is no file in the place of one; SQLite says of it only that it cannot open it, or not that.
+    """Refuse a path to something other than a file; SQLite's own error does not say so, or misses it.
 
     Raises:
-        StoreReadOnly: it is a folder, a pipe, a socket or a device.
+        StoreReadOnly: The path is a folder, a pipe, a socket or a device.
     """
     try:
         mode = path.stat().st_mode
-    except OSError:  # it is not there, or cannot be looked at: whoever opens it learns why
+    except OSError:  # it is missing, or unreadable: the next open reports why
         return
     for is_it, kind in _OTHERS:
         if is_it(mode):
@@ -96,7 +96,7 @@ def refuse_no_folder(path: Path) -> None:
     """Refuse a file in the place of a folder.
 
     Raises:
-        StoreReadOnly: it is one, or nobody can see what is there.
+        StoreReadOnly: The path is a file, or cannot be examined.
     """
     try:
         is_other = path.exists() and not path.is_dir()
@@ -107,14 +107,14 @@ def refuse_no_folder(path: Path) -> None:
 
 
 def refuse_shared(path: Path, *, mounts: Path = MOUNTS) -> None:
-    """Refuse a file that is in two folders, each with a lock and a log of its own.
+    """Refuse a file that is in two folders, each with its own lock and log.
 
-    Two servers would each write over what the other wrote. A symbolic link leads to one folder; a restore
-    links the file that was there within its folder.
+    Two servers would overwrite each other's changes. A symbolic link is allowed, because it leads to one
+    folder, and so is a hard link in the same folder, which a restore creates.
 
     Raises:
-        WrongStore: it has a hard link in another folder, or is mounted by itself.
-        StoreError: its folder, or what is mounted, cannot be read.
+        WrongStore: The file has a hard link in another folder, or is mounted separately.
+        StoreError: Its folder, or the table of mounts, cannot be read.
     """
     try:
         if not path.exists():
@@ -140,11 +140,11 @@ def refuse_shared(path: Path, *, mounts: Path = MOUNTS) -> None:
 
 
 def connect_unshared(path: Path) -> sqlite3.Connection:
-    """Open a file that nobody writes, to read it: this needs no room on the disk, where `connect` does.
+    """Open a file that no process writes, for reading: unlike `connect`, this needs no space on the disk.
 
     Raises:
-        StoreFull: its log holds changes that are not in the file; they are read only where there is room.
-        sqlite3.Error: the file cannot be opened or is no database.
+        StoreFull: Its log contains changes that are not in the file; reading them needs space.
+        sqlite3.Error: The file cannot be opened or is not a database.
     """
     log = path.with_name(f"{path.name}-wal")
     if log.exists() and log.stat().st_size:
@@ -160,10 +160,10 @@ def connect_unshared(path: Path) -> sqlite3.Connection:
 
 
 def connect_beside(path: Path) -> sqlite3.Connection:
-    """Open a file that another process owns, to read it alone: also the last to close it makes no checkpoint.
+    """Open a file that another process owns, for reading; never checkpoint, even if this closes it last.
 
     Raises:
-        sqlite3.Error: the file cannot be opened or is no database.
+        sqlite3.Error: The file cannot be opened or is not a database.
     """
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=ro",
@@ -177,12 +177,12 @@ def connect_beside(path: Path) -> sqlite3.Connection:
 
 
 def add_functions(connection: sqlite3.Connection) -> None:
-    """Add the functions that the schema's triggers and our statements call."""
+    """Add the functions that the schema's triggers and postroom's statements call."""
     connection.create_function("indexed_text", 1, indexed_text, deterministic=True)
 
 
 def prepare(connection: sqlite3.Connection, *, read_only: bool, platform: str = sys.platform) -> None:
-    """Set what every connection goes by; a commit is on the disk when it returns, on every platform."""
+    """Set the options of every connection; a commit is on the disk when it returns, on every platform."""
     add_functions(connection)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
@@ -216,13 +216,13 @@ def store_error(error: sqlite3.Error) -> StoreError:
 
 
 def refuse_denied(path: Path) -> None:
-    """Refuse a database that this process may not write, or not what is beside it, before anything opens it.
+    """Refuse a database, or a file next to it, that this process must not write, before anything opens it.
 
-    SQLite makes the files beside a database with its rights and leaves them when it is refused: they would
-    keep the next who opens it out, its own user too.
+    SQLite creates the files next to a database with the database's mode and leaves them behind when it fails:
+    they would lock out the next process that opens it, even that of its own user.
 
     Raises:
-        StoreReadOnly: it is so; says whose each file is and what mends it.
+        StoreReadOnly: A file is not writable; the error names its owner and the remedy.
     """
     wanted = os.R_OK | os.W_OK
     if (found := denied(path.parent, wanted)) is not None:
@@ -240,13 +240,13 @@ def refuse_denied(path: Path) -> None:
 
 
 def file_error(error: OSError, path: Path, *, is_read: bool = False) -> StoreError:
-    """Return postroom's error for a failure of the file system, with who may do what to do about it."""
+    """Return postroom's error for a failure of the file system, with the right that is missing."""
     if error.errno in _NO_SPACE:
         return no_room(path, error)
     told = f"{path} cannot be {'read' if is_read else 'written'}"
     if isinstance(error, PermissionError):
         wanted = os.R_OK if is_read else os.R_OK | os.W_OK
-        # What failed may be another file beside it, such as its lock.
+        # The failed file may be another one next to it, such as its lock.
         for one in (path, Path(error.filename) if isinstance(error.filename, str) else path):
             if (found := denied(one, wanted)) is not None:
                 return StoreReadOnly(f"{told}: {found.why(path)}", value=str(path), remedy=found.remedy)
@@ -265,25 +265,25 @@ def _folder_of(path: Path) -> Path:
 
 
 def take_room(folder: Path, size: int) -> None:
-    """Write so many bytes to the disk of a folder, and give them back.
+    """Write `size` bytes to the disk of a folder, and delete them.
 
-    That what is free there would do does not say that it may be had: users have quotas.
+    The free space of the disk is not enough as a check, because users have quotas.
 
     Raises:
-        StoreFull: they do not fit.
-        StoreReadOnly: nothing can be written there.
+        StoreFull: The bytes do not fit.
+        StoreReadOnly: The folder is not writable.
     """
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
             for left in range(size, 0, -_PIECE):
-                # What cannot be pressed: a file system that does so must have room for it as well.
+                # Random bytes, because a file system that compresses must have room for them as well.
                 file.write(os.urandom(min(left, _PIECE)))
     except OSError as error:
         raise file_error(error, folder) from error
 
 
 def no_room(path: Path, reason: object) -> StoreFull:
-    """Return the error for a file for which there is no room on its disk."""
+    """Return the error for a file whose disk is full."""
     return StoreFull(
         f"the disk is full: {path}: {reason}",
         value=str(path),
@@ -293,13 +293,13 @@ def no_room(path: Path, reason: object) -> StoreFull:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn the driver's failures into store errors; let everything else through."""
+    """Turn the driver's failures into store errors; other exceptions pass unchanged."""
     try:
         yield
     except sqlite3.Error as error:
         raise store_error(error) from error
     except StopIteration:
-        # A future refuses to hold one, and whoever awaits it would wait for ever.
+        # A future refuses to hold one, and its caller would wait forever.
         raise RuntimeError("a function given to the store raised StopIteration") from None
 
 

@@ -1,9 +1,10 @@
-"""Copies of the database: of one moment, whole or not there at all, made while others write.
+"""Copies of the database: consistent, complete or absent, made while others write.
 
-<target>.partial ──written──▶ read back whole, where that is asked ──▶ <target>
+    <target>.partial ──written──▶ verified, if requested ──▶ <target>
 
-Beside it lies <target>.partial.lock for so long, which tells whose it is: with a lock that nobody holds it
-was left by a process that was killed, and goes with the next copy; without one it is a stranger's, and stays.
+During the copy <target>.partial.lock marks its owner: a partial copy whose lock no process holds was left by
+a killed process and is deleted by the next copy. A partial copy without a lock file belongs to another
+program, and stays.
 """
 
 import hashlib
@@ -22,14 +23,14 @@ from postroom.stores.sqlite.connection import file_error, no_room, translated
 
 PARTIAL: Final = ".partial"
 COMPANIONS: Final = ("-wal", "-shm", "-journal")
-"""What SQLite may lay beside a database of its own accord."""
+"""Endings of files that SQLite may create next to a database."""
 _PAGES: Final = 128
-"""Pages, half a megabyte with the usual size, after which a copy looks whether it is to stop."""
+"""Pages per piece, half a megabyte at the usual size, after which a copy checks for a stop."""
 _HEAD: Final = 100
 """Bytes of the header of a SQLite database: page size at 16, number of pages at 28."""
 _MAGIC: Final = b"SQLite format 3\0"
 _STEPS: Final = 100_000
-"""Instructions of SQLite after which a reading looks whether it is to stop; some milliseconds."""
+"""Instructions of SQLite, a few milliseconds, after which a verification checks for a stop."""
 
 
 def back_up(
@@ -40,18 +41,18 @@ def back_up(
     rest: float = 0,
     stop: threading.Event | None = None,
 ) -> None:
-    """Write a consistent copy of the database to `target`, readable by its owner alone, whole or not at all.
+    """Write a consistent copy of the database to `target`, readable by its owner only.
 
-    The connection is in no transaction. With `is_read_back` every table and index of the copy is read before
-    the copy appears. After each piece other writers have the disk for `rest` times as long as the piece took.
-    Once `stop` is set, the copy ends soon.
+    The copy appears complete or not at all. The connection must not be in a transaction. With `is_read_back`
+    every table and index of the copy is read before the copy appears. After each piece other writers have the
+    disk for `rest` times as long as the piece took. Once `stop` is set, the copy ends soon.
 
     Raises:
-        StoreError: the copy could not be written; what `target` was before, it is still.
-        StoreCorrupt: the copy does not read back, as then the database does not.
-        StoreUnavailable: it was told to stop.
-        StateError: another copy is being written there.
-        InvalidPath: somebody else's file lies where it would be written.
+        StoreError: The copy could not be written; an existing `target` is unchanged.
+        StoreCorrupt: The copy is damaged, and therefore the database too.
+        StoreUnavailable: The copy was stopped.
+        StateError: Another copy is being written there.
+        InvalidPath: A file of another program is at the place of the partial copy.
     """
     stop = stop or threading.Event()
     try:
@@ -70,12 +71,12 @@ def back_up(
 
 @contextmanager
 def _partial_of(target: Path) -> Iterator[Path]:
-    """Give where a copy is written until it is whole; what is there of it afterwards is removed.
+    """Yield the path of the copy until it is complete; remove its remains afterwards.
 
     Raises:
-        StateError: another copy is being written there.
-        InvalidPath: somebody else's file is there.
-        OSError: the lock cannot be made.
+        StateError: Another copy is being written there.
+        InvalidPath: A file of another program exists there.
+        OSError: The lock cannot be created.
     """
     from filelock import FileLock, Timeout  # loaded where copies are made
 
@@ -84,7 +85,7 @@ def _partial_of(target: Path) -> Iterator[Path]:
     target.parent.stat()  # the lock would make a folder that is missing
     if not held.exists():
         _refuse_strangers(partial)
-    held.touch(mode=0o600)  # the lock takes a folder that refuses files for one in which somebody has it
+    held.touch(mode=0o600)  # the lock mistakes a folder that refuses new files for one whose lock is held
     lock = FileLock(held, mode=0o600, blocking=False, thread_local=False, fallback_to_soft=False)
     try:
         lock.acquire()
@@ -115,20 +116,20 @@ def _refuse_strangers(partial: Path) -> None:
 
 
 def remove_with_companions(file: Path) -> None:
-    """Remove a database and what SQLite left beside it; harmless when there is none.
+    """Remove a database and the files of SQLite next to it; missing files are ignored.
 
     Raises:
-        OSError: it cannot be removed.
+        OSError: A file cannot be removed.
     """
     for ending in ("", *COMPANIONS):
         file.with_name(file.name + ending).unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in a folder survive a power cut.
+    """Make the names in a folder survive a power cut.
 
     Raises:
-        OSError: the folder cannot be opened or synced.
+        OSError: The folder cannot be opened or synced.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -138,13 +139,13 @@ def sync_folder(folder: Path) -> None:
 
 
 def _copy(connection: sqlite3.Connection, target: Path, pace: "_Pace") -> None:
-    """Copy the database and sync the copy, once a piece if the copy is paced, and at its end."""
+    """Copy the database and sync the copy, after each piece if the copy is paced, and at its end."""
     copy = sqlite3.connect(target)
     copy.execute("PRAGMA synchronous = OFF")
     try:
         with translated():
-            # A copy in several steps begins anew whenever another connection has written in between, and
-            # under steady writing it never ends. Within a read transaction there is nothing new to be seen.
+            # A copy in several steps restarts whenever another connection has written in between, and never
+            # ends under steady writing. A read transaction sees no new writes.
             connection.execute("BEGIN")
             connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
             try:
@@ -163,16 +164,16 @@ def _copy(connection: sqlite3.Connection, target: Path, pace: "_Pace") -> None:
 
 
 class _Pace:
-    """Keeps a copy from taking the disk from those who commit."""
+    """Keeps a copy from using the disk at the expense of commits."""
 
     def __init__(self, stop: threading.Event, rest: float) -> None:
         self._stop, self._rest, self._began = stop, rest, time.monotonic()
 
     def keep(self, file: int) -> None:
-        """Send a piece to the disk, so that no commit waits for more, and rest.
+        """Sync a piece to the disk, so that no commit waits for more, and pause.
 
         Raises:
-            StoreUnavailable: the copy is to stop.
+            StoreUnavailable: The copy must stop.
         """
         if self._rest:
             os.fsync(file)
@@ -193,10 +194,10 @@ def sync_file(file: Path) -> None:
 
 
 def refuse_cut_off(file: Path) -> None:
-    """Compare the length of a copy with the length that its first page gives; reads 100 bytes.
+    """Compare the length of a copy with the length in its first page; reads 100 bytes.
 
     Raises:
-        StoreCorrupt: The file is no SQLite database, or is shorter or longer than it was written.
+        StoreCorrupt: The file is not a SQLite database, or is shorter or longer than it was written.
         OSError: The file cannot be read.
     """
     with file.open("rb") as opened:
@@ -210,7 +211,7 @@ def refuse_cut_off(file: Path) -> None:
 
 
 def digest_file(backup: Path) -> Path:
-    """Return the file beside a backup that holds its SHA-256, in the form of `sha256sum`."""
+    """Return the file next to a backup with its SHA-256, in the format of `sha256sum`."""
     return backup.with_name(f"{backup.name}.sha256")
 
 
@@ -221,7 +222,7 @@ def digest_of(file: Path) -> str:
 
 
 def name_with_digest(copy: Path, target: Path, digest: str) -> None:
-    """Give a copy that was read back its name; its digest is on the disk before the name is.
+    """Give a verified copy its name; its digest is on the disk before the name is.
 
     Raises:
         OSError: The digest or the name cannot be written.
@@ -235,10 +236,10 @@ def name_with_digest(copy: Path, target: Path, digest: str) -> None:
 
 
 def refuse_changed(file: Path, backup: Path) -> None:
-    """Compare a backup, or a copy of it, with the digest beside the backup, if there is one.
+    """Compare a backup, or a copy of it, with the digest next to the backup, if there is one.
 
     Raises:
-        StoreCorrupt: The file is not as the backup was written.
+        StoreCorrupt: The file differs from the backup as it was written.
         OSError: The digest or the file cannot be read.
     """
     try:
@@ -255,10 +256,10 @@ def _damaged(reason: str, file: Path) -> StoreCorrupt:
 
 
 def refuse_faults(file: Path, shown: Path | None = None, stop: threading.Event | None = None) -> None:
-    """Read a whole copy, which nobody else writes, so that it is opened without a log or a lock.
+    """Verify a whole copy, which no process writes, so that it is opened without a log or a lock.
 
     Raises:
-        StoreCorrupt: it does not read back; `shown` is how the error names it.
+        StoreCorrupt: The copy is damaged; `shown` is its name in the error.
     """
     shown, stop = shown or file, stop or threading.Event()
 

@@ -51,7 +51,7 @@ IN_MEMORY = Path(":memory:")
 
 
 class SharedReader:
-    """Reads over the writer's connection, on its thread: a database in memory has no other."""
+    """Reads over the writer's connection, on its thread, because a database in memory has only one."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -60,7 +60,7 @@ class SharedReader:
         """Run `look` in one consistent view and return its answer.
 
         Raises:
-            StoreUnavailable: closed.
+            StoreUnavailable: The store is closed.
         """
 
         def without_writing(tx: SqliteTransaction) -> T:
@@ -73,11 +73,11 @@ class SharedReader:
         return await self._writer.pending.submit(without_writing)
 
     async def submit_free(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a look-up; a view is consistent here in any case."""
+        """Run a read; here every view is consistent."""
         return await self.submit(work)
 
     def close(self) -> None:
-        """The writer closes what is shared."""
+        """Do nothing: the writer closes the shared connection."""
 
 
 class SqliteEngine(Engine):
@@ -99,11 +99,11 @@ class SqliteEngine(Engine):
         self._lock = lock
         self._files = files
         self._copier = Readers(path, count=1, files=files) if lock else None
-        """Of its own, so that a long copy keeps no reader waiting."""
+        """A separate thread, so that a long copy delays no reader."""
         self._closing = threading.Event()
         self._apart = Apart() if files is None else Apart(files.refuse_changed)
         if self._copier is not None and files is not None:
-            # Open from now on: of a file that is deleted it is the only way to what was in it.
+            # Open from now on: if the file is deleted, this is the only way to its contents.
             self._copier.begin(
                 lambda connection: connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
             )
@@ -120,14 +120,14 @@ class SqliteEngine(Engine):
         log_reserve: int = 0,
         may_begin: bool = True,
     ) -> "SqliteEngine":
-        """Own the file, bring it to the newest schema and start the writer.
+        """Own the file, upgrade its schema and start the writer.
 
         Raises:
-            WrongStore: there is no database or an empty one, and not `may_begin`; its log is damaged; it
-                lacks commits that were acknowledged; or it is in two folders. Nothing was made or changed.
-            StoreHeld: another process owns it.
-            SchemaTooNew: a newer postroom wrote it.
-            StoreReadOnly: it or its folder cannot be written.
+            WrongStore: The database is missing or empty, and `may_begin` is False; its log is damaged; it
+                lacks acknowledged commits; or it is in two folders. Nothing was created or changed.
+            StoreHeld: Another process owns the file.
+            SchemaTooNew: A newer release wrote the database.
+            StoreReadOnly: The file or its folder is not writable.
         """
         path = path.resolve()  # one file has one lock, whatever links lead to it
         refuse_no_file(path)
@@ -151,7 +151,7 @@ class SqliteEngine(Engine):
 
     @classmethod
     def in_memory(cls, clock: Clock) -> "SqliteEngine":
-        """Begin an empty database that is gone with the engine; one thread writes and reads."""
+        """Create an empty database that disappears with the engine; one thread writes and reads."""
         writer = Writer(new_in_memory)
         return cls(IN_MEMORY, clock, writer, SharedReader(writer))
 
@@ -202,7 +202,7 @@ class SqliteEngine(Engine):
 
     @override
     async def back_up(self, target: Path, *, is_read_back: bool = True) -> None:
-        """Write one copy at a time; `close` breaks it off."""
+        """Write one copy at a time; `close` stops it."""
         if self._copier is None:
             raise StateError("a database in memory cannot be copied", remedy="use a database in a file")
         watcher = progress.here()
@@ -215,16 +215,16 @@ class SqliteEngine(Engine):
 
     @override
     def take_room(self, sql: SqlTransaction, size: int) -> None:
-        """Each commit takes room in the log; more than that is taken beside it, in a file without a name.
+        """Rely on the commit for space in the log; write more than that to a temporary file in the folder.
 
-        A row in the database would stay in its log, and take what it was to look for.
+        A row in the database would stay in its log, and use up the space that the check looks for.
         """
         if size and self._lock is not None:
             take_room(self.path.parent, size)
 
     @override
     def refuse_without_rights(self, sql: SqlTransaction) -> None:
-        """Who may write a file may write every table in it."""
+        """Do nothing: a user who may write the file may write every table in it."""
 
     @override
     async def check(self) -> list[str]:
@@ -246,7 +246,7 @@ class SqliteEngine(Engine):
 
     @override
     def share(self, topics: Collection[str]) -> None:
-        """No other process writes to the file or waits for it."""
+        """Do nothing: no other process writes to the file or waits for it."""
 
     @override
     def close(self) -> None:
@@ -263,7 +263,7 @@ class SqliteEngine(Engine):
         self._lock.release()
 
     def _rescue(self, target: Path) -> None:
-        """Save what is held of files that were taken away; `close` waits for it."""
+        """Save the open contents of files that were removed; `close` waits for it."""
 
         def copied(connection: sqlite3.Connection) -> None:
             try:
@@ -280,10 +280,10 @@ class SqliteEngine(Engine):
 
 
 def _open_writer(path: Path, clock: Clock, log_reserve: int) -> tuple[Writer, OwnFiles]:
-    """Begin to write to the file; on a full disk one that can be read begins when there is room.
+    """Start to write to the file; with a full disk, a readable file is opened when there is space.
 
     Raises:
-        StoreError: it can neither be written nor read as it is.
+        StoreError: The file can be neither written nor read.
     """
     try:
         connection = _open_newest(path, now=clock.now())
@@ -299,7 +299,7 @@ def _open_writer(path: Path, clock: Clock, log_reserve: int) -> tuple[Writer, Ow
 
 
 def _refuse_unreadable(path: Path, error: StoreFull) -> None:
-    """Raise `error` unless the file can be read without room, and has the newest schema."""
+    """Raise `error` unless the file can be read without space, and has the newest schema."""
     if not path.exists() or not path.stat().st_size:
         raise error
     with translated(), closing(connect_unshared(path)) as connection:
@@ -308,17 +308,17 @@ def _refuse_unreadable(path: Path, error: StoreFull) -> None:
 
 
 def refuse_missing(path: Path) -> None:
-    """Refuse a file that is not there, or has nothing in it.
+    """Refuse a missing or empty file.
 
     Raises:
-        WrongStore: it is so.
+        WrongStore: The file is missing or empty.
     """
     if not (path.exists() and path.stat().st_size):
         raise WrongStore(f"{path} is {'empty' if path.exists() else 'missing'}", value=str(path))
 
 
 def _open_newest(path: Path, *, now: int) -> sqlite3.Connection:
-    """Return a connection to the file, brought to the newest schema."""
+    """Return a connection to the file with the newest schema."""
     with translated():
         try:
             if not path.exists():
@@ -345,7 +345,7 @@ def _open_newest(path: Path, *, now: int) -> sqlite3.Connection:
 
 
 def _begin(connection: sqlite3.Connection, now: int) -> None:
-    """Give a new file the newest schema in one commit: a commit for each step is a wait for the disk each."""
+    """Give a new file the newest schema in one commit, because each commit waits for the disk."""
     empty = sqlite3.connect(":memory:", isolation_level=None)
     try:
         empty.deserialize(_empty_database())
@@ -357,7 +357,7 @@ def _begin(connection: sqlite3.Connection, now: int) -> None:
 
 @cache
 def _empty_database() -> bytes:
-    """Return a database with the newest schema and nothing in it; made once a process."""
+    """Return an empty database with the newest schema; made once per process."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     try:
         migrate(connection, IN_MEMORY, now=0)
@@ -377,13 +377,13 @@ def new_in_memory() -> sqlite3.Connection:
 
 
 def _reserve_log(connection: sqlite3.Connection, path: Path, size: int) -> None:
-    """Make the log about `size` bytes long and leave it empty; harmless when it cannot be done.
+    """Make the log about `size` bytes long and leave it empty; a failure has no effect.
 
-    Commits overwrite it then rather than make it longer, which costs a second log entry of the file
-    system with each fsync: a durable commit took 0.10 ms on a log that is there and 0.19 ms on one
-    that grows. The log shrinks to nothing when the last connection closes, so this is done at each opening.
-    The database keeps as many bytes as free pages, which the next messages fill; a disk without ten times the
-    room keeps it for messages.
+    Commits then overwrite it rather than make it longer, which would cost a second log entry of the file
+    system with each fsync: a durable commit took 0.10 ms on an existing log and 0.19 ms on a growing one. The
+    log shrinks to nothing when the last connection closes, so this is done at each opening. The database
+    keeps as many bytes as free pages, which the next messages fill. The reserve is skipped if less than ten
+    times its size is free on the disk.
     """
     if shutil.disk_usage(path.parent).free < 10 * size:
         return
@@ -394,5 +394,6 @@ def _reserve_log(connection: sqlite3.Connection, path: Path, size: int) -> None:
         connection.execute("DROP TABLE log_reserve")
         connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
     except sqlite3.Error as error:
-        # Commits are slower without it and as durable; a full disk is told to the first caller who writes.
+        # Commits are slower without it, but as durable; a full disk is reported to the first caller who
+        # writes.
         _LOG.warning("store.log_not_reserved", reason=str(error))

@@ -1,12 +1,11 @@
-"""Whether a database holds all that was committed to it, told by a number that is kept twice.
+"""A check, by a number that is stored twice, that a database contains all its commits.
 
-The first commit after each checkpoint raises the number in the header of the database, `PRAGMA
-user_version`. Once that commit is on the disk, and before anybody is answered, the number is written to
-`<database>.generation` too. The commit itself is in the log, `<database>-wal`, until the next
-checkpoint. So a database that lost its log, or an older copy of it, has a smaller number than the file
-beside it.
+The first commit after each checkpoint raises the number in the header of the database, `PRAGMA user_version`.
+Once that commit is on the disk, and before any caller is answered, the number is also written to
+`<database>.generation`. The commit itself is in the log, `<database>-wal`, until the next checkpoint.
+Therefore a database that lost its log, or an older copy of it, has a smaller number than the file next to it.
 
-The file is not synced: after a power cut it may hold an earlier number, and refuses nothing then.
+The file is not synced: after a power cut it may contain an earlier number, which refuses nothing.
 """
 
 import os
@@ -19,7 +18,7 @@ from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
 _DIGITS: Final = 10
-"""The number always takes this many bytes, so that it is written over in place."""
+"""Fixed number of digits, so that the number is overwritten in place."""
 
 
 class Generations:
@@ -32,7 +31,7 @@ class Generations:
         self._raised: int | None = None
 
     def end(self) -> None:
-        """Have the next commit raise the number, because a checkpoint wrote commits to the database."""
+        """Make the next commit raise the number, because a checkpoint wrote commits to the database."""
         self.is_due = True
 
     def begin(self, connection: sqlite3.Connection) -> None:
@@ -41,9 +40,9 @@ class Generations:
         connection.execute(f"PRAGMA user_version = {self._raised}")
 
     def keep(self) -> None:
-        """Write the raised number beside the database, after its commit.
+        """Write the raised number to the file next to the database, after its commit.
 
-        If the file cannot be written, the log says so and the next commit raises the number again.
+        If the file cannot be written, that is logged and the next commit raises the number again.
         """
         if self._raised is None:
             return
@@ -65,7 +64,7 @@ def generation_file(database: Path) -> Path:
 
 
 def forget_generation(database: Path) -> None:
-    """Let the database be taken as it is at its next opening.
+    """Remove the file, so that the next opening accepts the database in its present state.
 
     Raises:
         OSError: The file cannot be removed.
@@ -77,7 +76,7 @@ def refuse_lost_commits(connection: sqlite3.Connection, database: Path) -> None:
     """Refuse a database that lacks commits; nothing is changed.
 
     Raises:
-        WrongStore: The number in the database is smaller than the number beside it.
+        WrongStore: The number in the database is smaller than the number in the file next to it.
     """
     file = generation_file(database)
     try:

@@ -1,4 +1,4 @@
-"""A database in memory whose changes run at once, on the thread that asks; simulations write to it."""
+"""A database in memory whose changes run at once, on the calling thread; simulations write to it."""
 
 import sqlite3
 from collections.abc import Callable
@@ -12,29 +12,32 @@ T = TypeVar("T")
 
 
 class InlineDatabase:
-    """Runs each change in place. Everything since `begin` is one transaction of SQLite, and can be undone."""
+    """Runs each change in place.
+
+    All changes since `begin` are one transaction of SQLite, and can be undone.
+    """
 
     def __init__(self) -> None:
         self._connection = new_in_memory()
 
     def begin(self) -> None:
-        """Begin what `keep` or `undo` ends."""
+        """Begin a transaction, which `keep` or `undo` ends."""
         self._connection.execute("BEGIN")
 
     def keep(self) -> None:
-        """Keep everything since `begin`."""
+        """Keep all changes since `begin`."""
         self._connection.execute("COMMIT")
 
     def undo(self) -> None:
-        """Undo everything since `begin`: the next world finds the rows that were kept."""
+        """Undo all changes since `begin`: the next world finds the rows that were kept."""
         self._connection.execute("ROLLBACK")
 
     def rows(self, statement: str, values: tuple[object, ...] = ()) -> list[Any]:
-        """Return the rows of a look that no part of the product has."""
+        """Return the rows of a query that the product does not have."""
         return self._connection.execute(statement, values).fetchall()
 
     def read(self, look: Callable[[SqliteTransaction], T]) -> T:
-        """Run a look.
+        """Run a read.
 
         Raises:
             StoreError: The database refused it.
@@ -44,8 +47,12 @@ class InlineDatabase:
         except sqlite3.Error as error:
             raise store_error(error) from error
 
-    def write(self, change: Callable[[SqliteTransaction], T], *, runs: int = 1) -> tuple[T, bool]:
-        """Run a change `runs` times and keep its last run; return its result, and whether it wrote rows.
+    def write(
+        self, change: Callable[[SqliteTransaction], T], *, runs: int = 1, keeps: bool = True
+    ) -> tuple[T, bool]:
+        """Run a change `runs` times; return its result, and whether it wrote rows.
+
+        Keep what the last run wrote, or nothing if `keeps` is False: the commit failed.
 
         Raises:
             StoreError: The database refused it; nothing of it is kept.
@@ -56,7 +63,7 @@ class InlineDatabase:
             connection.execute("SAVEPOINT change")
             try:
                 done = change(SqliteTransaction(connection))
-                if left:
+                if left or not keeps:
                     connection.execute("ROLLBACK TO change")
             except BaseException as error:
                 connection.execute("ROLLBACK TO change")
@@ -65,4 +72,4 @@ class InlineDatabase:
                 raise
             finally:
                 connection.execute("RELEASE change")
-        return done, connection.total_changes != before
+        return done, keeps and connection.total_changes != before

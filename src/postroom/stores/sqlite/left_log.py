@@ -1,12 +1,12 @@
-"""Whether the log that a killed process left is damaged where it matters, before SQLite reads it.
+"""Finds damage in the log of a killed process that would lose commits, before SQLite reads it.
 
-SQLite reads a log up to the first frame whose checksum does not fit, and forgets the rest: so it undoes the
-transaction that a power cut tore. One flipped bit in the middle would undo all that was committed behind it,
-and nobody would be told. A torn transaction is the last of its log: the next one is written when it is on the
-disk. So behind a frame that does not fit the checksum goes on from what the frame itself says, and a frame
-that fits directly behind the end of a transaction shows that this one had been on the disk whole. Frames
-that fit one another elsewhere show nothing: they may be the rest of an older transaction that a kill or a
-power cut ended, and over whose beginning a shorter one was written.
+SQLite reads a log up to the first frame with a wrong checksum, and drops the rest: this rolls back the
+transaction that a power cut tore. One flipped bit in the middle would silently undo all later commits. A torn
+transaction is the last in its log, because the next one is written only when it is on the disk. Therefore the
+check continues after a wrong frame with the frame's own checksum: a valid frame directly after the end of a
+transaction proves that this transaction had been on the disk completely. Valid sequences elsewhere prove
+nothing: they may be the rest of an older transaction that a kill or a power cut ended, whose beginning a
+shorter one overwrote.
 
 Source: https://www.sqlite.org/fileformat2.html#the_write_ahead_log
 """
@@ -30,7 +30,7 @@ _HEADER_AT: Final = 0
 _WORD: Final = 4
 _ALL_BITS: Final = 0xFFFFFFFF
 _ORDERS: Final = {0x377F0682: "<", 0x377F0683: ">"}
-"""The order of bytes in which checksums are made, by the first number of a log."""
+"""The byte order of checksums, by the first number of a log."""
 _NATIVE: Final = "<" if sys.byteorder == "little" else ">"
 _PAGE_SIZE_AT: Final = 16
 _LARGEST_PAGE: Final = 65536
@@ -40,26 +40,26 @@ _Checksum = tuple[int, int]
 
 @dataclass(slots=True, kw_only=True)
 class _Frame:
-    """A page as a transaction wrote it."""
+    """A page as written by a transaction."""
 
     ends_transaction: bool
     salts: tuple[int, int]
-    """Those of the log, where the frame is not left from before the log began anew."""
+    """Those of the log, unless the frame was left from before the log restarted."""
     stored: _Checksum
     order: str
     data: bytes
 
     def checksum(self, prior: _Checksum) -> _Checksum:
-        """Return the checksum that it has behind a frame with this one."""
+        """Return the checksum of this frame after one with the checksum `prior`."""
         return _checksum(self.data, prior, self.order)
 
 
 def refuse_damaged_log(database: Path) -> None:
-    """Refuse a database whose log lacks what was committed; nothing is changed. Nobody may have it open.
+    """Refuse a database whose log lacks commits; nothing is changed. No process may have it open.
 
     Raises:
-        WrongStore: the log is damaged, and others were committed behind that place.
-        StoreError: the log cannot be read.
+        WrongStore: The log is damaged before later commits.
+        StoreError: The log cannot be read.
     """
     log = _log_of(database)
     if (at := _damaged_at(log, database)) is not None:
@@ -67,13 +67,13 @@ def refuse_damaged_log(database: Path) -> None:
 
 
 def cut_damaged_log(database: Path, *, now: int) -> Path | None:
-    """Keep a database and its damaged log under another name, and cut the log where it is damaged.
+    """Copy a database and its damaged log to another name, and cut the log at the damage.
 
-    Return that name; None, and nothing was done, where the log is not damaged.
+    Return that name, or None if the log is not damaged and nothing was done.
 
     Raises:
-        StoreHeld: another process has the database.
-        StoreError: there is no room for the copy, or a file cannot be read or written.
+        StoreHeld: Another process has the database.
+        StoreError: There is no space for the copy, or a file cannot be read or written.
     """
     log = _log_of(database)
     if not (database.exists() and log.exists()):
@@ -99,7 +99,7 @@ def _log_of(database: Path) -> Path:
 
 
 def _damaged_at(log: Path, database: Path) -> int | None:
-    """Return where a log is damaged; None where it is whole, or torn at its end, or not there."""
+    """Return the position of the damage; None if the log is intact, torn at its end, or missing."""
     try:
         with log.open("rb") as file:
             return _damage(file, database)
@@ -130,7 +130,7 @@ def _damage(file: BinaryIO, database: Path) -> int | None:
 
 
 def _holds_frames(frames: Iterator[_Frame]) -> bool:
-    """Say whether frames behind a header that does not fit belong together: the header is damaged then."""
+    """Return whether frames after an invalid header belong together, so that the header is damaged."""
     first = next(frames, None)
     return first is not None and _goes_on(frames, first.salts, {first.stored}, is_behind_end=True)
 
@@ -138,10 +138,10 @@ def _holds_frames(frames: Iterator[_Frame]) -> bool:
 def _goes_on(
     frames: Iterator[_Frame], salts: tuple[int, ...], priors: set[_Checksum], *, is_behind_end: bool
 ) -> bool:
-    """Say whether a transaction was begun behind the end of one, which was on the disk whole by then.
+    """Return whether a transaction starts after the end of another one, which was therefore complete.
 
-    `priors` are the checksums from which the log may go on, and `is_behind_end` says whether that is the end
-    of a transaction. Frames with other salts are left from before the log began anew.
+    `priors` are the possible checksums before the next frame, and `is_behind_end` says whether that is the
+    end of a transaction. Frames with other salts were left from before the log restarted.
     """
     for frame in frames:
         if frame.salts == salts:
@@ -156,7 +156,7 @@ def _goes_on(
 
 
 def _frames(file: BinaryIO, page_size: int, order: str) -> Iterator[_Frame]:
-    """Read the frames behind the header, up to the last whole one."""
+    """Yield the complete frames after the header."""
     size = _FRAME.size + page_size
     while len(read := file.read(size)) == size:
         _, pages, *salts, one, two = _FRAME.unpack_from(read)

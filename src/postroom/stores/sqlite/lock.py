@@ -1,4 +1,4 @@
-"""One process owns a database file, or a folder: a lock of the operating system that dies with its holder."""
+"""Ownership of a database file, or a folder, by one process: a system lock that ends with the process."""
 
 import contextlib
 import json
@@ -18,14 +18,14 @@ _OF_A_PROGRAM = (
 
 
 class OwnerLock:
-    """Held from opening to closing; the file beside it only says who the holder is."""
+    """A lock that is held from opening to closing; the file next to it only describes the holder."""
 
     def __init__(self, path: Path, *, of: Path | None = None) -> None:
-        """The lock stands beside `path`; it is that of `of`, where `path` itself is nothing."""
+        """The lock file is next to `path`; errors name `of` if `path` itself is not a file."""
         from filelock import FileLock  # a store in memory needs no lock, and waits for none to load
 
         self._path, self._of = path, of or path
-        # A lock that stays behind when its holder dies would shut the owner out: rather none at all.
+        # A lock that survives its holder would lock the owner out, so a soft lock is worse than none.
         self._lock = FileLock(
             f"{path}.lock", mode=0o600, blocking=False, thread_local=False, fallback_to_soft=False
         )
@@ -35,8 +35,8 @@ class OwnerLock:
         """Take the lock.
 
         Raises:
-            StoreHeld: another process has it; says which, since when and what for.
-            StoreReadOnly, StoreFull: the lock cannot be made, or the note beside the database not be written.
+            StoreHeld: Another process has it; the error names the process, its start and its purpose.
+                StoreReadOnly, StoreFull: The lock, or the note next to the database, cannot be written.
         """
         from filelock import Timeout
 
@@ -59,18 +59,18 @@ class OwnerLock:
                 raise failure from error
 
     def release(self) -> None:
-        """Give the lock back; harmless when it is not held."""
+        """Release the lock; no effect if it is not held."""
         if self._lock.is_locked:
-            with contextlib.suppress(OSError):  # a note that stays behind is harmless: only the lock counts
+            with contextlib.suppress(OSError):  # a stale note is harmless, because only the lock counts
                 self._note.unlink(missing_ok=True)
             self._lock.release()
 
     def _give_to_owner(self) -> None:
-        """As root, give the lock to whom its folder belongs: `sudo postroom doctor` would shut that user out.
+        """As root, give the lock file to the folder's owner, whom `sudo postroom doctor` would lock out.
 
-        The lock stays, as it always does: to remove it would let two have it. Whoever owns the folder might
-        have put a link to another file there: a lock is empty, and has one name. What was looked at is what
-        is given, though another may have its name by then.
+        The lock file is never removed, because two processes could then hold it. The folder's owner might
+        have put a link to another file there, so only an empty file with one name is given away. The change
+        applies to the file that was opened.
         """
         if os.geteuid() != 0:
             return
@@ -86,7 +86,7 @@ class OwnerLock:
                 os.close(file)
 
     def _write(self, note: str) -> None:
-        self._note.unlink(missing_ok=True)  # one that a killed holder left keeps the mode it had
+        self._note.unlink(missing_ok=True)  # the note of a killed holder keeps its old mode
         with os.fdopen(os.open(self._note, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(note)
 
@@ -98,7 +98,7 @@ class OwnerLock:
 
 
 def read_owner(path: Path) -> dict[str, Any]:
-    """Return what the holder of a database said of itself; empty when nobody did."""
+    """Return the note of a database's holder; empty if there is none."""
     try:
         note = json.loads(path.with_name(path.name + ".owner.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

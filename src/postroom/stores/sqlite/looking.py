@@ -1,4 +1,4 @@
-"""Looks at what kind of database a file is."""
+"""Inspects database files."""
 
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -17,17 +17,17 @@ _PAGE: Final = 500
 
 
 def outline_of(connection: sqlite3.Connection) -> Outline:
-    """Look at a database."""
+    """Return the outline of a database."""
     return outline.outline_of(
         SqliteTransaction(connection), lambda text: int(connection.execute(text).fetchone()[0])
     )
 
 
 def look_into_file(file: Path, look: Callable[[sqlite3.Connection], T]) -> T:
-    """Look at a database that no server uses. Blocks.
+    """Read a database that no server uses. Blocks.
 
     Raises:
-        StoreError: it cannot be read.
+        StoreError: The file cannot be read.
     """
     with translated():
         connection = connect(file, read_only=True)
@@ -38,19 +38,19 @@ def look_into_file(file: Path, look: Callable[[sqlite3.Connection], T]) -> T:
 
 
 def outline_of_file(file: Path) -> Outline:
-    """Look at the shape of a database that no server uses. Blocks.
+    """Return the outline of a database that no server uses. Blocks.
 
     Raises:
-        StoreError: it cannot be read.
+        StoreError: The file cannot be read.
     """
     return look_into_file(file, outline_of)
 
 
 def damaged_messages_of_file(file: Path) -> list[int] | None:
-    """Return the ids of messages whose texts changed on the disk; None if there are no check values. Blocks.
+    """Return the ids of messages whose texts changed on the disk; None without check values. Blocks.
 
     Raises:
-        StoreError: it cannot be read.
+        StoreError: The file cannot be read.
     """
 
     def look(connection: sqlite3.Connection) -> list[int] | None:
@@ -68,10 +68,10 @@ def damaged_messages_of_file(file: Path) -> list[int] | None:
 
 
 def identity_of_file(file: Path, slugs: Sequence[str]) -> StoreIdentity | None:
-    """Look which store it is; None where its schema is older than that question. Blocks.
+    """Return the identity of the store; None if its schema is too old to have one. Blocks.
 
     Raises:
-        StoreError: it cannot be read.
+        StoreError: The file cannot be read.
     """
 
     def look(connection: sqlite3.Connection) -> StoreIdentity | None:

@@ -1,4 +1,4 @@
-"""Brings a database to the newest schema, one numbered transactional step after another."""
+"""Upgrades a database to the newest schema, one numbered transactional step after another."""
 
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -22,17 +22,17 @@ CREATE TABLE IF NOT EXISTS schema_migrations (
 """
 
 _STEPS: Final = 100_000
-"""Instructions of SQLite after which it is said that a step goes on."""
+"""Instructions of SQLite between two reports of progress."""
 
 
 def migrate(
     connection: sqlite3.Connection, path: Path, *, now: int, steps: Sequence[Migration] | None = None
 ) -> list[int]:
-    """Apply the missing steps and return their numbers; a backup is taken before the first of them.
+    """Apply the missing steps and return their numbers; a backup is written before the first of them.
 
     Raises:
-        SchemaTooNew: the database has steps that this postroom does not know; nothing was changed.
-        StoreCorrupt: a step that was applied differs from the one shipped.
+        SchemaTooNew: The database has steps unknown to this release; nothing was changed.
+        StoreCorrupt: An applied step differs from the one shipped.
     """
     with translated():
         add_functions(connection)

@@ -21,11 +21,11 @@ _MARK: Final = "INSERT INTO schema_migrations (version, name, checksum, applied_
 
 _BEGINS: Final = b"SQLite format 3\0"
 _LOG_PAGES: Final = 10_000
-"""After how many pages the log is merged into the file, which a server's own thread does elsewhere."""
+"""Pages after which the log is merged into the file, which a server's writer does otherwise."""
 
 
 class SqliteSide:
-    """An open file, or one that `mark` makes of what is in memory; `opened` gives one."""
+    """An open file, or a database in memory that `mark` writes to a file; `opened` yields one."""
 
     def __init__(self, connection: sqlite3.Connection, name: str, *, to_make: Path | None = None) -> None:
         self._connection = connection
@@ -37,14 +37,14 @@ class SqliteSide:
         self._connection.close()
 
     def holds_anything(self) -> bool:
-        """Say whether there is a table in the file."""
+        """Return whether the file has a table."""
         return bool(self._all("SELECT 1 FROM sqlite_schema LIMIT 1"))
 
     def refuse_unfit(self, *, is_target: bool) -> None:
-        """Refuse what is no store of this release; a target may hold a copy that was cut off.
+        """Refuse a database that is not a store of this release; a target may have an interrupted copy.
 
         Raises:
-            StateError, SchemaTooNew, StoreCorrupt, WrongStore: it is none.
+            StateError, SchemaTooNew, StoreCorrupt, WrongStore: The database is refused.
         """
         if not self._all("SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations'"):
             raise StateError(
@@ -57,7 +57,7 @@ class SqliteSide:
             refuse_old(applied, "sqlite")
 
     def tables(self) -> list[Table]:
-        """Return every table that both engines have, those that others refer to first."""
+        """Return every table that both engines have, referenced tables first."""
         found = {
             name: self._table(name)
             for (name,) in self._all("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
@@ -70,18 +70,18 @@ class SqliteSide:
         return list(ordered.values())
 
     def store_id(self) -> str:
-        """Return the id of the store; empty when it has none."""
+        """Return the id of the store; empty if it has none."""
         found = self._all("SELECT store_id FROM store_identity")
         return str(found[0][0]) if found else ""
 
     def newest_message(self) -> int:
-        """Return the highest number that a message was ever given."""
+        """Return the highest number that any message ever had."""
         [[newest]] = self._all("SELECT coalesce(max(id), 0) FROM messages")
         [[indexed]] = self._all("SELECT indexed_to FROM search_index_progress")
         return max(int(newest), int(indexed))
 
     def rows(self, table: Table, after: Row | None, limit: int) -> list[Row]:
-        """Return rows behind a key, in the order of their keys."""
+        """Return rows after a key, in key order."""
         key, marks = ", ".join(table.key), ", ".join("?" * len(table.key))
         behind = "" if after is None else f"WHERE ({key}) > ({marks})"
         text = f"SELECT {', '.join(table.columns)} FROM {table.name} {behind} ORDER BY {key} LIMIT ?"  # noqa: S608
@@ -94,17 +94,17 @@ class SqliteSide:
         return found[0] if found else None
 
     def count(self, table: Table) -> int:
-        """Return how many rows there are."""
+        """Return the number of rows."""
         [[found]] = self._all(f"SELECT count(*) FROM {table.name}")  # noqa: S608
         return int(found)
 
     def copied_from(self) -> str | None:
-        """Return the id of the store whose copy is not finished here; None where none is."""
+        """Return the id of the store whose copy to this file is incomplete; None if there is none."""
         found = self._all("SELECT name FROM schema_migrations WHERE version = ?", (UNFINISHED,))
         return str(found[0][0]) if found else None
 
     def mark(self, store_id: str, tables: Sequence[Table]) -> None:
-        """Empty some tables and note that a copy begins, at once; a file appears with the mark in it."""
+        """Empty some tables and record the start of a copy, in one transaction; a new file has the mark."""
         with self._transaction():
             for table in tables:
                 self._connection.execute(f"DELETE FROM {table.name}")  # noqa: S608
@@ -123,7 +123,7 @@ class SqliteSide:
             self._connection.executemany(text, rows)
 
     def finish(self, newest_message: int) -> None:
-        """Fill the indexes, let numbers go on behind those that were given, and remove the mark, at once."""
+        """Fill the indexes, continue the numbering, and remove the mark, in one transaction."""
         with self._transaction():
             for name in ("mail.index_search", "mail.index_threads", "mail.indexed"):
                 self._connection.execute(statements("sqlite")[name].text, {"newest": newest_message})
@@ -166,16 +166,16 @@ class SqliteSide:
 
 @contextmanager
 def opened(path: Path, *, now: int, is_target: bool, writes: bool) -> Iterator[SqliteSide]:
-    """Open a file for a copy, and keep every server from it meanwhile.
+    """Open a file for a copy, and keep every server from it until the end.
 
-    A target that is not there is made by its `mark`, where one `writes`.
+    `mark` creates a missing target if `writes` is True; otherwise the target is an empty store in memory.
 
     Raises:
-        StoreHeld: a server uses it.
-        StateError: there is no such source, one is older than this release, or is another program's; or the
-            file is no database.
-        SchemaTooNew: a newer postroom wrote it.
-        WrongStore: its log is damaged.
+        StoreHeld: A server uses the file.
+        StateError: The source does not exist, is older than this release or belongs to another program; or
+            the file is not a database.
+        SchemaTooNew: A newer release wrote the file.
+        WrongStore: Its log is damaged.
     """
     if not path.exists():
         if not is_target:
@@ -198,11 +198,11 @@ def opened(path: Path, *, now: int, is_target: bool, writes: bool) -> Iterator[S
 
 
 def _refuse_other_file(path: Path) -> None:
-    """Refuse a file that is no database: a name that was mistaken, and nothing to restore.
+    """Refuse a file that is not a database: a wrong name rather than a damaged store.
 
     Raises:
-        StateError: it is none.
-        StoreError: it cannot be read.
+        StateError: The file is not a database.
+        StoreError: The file cannot be read.
     """
     if not path.exists():
         return
@@ -216,10 +216,10 @@ def _refuse_other_file(path: Path) -> None:
 
 
 def _side(path: Path, *, now: int, is_target: bool) -> SqliteSide:
-    """Return the store of a file, or an empty one for the file that is to be made.
+    """Return the store of a file, or an empty one for a file that does not exist yet.
 
     Raises:
-        StateError, SchemaTooNew: as of `opened`.
+        StateError, SchemaTooNew: As for `opened`.
     """
     if path.exists():
         side = SqliteSide(_for_a_copy(path), str(path))
@@ -235,7 +235,7 @@ def _side(path: Path, *, now: int, is_target: bool) -> SqliteSide:
 
 
 def shared_tables(now: int) -> list[Table]:
-    """Return every table that both engines have, those that others refer to first."""
+    """Return every table that both engines have, referenced tables first."""
     with closing(SqliteSide(_new(now), "")) as side:
         return side.tables()
 

@@ -1,7 +1,8 @@
-"""Whether the files of an open database are still where they were, and nobody else has written to them.
+"""A check that the files of an open database are in their place, and unchanged by others.
 
-On Unix a file that is deleted or replaced can be written as before by whoever has it open, and is gone when
-that process ends. So each commit looks first: what was accepted before is still held, and nothing more is.
+On Unix a process can still write to an open file that was deleted or replaced; its contents disappear when
+the process ends. Therefore each commit checks first: earlier commits remain readable, and new ones are
+refused.
 """
 
 import os
@@ -20,21 +21,21 @@ from postroom.stores.sqlite.generations import Generations
 
 _LOG = get_logger(__name__)
 _HEADER: Final = 100
-"""Bytes at the beginning of a database that tell its size, its schema and how often it was changed."""
+"""Bytes at the start of a database with its size, its schema and its change counter."""
 
 
 class OwnFiles:
     """The database and its log as this process opened them."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
-        """Hold the file open; `refuse_changed` finds nothing until `note` was called.
+        """Hold the file open; `refuse_changed` accepts any state until `note` was called.
 
         Raises:
-            StoreError: it cannot be opened.
+            StoreError: The file cannot be opened.
         """
         self._path, self._log, self._clock = path, path.with_name(f"{path.name}-wal"), clock
         self._checkpoint = threading.Lock()
-        """Held while a checkpoint writes to the file: readers ask from threads of their own."""
+        """Held while a checkpoint writes to the file, because readers check from their own threads."""
         try:
             # Held to the end: closing it would end the locks that SQLite has on the file.
             self._descriptor = os.open(path, os.O_RDONLY)
@@ -46,18 +47,21 @@ class OwnFiles:
         self._header = b""
         self.generations = Generations(path)
         self.rescued: Path | None = None
-        """Where what is held was to be saved when the files were found changed."""
+        """The file for the open contents, set when the files were found changed."""
         self.when_changed: Callable[[Path], None] = lambda _: None
-        """Called once, with the file to save to what is held."""
+        """Called once with the file to which the open contents are saved."""
 
     def note(self) -> None:
-        """Take the files as they are now for ours, just opened."""
+        """Accept the present files, which were just opened, as those of this process."""
         with self.writing():
             self._files = _which(self._path), _which(self._log)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Take what is in the file afterwards for ours: around each checkpoint, which alone writes to it."""
+        """Accept the file's state at the end as this process's.
+
+        Used around each checkpoint, the only writer.
+        """
         with self._checkpoint:
             try:
                 yield
@@ -66,10 +70,11 @@ class OwnFiles:
                 self.generations.end()
 
     def refuse_changed(self) -> None:
-        """Refuse files that were deleted, moved, replaced or written to by others.
+        """Refuse files that were deleted, moved, replaced or written by others.
 
         Raises:
-            WrongStore: they were; what was committed before is saved to `rescued`, if it can still be read.
+            WrongStore: The files have changed; earlier commits are saved to `rescued`, if they can still be
+                read.
         """
         with self._checkpoint:
             if self._files is None:
@@ -105,7 +110,7 @@ class OwnFiles:
         )
 
     def close(self) -> None:
-        """Let go of the file, once nobody has it open any more; harmless when done twice."""
+        """Close the file, once no connection is open; a repeated call has no effect."""
         self._let_go()
 
     def _what_changed(self, database: object, log: object) -> str:
@@ -129,7 +134,7 @@ class OwnFiles:
 
 
 def _which(path: Path) -> tuple[int, int] | None:
-    """Return what tells a file from any other; None when there is none."""
+    """Return the identity of a file; None if it does not exist."""
     try:
         found = path.stat()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A small pool of threads that read: each has a connection of its own and sees one consistent view a call."""
+"""A small pool of reading threads; each has its own connection, and one consistent view per call."""
 
 import sqlite3
 import threading
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 class Readers:
-    """Runs look-ups off the event loop, each in a read transaction."""
+    """Runs reads off the event loop, each in a read transaction."""
 
     def __init__(self, path: Path, *, count: int = 2, files: OwnFiles | None = None) -> None:
-        """Where there are `files`, no connection is opened once they were changed by others."""
+        """With `files`, no connection is opened after others have changed them."""
         self._path = path
         self._files = files
         self._own = threading.local()
@@ -30,28 +30,28 @@ class Readers:
         """Run `look` in one consistent view and return its answer.
 
         Raises:
-            StoreUnavailable: closed, or not answering in time.
+            StoreUnavailable: The store is closed, or did not answer in time.
         """
         return await self._threads.submit(lambda: self._run(look))
 
     async def submit_free(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` outside of a transaction, for copies that must let the writer go on.
+        """Run `work` outside of a transaction, for copies that must not block the writer.
 
         Raises:
-            StoreUnavailable: closed, or not answering in time.
+            StoreUnavailable: The store is closed, or did not answer in time.
         """
         return await self._threads.submit(lambda: self._run_free(work))
 
     def begin(self, work: Callable[[sqlite3.Connection], object]) -> None:
-        """Have `work` done outside of a transaction, and wait for nothing; that it fails is logged.
+        """Run `work` outside of a transaction without waiting for it; a failure is logged.
 
         Raises:
-            StoreUnavailable: closed.
+            StoreUnavailable: The store is closed.
         """
         self._threads.begin(lambda: self._run_free(work))
 
     def close(self) -> None:
-        """Finish what runs and close every connection; harmless when done twice."""
+        """Finish active reads and close every connection; a repeated call has no effect."""
         self._threads.close()
         for connection in self._connections:
             connection.close()
@@ -62,8 +62,8 @@ class Readers:
             with translated():
                 return _looked(self._connection(), look)
         except StoreFull:
-            # On a full disk not even a reader can join in. Nobody writes then: the file is read by itself, by
-            # a connection for this look alone, so that the next sees what was written once there is room.
+            # On a full disk no reader can join the log. No process writes then, so the file is read alone, by
+            # a new connection for each read, which sees later writes once there is space.
             with translated(), closing(connect_unshared(self._path)) as connection:
                 return _looked(connection, look)
 

@@ -1,6 +1,6 @@
-"""What can be mended in a database without losing anything: an index that lacks rows which its table has.
+"""Repairs of a database without loss: indexes that lack rows of their table.
 
-An index that has rows its table lacks is not written again: it may be all that is left of them.
+An index with rows that its table lacks is not rebuilt, because those rows may exist nowhere else.
 """
 
 import re
@@ -17,14 +17,14 @@ _WRONG: Final = re.compile(r"wrong # of entries in index (\S+)")
 
 
 def faults_of(connection: sqlite3.Connection) -> list[str]:
-    """Read every table and index, and return what is wrong with them."""
+    """Read every table and index, and return their faults."""
     rows = [row[0] for row in connection.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
     broken = connection.execute("PRAGMA foreign_key_check").fetchmany(20)
     return rows + [f"foreign key: {row}" for row in broken]
 
 
 def indexes_that_lack_rows(connection: sqlite3.Connection) -> list[str]:
-    """Return the indexes to write again; none when anything else is wrong, or when one may know more."""
+    """Return the indexes to rebuild; none if there are other faults, or an index may have additional rows."""
     lacks: Counter[str] = Counter()
     for (fault,) in connection.execute(f"PRAGMA integrity_check({_MOST})"):
         if found := _LACKS.fullmatch(fault):
@@ -37,10 +37,10 @@ def indexes_that_lack_rows(connection: sqlite3.Connection) -> list[str]:
 
 
 def write_again(connection: sqlite3.Connection, names: Sequence[str]) -> None:
-    """Write indexes again from their tables, within the open transaction.
+    """Rebuild indexes from their tables, within the open transaction.
 
     Raises:
-        StoreCorrupt: something is wrong still; the transaction is to be undone.
+        StoreCorrupt: A fault remains; the transaction must be rolled back.
     """
     for name in names:
         connection.execute(f"REINDEX {_quoted(name)}")
@@ -50,7 +50,7 @@ def write_again(connection: sqlite3.Connection, names: Sequence[str]) -> None:
 
 
 def _is_explained(connection: sqlite3.Connection, name: str, lacking: int) -> bool:
-    """Say whether an index has all rows of its table but those that are missing, and no others."""
+    """Return whether an index has all rows of its table except the missing ones, and no others."""
     found = connection.execute(
         "SELECT tbl_name, sql FROM sqlite_schema WHERE type = 'index' AND name = ?", (name,)
     ).fetchone()

@@ -14,7 +14,7 @@ _NONE: Final[Values] = {}
 
 
 class SqliteTransaction(SqlTransaction):
-    """Runs named statements over one connection. It begins and ends nothing itself."""
+    """Runs named statements over one connection. It neither begins nor ends the transaction."""
 
     dialect: Final[Dialect] = "sqlite"
 
@@ -73,15 +73,15 @@ class SqliteTransaction(SqlTransaction):
 
     @override
     def lock(self, *names: str) -> None:
-        """Nothing is to be locked: one thread writes."""
+        """Do nothing: only one thread writes."""
 
     @override
     def wait_for_locks(self) -> None:
-        """Nothing is to be waited for."""
+        """Do nothing: there are no locks."""
 
 
 def _bound(statement: Statement, values: Values) -> Values:
-    """Return the values as SQLite takes them: a list as a JSON array."""
+    """Return the values for SQLite: a list as a JSON array."""
     bound = dict[str, Any](values)
     for name in statement.lists:
         if bound[name] is not None:
@@ -90,5 +90,5 @@ def _bound(statement: Statement, values: Values) -> Values:
 
 
 def _json(one: int | str) -> str:
-    """Return an entry of a JSON array; `json.dumps` makes an encoder for each call, which costs more."""
+    """Return an entry of a JSON array; `json.dumps` would make an encoder for each call, which costs more."""
     return encode_basestring_ascii(one) if isinstance(one, str) else str(int(one))

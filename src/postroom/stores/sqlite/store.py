@@ -9,7 +9,7 @@ from postroom.stores.stores import Stores
 
 
 class SqliteStore(Stores):
-    """Everything in one file that this process alone owns, or in memory."""
+    """A store in one file that this process owns, or in memory."""
 
     def __init__(self, engine: SqliteEngine) -> None:
         super().__init__(SqlStore(engine), is_exclusive=True)
@@ -26,16 +26,16 @@ class SqliteStore(Stores):
         log_reserve: int = 0,
         may_begin: bool = True,
     ) -> "SqliteStore":
-        """Own the file, bring it to the newest schema and start the writer. Blocks.
+        """Own the file, upgrade its schema and start the writer. Blocks.
 
         `log_reserve` bytes of the log are written beforehand, which makes commits faster.
 
         Raises:
-            WrongStore: there is no database or an empty one, and not `may_begin`; or its log is damaged.
-                Nothing was made or changed.
-            StoreHeld: another process owns it.
-            SchemaTooNew: a newer postroom wrote it.
-            StoreReadOnly: it or its folder cannot be written.
+            WrongStore: The database is missing or empty, and `may_begin` is False; or its log is damaged.
+                Nothing was created or changed.
+            StoreHeld: Another process owns the file.
+            SchemaTooNew: A newer release wrote the database.
+            StoreReadOnly: The file or its folder is not writable.
         """
         engine = SqliteEngine.open(
             Path(path),
@@ -49,5 +49,5 @@ class SqliteStore(Stores):
 
     @classmethod
     def in_memory(cls, clock: Clock | None = None) -> "SqliteStore":
-        """Begin an empty store whose contents are gone with it."""
+        """Create an empty store that disappears with its contents."""
         return cls(SqliteEngine.in_memory(clock or SystemClock()))

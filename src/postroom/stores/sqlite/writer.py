@@ -1,15 +1,15 @@
-"""The one thread that writes: callers hand it changes, it commits them in groups and then answers.
+"""The only thread that writes: it commits the changes of callers in groups and then answers.
 
     callers ──▶ queue ──▶ BEGIN · each change · COMMIT (one fsync) ──▶ answers ──▶ chores when due
-                              ├ one raises before it has written: the others go on
-                              ├ one raises after that: all undone, and again with a SAVEPOINT each
-                              └ the disk is full: the log is folded, and again, once
+                                  ├ a change raises before a write: the others continue
+                                  ├ a change raises after a write: roll back, repeat with a SAVEPOINT each
+                                  └ the disk is full: the log is checkpointed, and they are repeated once
 
-After it has answered, and while nobody waits, the thread does its chores: it moves the search index
-and the threads on, and folds the log into the database.
+After the answers, and while no caller waits, the thread does its chores: it updates the search index and the
+threads, and checkpoints the log.
 
-A change that raises is undone alone; the rest of its group stands. A group whose commit fails is undone
-whole and every caller learns it. The thread knows nothing of what it writes.
+A change that raises is rolled back alone; the rest of its group is committed. A group whose commit fails is
+rolled back, and every caller gets the error. The thread does not depend on the contents of its writes.
 """
 
 import contextlib
@@ -30,24 +30,24 @@ from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 _LOG = get_logger(__name__)
 
 CHECKPOINT_AFTER = 1_500
-"""Row changes after which the log is folded into the database while nobody waits."""
+"""Row changes after which the log is checkpointed while no caller waits."""
 UPDATE_AFTER = 500
-"""Row changes after which the search index and the threads are moved on while nobody waits."""
+"""Row changes after which the search index and the threads are updated while no caller waits."""
 LATEST = 10
-"""How many times as many changes make a chore due even under load, so that its work stays bounded."""
+"""Factor of these numbers at which a chore is done even under load, so that its work stays bounded."""
 
 
 STEP_CHARACTERS = 500_000
-"""Characters of bodies behind which a transaction takes no further message: callers wait for no more."""
+"""Characters of bodies after which a transaction indexes no further message, to limit callers' wait."""
 STEP = 1_500
-"""Most messages of one transaction, within which no caller is answered: some 40 ms when a former process
-left many, a few otherwise. More than are written between two steps under load, so that the gap stays
+"""Maximum messages of one transaction, during which no caller is answered: about 40 ms if an earlier process
+left many, a few otherwise. More than the messages written between two steps under load, so that the gap stays
 bounded."""
 
 
 @dataclass(slots=True)
 class _Chore:
-    """Work that is due after so many row changes."""
+    """Work that is due after a number of row changes."""
 
     name: str
     after: int
@@ -59,10 +59,10 @@ _Change = PendingChange[SqliteTransaction]
 
 
 class Writer:
-    """Runs changes one after another in transactions that are durable before anybody is answered."""
+    """Runs changes one after another in transactions that are durable before any caller is answered."""
 
     connection: sqlite3.Connection | None = None
-    """None until there was room on the disk to open one."""
+    """None until the disk had space to open it."""
     _connection: sqlite3.Connection
 
     def __init__(
@@ -72,10 +72,10 @@ class Writer:
         opens_at_once: bool = True,
         files: OwnFiles | None = None,
     ) -> None:
-        """Begin to write over the connection that `connect` gives; it is called on the thread.
+        """Write over the connection that `connect` returns; it is called on the thread.
 
-        Unless that is done at once, each change tries it, and fails with what it raises. Where there are
-        `files`, nothing is written once they were changed by others.
+        Without `opens_at_once`, each change tries to open it, and fails with its error. With `files`, nothing
+        is written after others have changed them.
         """
         self._connect = connect
         self._files = files
@@ -84,7 +84,7 @@ class Writer:
         self._chores: list[_Chore] = []
         self.groups = 0
         self.changes = 0
-        # The thread knows the writer weakly, so that one that nobody uses any more ends without being closed.
+        # The thread holds only a weak reference, so that an unused writer ends without being closed.
         weakref.finalize(self, self.pending.stop)
         self._thread = threading.Thread(
             target=_serve, args=(weakref.ref(self), self.pending), name="postroom-writer", daemon=True
@@ -92,16 +92,16 @@ class Writer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take no more work; the thread finishes what was handed in, closes the connection and ends."""
+        """Accept no more work; the thread finishes submitted work, closes the connection and ends."""
         self.pending.stop()
 
     def close(self) -> None:
-        """Stop, and wait for the end of it; harmless when done twice."""
+        """Stop, and wait for the end; a repeated call has no effect."""
         self.stop()
         self._thread.join()
 
     def open_connection(self) -> sqlite3.Connection:
-        """Open the connection and do what a former process left undone; on the thread."""
+        """Open the connection and finish the chores of an earlier process; on the thread."""
         self._connection = self.connection = connection = self._connect()
         fold = partial(_fold, files=self._files)
         self._chores = [
@@ -114,7 +114,7 @@ class Writer:
         return connection
 
     def perform(self, first: _Change) -> None:
-        """Commit a change together with those that wait, answer them and do chores; on the thread."""
+        """Commit a change together with waiting ones, answer them and do chores; on the thread."""
         group = self.pending.group(first)
         if self.connection is None and (failure := self._not_open()) is not None:
             fail(group, failure)
@@ -143,8 +143,8 @@ class Writer:
             self._connection.execute("BEGIN IMMEDIATE")
             count = self._run_all(group)
             if not self._connection.in_transaction:
-                # A full disk makes SQLite undo the whole transaction: the changes before the one that met it
-                # are gone too, and their callers must not be told otherwise.
+                # A full disk makes SQLite roll back the whole transaction: the changes before the failed one
+                # are gone too, and their callers must get the error.
                 fail(group, _what_undid(group))
                 count = 0
             elif count:
@@ -168,9 +168,9 @@ class Writer:
         return count
 
     def _commit_refused(self, group: list[_Change]) -> None:
-        """Fold the log and try again what found no room: what the log holds, it may then write over.
+        """Checkpoint the log and repeat the changes that found no space: they can then reuse the log.
 
-        So deletion goes on though the disk takes nothing more, and then messages in the pages that are free.
+        Therefore deletion works on a full disk, and after it new messages, in the freed pages.
         """
         refused = [change for change in group if isinstance(change.error, StoreFull)]
         if not refused or not self._folded():
@@ -180,7 +180,10 @@ class Writer:
         self._commit(refused)
 
     def _folded(self) -> bool:
-        """Fold the log into the database, and say whether all of it is there: it may have no room either."""
+        """Checkpoint the log into the database.
+
+        Return whether all of it was written, which may lack space too.
+        """
         try:
             if self._files is not None:
                 self._files.refuse_changed()
@@ -189,7 +192,8 @@ class Writer:
             return False
 
     def _run(self, change: _Change) -> None:
-        change.perform(SqliteTransaction(self._connection))  # of its own: what was looked up may be undone
+        # a separate transaction object, because earlier reads may be rolled back
+        change.perform(SqliteTransaction(self._connection))
         if isinstance(error := change.error, sqlite3.Error):
             change.error = store_error(error)
             change.error.__cause__ = error
@@ -197,9 +201,9 @@ class Writer:
     def _run_all(self, group: list[_Change]) -> int:
         """Run changes in order; undo only the writes of a change that raises. Return how many did not.
 
-        A refusal before the first write leaves nothing to undo, and the other changes go on. A savepoint
-        costs a copy of each page that is written behind it. So savepoints are made only if a change raised
-        after it had written: then the whole group is undone and run again.
+        A refusal before the first write leaves nothing to roll back, and the other changes continue. A
+        savepoint costs a copy of each page that is written after it. Therefore savepoints are made only if a
+        change raised after a write: then the whole group is rolled back and run again.
         """
         count = 0
         for change in group:
@@ -232,7 +236,7 @@ class Writer:
             connection.execute("RELEASE change")
 
     def _undo(self) -> None:
-        # Were this to fail, the next group could not begin and would say so to its callers.
+        # If this failed, the next group could not begin and would report it to its callers.
         with contextlib.suppress(sqlite3.Error):
             self._connection.execute("ROLLBACK")
 
@@ -244,7 +248,7 @@ class Writer:
                 if not self._do(chore):
                     chore.done_at = self._connection.total_changes
                 elif not self.pending.is_empty:
-                    break  # callers first; what is left stays due
+                    break  # callers first; the rest stays due
 
     def _do(self, chore: _Chore) -> bool:
         """Do one step of a chore; return whether some of it is left."""
@@ -253,8 +257,8 @@ class Writer:
                 self._files.refuse_changed()
             return chore.run(self._connection)
         except (sqlite3.Error, StoreError) as error:
-            # Nobody waits for a chore and nothing is lost: it is done again when it is next due, and
-            # whatever is wrong with the disk is told to the next caller who writes.
+            # No caller waits for a chore and nothing is lost: it is repeated when it is next due, and the
+            # next caller who writes gets the disk's error.
             if self._connection.in_transaction:
                 self._undo()
             _LOG.warning("store.chore_failed", chore=chore.name, reason=str(error))
@@ -267,14 +271,14 @@ def _fold(connection: sqlite3.Connection, *, files: OwnFiles | None) -> bool:
 
 
 def _fold_all(connection: sqlite3.Connection, files: OwnFiles | None) -> bool:
-    """Fold the log into the database; return whether all of it is there, and some was."""
+    """Checkpoint the log; return whether it was not empty and all of it was written."""
     with contextlib.nullcontext() if files is None else files.writing():
         [[_, pages, folded]] = connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
     return bool(0 < pages == folded)
 
 
 def update_indexes(tx: SqliteTransaction) -> bool:
-    """Take the next messages in, within the open transaction; return whether some are left."""
+    """Index the next messages within the open transaction; return whether some are left."""
     [[newest]] = tx.all("mail.index_step", {"limit": STEP, "characters": STEP_CHARACTERS})
     if newest is None:
         return False
@@ -284,7 +288,7 @@ def update_indexes(tx: SqliteTransaction) -> bool:
 
 
 def is_behind(tx: SqliteTransaction) -> bool:
-    """Return whether some message is not taken in yet."""
+    """Return whether a message is not indexed yet."""
     return tx.one("mail.index_left") is not None
 
 
@@ -312,7 +316,7 @@ def _update_step(connection: sqlite3.Connection) -> bool:
 
 
 def _what_undid(group: list[_Change]) -> StoreError:
-    """Return the failure of the change that was run last."""
+    """Return the failure of the last change that ran."""
     errors = [change.error for change in group if change.error is not None]
     if errors and isinstance(errors[-1], StoreError):
         return errors[-1]

@@ -1,1 +1,1 @@
-"""The numbered steps by which the schema came about; what was released is never changed."""
+"""The numbered steps of the schema; a released step is never changed."""

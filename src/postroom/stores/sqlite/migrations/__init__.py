@@ -1,1 +1,1 @@
-"""Numbered, forward-only steps; each runs in one transaction after a backup, and its checksum is kept."""
+"""Numbered, forward-only steps; each runs in one transaction after a backup, and its checksum is stored."""

@@ -1,0 +1,49 @@
+"""What msgspec says of a value that does not fit, in words: "`to[2]` must be text, not a whole number"."""
+
+import re
+from typing import Final
+
+_TYPES: Final = {
+    "array": "a list",
+    "bool": "true or false",
+    "float": "a number",
+    "int": "a whole number",
+    "null": "null",
+    "object": "an object",
+    "str": "text",
+}
+_AT: Final = re.compile(r" - at `(?:(?:key|keys) in )?\$\.?(.*)`\Z", re.DOTALL)
+_TYPE: Final = re.compile(
+    r"Expected `([^`]+)`(?: of length)?(?: (<=|>=|<|>|==) (-?[\d.]+))?(?:, got `([^`]+)`)?\Z"
+)
+_FIELD: Final = re.compile(r"Object (missing required|contains unknown) field `(.*)`\Z", re.DOTALL)
+_CHOICE: Final = re.compile(r"Invalid enum value (.*)\Z", re.DOTALL)
+_BOUNDS: Final = {"<=": "at most", ">=": "at least", "<": "less than", ">": "more than", "==": "exactly"}
+
+
+def place_of(said: str) -> str:
+    """Return where the value is, such as `attachments[0].name`; the empty text stands for the whole."""
+    found = _AT.search(said)
+    return "" if found is None else found[1]
+
+
+def misfit(said: str) -> str:
+    """Return what is wrong with the value, with its place before it."""
+    place, reason = place_of(said), _AT.sub("", said)
+    if found := _FIELD.match(reason):
+        where = f" in `{place}`" if place else ""
+        return f"`{found[2]}`{where} is {'missing' if found[1].startswith('missing') else 'unknown'}"
+    subject = f"`{place}`" if place else "the value"
+    if found := _CHOICE.match(reason):
+        return f"{subject} cannot be {found[1]}"
+    if (found := _TYPE.match(reason)) is None:
+        return f"{subject}: {reason[:1].lower()}{reason[1:]}"
+    kinds, bound, number, got = found.groups()
+    names = [_TYPES.get(kind, kind) for kind in kinds.split(" | ") if kind != "null" or kinds == "null"]
+    wanted = " or ".join(names)
+    if bound == ">=" and number == "1" and "of length" in reason:
+        return f"{subject} must not be empty"
+    if bound:
+        unit = {"a list": " items", "text": " characters"}.get(wanted, "") if "of length" in reason else ""
+        wanted = f"{wanted} of {_BOUNDS[bound]} {number}{unit}"
+    return f"{subject} must be {wanted}" + (f", not {_TYPES.get(got, got)}" if got else "")

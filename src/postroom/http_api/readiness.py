@@ -1,0 +1,208 @@
+"""The checks behind `/readyz`, and the lag of the event loop."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final, Literal
+
+from postroom.contracts.clock import Clock, milliseconds
+from postroom.contracts.errors import PostroomError
+from postroom.contracts.outbox import Backlog
+from postroom.log import get_logger
+
+_LOG = get_logger(__name__)
+CheckState = Literal["ok", "failed", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One look at one part. What could not be seen is `unknown`, never `ok`."""
+
+    name: str
+    state: CheckState
+    required: bool = True
+    """Whether the server is of no use without it."""
+    facts: Mapping[str, object] = field(default_factory=dict)
+    """Numbers and codes; no paths and no names, for anybody may read them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
+    """Whether the server can do its work now."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every required check is known to be well."""
+        return all(check.state == "ok" for check in self.checks if check.required)
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as plain JSON data."""
+        return {
+            "status": "ready" if self.is_ready else "not_ready",
+            "checks": {check.name: {"state": check.state, **check.facts} for check in self.checks},
+        }
+
+
+EVERY: Final = timedelta(milliseconds=250)
+FIRST: Final = timedelta(milliseconds=10)
+"""The first measurement comes sooner: until there is one, the server does not call itself ready."""
+WINDOW: Final = timedelta(seconds=10)
+
+
+class LagMeter:
+    """Keeps the lags of the last ten seconds."""
+
+    def __init__(self) -> None:
+        self._stopping = asyncio.Event()
+        self._seen: deque[tuple[int, int]] = deque(maxlen=2 * WINDOW // EVERY)
+
+    def note(self, lag: int, now: int) -> None:
+        """Keep one measurement, in milliseconds."""
+        self._seen.append((now, max(0, lag)))
+
+    def worst(self, now: int) -> int | None:
+        """Return the longest lag of the last ten seconds in milliseconds; None when nothing was measured."""
+        since = now - milliseconds(WINDOW)
+        return max((lag for at, lag in self._seen if since < at <= now), default=None)
+
+    def stop(self) -> None:
+        """End the measuring; harmless before it began and twice."""
+        self._stopping.set()
+
+    async def wait(self, duration: timedelta) -> bool:
+        """Return whether the meter was stopped within this time."""
+        try:
+            async with asyncio.timeout(duration.total_seconds()):
+                await self._stopping.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+async def measure_lag(
+    meter: LagMeter, clock: Clock, *, every: timedelta = EVERY, seconds: Callable[[], float] = time.monotonic
+) -> None:
+    """Measure four times a second until the meter is stopped or the task cancelled.
+
+    `seconds` is a clock that only goes forward: the wall clock would show a lag whenever it is set.
+    """
+    pause = min(FIRST, every)
+    due = seconds() + pause.total_seconds()
+    while not await meter.wait(pause):
+        woke = seconds()
+        meter.note(round((woke - due) * 1000), clock.now())
+        pause = every
+        due = woke + pause.total_seconds()
+
+
+PATIENCE: Final = timedelta(seconds=2)
+"""How long a look may take; a write that takes longer is a failed one."""
+OLDEST_BACKLOG: Final = timedelta(minutes=15)
+LONGEST_LAG: Final = timedelta(seconds=2)
+FRESH: Final = timedelta(seconds=1)
+
+
+async def store_check(probe: Callable[[], Awaitable[None]], *, patience: timedelta = PATIENCE) -> Check:
+    """Write and read back one row."""
+    started = time.monotonic()
+    try:
+        async with asyncio.timeout(patience.total_seconds()):
+            await probe()
+    except TimeoutError:
+        return Check(name="store", state="failed", facts={"code": "store_unavailable"})
+    except PostroomError as error:
+        _LOG.warning("ready.store_failed", code=error.code, reason=error.message, remedy=error.remedy)
+        lacking = {"lacking": error.details["lacking"]} if "lacking" in error.details else {}
+        return Check(name="store", state="failed", facts={"code": error.code, **lacking})
+    return Check(name="store", state="ok", facts={"took_ms": round((time.monotonic() - started) * 1000)})
+
+
+async def archive_check(
+    backlog: Callable[[], Awaitable[Backlog]], now: int, *, patience: timedelta = PATIENCE
+) -> Check:
+    """Look how much waits for the archive, and since when; mail goes on without it."""
+    try:
+        async with asyncio.timeout(patience.total_seconds()):
+            found = await backlog()
+    except TimeoutError:
+        return Check(name="archive", state="unknown", required=False, facts={"code": "store_unavailable"})
+    except PostroomError as error:
+        return Check(name="archive", state="unknown", required=False, facts={"code": error.code})
+    age = 0 if found.oldest_at is None else max(0, now - found.oldest_at)
+    return Check(
+        name="archive",
+        state="failed" if age > milliseconds(OLDEST_BACKLOG) else "ok",
+        required=False,
+        facts={"waiting": found.waiting, "oldest_ms": age},
+    )
+
+
+def channels_check(states: Sequence[str], *, is_running: bool, is_served: bool) -> Check:
+    """Look how many of the chat channels are connected; everything else goes on without them.
+
+    While the gateway starts, those that are served here are waited for.
+    """
+    connected = sum(state == "connected" for state in states)
+    state: CheckState = "ok" if connected == len(states) else "failed"
+    return Check(
+        name="channels",
+        state=state if is_running else "unknown",
+        required=not is_running and not is_served,
+        facts={"connected": connected, "of": len(states)},
+    )
+
+
+def backups_check(*, age_ms: int | None, code: str | None, is_on: bool, is_overdue: bool) -> Check:
+    """Look how old the newest backup is and how the last try went; nothing else waits for one."""
+    state: CheckState = "ok" if is_on and age_ms is not None else "unknown"
+    return Check(
+        name="backups",
+        state="failed" if code or is_overdue else state,
+        required=False,
+        facts={"age_ms": age_ms, **({} if code is None else {"code": code})},
+    )
+
+
+def log_check(failure: OSError | None) -> Check:
+    """Look whether the last line of the log was written; everything else goes on without it."""
+    return Check(
+        name="log",
+        state="ok" if failure is None else "failed",
+        required=False,
+        facts={} if failure is None else {"code": "log_not_written"},
+    )
+
+
+def loop_check(meter: LagMeter, now: int) -> Check:
+    """Look how late the event loop was in the last ten seconds."""
+    lag = meter.worst(now)
+    if lag is None:
+        return Check(name="event_loop", state="unknown", facts={"lag_ms": None})
+    return Check(
+        name="event_loop", state="failed" if lag > milliseconds(LONGEST_LAG) else "ok", facts={"lag_ms": lag}
+    )
+
+
+class FreshReadiness:
+    """Asks at most once a second, however many ask it: the route is open to all, and a look writes."""
+
+    def __init__(self, look: Callable[[], Awaitable[Readiness]], clock: Clock) -> None:
+        self._look = look
+        self._clock = clock
+        self._one_at_a_time = asyncio.Lock()
+        self._last: Readiness | None = None
+        self._looked_at = 0
+
+    async def __call__(self) -> Readiness:
+        """Return what the last look within a second found, or look."""
+        async with self._one_at_a_time:  # held while looking, so that all who wait share its answer
+            age = self._clock.now() - self._looked_at
+            if self._last is None or not 0 <= age < milliseconds(FRESH):
+                self._last = await self._look()
+                self._looked_at = self._clock.now()
+            return self._last
