@@ -177,7 +177,9 @@ def _text_of(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise InvalidArgument(f"the file {file} is not readable text", value=str(file)) from error
+        raise InvalidArgument(
+            f"the file {file} is not readable text", value=str(file), remedy="save the file as UTF-8 text"
+        ) from error
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -178,7 +178,12 @@ class RunHandle:
                 f"run {self.id} was cancelled" if _state(run) is State.CANCELLED else f"run {self.id} failed"
             )
             why = run.error or (run.termination.value if run.termination else None)
-            raise RunUnsuccessful(f"{what}: {why}" if why else what, value=self.id)
+            remedy = (
+                "enqueue the work again if it is still wanted"
+                if _state(run) is State.CANCELLED
+                else "correct the reason, then call mailbox.dead_letters.replay(run_id)"
+            )
+            raise RunUnsuccessful(f"{what}: {why}" if why else what, value=self.id, remedy=remedy)
         return text if type is None else _decoded(text, type)
 
     async def status(self) -> RunState:
@@ -225,7 +230,11 @@ class RunHandle:
         refuse_other_text("by", by)
         refuse_other_text("question_id", question_id)
         if approved is not None and not isinstance(approved, bool):
-            raise InvalidArgument("approved must be True, False or None", value=repr(approved)[:80])
+            raise InvalidArgument(
+                "approved must be True, False or None",
+                value=repr(approved)[:80],
+                remedy="pass True for yes, False for no, or leave out approved",
+            )
         run = await self._retried(self._loaded)
         asked = open_questions(run)
         if all(one.tool_call_id != question_id for one in asked):
@@ -410,7 +419,11 @@ def _decoded(text: str, type: Any) -> Any:
         return text if type is str else msgspec.json.decode(text, type=type)
     except msgspec.DecodeError as error:
         name = getattr(type, "__name__", type)
-        raise InvalidArgument(f"the answer is not of type {name}: {error}") from error
+        raise InvalidArgument(
+            f"the answer is not of type {name}: {error}",
+            value=text[:80],
+            remedy="leave out type to get the text, or pass the type that the run returns",
+        ) from error
 
 
 def _told(event: CanonicalEvent, cursor: int) -> RunEvent | None:

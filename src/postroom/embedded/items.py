@@ -14,7 +14,7 @@ import msgspec
 from postroom.contracts.activation import DeliveryOptions, RunActivation, RunHints
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import InvalidArgument
-from postroom.contracts.messages import ContentBlock, Json, Message, Role, storable
+from postroom.contracts.messages import CONTROL, ContentBlock, Json, Message, Role, storable
 from postroom.contracts.records import replace
 
 DATA: Final = "data"
@@ -82,7 +82,11 @@ def typed(value: Json, type: type[T], what: str) -> T:
     try:
         return msgspec.convert(value, type)
     except (msgspec.ValidationError, TypeError) as error:
-        raise InvalidArgument(f"{what} is not of type {getattr(type, '__name__', type)}: {error}") from error
+        raise InvalidArgument(
+            f"{what} is not of type {getattr(type, '__name__', type)}: {error}",
+            value=repr(value)[:80],
+            remedy="pass the type of the stored value, or correct the value",
+        ) from error
 
 
 def refuse_other_type(what: str, type: object) -> None:
@@ -121,9 +125,15 @@ def refuse_other_text(what: str, text: object) -> None:
         InvalidArgument: The value is not such text.
     """
     if not isinstance(text, str):
-        raise InvalidArgument(f"{what} must be text, not {type(text).__name__}", value=repr(text)[:80])
+        raise InvalidArgument(
+            f"{what} must be text, not {type(text).__name__}", value=repr(text)[:80], remedy="pass a str"
+        )
     if storable(text) != text:
-        raise InvalidArgument(f"{what} contains half of a character", value=storable(text)[:80])
+        raise InvalidArgument(
+            f"{what} contains half of a character",
+            value=storable(text)[:80],
+            remedy="decode the text with errors='replace' where you read it",
+        )
 
 
 def refuse_other_id(what: str, id: object) -> None:
@@ -134,7 +144,23 @@ def refuse_other_id(what: str, id: object) -> None:
     """
     refuse_other_text(what, id)
     if isinstance(id, str) and "\0" in id:
-        raise InvalidArgument(f"{what} must not contain a zero byte: {id[:80]!r}", value=id[:80])
+        raise InvalidArgument(
+            f"{what} must not contain a zero byte: {id[:80]!r}", value=id[:80], remedy="remove the zero byte"
+        )
+
+
+def refuse_control_characters(what: str, name: str) -> None:
+    """Refuse a new name that a terminal or a line of a log cannot show.
+
+    Raises:
+        InvalidArgument: The name contains a line break, a tab, a zero byte or another control character.
+    """
+    if CONTROL.search(name):
+        raise InvalidArgument(
+            f"{what} must not contain control characters: {name[:80]!r}",
+            value=name[:80],
+            remedy="remove line breaks, tabs and other control characters",
+        )
 
 
 def message_of(content: object, *, id: str) -> Message:
@@ -207,11 +233,20 @@ class Item:
         for name, kinds, allowed in _TYPES:
             value = getattr(self, name)
             if not isinstance(value, kinds) or value is True or value is False:
+                remedy = f"pass {allowed}" if name == "thread" else f"leave out {name} to use its default"
                 raise InvalidArgument(
-                    f"{name} must be {allowed}, not {type(value).__name__}", value=repr(value)[:80]
+                    f"{name} must be {allowed}, not {type(value).__name__}",
+                    value=repr(value)[:80],
+                    remedy=remedy,
                 )
+            if isinstance(value, str) and name != "key":  # a key is made from data, and never shown
+                refuse_control_characters(name, value)
         if not self.thread.strip():
-            raise InvalidArgument("thread must not be blank: it names a conversation", value=self.thread)
+            raise InvalidArgument(
+                "thread must not be blank: it names a conversation",
+                value=self.thread,
+                remedy="pass a name, for example 'chat-1'",
+            )
         run_id = None if self.key is None else run_id_of(self.thread, self.key)
         deadline = self.deadline
         return RunActivation(
@@ -240,7 +275,9 @@ def run_id_of(thread: str, key: str) -> str:
         InvalidArgument: The key is blank.
     """
     if not key.strip():
-        raise InvalidArgument("a key must not be blank", value=key)
+        raise InvalidArgument(
+            "a key must not be blank", value=key, remedy="pass a text that names the job, or leave out key"
+        )
     return "key-" + hashlib.sha256(f"{thread}\0{key}".encode(errors="surrogatepass")).hexdigest()[:32]
 
 

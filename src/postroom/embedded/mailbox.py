@@ -181,6 +181,7 @@ class Mailbox:
             raise InvalidArgument(
                 f"when_busy must be one of {', '.join(BusyPolicy)}, not {when_busy!r:.80}",
                 value=repr(when_busy)[:80],
+                remedy="leave out when_busy: then the run waits for its turn",
             ) from error
         id, joins = request.run_id, when_busy in (BusyPolicy.COLLECT, BusyPolicy.STEER)
         if joins:
@@ -227,6 +228,7 @@ class Mailbox:
             raise InvalidArgument(
                 f"progress must be a function of two numbers or None, not {type(progress).__name__}",
                 value=repr(progress)[:80],
+                remedy="pass a function such as print, or leave out progress",
             )
         requests, named = list[RunActivation](), dict[str, RunActivation]()
         for index, item in enumerate(items):

@@ -283,10 +283,14 @@ class Run:
         """
         refuse_other_text("the question", question)
         if not question.strip():
-            raise InvalidArgument("the question must not be blank", value=question)
+            raise InvalidArgument(
+                "the question must not be blank", value=question, remedy="pass the text that the person reads"
+            )
         if timeout is not None and (not isinstance(timeout, timedelta) or timeout <= timedelta(0)):
             raise InvalidArgument(
-                "the timeout of a question must be a timedelta above 0", value=repr(timeout)[:80]
+                "the timeout of a question must be a timedelta above 0",
+                value=repr(timeout)[:80],
+                remedy="leave out timeout: then the question stays open without a limit",
             )
         if name is None:  # not its position: concurrent questions come in any order
             words = "-".join(re.findall(r"\w+", question.lower()))[:_SHOWN_OF_QUESTION]
@@ -363,7 +367,9 @@ class Run:
         refuse_forked(self._process)
         if not isinstance(text, str):  # half a character is kept as `?`, as in what a program prints
             raise InvalidArgument(
-                f"the text to stream must be text, not {type(text).__name__}", value=repr(text)[:80]
+                f"the text to stream must be text, not {type(text).__name__}",
+                value=repr(text)[:80],
+                remedy="pass a str: convert other data first",
             )
         await self._sink.emit(TextDelta(delta=text))
 
@@ -396,7 +402,11 @@ class Run:
             ("cost_micros", cost_micros),
         ):
             if not isinstance(used, int) or isinstance(used, bool) or not 0 <= used <= _MOST_USED:
-                raise InvalidArgument(f"{name} must be an integer of at least 0", value=repr(used)[:80])
+                raise InvalidArgument(
+                    f"{name} must be an integer from 0 to 2**53",
+                    value=repr(used)[:80],
+                    remedy=f"leave out {name} if nothing was used",
+                )
         usage = Usage(input_tokens=input_tokens, output_tokens=output_tokens, cost_micros=cost_micros)
         if (uses := _STEP_USES.get()) is not None:
             uses.append(usage)
@@ -419,7 +429,9 @@ class Run:
         refuse_forked(self._process)
         refuse_other_id("the name of a step", name)
         if not name.strip():
-            raise InvalidStep("a step needs a name", value=name)
+            raise InvalidStep(
+                "a step needs a name", value=name, remedy="pass a name that no other step of the run has"
+            )
         if name in self._memory.used:
             raise InvalidStep(
                 f"step {name!r} occurs twice in one run", value=name, remedy="give each step a different name"
@@ -639,9 +651,17 @@ def _refuse_other_options(
             remedy="pass the function, then its arguments: run.step(name, function, argument)",
         )
     if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
-        raise InvalidArgument("attempts must be an integer of at least 1", value=repr(attempts)[:80])
+        raise InvalidArgument(
+            "attempts must be an integer of at least 1",
+            value=repr(attempts)[:80],
+            remedy="leave out attempts: then the function is called once",
+        )
     if not isinstance(delay, timedelta) or delay < timedelta(0):
-        raise InvalidArgument("delay must be a timedelta of at least 0", value=repr(delay)[:80])
+        raise InvalidArgument(
+            "delay must be a timedelta of at least 0",
+            value=repr(delay)[:80],
+            remedy="leave out delay: then a retry waits 1 second",
+        )
     if returns is not None:
         refuse_other_type("returns", returns)
 
@@ -665,5 +685,9 @@ def _instant(until: timedelta | datetime, now: int) -> int:
     if isinstance(until, timedelta):
         return _in_range(now + max(milliseconds(until), 0), until)
     if not isinstance(until, datetime):
-        raise InvalidArgument("sleep needs a timedelta or a datetime", value=repr(until)[:80])
+        raise InvalidArgument(
+            "sleep needs a timedelta or a datetime",
+            value=repr(until)[:80],
+            remedy="pass timedelta(seconds=30), or a datetime with a time zone",
+        )
     return instant_of(until, "the time of sleep")
