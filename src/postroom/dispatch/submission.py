@@ -66,6 +66,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.limits import LIMITS, Held
 from postroom.contracts.messages import (
+    CONTROL,
     Boundary,
     DeliveryMode,
     Message,
