@@ -256,8 +256,8 @@ LINES: tuple[Plant, ...] = (
         "    if text is None and value is None:\n",
     ),
     plant(
-        "mail/operations.py: return False",
-        "mail/operations.py",
+        "contracts/operations.py: return False",
+        "contracts/operations.py",
         "        return True\n",
         "        return False\n",
     ),

@@ -65,7 +65,6 @@ _PARAMETERS: Final[Mapping[str, Sequence[str]]] = {
     "human_key": ("project",),
     "ids": ("ids", "message_id"),
     "include_bodies": ("bodies",),
-    "include_retired": ("retired",),
     "kinds": ("kind",),
     "life_seconds": ("expires",),
     "message_ids": ("message_id",),

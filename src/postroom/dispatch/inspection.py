@@ -258,7 +258,9 @@ class Inspection:
         row = await self._row(dispatch_id)
         if row.status is not RunDispatchStatus.DEAD_LETTER:
             raise IllegalTransition(
-                f"dispatch {dispatch_id!r} is {row.status.label}, not a dead letter", value=dispatch_id
+                f"dispatch {dispatch_id!r} is {row.status.label}, not a dead letter",
+                value=dispatch_id,
+                remedy="list the dead letters: `postroom runs dead` or mailbox.dead_letters",
             )
         return row
 

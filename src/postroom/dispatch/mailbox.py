@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from random import Random
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from postroom.concurrency import SystemTimer
 from postroom.contracts.accepting import Accept
@@ -45,6 +45,7 @@ from postroom.stores.runs.ports import RunStores
 from postroom.stores.transaction import Joined, Transaction
 
 T = TypeVar("T")
+_COMMITS: Final = "use an executor that commits its steps with their events, such as AgentRuntime"
 
 
 class Mailbox:
@@ -484,9 +485,13 @@ class Mailbox:
             return self
         executor = self._core.executor
         if not executor.has_commit_coordinator():
-            raise InvalidSubmission("runtime event capture requires an executor with CommitCoordinator")
+            raise InvalidSubmission(
+                "runtime event capture requires an executor with CommitCoordinator", remedy=_COMMITS
+            )
         if not executor.stages_events():
-            raise InvalidSubmission("runtime event capture requires an executor with StagedCommitCoordinator")
+            raise InvalidSubmission(
+                "runtime event capture requires an executor with StagedCommitCoordinator", remedy=_COMMITS
+            )
         if not origin.strip():
             raise InvalidRecord("the origin of captured events must not be blank", value=origin)
         self._core.capture = Capture(durability, origin)
@@ -584,4 +589,5 @@ def _refuse_other_place(executor: RunDispatchExecutor, stores: RunStores) -> Non
         raise InvalidSubmission(
             "mailbox run_store must match executor CommitCoordinator: they write to different places",
             value=place,
+            remedy="open the mailbox on the stores of the executor",
         )

@@ -30,6 +30,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.messages import (
+    CONTROL,
     Boundary,
     DeliveryMode,
     Message,
@@ -54,6 +55,8 @@ from postroom.dispatch.config import MailboxConfig
 
 _LONGEST_ID = 512
 _SHOWN_OF_ID = 40
+_NAMES = ("agent id", "dedupe key", "tenant", "limit key")
+"""What people read in lists and logs."""
 _MOST = 2**53
 """Numbers up to which every store keeps them as they are."""
 DEFAULT_AGENT = "default"
@@ -74,22 +77,40 @@ def validate_run_inputs(
         InvalidSubmission: there is no message and no decision, or a message cannot be accepted.
     """
     if not messages and not allow_empty:
-        raise InvalidSubmission("at least one message is required", value=thread_id)
+        raise InvalidSubmission(
+            "at least one message is required",
+            value=thread_id,
+            remedy="pass a message, or the decisions that a waiting run needs",
+        )
     refuse_odd_id("thread id", thread_id)
     accepted: dict[str, Message] = {}
     for message in messages:
         if message.id is not None:
             refuse_odd_id("message id", message.id)
             if not message.id.strip():
-                raise InvalidSubmission("a message id must not be blank", value=message.text()[:80])
+                raise InvalidSubmission(
+                    "a message id must not be blank",
+                    value=message.text()[:80],
+                    remedy="leave out the id: then the message gets one",
+                )
         for block in message.content:
             if storable(block.text) != block.text:
-                raise InvalidSubmission("a message contains half of a character", value=message.id)
+                raise InvalidSubmission(
+                    "a message contains half of a character",
+                    value=message.id,
+                    remedy="decode the text with errors='replace' where you read it",
+                )
         if message.role is Role.USER and not message.content:
-            raise InvalidSubmission("a message must not be empty", value=message.id)
+            raise InvalidSubmission(
+                "a message must not be empty",
+                value=message.id,
+                remedy="give the message a text or other content",
+            )
         message_id = message.id or new_id()
         if message_id in accepted:
-            raise InvalidSubmission("two messages have the same id", value=message_id)
+            raise InvalidSubmission(
+                "two messages have the same id", value=message_id, remedy="give each message another id"
+            )
         accepted[message_id] = message if message.id else replace(message, id=message_id)
     return thread_id.strip() or new_id(), tuple(accepted.values())
 
@@ -105,6 +126,7 @@ def refuse_odd_id(name: str, value: str) -> None:
             f"the {name} must have at most {_LONGEST_ID} characters, without zero bytes and halves "
             f"of characters; this {name} has {len(value)}: {storable(value)[:_SHOWN_OF_ID]!r}",
             value=storable(value[:80]),
+            remedy=f"give the {name} at most {_LONGEST_ID} characters, and remove zero bytes",
         )
 
 
@@ -128,11 +150,20 @@ def refuse_bad_delivery(request: RunActivation) -> None:
         if value is not None:
             refuse_odd_id(name, value)
             if not value.strip():
-                raise InvalidSubmission(f"the {name} must not be blank")
+                raise InvalidSubmission(f"the {name} must not be blank", remedy=f"leave out the {name}")
+            if name in _NAMES and CONTROL.search(value):
+                raise InvalidSubmission(
+                    f"the {name} must not contain control characters: {value[:_SHOWN_OF_ID]!r}",
+                    value=value[:80],
+                    remedy="remove line breaks, tabs and other control characters",
+                )
     _refuse_odd_numbers(options)
     for call, resume in request.decisions:
         if not call.strip() or not resume.decision_id.strip():
-            raise InvalidSubmission("a decision needs an id and the id of its tool call")
+            raise InvalidSubmission(
+                "a decision needs an id and the id of its tool call",
+                remedy="take the id of the tool call from the open question, and make an id for the decision",
+            )
 
 
 def _refuse_odd_numbers(options: DeliveryOptions) -> None:
@@ -140,6 +171,7 @@ def _refuse_odd_numbers(options: DeliveryOptions) -> None:
         raise InvalidSubmission(
             f"the priority must be from 0 to {LOWEST_PRIORITY}, not {options.priority}",
             value=options.priority,
+            remedy=f"use 0 for the first, {LOWEST_PRIORITY} for the last, or leave out priority",
         )
     delays = {
         "delay": options.delay_ms,
@@ -148,7 +180,9 @@ def _refuse_odd_numbers(options: DeliveryOptions) -> None:
     }
     for name, delay in delays.items():
         if delay is not None and delay < 0:
-            raise InvalidSubmission(f"the {name} must not be negative: {delay} ms", value=delay)
+            raise InvalidSubmission(
+                f"the {name} must not be negative: {delay} ms", value=delay, remedy=f"leave out the {name}"
+            )
     for name, number in (
         *delays.items(),
         ("deadline", options.deadline_at),
@@ -156,7 +190,11 @@ def _refuse_odd_numbers(options: DeliveryOptions) -> None:
         ("number of interruptions", options.max_interruptions),
     ):
         if number is not None and number > _MOST:
-            raise InvalidSubmission(f"the {name} is too large: {number}", value=number)
+            raise InvalidSubmission(
+                f"the {name} is too large: {number}",
+                value=number,
+                remedy=f"give at most {_MOST}, or leave out the {name}",
+            )
     if options.deadline_at is not None and options.deadline_at <= 0:
         raise InvalidSubmission(
             "the deadline must be a time in milliseconds since 1970",
@@ -165,12 +203,15 @@ def _refuse_odd_numbers(options: DeliveryOptions) -> None:
         )
     if options.max_attempts is not None and options.max_attempts < 1:
         raise InvalidSubmission(
-            f"there must be at least one attempt, not {options.max_attempts}", value=options.max_attempts
+            f"there must be at least one attempt, not {options.max_attempts}",
+            value=options.max_attempts,
+            remedy="leave out the number of attempts to use the default",
         )
     if options.max_interruptions is not None and options.max_interruptions < 0:
         raise InvalidSubmission(
             f"the number of interruptions must not be negative: {options.max_interruptions}",
             value=options.max_interruptions,
+            remedy="leave out the number of interruptions to use the default",
         )
 
 

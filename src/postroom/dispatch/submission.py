@@ -507,7 +507,11 @@ class Submissions:
             InvalidSubmission: the strategy makes it part of another run, whose events others read.
         """
         if strategy in (BusyPolicy.STEER, BusyPolicy.COLLECT):
-            raise InvalidSubmission(f"a submission that streams events cannot {strategy}", value=strategy)
+            raise InvalidSubmission(
+                f"a submission that streams events cannot {strategy}",
+                value=strategy,
+                remedy="use another strategy, or submit_background",
+            )
         if strategy in (BusyPolicy.QUEUE, BusyPolicy.REJECT):
             return await self._streamed_in_turn(request, strategy)
         request = self.checked(request, background=False)
@@ -906,7 +910,8 @@ class Submissions:
         if run is None:
             return error
         text = f"{error.message}: run {run.run_id!r} has it"
-        return DuplicateRecord(text, value=error.value, details={"run_id": run.run_id})
+        remedy = f"wait for run {run.run_id!r}, or give the message another id"
+        return DuplicateRecord(text, value=error.value, remedy=remedy, details={"run_id": run.run_id})
 
     async def _make_ids(self, submission: Submission, *, is_new: bool) -> None:
         """Make the ids of a new run and dispatch, and ask the executor what a new run is pinned to."""

@@ -1,4 +1,4 @@
-"""One piece of work as a program hands it over, and the request that the queue gets for it."""
+"""A piece of work from a program, and its request to the queue."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ from uuid import uuid4
 from postroom.contracts.activation import DeliveryOptions, RunActivation, RunHints
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import InvalidArgument
-from postroom.embedded.values import instant_of, message_of
+from postroom.embedded.values import instant_of, message_of, refuse_control_characters
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Work for a conversation, with the options that `Mailbox.enqueue` has and the same meaning."""
+    """Work for a conversation; the options are those of `Mailbox.enqueue`."""
 
     thread: str
     content: object
@@ -32,19 +32,28 @@ class Item:
     max_retry_delay: timedelta | None = field(default=None, kw_only=True)
 
     def request(self) -> RunActivation:
-        """Return what the queue is asked for; with a key, of the run that is named after it.
+        """Return the request to the queue; with a key, the request for the run that the key names.
 
         Raises:
-            InvalidArgument: an option is of another type, or cannot be stored.
+            InvalidArgument: An option has another type, or cannot be stored.
         """
         for name, kinds, allowed in _TYPES:
             value = getattr(self, name)
             if not isinstance(value, kinds) or value is True or value is False:
+                remedy = f"pass {allowed}" if name == "thread" else f"leave out {name} to use its default"
                 raise InvalidArgument(
-                    f"{name} must be {allowed}, not {type(value).__name__}", value=repr(value)[:80]
+                    f"{name} must be {allowed}, not {type(value).__name__}",
+                    value=repr(value)[:80],
+                    remedy=remedy,
                 )
+            if isinstance(value, str) and name != "key":  # a key is made from data, and never shown
+                refuse_control_characters(name, value)
         if not self.thread.strip():
-            raise InvalidArgument("thread must not be blank: it names a conversation", value=self.thread)
+            raise InvalidArgument(
+                "thread must not be blank: it names a conversation",
+                value=self.thread,
+                remedy="pass a name, for example 'chat-1'",
+            )
         run_id = None if self.key is None else run_id_of(self.thread, self.key)
         deadline = self.deadline
         return RunActivation(
@@ -70,10 +79,12 @@ def run_id_of(thread: str, key: str) -> str:
     """Return the id of the run that a key names on a thread.
 
     Raises:
-        InvalidArgument: the key is blank.
+        InvalidArgument: The key is blank.
     """
     if not key.strip():
-        raise InvalidArgument("a key must not be blank", value=key)
+        raise InvalidArgument(
+            "a key must not be blank", value=key, remedy="pass a text that names the job, or leave out key"
+        )
     return "key-" + hashlib.sha256(f"{thread}\0{key}".encode(errors="surrogatepass")).hexdigest()[:32]
 
 

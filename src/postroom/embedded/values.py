@@ -1,4 +1,4 @@
-"""How what a program hands over is stored and read again: text as it is, anything else as plain JSON data."""
+"""Storing and reading of enqueued values: text unchanged, anything else as plain JSON data."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -8,20 +8,20 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 
 from postroom.contracts.errors import InvalidArgument
-from postroom.contracts.messages import ContentBlock, Json, Message, Role, storable
+from postroom.contracts.messages import CONTROL, ContentBlock, Json, Message, Role, storable
 from postroom.contracts.records import replace
 
 DATA: Final = "data"
-"""The type of a block that holds what is no text."""
+"""The type of a block with a value other than text."""
 
 T = TypeVar("T")
 
 
 def plain(value: object, what: str) -> Json:
-    """Return a value as plain JSON data; `what` names it when it cannot be.
+    """Return a value as plain JSON data; `what` names it in the error.
 
     Raises:
-        InvalidArgument: it holds what cannot be stored.
+        InvalidArgument: The value cannot be stored.
     """
     try:
         _refuse_same_keys(value)
@@ -37,7 +37,7 @@ def plain(value: object, what: str) -> Json:
 
 
 def _refuse_same_keys(value: object) -> None:
-    """Refuse keys of a dictionary that are one as text: only one of their values would be kept."""
+    """Refuse keys of a dictionary that are equal as text: only one of their values would be kept."""
     parts: Iterable[object] = ()
     if isinstance(value, dict):
         if any(type(key) is not str for key in value):
@@ -56,7 +56,7 @@ def _refuse_same_keys(value: object) -> None:
 
 
 def _refuse_unwritable(value: Json) -> None:
-    """Refuse numbers that JSON has not, which would be read again as nothing, and half of a character."""
+    """Refuse numbers that JSON lacks, which would be read as null, and half of a character."""
     if isinstance(value, float) and not isfinite(value):
         raise ValueError(f"{value} is not a JSON number")
     if isinstance(value, str) and storable(value) != value:
@@ -68,22 +68,26 @@ def _refuse_unwritable(value: Json) -> None:
 
 
 def typed(value: Json, type: type[T], what: str) -> T:
-    """Return plain data as a value of a type; `what` names it when it is none.
+    """Return plain data as a value of a type; `what` names it in the error.
 
     Raises:
-        InvalidArgument: it is no value of that type.
+        InvalidArgument: The data is not a value of that type.
     """
     try:
         return msgspec.convert(value, type)
     except (msgspec.ValidationError, TypeError) as error:
-        raise InvalidArgument(f"{what} is not of type {getattr(type, '__name__', type)}: {error}") from error
+        raise InvalidArgument(
+            f"{what} is not of type {getattr(type, '__name__', type)}: {error}",
+            value=repr(value)[:80],
+            remedy="pass the type of the stored value, or correct the value",
+        ) from error
 
 
 def refuse_other_type(what: str, type: object) -> None:
-    """Refuse an argument that is no type of which a stored value can be.
+    """Refuse an argument that is not a type of storable values.
 
     Raises:
-        InvalidArgument: The argument is no type, or holds a name that is not defined.
+        InvalidArgument: The argument is not a type, or contains a name that is not defined.
     """
     try:
         msgspec.json.Decoder(type)
@@ -96,10 +100,10 @@ def refuse_other_type(what: str, type: object) -> None:
 
 
 def instant_of(moment: datetime, what: str) -> int:
-    """Return a moment in milliseconds since the epoch; `what` names it when it cannot be told.
+    """Return a moment in milliseconds since the epoch; `what` names it in the error.
 
     Raises:
-        InvalidArgument: it has no time zone.
+        InvalidArgument: The moment has no time zone.
     """
     if moment.tzinfo is None:
         raise InvalidArgument(
@@ -109,33 +113,55 @@ def instant_of(moment: datetime, what: str) -> int:
 
 
 def refuse_other_text(what: str, text: object) -> None:
-    """Refuse what is no text, or text that not every database can keep.
+    """Refuse a value that is not text, or text that not every database can store.
 
     Raises:
-        InvalidArgument: as said.
+        InvalidArgument: The value is not such text.
     """
     if not isinstance(text, str):
-        raise InvalidArgument(f"{what} must be text, not {type(text).__name__}", value=repr(text)[:80])
+        raise InvalidArgument(
+            f"{what} must be text, not {type(text).__name__}", value=repr(text)[:80], remedy="pass a str"
+        )
     if storable(text) != text:
-        raise InvalidArgument(f"{what} contains half of a character", value=storable(text)[:80])
+        raise InvalidArgument(
+            f"{what} contains half of a character",
+            value=storable(text)[:80],
+            remedy="decode the text with errors='replace' where you read it",
+        )
 
 
 def refuse_other_id(what: str, id: object) -> None:
-    """Refuse what names nothing in any database: no text, or text with NUL.
+    """Refuse an id that no database can contain: not text, or text with NUL.
 
     Raises:
-        InvalidArgument: as said.
+        InvalidArgument: The id is invalid.
     """
     refuse_other_text(what, id)
     if isinstance(id, str) and "\0" in id:
-        raise InvalidArgument(f"{what} must not contain a zero byte: {id[:80]!r}", value=id[:80])
+        raise InvalidArgument(
+            f"{what} must not contain a zero byte: {id[:80]!r}", value=id[:80], remedy="remove the zero byte"
+        )
+
+
+def refuse_control_characters(what: str, name: str) -> None:
+    """Refuse a new name that a terminal or a line of a log cannot show.
+
+    Raises:
+        InvalidArgument: The name contains a line break, a tab, a zero byte or another control character.
+    """
+    if CONTROL.search(name):
+        raise InvalidArgument(
+            f"{what} must not contain control characters: {name[:80]!r}",
+            value=name[:80],
+            remedy="remove line breaks, tabs and other control characters",
+        )
 
 
 def message_of(content: object, *, id: str) -> Message:
-    """Return what is handed over as a message: text, a message, or data.
+    """Return enqueued content as a message: from text, a message, or data.
 
     Raises:
-        InvalidArgument: it cannot be stored.
+        InvalidArgument: The content cannot be stored.
     """
     if isinstance(content, Message):
         return content if content.id else replace(content, id=id)
@@ -146,7 +172,7 @@ def message_of(content: object, *, id: str) -> Message:
 
 
 def data_of(message: Message) -> Json:
-    """Return what a message hands over: its data, or its text."""
+    """Return the content of a message: its data, or its text."""
     for block in message.content:
         if block.type == DATA:
             return block.data["value"]
@@ -154,16 +180,16 @@ def data_of(message: Message) -> Json:
 
 
 def text_of(message: Message) -> str:
-    """Return what a message hands over as text; data as JSON."""
+    """Return the content of a message as text; data as JSON."""
     data = data_of(message)
     return data if isinstance(data, str) else msgspec.json.encode(data).decode()
 
 
 def as_text(value: Any) -> str:
-    """Return what a run returned as the text of its answer.
+    """Return the result of a run as the text of its answer.
 
     Raises:
-        InvalidArgument: it cannot be stored.
+        InvalidArgument: The result cannot be stored.
     """
     if type(value) is str and storable(value) == value:
         return value

@@ -5,7 +5,8 @@ from typing import Any, Final, Literal
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS, Operation
+from postroom.contracts.operations import Operation
+from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS
 from postroom.mcp_server.callers import GRANT_SCOPE
 
 Profile = Literal["full", "core", "run"]

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from postroom.contracts.operations import Operation
 from postroom.mail.commands import Command
-from postroom.mail.operations import Operation
 
 _NOISE = ("title", "default")
 _CHECKED_ANYWAY = ("maximum", "minimum", "minLength", "maxLength", "pattern", "maxItems", "minItems")

@@ -35,9 +35,9 @@ from mcp.types import Resource as ResourceInfo
 from starlette.requests import Request
 
 from postroom.contracts.errors import InputError, PostroomError
+from postroom.contracts.operations import Operation
 from postroom.mail.context import Caller
 from postroom.mail.names import shown
-from postroom.mail.operations import Operation
 from postroom.mail.service import Mail
 from postroom.mcp_server import resources
 from postroom.mcp_server.answers import ToolAnswer, Untold, answer_call, as_json, crash, takes_text_only

@@ -111,15 +111,19 @@ def new_schedule(  # noqa: PLR0913 - what can be chosen, by name
         InvalidSchedule: an argument is of another type, or there is no such policy.
     """
     zone = zone.key if isinstance(zone, ZoneInfo) else zone
-    for what, given, wanted in (
-        ("the name", name, str),
-        ("cron", cron, str | None),
-        ("every", every, timedelta | None),
-        ("zone", zone, str),
-        ("jitter", jitter, timedelta),
+    for what, given, wanted, allowed in (
+        ("the name", name, str, "text"),
+        ("cron", cron, str | None, "text such as '0 9 * * MON'"),
+        ("every", every, timedelta | None, "a timedelta"),
+        ("zone", zone, str, "text such as 'Europe/Berlin'"),
+        ("jitter", jitter, timedelta, "a timedelta"),
     ):
         if not isinstance(given, wanted) or (isinstance(given, str) and storable(given) != given):
-            raise InvalidSchedule(f"{what} of a schedule is invalid: {given!r:.80}", value=repr(given)[:80])
+            raise InvalidSchedule(
+                f"{what} of a schedule is invalid: {given!r:.80}",
+                value=repr(given)[:80],
+                remedy=f"pass {allowed}",
+            )
     return Schedule(
         schedule_id="",
         kind=kind,
@@ -469,6 +473,7 @@ def _refuse_name(name: str) -> None:
         raise InvalidSchedule(
             f"the name of a schedule must have 1 to {LONGEST_NAME} printable characters",
             value=name[:LONGEST_NAME],
+            remedy="use a short name such as 'report', without line breaks",
         )
 
 
@@ -482,5 +487,7 @@ def _chosen(policy: type[C], given: str, argument: str) -> C:
         return policy(given)
     except ValueError as error:
         raise InvalidSchedule(
-            f"{argument} must be one of {', '.join(policy)}, not {str(given)[:40]!r}", value=str(given)[:40]
+            f"{argument} must be one of {', '.join(policy)}, not {str(given)[:40]!r}",
+            value=str(given)[:40],
+            remedy=f"leave out {argument} to use its default",
         ) from error

@@ -134,6 +134,7 @@ def refuse_unfit(schedule: Schedule) -> None:
             raise InvalidSchedule(
                 f"an interval must be from {SHORTEST.total_seconds():g} s to {_LONGEST.days} days",
                 value=f"{schedule.every_ms / 1000:g} s",
+                remedy="pass every=timedelta(minutes=5), for example",
             )
     first = next_tick(schedule, schedule.created_at)
     if not schedule.jitter_ms:
@@ -143,6 +144,7 @@ def refuse_unfit(schedule: Schedule) -> None:
         raise InvalidSchedule(
             f"the jitter must be at least 0 s and less than the {closest / 1000:g} s between two times",
             value=f"{schedule.jitter_ms / 1000:g} s",
+            remedy="give a shorter jitter, or leave it out",
         )
 
 

@@ -16,12 +16,13 @@ import anyio.lowlevel
 
 from postroom.concurrency import Tasks
 from postroom.contracts.errors import InvalidArgument, PostroomError, ToolNotListed
+from postroom.contracts.operations import Operation
 from postroom.contracts.tokens import Grant
 from postroom.log import get_logger
 from postroom.mail.commands import Command, ReplyMessage, read_command
 from postroom.mail.context import Caller
 from postroom.mail.names import nearest, shown
-from postroom.mail.operations import OPERATIONS, WHOLE_ATTACHMENT, Operation
+from postroom.mail.operations import OPERATIONS, WHOLE_ATTACHMENT
 from postroom.mail.service import Mail, named_in
 from postroom.stores.changes import SharedChanges
 

@@ -246,26 +246,27 @@ class WorkService:
         work = await self.store.read(lambda tx: self.work(tx, run_id))
         return await self._explained(work) if work.state == "queued" else work
 
-    async def cancel(self, run_id: str) -> None:
-        """End a run that is queued, at work or waits for a person; whoever waits for it is told.
+    async def cancel(self, run: str) -> Work:
+        """Cancel a run that is queued, active or waits for a person, notify its caller, and return the run.
 
-        The questions of one that waits are withdrawn.
+        The questions of a waiting run are withdrawn.
 
         Raises:
             UnknownRun: there is none.
             IllegalTransition: it can be cancelled no more.
         """
-        work = await self.named(run_id)
-        named = work.run_id if work.state == "asks" else work.dispatch_id or run_id
+        work = await self.named(run)
+        named = work.run_id if work.state == "asks" else work.dispatch_id or run
         asked = work.can_cancel and await self._runs.mailbox.cancel(named)
         if not asked:
             raise IllegalTransition(
                 f"run {work.run_id} is {(await self.named(work.run_id)).state} and cannot be cancelled",
-                value=run_id,
+                value=run,
                 remedy=f"run `postroom runs show {work.run_id}` to see how it ended",
             )
+        return await self.named(work.run_id)
 
-    async def replay(self, run_id: str) -> Work:
+    async def replay(self, run: str) -> Work:
         """Have a dead letter tried again, as a new run on the same messages; return the new one.
 
         It may be named by its dispatch. Done twice, it is tried again once. Of a chat's run the chat has the
@@ -275,11 +276,11 @@ class WorkService:
             UnknownRun: there is none.
             IllegalTransition: it is no dead letter, or whoever asked does not wait for its answer any more.
         """
-        work, dispatch_id = await self._given_up(run_id)
+        work, dispatch_id = await self._given_up(run)
         if not work.can_replay:
             raise IllegalTransition(
                 f"the caller of run {work.run_id} has already received the error",
-                value=run_id,
+                value=run,
                 remedy="let the caller ask again; discard this dead letter with `postroom runs discard`",
             )
         try:
@@ -288,14 +289,14 @@ class WorkService:
             raise _gone(work.run_id) from error
         return await self.named(result.run_id)
 
-    async def discard(self, run_id: str) -> Work:
+    async def discard(self, run: str) -> Work:
         """Take a dead letter off the list, for good; it keeps its error. Return it.
 
         Raises:
             UnknownRun: there is none.
             IllegalTransition: it is no dead letter.
         """
-        work, dispatch_id = await self._given_up(run_id)
+        work, dispatch_id = await self._given_up(run)
         try:
             await self._runs.mailbox.discard_dead_letter(dispatch_id)
         except UnknownDispatch as error:
@@ -309,18 +310,18 @@ class WorkService:
             raise _gone(work.run_id)
         return work, work.dispatch_id
 
-    async def hasten(self, run_id: str) -> Work:
+    async def hasten(self, run: str) -> Work:
         """Have a queued run that is tried again later tried now.
 
         Raises:
             UnknownRun: there is none.
             IllegalTransition: it waits for no instant.
         """
-        work = await self.named(run_id)
+        work = await self.named(run)
         if not work.can_hasten or work.dispatch_id is None:
             raise IllegalTransition(
                 f"run {work.run_id} is {SHOWN_STATES[work.state]}, and does not wait for another attempt",
-                value=run_id,
+                value=run,
                 remedy=(
                     "only a queued run that is tried again later can be retried now; "
                     f"`postroom runs why {work.run_id}` says why this run does not go on"

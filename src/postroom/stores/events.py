@@ -182,9 +182,19 @@ class EventTables(Tables):
             ("events.events", _wanted(scope, begin, max(limit, 0))),
         )
         if begin > newest:
-            raise CursorAhead(f"the newest event of {scope!r} is {newest}, before {after}", value=after)
+            raise CursorAhead(
+                f"the newest event of {scope!r} is {newest}, before {after}",
+                value=after,
+                remedy=f"continue after {newest}: the database was restored or replaced",
+                details={"oldest": oldest - 1, "newest": newest},
+            )
         if begin + 1 < oldest:
-            raise CursorExpired(f"the oldest event of {scope!r} is {oldest}, after {after}", value=after)
+            raise CursorExpired(
+                f"the oldest event of {scope!r} is {oldest}, after {after}",
+                value=after,
+                remedy=f"continue after {oldest - 1}: the events up to there were deleted",
+                details={"oldest": oldest - 1, "newest": newest},
+            )
         cursor = newest if len(found) < limit else (found[-1][-1] if found else begin)
         return EventPage(events=tuple(map(_event, found)), cursor=cursor)
 

@@ -187,11 +187,6 @@ class Answer:
     is_telegram: bool = False
     """Whether Telegram itself said so, and not something that stands before it."""
 
-    def says(self, *words: str) -> bool:
-        """Whether the refusal holds one of these words, in small letters."""
-        told = self.error.lower()
-        return any(word in told for word in words)
-
     @property
     def is_unauthorized(self) -> bool:
         """Whether the token is refused; one that no bot has is answered with 404."""
@@ -299,14 +294,6 @@ def place(chat_id: str, metadata: Metadata | None) -> dict[str, Json]:
     thread = (metadata or {}).get("thread_id")
     topic = None if thread is None or str(thread) == _GENERAL else number_of(str(thread))
     return where if topic is None else {**where, "message_thread_id": topic}
-
-
-def answering(reply_to: str | None) -> dict[str, Json]:
-    """Return the fields that make it an answer; should that message be gone, it is sent all the same."""
-    number = number_of(reply_to)
-    if number is None:
-        return {}
-    return {"reply_parameters": {"message_id": number, "allow_sending_without_reply": True}}
 
 
 def keyboard(card: Card) -> dict[str, Json] | None:
@@ -596,7 +583,7 @@ def read_update(update: Json, me: Me) -> MessageEvent | ButtonPress | Moved | No
         return ButtonPress(
             source=_source(press.message, press.sender, me),
             value=press.data,
-            message_id=_id(press.message.message_id),
+            message_id=str(press.message.message_id),
             press_id=press.id,
         )
     except (msgspec.ValidationError, RecursionError) as error:
@@ -625,7 +612,7 @@ def read_message(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEv
     event = None if source.user_id == str(me.bot_id) else _content(raw, message, me)
     if event is None:
         return None
-    event.source, event.message_id = source, _id(message.message_id)
+    event.source, event.message_id = source, str(message.message_id)
     if raw.keys() & _FORWARDS:  # the words are somebody else's, and neither a command nor a mention of ours
         event.forwarded = (Forwarded(text=event.text, author=_author(message, is_forward=True)),)
         event.media = Attachment.foreign(event.media)
@@ -755,7 +742,7 @@ def _source(message: Message, speaker: Peer | None, me: Me) -> SessionSource:
         chat_id=str(chat.id),
         chat_name=chat.name,
         chat_type=CHAT_TYPES[chat.type],
-        user_id=_id(who.id),
+        user_id=None if who.id is None else str(who.id),
         user_name=who.name,
         thread_id=str(message.message_thread_id) if in_thread else None,
         chat_topic=topic,
@@ -774,10 +761,6 @@ def _author(message: Message, *, is_forward: bool) -> str | None:
         people += [message.sender_chat, message.sender, message.chat]
     hidden = origin.sender_user_name or (message.forward_sender_name if is_forward else None)
     return next((who.name for who in people if who is not None and who.name), hidden)
-
-
-def _id(number: int | None) -> str | None:
-    return None if number is None else str(number)
 
 
 Content: TypeAlias = tuple[MessageType, str, Attachment | None]
@@ -1116,14 +1099,17 @@ class TelegramAdapter(BasePlatformAdapter):
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
         """Say something."""
-        fields = {**place(chat_id, metadata), **answering(reply_to)}
+        fields, answered = place(chat_id, metadata), number_of(reply_to)
+        if answered is not None:  # should that message be gone, this one is sent all the same
+            fields["reply_parameters"] = {"message_id": answered, "allow_sending_without_reply": True}
         return await self._say("sendMessage", fields, content, metadata=metadata)
 
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
         """Replace what was said; that it reads so already is no failure."""
-        return await self._edit(chat_id, message_id, content, {}, metadata)
+        fields = place(chat_id, None)
+        return await self._say("editMessageText", fields, content, message_id=message_id, metadata=metadata)
 
     async def delete_message(
         self, chat_id: str, message_id: str, metadata: Metadata | None = None
@@ -1202,16 +1188,8 @@ class TelegramAdapter(BasePlatformAdapter):
         buttons = keyboard(card)
         if buttons is None:
             return _unusable("the data of a button must have 1 to 64 bytes")
-        return await self._edit(chat_id, message_id, card.text, buttons, metadata)
-
-    async def _edit(
-        self, chat_id: str, message_id: str, text: str, more: dict[str, Json], metadata: Metadata | None
-    ) -> SendResult:
-        number = number_of(message_id)
-        if number is None:
-            return _unusable("the id of a message must be a number")
-        fields = {**place(chat_id, None), "message_id": number, **more}
-        return await self._say("editMessageText", fields, text, message_id=message_id, metadata=metadata)
+        fields = {**place(chat_id, None), **buttons}
+        return await self._say("editMessageText", fields, card.text, message_id=message_id, metadata=metadata)
 
     async def _say(
         self,
@@ -1223,7 +1201,11 @@ class TelegramAdapter(BasePlatformAdapter):
         message_id: str | None = None,
         metadata: Metadata | None = None,
     ) -> SendResult:
-        """Say a text formatted; where its marks are refused, as it stands."""
+        """Say a text formatted, or replace that of a message; if its marks are refused, as it stands."""
+        if message_id is not None:
+            if (number := number_of(message_id)) is None:
+                return _unusable("the id of a message must be a number")
+            fields = {**fields, "message_id": number}
         name, limit = ("caption", LONGEST_CAPTION) if file else ("text", self.capabilities.limit)
         plain = mended(text)
         if self.capabilities.unit.measure(plain) > limit:
@@ -1249,22 +1231,9 @@ class TelegramAdapter(BasePlatformAdapter):
         metadata: Metadata | None = None,
     ) -> Answer:
         """Call a method when it is its turn; in a group that moved, where it is now."""
-        place = str(fields.get("chat_id", ""))
-        if (now_at := self._moved.get(place)) is not None:
+        chat_id = str(fields.get("chat_id", ""))
+        if (now_at := self._moved.get(chat_id)) is not None:
             fields = {**fields, "chat_id": int(now_at)}
-        answer = await self._call_in_turn(method, fields, file, metadata)
-        if answer.migrate_to is None or self._me is None or now_at is not None:
-            return answer
-        source = SessionSource(platform=self.platform, chat_id=place, chat_type="group", account=self.account)
-        moved = Moved(source=source, chat_id=str(answer.migrate_to))
-        self._moved[place] = moved.chat_id
-        if not self._tasks.closed:
-            self._tasks.start(self._follow(moved), name="follow a group")
-        return await self._call(method, fields, file=file, metadata=metadata)
-
-    async def _call_in_turn(
-        self, method: str, fields: dict[str, Json], file: "SentFile | None", metadata: Metadata | None
-    ) -> Answer:
         gives_way = method in ("sendChatAction", "setMessageReaction")
         says = method.startswith(("send", "edit")) and not gives_way
         chat = str(fields["chat_id"]) if says else None
@@ -1277,10 +1246,19 @@ class TelegramAdapter(BasePlatformAdapter):
             answer = await self._api.call(method, fields, file=file)
             if answer.kind is SendErrorKind.RATE_LIMITED:
                 turn.refused(answer.retry_after_ms)
+        if answer.migrate_to is None or self._me is None or now_at is not None:
             return answer
+        source = SessionSource(
+            platform=self.platform, chat_id=chat_id, chat_type="group", account=self.account
+        )
+        moved = Moved(source=source, chat_id=str(answer.migrate_to))
+        self._moved[chat_id] = moved.chat_id
+        if not self._tasks.closed:
+            self._tasks.start(self._follow(moved), name="follow a group")
+        return await self._call(method, fields, file=file, metadata=metadata)
 
     def _result(self, answer: Answer, message_id: str | None = None) -> SendResult:
-        if answer.kind is not None and not answer.says("message is not modified"):
+        if answer.kind is not None and "message is not modified" not in answer.error.lower():
             return SendResult.failed(answer.kind, answer.error, retry_after_ms=answer.retry_after_ms)
         self._said()
         told = answer.result.get("message_id") if isinstance(answer.result, dict) else None

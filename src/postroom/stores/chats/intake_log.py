@@ -69,7 +69,7 @@ class IntakeLog:
         asked = replace(draft, body=plain(draft.body))
 
         def receive(tx: Transaction) -> Received:
-            made = tx.chats.insert_inbound(asked, _at(tx, now), thread_id=thread_id)
+            made = tx.chats.insert_inbound(asked, tx.now() if now is None else now, thread_id=thread_id)
             if made is not None:
                 return Received(message=made, is_new=True)
             known = tx.chats.inbound(key)
@@ -102,7 +102,7 @@ class IntakeLog:
             found = tx.chats.inbound_by_id(asked)
             if unknown := asked - {message.inbound_id for message in found}:
                 raise UnknownMessage(f"no message {min(unknown)}", value=min(unknown))
-            at = _at(tx, now)
+            at = tx.now() if now is None else now
             moved = tuple(message.moved(move, now=at) for message in found)
             tx.chats.move_inbound(asked, move, at)
             return moved
@@ -125,7 +125,7 @@ class IntakeLog:
                 raise UnknownMessage(
                     f"this chat received no message {key.message_id!r}", value=key.message_id
                 )
-            edited = message.edited(asked, now=_at(tx, now))
+            edited = message.edited(asked, now=tx.now() if now is None else now)
             if edited is not message:
                 tx.chats.put_body(edited)
             return edited
@@ -200,10 +200,6 @@ class IntakeLog:
         return await self._store.write(
             lambda tx: tx.chats.purge_inbound(older_than=older_than, limit=max(limit, 0))
         )
-
-
-def _at(tx: Transaction, now: int | None) -> int:
-    return tx.now() if now is None else now
 
 
 def not_too_many(inbound_ids: Collection[int]) -> frozenset[int]:

@@ -37,7 +37,7 @@ class ChatTables:
 
     def inbound(self, key: InboundKey) -> InboundMessage | None:
         """Return the inbound message with this key."""
-        row = self._tx.one("chats.inbound", rows.of_key(key))
+        row = self._tx.one("chats.inbound", structs.asdict(key))
         return rows.inbound(row) if row else None
 
     def inbound_by_id(self, inbound_ids: Collection[int], *, readable: bool = False) -> list[InboundMessage]:
@@ -90,7 +90,7 @@ class ChatTables:
         """
         status = InboundStatus.WAITING if thread_id is None else InboundStatus.HANDED_OVER
         values = {
-            **rows.of_key(draft.key),
+            **structs.asdict(draft.key),
             "session_key": draft.session_key,
             "sender_id": draft.sender_id,
             "body": encode(draft.body),
