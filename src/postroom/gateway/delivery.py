@@ -147,12 +147,6 @@ class OutgoingMessage:
             self.parts[self.sent : self.sent + 1] = fitting
 
 
-def parts_of(text: str, adapter: BasePlatformAdapter) -> Sequence[str]:
-    """Return a text in parts that the channel takes."""
-    capabilities = adapter.capabilities
-    return split(text, limit=capabilities.limit, unit=capabilities.unit)
-
-
 _LOG = get_logger(__name__)
 _MOST_CARDS = 50
 _NO_CHANNEL = SendResult.failed(SendErrorKind.NOT_FOUND, "its channel is not connected here")
@@ -337,18 +331,22 @@ class Delivery:
         result = await outgoing.send_rest(adapter)
         if not result.success:
             return result
-        send_steps = self._ask if reply.questions else self._send_files
-        return await send_steps(adapter, reply, outgoing)
+        if reply.questions:
+            return await self._ask(adapter, reply, outgoing)
+        files = outgoing.address.files
+        if not files:  # of a mail message
+            for position, file in enumerate(reply.files):
+                files += (await attached(file, reply.thread_id, position, self._stores.files),)
+        return await self._send_files(adapter, outgoing, files) if files else result
 
     async def _send_files(
-        self, adapter: BasePlatformAdapter, reply: Reply, outgoing: OutgoingMessage
+        self, adapter: BasePlatformAdapter, outgoing: OutgoingMessage, files: tuple[ChatFile, ...]
     ) -> SendResult:
         """Send the files behind a text; of one that is not taken the chat is told.
 
         What has arrived is kept before the next is sent: a process that dies here repeats one at most.
         """
-        files = outgoing.address.files or await self._files_of(reply)
-        if files and not outgoing.steps_sent:
+        if not outgoing.steps_sent:
             await self._stores.note_sent(outgoing.key, _TEXT)
         for file in files[outgoing.steps_sent :]:
             result = await self._send_file(adapter, outgoing, file)
@@ -379,15 +377,6 @@ class Delivery:
             return await adapter.send(source.chat_id, text, None, metadata)
         return result
 
-    async def _files_of(self, reply: Reply) -> tuple[ChatFile, ...]:
-        """Return what came with a mail message, to be sent behind its text."""
-        return tuple(
-            [
-                await attached(one, reply.thread_id, position, self._stores.files)
-                for position, one in enumerate(reply.files)
-            ]
-        )
-
     async def _begin(
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
     ) -> OutgoingMessage:
@@ -407,7 +396,7 @@ class Delivery:
         text = self._text_of(reply, address.source, adapter)
         if row.may_have_arrived:
             text = f"{wording.POSSIBLE_DUPLICATE}\n{text}"
-        outgoing.parts = list(parts_of(text, adapter))
+        outgoing.parts = list(split(text, limit=capabilities.limit, unit=capabilities.unit))
         outgoing.details = reply.details
         if asks:
             outgoing.address = replace(address, answers=address.read)
@@ -427,7 +416,7 @@ class Delivery:
         if not reply.run_id:
             return
         presenter, asked_by = self._presenter, outgoing.key if reply.questions else None
-        shown, found = presenter.take_shown(reply.run_id), None
+        shown, found = presenter.drafts.get(reply.run_id), None
         if shown is None or asked_by is not None:
             found = await self._sessions.address(reply.thread_id)
         if shown is not None:
@@ -530,7 +519,7 @@ class Delivery:
         self._metrics.delivered(self._clock.now() - row.created_at)
         self._presenter.seen.clear(inbound_ids)
         if reply.run_id:
-            self._presenter.forget(reply.run_id)
+            self._presenter.drafts.pop(reply.run_id, None)
         return Performed(also=change)
 
     async def _failed(

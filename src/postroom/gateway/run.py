@@ -290,7 +290,8 @@ class GatewayRunner:
             services.sessions.note(activity)
         services.metrics.message(admission.kind.value)
         if admission.kind is not AdmissionKind.REJECTED:
-            services.presenter.show_typing(source)
+            if admission.kind is not AdmissionKind.STARTED:  # a run shows this itself
+                services.presenter.show_typing(source)
             services.presenter.seen.show(event)
         await self._acknowledge(event, source, key, admission)
         if key in self.workers.stop_requested and admission.kind is AdmissionKind.STARTED:

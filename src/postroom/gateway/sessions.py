@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from secrets import token_hex
 from urllib.parse import unquote
 
-from postroom.contracts.chat import ChatSession, SessionThread, session_locks
+from postroom.contracts.chat import ChatSession, SessionThread, inbound_id_of, session_locks
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import UnknownThread, VersionConflict
-from postroom.contracts.messages import Json
+from postroom.contracts.messages import Json, Message
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.records import replace
 from postroom.gateway.config import GatewayConfig, ResetMode, SessionResetPolicy, is_one_of_several, label
@@ -217,7 +217,7 @@ class Sessions:
             UnknownThread: there is no such session.
         """
         for _ in range(_TRIES):
-            session = await self._store.load(key)
+            session = await self.load(key)
             if session is None:
                 raise UnknownThread(f"there is no session {key!r}", value=key)
             after = change(session)
@@ -281,16 +281,17 @@ class Sessions:
                 break
         return found
 
-    async def place_of(self, thread_id: str, inbound_ids: Sequence[int]) -> tuple[str, SessionSource] | None:
+    async def place_of(self, thread_id: str, messages: Sequence[Message]) -> tuple[str, SessionSource] | None:
         """Return the session of a run's thread, and the chat in which the run is answered.
 
         Of linked chats that is the one in which its last message was said.
         """
         found = await self.address(thread_id)
-        if found is None or found[1].person is None or not inbound_ids:
+        if found is None or found[1].person is None:
             return found
-        messages = await self._intake_log.messages(inbound_ids[-1:])
-        source = messages[0].body.get("source") if messages else None
+        ids = [inbound_id for one in messages if (inbound_id := inbound_id_of(one.id or "")) is not None]
+        last = await self._intake_log.messages(ids[-1:]) if ids else ()
+        source = last[0].body.get("source") if last else None
         return (found[0], SessionSource.from_dict(source)) if source else found
 
     async def address(self, thread_id: str) -> tuple[str, SessionSource] | None:
