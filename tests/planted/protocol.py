@@ -140,12 +140,6 @@ PLANTS = (
         "            return row\n",
     ),
     plant(
-        "an interrupt of a run at another server is not stored",
-        "dispatch/control.py",
-        "            tx.runs.dispatches.put_command(row, command)\n            return True\n",
-        "            return True\n",
-    ),
-    plant(
         "a cancel is forgotten when the run is put back",
         COMPLETION,
         "    asked = commands_in(tx, row)\n    if not asked:\n        return row\n",

@@ -248,14 +248,16 @@ class Delivery:
             return await self._given_up(row, reply, closes, "it is too old to be sent")
         if address is None:
             return await self._given_up(row, reply, closes, "its target is unknown")
-        for target, rest in ((row.target, 0), (self._target(row, address.source), UNTOLD_MS)):
-            if self._is_elsewhere(target):
-                return NotPerformed(error="another server has its channel", untried=True, not_before_ms=rest)
         if reply.keeps_quiet and (left := await self._quiet_ms(address.source)):
             return NotPerformed(error=wording.QUIET, untried=True, not_before_ms=min(left, _LOOKED_AGAIN_MS))
         # Looked up before the text is sent: a failing store must not have the text sent again.
         voice = None if self.voice_of is None else await self.voice_of(row, reply, address.source)
         result = await self._sent(row, reply, address)
+        is_served = self.serves(row.target)
+        if result is _NO_CHANNEL and (not is_served or self._target(row, address.source) in self._adapters):
+            # This server stood still, or is stopping, and has lost the channel since the row was claimed.
+            rest = UNTOLD_MS if is_served else 0
+            return NotPerformed(error="another server has its channel", untried=True, not_before_ms=rest)
         if not result.success:
             return await self._failed(row, reply, closes, result)
         return await self._delivered(row, reply, closes.change(reply.failed, voice), closes.inbound_ids)
@@ -299,10 +301,6 @@ class Delivery:
 
     def _target(self, row: OutboxMessage, source: SessionSource) -> str:
         return row.target if source.person is None else target_name(source.platform.value, source.account)
-
-    def _is_elsewhere(self, target: str) -> bool:
-        """Return whether another server has a bot of ours: this server stood still, and lost the lease."""
-        return target in self._adapters and not self.serves(target)
 
     async def _address(
         self, reply: Reply, inbound: Sequence[InboundMessage], files: tuple[ChatFile, ...]
