@@ -47,6 +47,8 @@ def _fields(operation: Operation) -> list[dict[str, Any]]:
     for name, given in schema["properties"].items():
         option = operation.options.get(name) or _option_of(name, hints[name])
         fields[name] = _field(name, given, option, is_required=name in required)
+        if choices := _choices_of(hints[name]):
+            fields[name]["choices"] = choices
     options = [one for name, one in fields.items() if name not in places]
     options.sort(key=lambda one: _LAST.index(one["kind"]) if one.get("kind") in _LAST else -1)
     return [*({**fields[name], "place": True} for name in places), *options]
@@ -61,6 +63,13 @@ def _option_of(name: str, hint: Any) -> Option:
     return Option(kind="key" if name == "idempotency_key" else "")
 
 
+def _choices_of(hint: Any) -> list[Any]:
+    """Return the values of a field that has some, in the order of its type."""
+    if typing.get_origin(hint) is typing.Literal:
+        return list(typing.get_args(hint))
+    return next((found for one in typing.get_args(hint) if (found := _choices_of(one))), [])
+
+
 def _field(name: str, given: dict[str, Any], option: Option, *, is_required: bool) -> dict[str, Any]:
     whole: dict[str, Any] = {}
     for one in (given, *given.get("anyOf", ())):
@@ -69,7 +78,6 @@ def _field(name: str, given: dict[str, Any], option: Option, *, is_required: boo
     told = {
         "name": name,
         "type": whole.get("type", "string"),
-        "choices": whole.get("enum"),
         "default": None if is_required else whole.get("default"),
         "required": is_required,
         "option": option.name,

@@ -101,7 +101,9 @@ def call(name: str, /, *, data_dir: Path | None = None, **given: object) -> dict
     return perform(Server.find(data_dir=data_dir, timeout=timeout), name, **given)
 
 
-def shows(app: typer.Typer, name: str) -> Callable[[Callable[..., str]], Callable[..., None]]:
+def shows(
+    app: typer.Typer, name: str, *, takes_data_dir: bool = True
+) -> Callable[[Callable[..., str]], Callable[..., None]]:
     """Return a decorator that adds the command of an operation to a group.
 
     The decorated function returns the text for people: of the answer, or of the answer and the sent fields.
@@ -124,7 +126,8 @@ def shows(app: typer.Typer, name: str) -> Callable[[Callable[..., str]], Callabl
                 found = show.fields(Server.find(data_dir=data_dir).call_tool(name, sent))
             show.answer(found, as_json=as_json, text=lambda: text(found, sent) if takes_sent else text(found))
 
-        shared = {"data_dir": (DataDir, None), "as_json": (AsJson, False)}
+        shared: dict[str, tuple[Any, Any]] = {"data_dir": (DataDir, None)} if takes_data_dir else {}
+        shared["as_json"] = (AsJson, False)
         taken = {one["name"]: _taken(one) for one in fields} | shared
         command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [

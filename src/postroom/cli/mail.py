@@ -8,11 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from postroom.cli import content, show
+from postroom.cli.call import shows
 from postroom.cli.client import Server
 from postroom.cli.content import save_file
 from postroom.cli.help_text import examples
 from postroom.cli.options import HERE, Acting, AsJson, Key, Project, completed, project_key
-from postroom.contracts.choices import Importance, SearchOrder
+from postroom.contracts.choices import Importance
 from postroom.contracts.errors import InvalidArgument, UnknownMessage, UnknownThread
 
 app = typer.Typer(
@@ -283,29 +284,22 @@ def ack(
     )
 
 
-@app.command()
-def search(
-    query: Annotated[str, typer.Argument(help='Words, "phrases", prefix*, AND OR NOT, subject:word.')],
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=200, help="Maximum number of messages.")] = 20,
-    order: Annotated[SearchOrder, typer.Option(help="Sort by newest, or by best match.")] = "newest",
-    cursor: Annotated[int, typer.Option(metavar="N", min=0, help="Continue after a page: its `next`.")] = 0,
-    project: Project = HERE,
-    as_json: AsJson = False,
-) -> None:
-    """Search the messages of a project."""
-    found = show.fields(
-        Server.find().call_tool(
-            "search_messages",
-            {
-                "project_key": project_key(project),
-                "query": query,
-                "limit": limit,
-                "order": order,
-                "cursor": cursor,
-            },
-        )
-    )
-    show.answer(found, as_json=as_json, text=lambda: _hits(found))
+@shows(app, "search_messages", takes_data_dir=False)
+def _(found: dict[str, Any]) -> str:
+    from postroom.mail.query import parse_query
+
+    show.tell_more(found, "--cursor")
+    rows = [
+        (one["id"], one["from"], one["subject"], one["snippet"], one["created_ts"])
+        for one in show.items(found.get("hits"))
+    ]
+    none = "No matches."
+    if parse_query(str(found.get("query"))) is None:
+        none = "The query contains no word, so nothing was searched."
+    drawn = show.table(("ID", "FROM", "SUBJECT", "MATCH", "AT"), rows, none=none)
+    if partly := found.get("partly_searched"):
+        drawn += f"\nonly the beginning of these long messages was searched: {', '.join(map(str, partly))}"
+    return drawn
 
 
 @app.command()
@@ -423,23 +417,6 @@ def _message(message: Mapping[str, Any]) -> str:
     if left := message.get("characters_left"):
         text += f"\n... {left:,} more characters: postroom mail read {message.get('id')}"
     return text
-
-
-def _hits(found: Mapping[str, Any]) -> str:
-    from postroom.mail.query import parse_query
-
-    show.tell_more(found, "--cursor")
-    rows = [
-        (one["id"], one["from"], one["subject"], one["snippet"], one["created_ts"])
-        for one in show.items(found.get("hits"))
-    ]
-    none = "No matches."
-    if parse_query(str(found.get("query"))) is None:
-        none = "The query contains no word, so nothing was searched."
-    drawn = show.table(("ID", "FROM", "SUBJECT", "MATCH", "AT"), rows, none=none)
-    if partly := found.get("partly_searched"):
-        drawn += f"\nonly the beginning of these long messages was searched: {', '.join(map(str, partly))}"
-    return drawn
 
 
 def _summary(found: Mapping[str, Any]) -> str:

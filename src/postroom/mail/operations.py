@@ -134,7 +134,22 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
     _changes(
         SEND, commands.AcknowledgeMessage, inbox.acknowledge_message, repeatable=True, is_of_one_project=True
     ),
-    _looks(READ, commands.SearchMessages, threads.search_messages, settled=True, is_of_one_project=True),
+    _looks(
+        READ,
+        commands.SearchMessages,
+        threads.search_messages,
+        settled=True,
+        is_of_one_project=True,
+        line="mail search QUERY",
+        line_help="Search the messages of a project.",
+        options={
+            **_HERE,
+            "query": Option(help='Words, "phrases", prefix*, AND OR NOT, subject:word.'),
+            "limit": Option(metavar="N", help="Maximum number of messages."),
+            "order": Option(help="Sort by newest, or by best match."),
+            "cursor": Option(metavar="N", help="Continue after a page: its `next`."),
+        },
+    ),
     _looks(READ, commands.FetchThread, threads.fetch_thread, is_of_one_project=True),
     _looks(READ, commands.SummarizeThread, threads.summarize_thread, is_of_one_project=True),
     _changes(RUN, commands.AskPerson, asking.ask_person, repeatable=True, is_of_one_project=True),
@@ -184,7 +199,19 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
         repeatable=True,
         is_of_one_project=True,
     ),
-    _looks(RESERVE, commands.ListReservations, reservations.list_file_reservations, is_of_one_project=True),
+    _looks(
+        RESERVE,
+        commands.ListReservations,
+        reservations.list_file_reservations,
+        is_of_one_project=True,
+        line="reservations list",
+        line_help="List the active reservations of a project.",
+        options={
+            **_HERE,
+            "agent_name": Option(name="--as", metavar="NAME", help="Only reservations of this agent."),
+            "limit": Option(metavar="N", help="Maximum number of reservations."),
+        },
+    ),
     _looks(READ, commands.FetchEvents, event_log.fetch_events, is_of_one_project=True),
 )
 
