@@ -41,7 +41,9 @@ from postroom.gateway import wording
 from postroom.gateway.config import HomeChannel
 from postroom.gateway.events import SendErrorKind, SendResult
 from postroom.gateway.gateway import Gateway
+from postroom.gateway.platforms.api_server import ApiServerOptions
 from postroom.gateway.platforms.base import AdapterState
+from postroom.gateway.platforms.web import WebOptions
 from postroom.gateway.replies import thread_name
 from postroom.gateway.session import Platform
 from postroom.http_api.guard import OpenPath
@@ -315,6 +317,26 @@ async def test_a_stranger_is_let_in_by_the_code_and_shut_out_again(desk: Desk) -
         await desk.operator.shut_out("telegram", "stranger")
     with pytest.raises(InvalidArgument, match="was admitted"):
         await desk.operator.shut_out("telegram", "u1")
+
+
+async def test_the_access_that_the_secret_of_a_channel_gives_is_listed(clock: ManualClock) -> None:
+    runs = MemoryRunStores(clock)
+    room = Room(stores=runs.chat, runs=runs, clock=clock)
+    secrets = {
+        Platform.WEB: WebOptions(token="a token of the chat page"),
+        Platform.API_SERVER: ApiServerOptions(api_key="a-key-of-sixteen"),
+    }
+    gateway, channel = await room.open(
+        Agent(), config=replace(CONFIG, platforms={**CONFIG.platforms, **secrets})
+    )
+    stand = Stand(gateway, (channel,), SimpleNamespace(stores=runs), room.opened[0][1])
+    people = (await GatewayService(stand).people())["people"]  # type: ignore[arg-type]  # its parts
+    assert [
+        (one["platform"], one["user_id"], one["role"])
+        for one in people  # type: ignore[attr-defined]  # a list
+        if one["from"] == "secret"
+    ] == [("web", "*", "owner"), ("api_server", "*", "operator")]
+    await room.close()
 
 
 def _is_code(word: str) -> bool:

@@ -13,6 +13,7 @@ from postroom.contracts.chat import CHAT_KIND
 from postroom.contracts.chat_people import MAX_PEOPLE, Person, PersonRole
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import InvalidArgument, ServerUnavailable
+from postroom.gateway.people import ROLES_OF_HOLDERS
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
 from postroom.gateway.platforms.http_adapter import HttpAdapter
 from postroom.gateway.replies import Reply, ReplyKind, thread_name
@@ -21,6 +22,7 @@ from postroom.gateway.wording import QUIET
 from postroom.http_api.readiness import Check, channels_check
 
 LONGEST_NOTICE: Final = 100_000
+_HOLDERS: Final = "everybody with the channel's secret"
 
 
 class GatewayService(UndeliveredService):
@@ -95,7 +97,7 @@ class GatewayService(UndeliveredService):
         return {"person": _person(person, "paired")}
 
     async def people(self) -> Mapping[str, object]:
-        """Return the people with access, and those who request it."""
+        """Return the people with access to chats, and the open requests for access."""
         store, after, kept = self._gateway.stores.people, ("", ""), list[Person]()
         while page := await store.people(after=after, limit=MAX_PEOPLE):
             kept += page
@@ -105,8 +107,17 @@ class GatewayService(UndeliveredService):
             for platform, one in self._gateway.config.platforms.items()
             for user_id, role in one.allow.items()
         ]
+        holders = [
+            Person(platform=one.value, user_id="*", role=ROLES_OF_HOLDERS[one], name=_HOLDERS)
+            for one in self._gateway.config.get_connected_platforms()
+            if one in ROLES_OF_HOLDERS
+        ]
         return {
-            "people": [_person(one, "file") for one in told] + [_person(one, "paired") for one in kept],
+            "people": [
+                *(_person(one, "file") for one in told),
+                *(_person(one, "paired") for one in kept),
+                *(_person(one, "secret") for one in holders),
+            ],
             "asking": [
                 {
                     "platform": one.platform,

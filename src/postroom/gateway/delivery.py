@@ -390,6 +390,7 @@ class Delivery:
             return outgoing
         if asks and (not reply.text.strip() or capabilities.holds_requests or not shows_drafts(capabilities)):
             outgoing.opening, outgoing.marks_step = reply.text.strip(), row.may_have_arrived
+            self._presenter.drafts.pop(reply.run_id or "", None)
             return outgoing
         text = self._text_of(reply, address.source, adapter)
         if row.may_have_arrived:
@@ -516,7 +517,7 @@ class Delivery:
         self._outgoing.pop(row.outbox_id, None)
         self._metrics.delivered(self._clock.now() - row.created_at)
         self._presenter.seen.clear(inbound_ids)
-        if reply.run_id:
+        if reply.run_id and not reply.questions:  # a run that asked may have another draft by now
             self._presenter.drafts.pop(reply.run_id, None)
         return Performed(also=change)
 

@@ -16,7 +16,6 @@ from postroom.contracts.accepting import Accept
 from postroom.contracts.activation import BusyPolicy, InferenceOverride
 from postroom.contracts.chat import (
     ChatSession,
-    InboundDraft,
     InboundKey,
     InboundMessage,
     InboundMove,
@@ -41,7 +40,7 @@ from postroom.contracts.quoting import one_line, quoted, said_by
 from postroom.gateway import wording
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import Attachment, Forwarded, MessageEvent, MessageType
-from postroom.gateway.group_talk import with_earlier
+from postroom.gateway.group_talk import EARLIER, with_earlier
 from postroom.gateway.session import SessionSource
 from postroom.gateway.sessions import Activity
 from postroom.log import get_logger
@@ -111,7 +110,7 @@ class Handover:
         event: MessageEvent,
         session: ChatSession,
         *,
-        draft: InboundDraft | None = None,
+        draft: InboundMessage | None = None,
         mode: BusyPolicy | None = None,
         activity: Activity | None = None,
     ) -> Admission:
@@ -163,7 +162,7 @@ class Handover:
         return admission
 
     def _finder(
-        self, event: MessageEvent, draft: InboundDraft | None, thread_id: str
+        self, event: MessageEvent, draft: InboundMessage | None, thread_id: str
     ) -> Callable[[Transaction], InboundMessage | None]:
         """Return the function that gives the change its message, or None if the message does not wait."""
         if draft is None:
@@ -405,7 +404,9 @@ def message_of(event: MessageEvent, inbound: InboundMessage, *, shared: bool, ca
         parts.append(_quoted(head, "\n".join(f"{key}: {one_line(value)}" for key, value in fields.items())))
     if event.unread:
         parts.append(f"[Not shown to you: {', '.join(event.unread)}]")
-    words = with_earlier("\n\n".join(filter(None, parts)), event.metadata)
+    words = "\n\n".join(filter(None, parts))
+    if EARLIER in event.metadata:
+        words = with_earlier(words, event.metadata)
     content = [
         ContentBlock(
             text=storable(words), data={key: value for key, value in data.items() if value is not None}

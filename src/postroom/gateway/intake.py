@@ -13,7 +13,6 @@ from hashlib import sha256
 
 from postroom.contracts.chat import (
     MAX_INBOUND,
-    InboundDraft,
     InboundMessage,
     InboundMove,
     InboundStatus,
@@ -126,7 +125,7 @@ class Intake:
         session_key = self._config.session_key(source)
         if self._config.group_context and not event.is_command():
             event.metadata = self._group_talk.unread(source, session_key) | event.metadata
-        draft = InboundDraft(
+        draft = InboundMessage(
             key=inbound_key(source, event.message_id),
             session_key=session_key,
             sender_id=source.user_id,

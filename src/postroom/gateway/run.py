@@ -15,7 +15,7 @@ from datetime import timedelta
 
 from postroom.concurrency import Tasks
 from postroom.contracts.activation import BusyPolicy
-from postroom.contracts.chat import ChatSession, InboundDraft, InboundMove, InboundStatus
+from postroom.contracts.chat import ChatSession, InboundMessage, InboundMove, InboundStatus
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import IllegalTransition, PostroomError, StoreError
@@ -121,7 +121,9 @@ class GatewayRunner:
     @property
     def workers(self) -> ChatWorkers:
         """The workers of all chats."""
-        found: ChatWorkers = self.__dict__.setdefault("_workers", ChatWorkers())
+        found = self.__dict__.get("_workers")
+        if not isinstance(found, ChatWorkers):
+            found = self.__dict__["_workers"] = ChatWorkers()
         return found
 
     async def _handle_message(self, event: MessageEvent) -> Answer:
@@ -170,7 +172,7 @@ class GatewayRunner:
         finally:
             worker.stop()
 
-    async def begin(self, event: MessageEvent, draft: InboundDraft, worker: ChatWorker) -> bool:
+    async def begin(self, event: MessageEvent, draft: InboundMessage, worker: ChatWorker) -> bool:
         """Store a message and hand it over in one change, if its chat and its session are idle.
 
         Return False if the message must be stored on its own: another try then finds nothing of this one.
@@ -258,7 +260,7 @@ class GatewayRunner:
         return None
 
     async def _hand_over(
-        self, event: MessageEvent, source: SessionSource, key: str, draft: InboundDraft | None = None
+        self, event: MessageEvent, source: SessionSource, key: str, draft: InboundMessage | None = None
     ) -> None:
         """Hand a message over, or store it and hand it over with a draft.
 

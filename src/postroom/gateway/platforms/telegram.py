@@ -363,6 +363,8 @@ _REPEATED: Final = {"document": "animation", "location": "venue"}
 """Fields that repeat the content of another field."""
 _FORWARDS: Final = frozenset(("forward_origin", "forward_date", "forward_sender_name"))
 """Fields that only a forwarded message has."""
+_REPLIES: Final = frozenset(("reply_to_message", "external_reply", "reply_to_story", "quote"))
+"""Fields that only a message which answers another has."""
 Degrees: TypeAlias = Annotated[float, Meta(ge=-180, le=180)]
 
 
@@ -623,7 +625,8 @@ def read_message(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEv
         elif source.chat_type != "dm":
             return None  # another bot's command
     event.timestamp = message.date * 1_000 if 0 < message.date <= _LATEST else None
-    files = _read_reply(raw, message, event, me)
+    is_reply = raw.keys() & _REPLIES
+    files = _read_reply(raw, message, event, me) if is_reply else ()
     if message.media_group_id is not None:
         event.metadata = {"media_group_id": message.media_group_id}
     if files:
@@ -669,10 +672,13 @@ def _content(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEvent 
     A part of an unknown kind, or of a known kind in an unknown form, is named and not read. The event is
     addressed if the words name us.
     """
-    entities = message.entities if message.text is not None else message.caption_entities
-    words, is_named = _spelt_out(message.caption if message.text is None else message.text, entities, me)
+    words, entities, is_named = message.caption, message.caption_entities, False
+    if message.text is not None:
+        words, entities = message.text, message.entities
+    if entities:
+        words, is_named = _spelt_out(words, entities, me)
     event, texts = MessageEvent(addressed=is_named), [words]
-    for name in (*_CONTENT, *(one for one in raw if one not in _CONTENT)):
+    for name in dict.fromkeys((*_CONTENT, *raw)):
         if name not in raw or name in _ENVELOPE | _EVENTS or _REPEATED.get(name) in raw:
             continue
         if (content := _CONTENT.get(name)) is None:
@@ -693,8 +699,6 @@ def _content(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEvent 
 
 def _spelt_out(text: str, entities: Iterable[Json], me: Me) -> tuple[str, bool]:
     """Return a text without mentions of us, with the addresses behind its words; and whether it names us."""
-    if not entities:
-        return text, False
     units, edits = text.encode("utf-16-le", "surrogatepass"), list[tuple[int, int, str]]()
     for told in entities:
         try:
@@ -1015,6 +1019,9 @@ class TelegramAdapter(BasePlatformAdapter):
         if self._api is None:
             raise unreachable("the channel is not connected")
         answer = await self._api.call(method, fields, more_silence_ms=more_silence_ms)
+        if answer.kind is None and isinstance(answer.result, kind):
+            self._heard()
+            return answer.result
         if answer.is_unauthorized:
             raise refused_token(answer.error)
         details: dict[str, object] = {"retry_after_ms": answer.retry_after_ms}
@@ -1025,11 +1032,8 @@ class TelegramAdapter(BasePlatformAdapter):
                 remedy="",
                 details={**details, "channel": "conflict"},
             )
-        if answer.kind is not None or not isinstance(answer.result, kind):
-            why = answer.error or f"Telegram's answer to {method} has another form"
-            raise ServerUnavailable(why, remedy="postroom retries", details=details)
-        self._heard()
-        return answer.result
+        why = answer.error or f"Telegram's answer to {method} has another form"
+        raise ServerUnavailable(why, remedy="postroom retries", details=details)
 
     async def _take(self, update: Json) -> None:
         if self._me is None:

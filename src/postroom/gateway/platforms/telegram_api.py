@@ -12,10 +12,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Final
 from urllib.parse import quote
 
-from postroom.contracts.errors import MissingExtra, TooLarge
+from postroom.contracts.errors import MissingExtra
 from postroom.contracts.files import FileContent
 from postroom.contracts.messages import Json
 from postroom.gateway.events import SendErrorKind
+from postroom.gateway.platforms.base import bounded
 from postroom.gateway.platforms.telegram import Answer, read_answer, unreachable
 
 try:
@@ -119,15 +120,9 @@ class TelegramApi:
             async with self._client.stream("GET", url, timeout=self._timeout(0)) as response:
                 if response.status_code != httpx2.codes.OK:
                     raise unreachable(f"the answer has status {response.status_code}")
-                length = response.headers.get("content-length", "")
-                total = int(length) if length.isdigit() and int(length) > max_bytes else 0
-                pieces = response.aiter_bytes()
-                while total <= max_bytes and (piece := await anext(pieces, None)) is not None:
-                    total += len(piece)
-                    if total <= max_bytes:
-                        yield piece
-                if total > max_bytes:
-                    raise TooLarge(f"the file exceeds {max_bytes} bytes", value=max_bytes)
+                length = response.headers.get("content-length")
+                async for piece in bounded(response.aiter_bytes(), max_bytes, length):
+                    yield piece
         except httpx2.RequestError as error:
             raise unreachable(_said(error)) from None
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Iterable
 
 from postroom.contracts.chat import (
     MAX_INBOUND,
-    InboundDraft,
     InboundKey,
     InboundMessage,
     InboundMove,
@@ -31,7 +30,7 @@ class IntakeLog:
         """The name of the database to which it writes."""
         return self._store.identity
 
-    async def receive(self, draft: InboundDraft, *, now: int | None = None) -> Received:
+    async def receive(self, draft: InboundMessage, *, now: int | None = None) -> Received:
         """Store a message as waiting; a message with a known key is returned unchanged.
 
         The message is durable when the call returns. The call can be repeated if its answer was lost.
@@ -48,7 +47,7 @@ class IntakeLog:
         return await self._store.write(change, key=lock)
 
     def receiving(
-        self, draft: InboundDraft, *, thread_id: str | None = None, now: int | None = None
+        self, draft: InboundMessage, *, thread_id: str | None = None, now: int | None = None
     ) -> Callable[[Transaction], Received]:
         """Return the change of `receive` for a transaction of the caller, which must hold the chat's lock.
 
