@@ -41,8 +41,9 @@ ROUTE_WORDS: Final = {
     "has one tried again, by a form as above. `?live=1` loads itself again.",
     "/p/{slug}/runs/{run_id}": "A run: how it stands, what it has put out, its answer. `POST` as above. "
     "`?live=1` loads itself again.",
-    "/chats": "Runs of chats that were given up, and what they were asked.",
-    "/chats/{run_id}": "One of them. `POST` has it tried again or takes it off the list, by a form as above.",
+    "/chats": "The open questions and the dead letters of chats.",
+    "/chats/{run_id}": "The run of one of them. `POST` answers its question, or replays or discards the dead "
+    "letter, by a form as above.",
     "/p/{slug}/write": "A message to be written: `?to=` an agent, `?reply=` to a message. `POST` sends it by "
     "a form as above.",
     "/p/{slug}/agents": "Its agents.",

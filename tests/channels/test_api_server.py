@@ -6,7 +6,10 @@ import json
 import logging
 from datetime import timedelta
 
+import openai
 import pytest
+from openai import AsyncOpenAI
+from starlette.types import ASGIApp
 
 from channels.fetching import fetched
 from channels.http_room import FakeGateway, calling, served, unavailable, until
@@ -22,6 +25,7 @@ from postroom.gateway.platforms.api_server_ids import response_id_of
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.http_adapter import Refused
 from postroom.http_api.guard import Credentials, Guard, GuardRules
+from postroom.http_api.routes import application
 from postroom.services.login_codes import EndedSessions, Sessions
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
@@ -513,6 +517,42 @@ async def test_a_body_over_the_limit_is_an_error_object_that_a_plain_client_can_
             error = json.loads(answer[answer.index(b'{"error"') : answer.rindex(b"}") + 1])["error"]
             assert (error["type"], error["code"]) == ("invalid_request_error", "too_large")
             assert str(LARGEST_BODY) in error["message"]
+    assert gateway.accepted == []
+
+
+async def test_unknown_paths_and_wrong_methods_are_errors_that_openais_sdk_reads(adapter, gateway) -> None:
+    clock = adapter._clock
+    credentials = Credentials(
+        is_operator=lambda _: False,
+        sessions=Sessions(b"k" * 32, clock, EndedSessions(SqliteStore.in_memory(clock))),
+    )
+    rules = GuardRules(channels=open_paths([adapter]))
+
+    def door(_: ASGIApp) -> ASGIApp:
+        return Guard(application(list(adapter.routes())), rules, credentials)
+
+    asked = [
+        ("POST", "/embeddings", 404, "not_found"),
+        ("GET", "/chat", 404, "not_found"),
+        ("GET", "/", 404, "not_found"),
+        ("GET", "/chat/completions", 405, "method_not_allowed"),
+        ("DELETE", "/responses", 405, "method_not_allowed"),
+        ("POST", "/models", 405, "method_not_allowed"),
+    ]
+    async with asyncio.timeout(60), served(adapter, door=door) as client:
+        base = f"{str(client.base_url).rstrip('/')}/v1"
+        async with AsyncOpenAI(api_key=KEY, base_url=base, max_retries=0) as sdk:
+            with pytest.raises(openai.NotFoundError) as unknown:
+                await sdk.embeddings.create(model="postroom", input="x")
+            assert (unknown.value.code, unknown.value.type) == ("not_found", "invalid_request_error")
+            for known in ("POST /v1/embeddings", "/v1/chat/completions", "/v1/responses", "/v1/models"):
+                assert known in unknown.value.body["message"]
+            for method, path, status, code in asked:
+                with pytest.raises(openai.APIStatusError) as refused:
+                    await getattr(sdk, method.lower())(path, cast_to=object)
+                assert (refused.value.status_code, refused.value.code) == (status, code), path
+                assert refused.value.body["message"]
+                assert status != 405 or refused.value.response.headers["allow"]
     assert gateway.accepted == []
 
 

@@ -786,33 +786,76 @@ async def test_a_press_of_a_button_that_was_left_takes_the_buttons_off(stage) ->
     assert now(stage, card).text.endswith("Denied by Ben.")  # type: ignore[union-attr]  # seen just now
 
 
-@on(WebDriver)  # elsewhere the draft's message becomes the answer that follows the question
-async def test_what_the_agent_says_before_it_asks_is_shown_once_and_stays(stage) -> None:
+def speaking(stage: Stage, *, streams: bool) -> None:
+    """Have the agent say something before it asks; `streams` has the chat see the words as a draft."""
     asking(stage.agent)
     ask = stage.agent.act
 
     async def act(activation: Any, sink: Any) -> Any:
-        result = await ask(activation, sink)
+        result = await ask(activation, sink)  # type: ignore[misc]  # set by `asking`
         if activation.decisions:
             return result
-        await sink.emit(TextDelta(delta=BEGINNING))
+        if streams:
+            await sink.emit(TextDelta(delta=BEGINNING))
         await stage.agent.free.wait()
         return replace(result, response=BEGINNING.strip())
 
     stage.agent.act = act
     stage.agent.free.clear()
+
+
+@pytest.mark.parametrize("streams", [True, False], ids=["as a draft", "at once"])
+async def test_what_the_agent_says_before_it_asks_is_shown_once_and_stays(stage, streams) -> None:
+    said = BEGINNING.strip()
+    speaking(stage, streams=streams)
+    await stage.start()
+    await stage.driver.say("delete a")
+    await stage.until(stage.agent.began(1))
+    if streams and not stage.lacks("drafts"):
+        await stage.until(lambda: stage.texts() == [said])
+    stage.agent.free.set()
+    card = await card_of(stage)
+    assert sum(said in text for text in stage.texts()) == 1
+    assert (said in card.text) is stage.lacks("edits")
+    await answer(stage, card, "Approve")
+    await stage.until(stage.shows("approved: [True]"))
+    assert stage.texts()[0] == (card.text if stage.lacks("edits") else said)
+    assert sum(said in text for text in stage.texts()) == 1
+
+
+@needs("drafts", "limits", "drafts of a process that died")
+async def test_what_the_agent_says_before_it_asks_stays_if_the_process_dies_before_the_card(stage) -> None:
+    said = BEGINNING.strip()
+    speaking(stage, streams=True)
+    await stage.start()
+    await stage.driver.say("delete a")
+    await stage.until(lambda: stage.texts() == [said])
+    stage.driver.limit()
+    tries = stage.driver.tries()
+    stage.agent.free.set()
+    await stage.until(lambda: stage.driver.tries() > tries)
+    await stage.room.close()
+    assert stage.texts() == [said]
+    stage.driver.lift()
+    await stage.start()
+    await stage.pass_time(stage.driver.wait_s + 10)
+    card = await card_of(stage)
+    assert [said in text for text in stage.texts()] == [True, False]
+    await answer(stage, card, "Approve")
+    await stage.until(stage.shows("approved: [True]"))
+    assert [said in text for text in stage.texts()][:2] == [True, False]
+
+
+@on(WebDriver)
+async def test_the_page_shows_no_draft_while_a_question_waits(stage) -> None:
+    speaking(stage, streams=True)
     await stage.start()
     await stage.driver.say("delete a")
     await stage.until(lambda: stage.texts() == [BEGINNING.strip()])
     stage.agent.free.set()
-    card = await card_of(stage)
-    assert stage.texts() == [BEGINNING.strip(), card.text]
-    assert BEGINNING.strip() not in card.text
+    await card_of(stage)
     page = (await stage.driver._pages[ANN].get("/chat/conversations/main")).json()
     assert [one["kind"] for one in page["entries"] if one.get("draft")] == []
-    await answer(stage, card, "Approve")
-    await stage.until(stage.shows("approved: [True]"))
-    assert stage.texts()[0] == BEGINNING.strip()
 
 
 @needs("edits")

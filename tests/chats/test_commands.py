@@ -17,6 +17,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery, ThreadCommit
 from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
 from postroom.gateway import wording
+from postroom.gateway.commands import COMMANDS
 from postroom.gateway.config import Route
 from postroom.gateway.handover import inbound_key
 from postroom.gateway.session import Platform
@@ -372,6 +373,77 @@ async def test_undo_hides_the_last_exchange_and_retry_asks_again(room) -> None:
     await all_answered(room, gateway, 5)
     assert seen[-1] == ["one", "re: one", "three"]
     assert channel.texts()[-1] == "re: three"
+
+
+WORDS_THAT_A_COMMAND_CANNOT_READ = {
+    "status": ["now"],
+    "stop": ["now", "all of it"],
+    "new": ["please"],
+    "reset": ["please"],
+    "retry": ["x", "2"],
+    "undo": ["a", "0", "-1", "1 2", "1.5", "²", "9" * 5_000],
+    "compact": ["now"],
+    "usage": ["all"],
+    "link": ["a b", "AAAA", "1" * 8],
+    "unlink": ["now"],
+    "here": ["now"],
+    "sethome": ["now"],
+    "busy": ["perhaps"],
+    "voice": ["loud"],
+    "set": ["colour blue", "busy perhaps", "reset perhaps", "quiet perhaps"],
+    "agent": ["Nobody"],
+    "model": ["none-of-these"],
+    "resume": ["²", "9" * 5_000],
+    "every": ["x", "stop", "stop x", "99m", "mon at noon x", "mon at 9:00 Mars/Base x"],
+    "remind": ["x", "10m", "0m x"],
+    "reply": ["x", "²  x", "5"],
+    "approve": ["x"],
+    "deny": ["x"],
+}
+"""By command, words that it cannot read, or that name nothing."""
+
+
+async def test_words_that_a_command_cannot_read_change_nothing_and_are_answered_in_a_sentence(room) -> None:
+    agent, gateway, channel = await room.with_agent()
+    for text in ("one", "two"):
+        await channel.say(text)
+        await all_answered(room, gateway, len(channel.said) + 1)
+    asked = [f"/{name} {words}" for name, each in WORDS_THAT_A_COMMAND_CANNOT_READ.items() for words in each]
+    assert {one.name for one in COMMANDS if one.form or not one.usage} <= {
+        "start",
+        "reset",
+        *WORDS_THAT_A_COMMAND_CANNOT_READ,
+    }
+    before = len(channel.said)
+    for number, text in enumerate(asked, 1):
+        await channel.say(text)
+        told = (await said(room, gateway, channel, before + number))[-1]
+        assert "\n" not in told, text
+        assert told[0].isupper(), text
+        assert told[-1] in ".>", text
+        assert not told.endswith((":.", ": .", "..")), text
+        if text.split()[0] in ("/undo", "/retry", "/usage", "/stop", "/new"):
+            assert told.startswith(f"Not done: {text.split()[0]} takes "), text
+    await channel.say("three")
+    await all_answered(room, gateway, before + len(asked) + 1)
+    assert agent.read == [["one"], ["two"], ["three"]]
+    await channel.say("/undo 3")
+    assert (await said(room, gateway, channel, len(channel.said) + 1))[-1] == "Removed the last 3 exchanges."
+
+
+async def test_help_explains_one_command(room) -> None:
+    gateway, channel = await room.open(Agent())
+    for number, (word, told) in enumerate(
+        [
+            ("undo", "/undo [n]: remove the last exchanges from the conversation"),
+            ("/Q", "/queue <text>: queue this text for a separate run"),
+            ("frobnicate", "There is no command /frobnicate. /help lists the commands."),
+            ("sethome", "You are not allowed to do that here."),
+        ],
+        1,
+    ):
+        await channel.say(f"/help {word}", user="u2")
+        assert (await said(room, gateway, channel, number))[-1] == told
 
 
 async def test_undo_and_retry_say_that_the_agent_is_at_work_and_what_to_do(room) -> None:

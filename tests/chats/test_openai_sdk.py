@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import openai
@@ -550,6 +551,87 @@ async def test_what_is_wrong_with_a_request_is_said_by_name(room) -> None:
         with pytest.raises(openai.NotFoundError):
             await it.sdk.models.retrieve("openai/gpt-9")
         assert it.asked == []
+
+
+WRONG_CHAT = {
+    **dict.fromkeys(
+        ("temperature", "top_p", "presence_penalty", "frequency_penalty"), ("hot", 9, -9, True, [])
+    ),
+    **dict.fromkeys(("max_tokens", "max_completion_tokens"), ("many", 0, 1.5, True, 10**12)),
+    **dict.fromkeys(("stream", "store", "parallel_tool_calls"), ("yes", 1)),
+    **dict.fromkeys(("reasoning_effort", "verbosity", "user", "service_tier", "prompt_cache_key"), (7, {})),
+    "model": (7,),
+    "n": (0, 2, "1", True),
+    "seed": ("x", 1.5, 2**70),
+    "stop": (7, {}, [1], ["a", "b", "c", "d", "e"]),
+    "logit_bias": ([], {"5": "x"}, {"5": 101}),
+    "tool_choice": (7, "perhaps"),
+    "response_format": ("json", {"type": "yaml"}),
+    "stream_options": ("x", []),
+    "metadata": ([], {"a": 1}, {str(one): "x" for one in range(17)}),
+    "tools": ("x", {}),
+}
+"""Values that no chat completion can have, by the field that has them."""
+WRONG_RESPONSE = {
+    **{
+        name: WRONG_CHAT[name]
+        for name in ("temperature", "top_p", "tool_choice", "metadata", "store", "model")
+    },
+    **dict.fromkeys(("instructions", "previous_response_id"), (7, {})),
+    **dict.fromkeys(("text", "reasoning"), ("x", 7)),
+    "max_output_tokens": WRONG_CHAT["max_tokens"],
+    "background": ("yes",),
+    "include": ("x", [1]),
+    "truncation": ("perhaps",),
+    "conversation": (7, "a\nb"),
+    "input": (7, {}),
+}
+
+
+async def test_each_field_with_a_wrong_value_is_refused_by_name_and_in_plain_words(room) -> None:
+    async with harbour(room) as it:
+        chat, respond = it.sdk.chat.completions.create, it.sdk.responses.create
+        for asking, wrong in ((partial(chat, messages=[]), WRONG_CHAT), (respond, WRONG_RESPONSE)):
+            whole = {"model": "postroom", "input": "x", "messages": [{"role": "user", "content": "x"}]}
+            whole.pop("messages" if asking is respond else "input")
+            for name, value in ((name, one) for name, values in wrong.items() for one in values):
+                with pytest.raises(openai.BadRequestError) as refused:
+                    await asking(model="postroom", extra_body={**whole, name: value})
+                error = refused.value
+                assert (error.param, error.code, error.type) == (
+                    name,
+                    "invalid_value",
+                    "invalid_request_error",
+                )
+                told = error.body["message"]
+                for word in ("Expected", "object of type", "$.", "int64", "float"):  # of a validator
+                    assert word not in told
+        for more, param in (
+            ({"stream_options": {"include_usage": "yes"}}, "stream_options.include_usage"),
+            (
+                {"tools": [{**TOOL, "function": {**TOOL["function"], "description": 7}}]},
+                "tools[0].description",
+            ),
+        ):
+            with pytest.raises(openai.BadRequestError) as refused:
+                await it.chat("x", extra_body=more)
+            assert refused.value.param == param
+        for more, param in (
+            ({"text": {"format": "json"}}, "text.format"),
+            ({"reasoning": {"effort": 7}}, "reasoning.effort"),
+        ):
+            with pytest.raises(openai.BadRequestError) as refused:
+                await respond(model="postroom", input="x", extra_body=more)
+            assert refused.value.param == param
+        with pytest.raises(openai.BadRequestError, match='must be a number from 0 to 2, not "hot"'):
+            await it.chat("x", extra_body={"temperature": "hot"})
+        for header in ("Idempotency-Key", "X-Postroom-Session"):
+            with pytest.raises(openai.BadRequestError) as refused:
+                await it.chat("x", extra_headers={header: "x" * 201})
+            assert refused.value.param == header
+        assert it.asked == []
+        await it.chat("x", temperature=1, top_p=0.5, max_completion_tokens=9, stop=["a"], seed=-1)
+        assert it.asked[0].overrides.temperature == 1.0
 
 
 async def test_a_session_that_refuses_while_busy_says_so(room) -> None:

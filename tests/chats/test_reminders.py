@@ -148,18 +148,18 @@ async def test_a_time_without_a_zone_is_in_the_zone_of_the_quiet_hours_of_the_ch
 
 
 NO_TIMES = (
-    ("day at 25:00 x", "25:00 is not a time of day: write 9:00, 18:30 or 6pm."),
-    ("day at 9 x", "9 is not a time of day: write 9:00, 18:30 or 6pm."),
-    ("day at 13pm x", "13pm is not a time of day: write 9:00, 18:30 or 6pm."),
+    ("day at 25:00 x", "Not saved: '25:00' is not a time of day; write 9:00, 18:30 or 6pm."),
+    ("day at 9 x", "Not saved: '9' is not a time of day; write 9:00, 18:30 or 6pm."),
+    ("day at 13pm x", "Not saved: '13pm' is not a time of day; write 9:00, 18:30 or 6pm."),
     ("someday at 9:00 x", wording.no_day("someday")),
     ("mon,monkey at 9:00 x", wording.no_day("monkey")),
     (
         "day at 9:00 Europe/Atlantis x",
-        "unknown time zone 'Europe/Atlantis': give a name such as Europe/Berlin, America/New_York or UTC.",
+        "Not saved: unknown time zone 'Europe/Atlantis'; give a name such as Europe/Berlin, America/New_York or UTC.",
     ),
     (
         "day at 9:00 europe/atlantis x",
-        "unknown time zone 'europe/atlantis': give a name such as Europe/Berlin, America/New_York or UTC.",
+        "Not saved: unknown time zone 'europe/atlantis'; give a name such as Europe/Berlin, America/New_York or UTC.",
     ),
     ("day at 9:00", wording.WHEN_AND_WHAT),
     ("day 9:00 x", wording.WHEN_AND_WHAT),

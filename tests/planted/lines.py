@@ -108,8 +108,8 @@ LINES: tuple[Plant, ...] = (
     plant(
         "dispatch/limits.py: return False",
         "dispatch/limits.py",
-        "                return True\n",
-        "                return False\n",
+        '                    worker.lease.stop(LeaseEnd.CANCELLED, "cancelled")\n                return True\n',
+        '                    worker.lease.stop(LeaseEnd.CANCELLED, "cancelled")\n                return False\n',
     ),
     plant(
         "dispatch/submission.py: if is_queued or submission.claims is not None:",
@@ -154,14 +154,14 @@ LINES: tuple[Plant, ...] = (
         "        if execution.result is None or isinstance(answer, Result):\n",
     ),
     plant(
-        "executors/processes/pipes.py: self._is_closed = False",
+        "executors/processes/pipes.py: self.is_lost = self.gone.is_set()",
         "executors/processes/pipes.py",
-        "        self._is_closed = True\n",
-        "        self._is_closed = False\n",
+        "        self.is_lost = not self.gone.is_set()\n",
+        "        self.is_lost = self.gone.is_set()\n",
     ),
     plant(
-        "executors/processes/supervision.py: return task.done() and not task.cancelled() and task.exception() is None",
-        "executors/processes/supervision.py",
+        "executors/processes/process_runner.py: return task.done() and not task.cancelled() and task.exception() is None",
+        "executors/processes/process_runner.py",
         "    return task.done() and not task.cancelled() and task.exception() is not None\n",
         "    return task.done() and not task.cancelled() and task.exception() is None\n",
     ),
@@ -202,9 +202,9 @@ LINES: tuple[Plant, ...] = (
         '        return inner if set_already or inner.strip() else f"{mark}{inner}{mark}"\n',
     ),
     plant(
-        "gateway/intake.py: pass",
-        "gateway/intake.py",
-        "            arrival.waits_in_turn()\n",
+        "gateway/worker.py: pass",
+        "gateway/worker.py",
+        "            self.decided.clear()\n",
         "            pass\n",
     ),
     plant(

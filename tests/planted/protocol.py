@@ -136,6 +136,12 @@ PLANTS = (
     plant(
         "a cancel of a run at another server is not stored",
         "dispatch/control.py",
+        "            tx.runs.dispatches.put_command(row, _CANCEL)\n            return row\n",
+        "            return row\n",
+    ),
+    plant(
+        "an interrupt of a run at another server is not stored",
+        "dispatch/control.py",
         "            tx.runs.dispatches.put_command(row, command)\n            return True\n",
         "            return True\n",
     ),
@@ -160,8 +166,8 @@ PLANTS = (
     plant(
         "a slot is not freed when a run is tried again",
         WORKER,
-        "        self.slots.give(job.dispatch.tenant)\n        if job.comes_again:",
-        "        if not job.comes_again:\n            self.slots.give(job.dispatch.tenant)\n        if job.comes_again:",
+        "        self.slots.give(job.dispatch.tenant)\n        if job.comes_again and",
+        "        if not job.comes_again:\n            self.slots.give(job.dispatch.tenant)\n        if job.comes_again and",
     ),
     plant(
         "a tick is not compared when it is written",
@@ -215,8 +221,8 @@ PLANTS = (
     plant(
         "two answers to a question are both kept",
         "dispatch/planning.py",
-        '        elif before.decision_id != decision.decision_id:\n            raise StaleDecision(f"call {call!r} was answered already"',
-        '        elif before.decision_id == decision.decision_id and call in asked and not kept:\n            raise StaleDecision(f"call {call!r} was answered already"',
+        "            elif before.decision.decision_id != decision.decision_id:\n                raise StaleDecision(",
+        "            elif before.decision.decision_id is None:\n                raise StaleDecision(",
     ),
     plant(
         "messages that wait behind a run are not looked at when it ends",

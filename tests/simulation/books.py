@@ -14,7 +14,7 @@ from postroom.testing.checking import check
 from simulation.callers import DELIVERED, Job
 from simulation.chats import ChatPlatform, audit_chats
 from simulation.database import Database
-from simulation.loop import START_MS
+from simulation.loop import START_MS, Process
 from simulation.mail import audit_mail
 from simulation.servers import ALONE, Post, Server
 from simulation.work import Watch, answer_of
@@ -55,15 +55,20 @@ class Commits:
     """Looks at the queue after each commit that wrote rows."""
 
     database: Database
+    has_leases: bool = False
     found: list[str] = field(default_factory=list)
     rows: dict[str, Row] = field(default_factory=dict)
+    _leases: dict[str, tuple[str, int]] = field(default_factory=dict)
     _raw: list[Any] = field(default_factory=list)
     _epochs: dict[str, int] = field(default_factory=dict)
     _interrupts: dict[str, int] = field(default_factory=dict)
     """The epoch of each thread that was interrupted."""
 
-    def look(self, who: str, change: str) -> None:
-        """Compare the queue with how it was before."""
+    def look(self, process: Process, change: str) -> None:
+        """Compare the queue and the leases of servers with how they were before a change of a process."""
+        if self.has_leases:
+            self._look_at_leases(process)
+        who, now = process.name, START_MS + self.database.loop.ms + process.skew_ms
         raw = self.database.rows(_ROWS)
         if raw == self._raw:
             return
@@ -77,7 +82,8 @@ class Commits:
             if before == row:
                 continue
             if before is not None:
-                self.found += [f"{one} (at {at}, by {who} {change})" for one in _moved(before, row)]
+                moved = (*_moved(before, row), *_moved_by(who, now, before, row))
+                self.found += [f"{one} (at {at}, by {who} {change})" for one in moved]
             ends = before is not None and before.status == "Claimed" and row.status == "Acked"
             if ends and row.epoch < known.get(row.thread, 0):
                 self.found.append(
@@ -90,6 +96,17 @@ class Commits:
                 )
             self._epochs[row.thread] = max(self._epochs.get(row.thread, 0), row.epoch)
 
+    def _look_at_leases(self, process: Process) -> None:
+        at, before = self.database.loop.ms, self._leases
+        asked = "SELECT name, holder, until FROM leases"
+        self._leases = {name: (holder, until) for name, holder, until in self.database.rows(asked)}
+        for name, (holder, _) in self._leases.items():
+            former, until = before.get(name, (holder, 0))
+            if former != holder and until > START_MS + at + process.skew_ms:
+                self.found.append(
+                    f"LEASE TAKEN EARLY: {holder} took {name} from {former} at {at}, {until - START_MS} was its end"
+                )
+
 
 def _moved(before: Row, row: Row) -> Iterator[str]:
     name = f"the dispatch of {row.run}"
@@ -101,6 +118,17 @@ def _moved(before: Row, row: Row) -> Iterator[str]:
         yield f"EPOCH FELL: {name} went back to epoch {row.epoch}"
     if before.status == row.status == "Claimed" and before.by != row.by:
         yield f"TAKEN OVER: {name} went to {row.by} from {before.by} in one step"
+
+
+def _moved_by(who: str, now: int, before: Row, row: Row) -> Iterator[str]:
+    """Yield what a server whose clock says `now` may not do to a claim of another server."""
+    if before.status != "Claimed" or before.by == who:
+        return
+    if row.status == "Acked":
+        yield f"ENDED BY ANOTHER: {who} acknowledged {row.run}, which {before.by} had claimed"
+    elif row.status in ("Queued", "DeadLetter") and (before.lease_until or 0) >= now:
+        left = (before.lease_until or 0) - now
+        yield f"TAKEN BACK EARLY: {who} took {row.run} back from {before.by}, whose lease had {left} ms left"
 
 
 @dataclass
@@ -210,7 +238,7 @@ class Outcome:
     post: Post
     commits: Commits
     settings: dict[str, Any]
-    answered: Counter[str]
+    answered: dict[str, list[str]]
     may_lose_attempts: bool
     """Whether servers died, froze or lost replies: an attempt may be used up without an execution."""
     is_replayed: bool
@@ -262,9 +290,16 @@ async def audit(world: Outcome) -> list[str]:
     if world.settings["relay"]:
         found += _of_notices(rows, world.post, runs)
     found += [
-        f"TWO ANSWERS to question {one}: {times} were taken"
-        for one, times in world.answered.items()
-        if times > 1
+        f"TWO ANSWERS to question {one}: {answers} were taken"
+        for one, answers in world.answered.items()
+        if len(answers) > 1
+    ]
+    found += [
+        f"ANSWER LOST: {answers} to question {one} was taken, and its run ended without it"
+        for one, answers in world.answered.items()
+        if (run := runs.get(one.rpartition("/")[0])) is not None
+        and (run.get("termination") or {}).get("type") == "natural_end"
+        and not world.watch.heard[one.rpartition("/")[0]].intersection(answers)
     ]
     for server in world.servers:
         if server.is_up:

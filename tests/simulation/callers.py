@@ -122,9 +122,10 @@ class Caller:
         *,
         prefers: int = 0,
         hangs_up_at: int | None = None,
+        slow_ms: int = 0,
         patience_ms: int = 5_000,
     ) -> Any:
-        """Have a server that is up do the work.
+        """Have a server that is up do the work; each of its changes takes `slow_ms` longer to arrive.
 
         Raises:
             HungUp: Nobody knows whether it was done.
@@ -134,7 +135,7 @@ class Caller:
             await self._loop.passes(100)
         server = up[prefers % len(up)]
         context = copy_context()
-        call = Call(hangs_up_at)
+        call = Call(hangs_up_at, slow_ms)
         context.run(CALL.set, call)
         task = call.task = self._loop.spawn(server.process, work(server), context)
         await self._loop.ended(task, patience_ms)

@@ -2,8 +2,8 @@
 
     server ──sent──▶ (way) ──▶ change runs ──▶ (way back) ──▶ reply
        │                │            │              └ lost: the caller hears CommitUnknown
-       │                │            └ twice; or not at all; or the server dies or freezes right behind it
-       │                └ refused: StoreUnavailable
+       │                │            └ twice; or undone; or the server dies or freezes right behind it
+       │                └ refused, or the server is cut off: StoreUnavailable
        └ the server dies or freezes, or the caller hangs up, while the change is on its way
 
 A change runs in one piece: changes are serial, as on SQLite. Locks and isolation of PostgreSQL are not simulated.
@@ -35,8 +35,10 @@ CALL: "ContextVar[Call | None]" = ContextVar("CALL", default=None)
 class Call:
     """One call of a caller to a server; the caller may hang up at the n-th step to the database."""
 
-    def __init__(self, hangs_up_at: int | None) -> None:
+    def __init__(self, hangs_up_at: int | None, slow_ms: int = 0) -> None:
         self.task: asyncio.Task[Any] | None = None
+        self.slow_ms = slow_ms
+        """How much longer each change of the call takes to arrive."""
         self._left = hangs_up_at
 
     def step(self, loop: SimulatedLoop, process: Process) -> None:
@@ -85,9 +87,16 @@ class Database:
         """Draw how long a way takes."""
         return WAYS[int(self.random.random() * 8)]
 
-    def write(self, process: Process, change: Callable[[SqliteTransaction], Any], *, times: int = 1) -> Any:
-        """Run a change; when it runs several times, only the last run is kept."""
-        done, has_written = self.shared.write(change, runs=times)
+    def write(
+        self,
+        process: Process,
+        change: Callable[[SqliteTransaction], Any],
+        *,
+        times: int = 1,
+        is_undone: bool = False,
+    ) -> Any:
+        """Run a change; when it runs several times, only the last run is kept, and none if it is undone."""
+        done, has_written = self.shared.write(change, runs=times, keeps=not is_undone)
         self.commits += 1
         if has_written:
             self.on_commit(process, name_of(change) if self.note else "")
@@ -149,7 +158,9 @@ class SimulatedEngine:
         self.clock = ProcessClock(database.loop, process)
         self._database, self._process, self._network = database, process, network
         self.slow_until = 0
-        """Until when an answer of the database is on its way that takes long."""
+        """Until when an answer of the database is on its way that takes long, or the server is cut off."""
+        self.cut_until = 0
+        """Until when nothing that the server sends arrives."""
         self._behind: dict[str, int] = {}
 
     async def read(self, look: Callable[[SqliteTransaction], Any]) -> Any:
@@ -163,9 +174,10 @@ class SimulatedEngine:
 
         def arrive() -> None:
             if self._process.is_dead:
-                self._process.ready.append(future)
+                self._process.left_behind.append(future)
                 return
             try:
+                self._refuse_cut_off()
                 value, error = self._looked(look, fault), None
             except BaseException as raised:
                 value, error = None, raised
@@ -193,13 +205,18 @@ class SimulatedEngine:
         call = CALL.get()
         if call is not None:
             call.step(loop, process)
-        at = loop.ms + database.way_ms()
+        at = loop.ms + database.way_ms() + (call.slow_ms if call is not None else 0)
         for fault in faults:
             if fault.kind == "slow there":
                 at += self._happens(fault, change).ms
+            elif fault.kind == "cut off":
+                self.cut_until = max(self.cut_until, loop.ms + self._happens(fault, change).ms)
+                self.slow_until = max(self.slow_until, self.cut_until)
             elif fault.kind in ("killed while sent", "frozen while sent"):
                 database.on_fault(process, self._happens(fault, change))
-                if fault.kind == "frozen while sent" and fault.late:  # the bytes leave when it goes on
+                if fault.late and process.is_dead:  # its bytes were on their way
+                    at += fault.ms
+                elif fault.late:  # the bytes leave when it goes on
                     at = process.frozen_until + 1
         if key:
             at = self._behind[key] = max(at, self._behind.get(key, 0))
@@ -235,6 +252,10 @@ class SimulatedEngine:
     def close(self) -> None:
         """Do nothing: the world closes the database."""
 
+    def _refuse_cut_off(self) -> None:
+        if self._database.loop.ms < self.cut_until and not self._database.is_calm:
+            raise StoreUnavailable("the server is cut off from the database")
+
     def _looked(self, look: Callable[[SqliteTransaction], Any], fault: Fault | None) -> Any:
         if fault is not None:
             self._database.happened[fault.kind] += 1
@@ -242,25 +263,25 @@ class SimulatedEngine:
         return self._database.read(look)
 
     def _changed(self, change: Callable[[SqliteTransaction], Any], faults: list[Fault]) -> Any:
-        database, times, is_lost = self._database, 1, False
+        database, times, is_lost, is_undone = self._database, 1, False, False
+        self._refuse_cut_off()
         for fault in faults:
             if fault.kind == "refused":
                 self._happens(fault, change)
                 raise StoreUnavailable("the way to the database is broken")
             if fault.kind == "change lost":
-                self._happens(fault, change)
-                raise CommitUnknown("the connection broke before the answer")
+                is_undone = True
             if fault.kind == "run twice":
                 self._happens(fault, change)
                 times = 2
-            is_lost |= fault.kind == "reply lost"
+            is_lost |= fault.kind in ("reply lost", "change lost")
         try:
-            done = database.write(self._process, change, times=times)
+            done = database.write(self._process, change, times=times, is_undone=is_undone)
         finally:
             if database.note is not None:
                 database.note(f"{self._process.name} change {database.sent}: {name_of(change)}")
         for fault in faults:
-            if fault.kind == "reply lost":
+            if fault.kind in ("reply lost", "change lost"):
                 self._happens(fault, change)
         if is_lost:
             raise CommitUnknown("the connection broke before the answer")

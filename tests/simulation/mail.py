@@ -57,7 +57,7 @@ class Agents(RunDispatchExecutor):
             for number in numbers:
                 for what, about in self._scripts.get(number, []):
                     if what == "wait":
-                        await watch.loop.passes(about)
+                        await watch.wait(one, about)
                     elif watch.failures[run_id] < about:
                         watch.failures[run_id] += 1
                         watch.act(one)

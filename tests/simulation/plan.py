@@ -20,6 +20,7 @@ CHANGE_FAULTS = (
     "killed while sent",
     "frozen behind",
     "frozen while sent",
+    "cut off",
 )
 CHANGES = ("end", "end", "claim", "moved", "renew_leases", "submit", "committed", "accepted", "ask")
 """The names of changes at which half of the faults are aimed."""
@@ -38,7 +39,7 @@ class Fault:
     change: str = ""
     """The name of the changes that are counted; without one, all are."""
     late: bool = False
-    """Whether the change leaves a frozen server only when the server goes on."""
+    """Whether the change of a frozen server arrives only when the server goes on, and that of a killed one after `ms`."""
 
     def __str__(self) -> str:
         length = f" for {self.ms} ms" if self.ms and "hint" not in self.kind else ""
@@ -125,11 +126,34 @@ class Plan:
                 yield replace(self, settings={**self.settings, name: False})
 
 
+@dataclass
+class Draft:
+    """A plan while it is drawn."""
+
+    servers: int
+    settings: dict[str, Any]
+    acts: list[Act] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    jobs: int = 0
+
+    def enqueue(self, script: list[list[Any]], *, at: int = 0, policy: str = "queue", server: int = 0) -> int:
+        """Add a job on the thread `t0`; return its number."""
+        data = {"job": self.jobs, "thread": "t0", "script": script, "policy": policy}
+        self.acts.append(Act(at, "enqueue", data, server))
+        self.jobs += 1
+        return self.jobs - 1
+
+    @property
+    def long_ms(self) -> int:
+        """A time within which a server that has died or frozen has lost all its claims to others."""
+        return int(self.settings["lease_ms"]) + int(self.settings["sweep_s"]) * 1_000 + 1_500
+
+
 def plan_of(seed: int) -> Plan:
     """Draw the plan of a seed."""
     draw = Random(f"plan {seed}")
     servers = draw.choice((1, 2, 2, 2, 3))
-    settings = {
+    settings: dict[str, Any] = {
         "lease_ms": 3_000,
         "slots": draw.choice((1, 2, 3, 8)),
         "at_once": draw.choice((None,) * 5 + (2,)),
@@ -137,38 +161,182 @@ def plan_of(seed: int) -> Plan:
         "schedules": draw.random() < 0.15,
         "leases": draw.random() < 0.25,
         "sweep_s": draw.choice((1, 2, 5)),
+        "rivals": draw.random() < 0.3,
     }
-    jobs = draw.choice((1, 2, 2, 3, 3, 4, 5))
     has = draw.random()
     settings["mail"], settings["chats"] = has < 0.2, 0.2 <= has < 0.35
+    plan = Draft(servers, settings)
+    if has >= 0.55:
+        draw.choice(PATTERNS)(draw, plan)
+        jobs = draw.choice((0, 0, 1, 2))
+    else:
+        jobs = draw.choice((1, 2, 2, 3, 3, 4, 5))
     kind = _sent if settings["mail"] else _spoken if settings["chats"] else _job
-    acts = [kind(draw, n) for n in range(jobs)]
+    plan.acts += [kind(draw, n) for n in range(plan.jobs, plan.jobs + jobs)]
+    plan.jobs += jobs
     hangs = draw.random() < 0.4
     if settings["mail"] or settings["chats"]:
         settings |= {"relay": False, "schedules": False, "leases": False}
-        acts += [
-            _accident(draw, kind, servers) for kind in ("kill", "freeze", "leave") if draw.random() < 0.12
+        plan.acts += [
+            _accident(draw, kind, plan.servers)
+            for kind in ("kill", "freeze", "leave")
+            if draw.random() < 0.12
         ]
-    else:
-        acts += _other_acts(draw, settings, jobs, servers)
+    elif jobs:
+        plan.acts += _other_acts(draw, plan)
     if hangs:
-        acts = [
+        plan.acts = [
             replace(act, hangs_up_at=draw.randint(1, 12))
             if act.kind in _CALLS and draw.random() < 0.5
             else act
-            for act in acts
+            for act in plan.acts
         ]
+    if not plan.faults or draw.random() < 0.3:
+        plan.faults += _faults(draw, settings, plan.jobs)
     return Plan(
         seed=seed,
-        servers=servers,
-        skews=tuple(draw.choice((0, 0, -100, 40, 100)) for _ in range(servers)),
+        servers=plan.servers,
+        skews=tuple(draw.choice((0, 0, -100, 40, 100)) for _ in range(plan.servers)),
         settings=settings,
-        acts=tuple(acts),
-        faults=tuple(_faults(draw, settings, jobs)),
+        acts=tuple(plan.acts),
+        faults=tuple(plan.faults),
     )
 
 
 _CALLS = {"send", "enqueue", "many", "deliver", "now", "cancel"}
+
+
+def _late_writes(draw: Random, plan: Draft) -> None:
+    """What a dead or frozen server has sent about a run arrives when another server executes the run."""
+    plan.servers = max(plan.servers, 2)
+    written, script = draw.choice(
+        (
+            ("end", []),
+            ("end", [["wait", 500]]),
+            ("moved", [["fail", 1]]),
+            ("committed", [["step", "s0", 1], ["wait", 500]]),
+            ("committed", [["log", "line"], ["wait", 500]]),
+        )
+    )
+    plan.enqueue([["wait", 4_500], *script])
+    kind = draw.choice(("frozen while sent", "frozen while sent", "killed while sent"))
+    plan.faults.append(Fault(kind, draw.choice((1, 1, 1, 2)), plan.long_ms, written, late=True))
+
+
+def _lost_replies(draw: Random, plan: Draft) -> None:
+    """A server does not learn what its change has written, and more is queued on the thread."""
+    plan.settings |= {"at_once": None, "slots": draw.choice((1, 2, 8))}
+    for _ in range(draw.choice((2, 2, 3))):
+        plan.enqueue(
+            draw.choice(([], [["wait", 10]], [["wait", 500]], [["fail", 1]])), at=draw.choice((0, 0, 1))
+        )
+    kind = draw.choice(("reply lost", "reply lost", "slow back", "change lost", "killed behind"))
+    ms = {"slow back": plan.settings["lease_ms"] + 200, "killed behind": 3_000}.get(kind, 0)
+    plan.faults.append(Fault(kind, draw.choice((1, 1, 2)), ms, draw.choice(("end", "end", "end", "claim"))))
+
+
+def _cut_off(draw: Random, plan: Draft) -> None:
+    """A server loses its way to the database for about a lease, and goes on working."""
+    plan.servers = max(plan.servers, 2)
+    plan.settings["sweep_s"] = draw.choice((1, 1, 2))
+    plan.enqueue([["wait", 4_500], *draw.choice(([], [["step", "s0", 50]], [["wait", 2_000]]))])
+    if draw.random() < 0.5:
+        plan.enqueue([["wait", 500]])
+    ms = draw.choice((1_200, 2_500, 3_100, 4_000, 6_000))
+    change = draw.choice(("renew_leases", "renew_leases", "renew_leases", "end"))
+    plan.faults.append(Fault("cut off", draw.choice((1, 1, 2)), ms, change))
+
+
+def _rivals(draw: Random, plan: Draft) -> None:
+    """Two people answer each question at the same time."""
+    plan.settings["rivals"] = True
+    for _ in range(draw.choice((1, 1, 2))):
+        ask = draw.choice((["ask", "may it?"], ["ask", "may it?"], ["ask for", "will you?", 5_000]))
+        after = draw.choice(([], [["wait", 500]], [["wait", 2_000]], [["step", "s1", 50]]))
+        plan.enqueue([*draw.choice(([], [["step", "s0", 1]])), ask, *after])
+
+
+def _lost_effects(draw: Random, plan: Draft) -> None:
+    """A change that stores an effect fails, or its reply is lost."""
+    plan.settings["relay"] = True
+    for _ in range(draw.choice((1, 2, 2))):
+        plan.enqueue(draw.choice(([], [["wait", 10]], [["wait", 500]])))
+    kind = draw.choice(("change lost", "change lost", "reply lost", "killed behind", "run twice"))
+    plan.faults.append(Fault(kind, draw.choice((1, 1, 2)), 3_000 if "killed" in kind else 0, "end"))
+    if draw.random() < 0.5:
+        plan.faults.append(Fault(draw.choice(EFFECT_FAULTS), draw.choice((1, 1, 2))))
+
+
+def _cancels(draw: Random, plan: Draft) -> None:
+    """A run is cancelled over another server than the one that executes it."""
+    plan.servers = max(plan.servers, 2)
+    job = plan.enqueue([*draw.choice(([], [["step", "s0", 1]])), ["wait", 2_000], ["wait", 2_000]])
+    at = draw.choice((50, 300, 1_000, 1_800))
+    plan.acts += [
+        Act(at + after, "cancel", {"job": job}, server)
+        for server, after in ((0, 0), (1, draw.choice((0, 200))))
+    ]
+    what = draw.random()
+    if what < 0.25:
+        plan.acts.append(Act(at + draw.choice((1, 5, 100)), "kill", {"again_ms": 100}, draw.randrange(2)))
+    elif what < 0.5:
+        plan.acts.append(
+            Act(at + draw.choice((1, 5, 100)), "leave", {"grace_ms": 0, "again_ms": 0}, draw.randrange(2))
+        )
+    elif what < 0.75:
+        plan.faults.append(Fault("hint lost", 1, 30))
+
+
+def _holders(draw: Random, plan: Draft) -> None:
+    """The server that has a lease stands still, or cannot renew it in time."""
+    plan.servers = max(plan.servers, 2)
+    plan.settings["leases"] = True
+    plan.enqueue([["wait", 4_500], ["wait", 4_500]])
+    kind = draw.choice(
+        ("frozen behind", "frozen while sent", "cut off", "slow back", "slow there", "reply lost")
+    )
+    ms = 0 if kind == "reply lost" else draw.choice((1_800, 2_200, 2_600, 3_000, 3_600))
+    plan.faults.append(Fault(kind, draw.randint(1, 8), ms, "_taken", draw.random() < 0.5))
+
+
+def _ticks(draw: Random, plan: Draft) -> None:
+    """Servers race for the times of a schedule."""
+    plan.servers = max(plan.servers, 2)
+    plan.settings["schedules"] = True
+    plan.acts += _schedule(draw, plan.servers)
+    kind = draw.choice(("slow there", "frozen while sent", "reply lost", "change lost", "frozen behind"))
+    ms = 0 if "lost" in kind else draw.choice((300, 1_200, 2_500, 3_200))
+    plan.faults.append(Fault(kind, draw.randint(1, 6), ms, "submit", late=True))
+
+
+def _interrupts(draw: Random, plan: Draft) -> None:
+    """A run is interrupted over another server, which may die then, while its own server cannot be reached."""
+    plan.servers = max(plan.servers, 2)
+    plan.enqueue([["wait", 2_000], *draw.choice(([], [["step", "s0", 50]])), ["wait", 2_000]])
+    at = draw.choice((300, 1_000, 1_900))
+    plan.enqueue([["wait", 500]], at=at, policy="interrupt", server=draw.randrange(2))
+    if draw.random() < 0.3:
+        plan.enqueue([], at=at, policy="interrupt", server=draw.randrange(2))
+    kind = draw.choice(
+        ("frozen behind", "slow there", "slow back", "killed behind", "frozen while sent", "cut off")
+    )
+    name = draw.choice(("end", "renew_leases", "submit", "claim", "claim"))
+    ms = draw.choice((300, 1_200, 2_500, plan.long_ms))
+    plan.faults.append(Fault(kind, draw.choice((1, 1, 2)), ms, name, draw.random() < 0.5))
+
+
+PATTERNS = (
+    _late_writes,
+    _lost_replies,
+    _cut_off,
+    _rivals,
+    _lost_effects,
+    _cancels,
+    _holders,
+    _ticks,
+    _interrupts,
+)
+"""Dangers that need several things at once, which come together too seldom by chance."""
 
 
 def _job(draw: Random, n: int) -> Act:
@@ -229,8 +397,10 @@ def _part(draw: Random) -> list[list[Any]]:
     return parts
 
 
-def _other_acts(draw: Random, settings: dict[str, Any], jobs: int, servers: int) -> Iterator[Act]:
+def _other_acts(draw: Random, plan: Draft) -> Iterator[Act]:
     """Draw what callers and operators do beside the jobs."""
+    jobs, servers = plan.jobs, plan.servers
+    has_schedule = any(act.kind == "schedule" for act in plan.acts)
 
     def act(
         share: float, kind: str, at: tuple[int, ...], data: Callable[[], dict[str, Any]]
@@ -243,17 +413,21 @@ def _other_acts(draw: Random, settings: dict[str, Any], jobs: int, servers: int)
     yield from act(0.15, "retract", (50, 500, 3_000), lambda: {"thread": f"t{draw.randrange(2)}"})
     yield from act(0.2, "replay", (2_000, 5_000), dict)
     yield from act(0.3, "follow", (0, 300, 3_000), lambda: {"job": draw.randrange(jobs)})
-    if settings["schedules"]:
-        schedule = {
-            "missed": draw.choice(("all", "once", "skip")),
-            "overlap": draw.choice(("queue", "skip")),
-            "script": [["wait", draw.choice((0, 500, 3_000))]],
-            "lasts_ms": draw.choice((3_000, 5_000)),
-        }
-        yield Act(0, "schedule", schedule, draw.randrange(servers))
+    if plan.settings["schedules"] and not has_schedule:
+        yield from _schedule(draw, servers)
     for kind in ("kill", "freeze", "leave"):
         if draw.random() < 0.12:
             yield _accident(draw, kind, servers)
+
+
+def _schedule(draw: Random, servers: int) -> Iterator[Act]:
+    schedule = {
+        "missed": draw.choice(("all", "once", "skip")),
+        "overlap": draw.choice(("queue", "skip")),
+        "script": [["wait", draw.choice((0, 500, 3_000))]],
+        "lasts_ms": draw.choice((3_000, 5_000)),
+    }
+    yield Act(0, "schedule", schedule, draw.randrange(servers))
 
 
 def _accident(draw: Random, kind: str, servers: int) -> Act:
@@ -277,9 +451,10 @@ def _faults(draw: Random, settings: dict[str, Any], jobs: int) -> Iterator[Fault
             "slow back": draw.choice((300, 1_200, lease + 200)),
             "killed behind": draw.choice((100, 3_000)),
             "another killed behind": draw.choice((100, 3_000)),
-            "killed while sent": draw.choice((100, 3_000)),
+            "killed while sent": draw.choice((100, 3_000, long)),
             "frozen behind": draw.choice((300, lease - 500, lease + 500, long)),
             "frozen while sent": draw.choice((300, lease - 500, lease + 500, long)),
+            "cut off": draw.choice((300, 1_200, lease, lease + 1_000)),
         }.get(kind, 0)
         name = draw.choice(CHANGES) if draw.random() < 0.5 else ""
         yield Fault(

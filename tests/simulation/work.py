@@ -16,6 +16,8 @@ from simulation.loop import SimulatedLoop
 from simulation.mail import Agents
 from simulation.servers import Server
 
+_ACTS_EVERY_MS = 300
+
 
 @dataclass(eq=False)
 class Execution:
@@ -47,6 +49,8 @@ class Watch:
     found: list[str] = field(default_factory=list)
     effects: Counter[tuple[str, str]] = field(default_factory=Counter)
     """How often a step was executed."""
+    heard: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """The answers that a run was given, by the run."""
     kept: Counter[tuple[str, str]] = field(default_factory=Counter)
     """How often the result of a step was returned as kept."""
     interrupted: set[str] = field(default_factory=set)
@@ -120,15 +124,16 @@ class Watch:
         for number, (what, *about) in enumerate(told["script"]):
             match what:
                 case "wait":
-                    await self.loop.passes(about[0])
+                    await self.wait(one, about[0])
                 case "stubborn":
                     await self._stubborn(one, about[0])
                 case "step":
                     await self._step(run, one, *about)
                 case "ask":
-                    await run.ask(about[0])
+                    self.heard[run.id].add((await run.ask(about[0])).text)
                 case "ask for":
-                    await run.ask(about[0], timeout=timedelta(milliseconds=about[1]))
+                    answer = await run.ask(about[0], timeout=timedelta(milliseconds=about[1]))
+                    self.heard[run.id].add(answer.text)
                 case "sleep":
                     await run.sleep(timedelta(milliseconds=about[0]), name=f"sleep {number}")
                 case "stream":
@@ -142,6 +147,13 @@ class Watch:
                         raise ConnectionError(f"failure {self.failures[run.id]} of {about[0]}")
             self.act(one)
         return answer_of(told["n"])
+
+    async def wait(self, one: Execution, ms: int) -> None:
+        """Work for this long, and note now and then that the execution acts."""
+        while ms > 0:
+            await self.loop.passes(min(ms, _ACTS_EVERY_MS))
+            if (ms := ms - _ACTS_EVERY_MS) > 0:
+                self.act(one)
 
     async def _step(self, run: Run, one: Execution, name: str, takes: int) -> None:
         async def effect() -> str:

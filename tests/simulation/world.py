@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import count
 from random import Random
 
 from postroom.contracts import clock
@@ -28,6 +29,8 @@ from simulation.plan import HINT_FAULTS, Act, Fault, Plan
 from simulation.servers import Post, Server, effect_faults
 from simulation.work import Watch
 
+FAULTS_MS = 15_000
+"""Until when faults happen at least, if the work takes so long."""
 QUIET_MS = 120_000
 """How long a world may take to come to rest once no fault happens any more."""
 _CRASHES = {
@@ -77,17 +80,18 @@ class World:
         self.network = Network(self.loop, self.database, hints)
         self.post = Post(effect_faults(plan.faults))
         self.watch = Watch(self.loop, self._has_ended, self._claimed_ms)
-        self.commits = Commits(self.database)
+        self.commits = Commits(self.database, has_leases=plan.settings["leases"] or plan.settings["chats"])
         self.servers: list[Server] = []
         self.rounds = Rounds(self.commits, self.servers, plan.settings)
-        self.database.on_commit = lambda process, change: self.commits.look(process.name, change)
+        self.database.on_commit = self.commits.look
         self.database.on_fault = self._struck
         self.jobs = [Job(act) for act in plan.acts if "script" in act.data and act.kind != "schedule"]
         self.watch.interrupted |= {job.thread for job in self.jobs if job.policy == "interrupt"}
         self.watch.scripts = {job.n: job.script for job in self.jobs}
         self.watch.platform = self.platform = ChatPlatform(self.loop, self.post, self.database)
         self.followers: list[Follower] = []
-        self.answered: Counter[str] = Counter()
+        self.answered: dict[str, list[str]] = {}
+        """The answers that a caller was told are taken, by question."""
         self.is_replayed = False
         self.caller = Caller(self.loop, self.random, self._up)
         if is_traced:
@@ -154,11 +158,13 @@ class World:
             await asyncio.wait(work)
         for one in work:
             one.result()
+        while loop.ms < FAULTS_MS and not self._is_idle():
+            await loop.passes(150)
         await self._calm()
         until = loop.ms + QUIET_MS
         while loop.ms < until and not self._is_idle():
-            await loop.passes(250)
-        await loop.passes(1_000)
+            await loop.passes(150)
+        await loop.passes(300)
         if any(len(one.queue._dispatcher.slots) for one in self._up()):
             await loop.passes(2_500)  # a poll clears the lines
         if any(not one.is_over for one in self.followers):
@@ -218,6 +224,8 @@ class World:
         if rows("SELECT 1 FROM runs WHERE status <> 'done' LIMIT 1"):
             return False
         if rows("SELECT 1 FROM run_dispatches WHERE is_open = 1 LIMIT 1"):
+            return False
+        if rows("SELECT 1 FROM pending_messages LIMIT 1"):  # the next sweep gives them to a run
             return False
         settings, unsent = self.plan.settings, "kind = 'notice' AND status IN ('pending', 'claimed')"
         if settings["relay"] and rows(f"SELECT 1 FROM outbox WHERE {unsent} LIMIT 1"):
@@ -398,24 +406,32 @@ class World:
 
     async def _answer(self) -> None:
         """Answer every question, sooner or later."""
-        draw = Random(f"answers {self.plan.seed}")
+        draw, number = Random(f"answers {self.plan.seed}"), count()
+        has_rival = self.plan.settings.get("rivals", False)
 
-        async def answer(server: Server, run_id: str) -> None:
+        async def answer(server: Server, run_id: str, text: str) -> None:
             handle = await server.mailbox.handle(run_id)
             question = (await handle.status()).question_id
             if question is not None:
-                await handle.answer("yes", approved=True, question_id=question)
-                self.answered[question] += 1
+                await handle.answer(text, approved=True, question_id=question)
+                self.answered.setdefault(question, []).append(text)
+
+        async def person(run_id: str, prefers: int, slow_ms: int = 0) -> None:
+            text = f"yes {next(number)}"
+            with suppress(HungUp, PostroomError):
+                await self.caller.call(
+                    lambda server: answer(server, run_id, text), prefers=prefers, slow_ms=slow_ms
+                )
 
         while True:
             await self.loop.passes(draw.choice((200, 600, 1_500)))
             asked = self.database.rows("SELECT run_id FROM runs WHERE status = 'waiting'")
             if asked:
                 run_id = draw.choice(sorted(asked))[0]
-                with suppress(HungUp, PostroomError):
-                    await self.caller.call(
-                        lambda server, run_id=run_id: answer(server, run_id), prefers=draw.randrange(8)
-                    )
+                if has_rival:
+                    slow_ms = draw.choice((0, 3, 20, 400))
+                    self.loop.create_task(person(run_id, draw.randrange(8), slow_ms))
+                await person(run_id, draw.randrange(8))
 
 
 class _Log(logging.Handler):
@@ -444,29 +460,32 @@ def nothing_by_chance(seed: int) -> Iterator[None]:
         os.urandom, random_module._urandom = kept
 
 
+def prepare() -> None:
+    """Store the rows that every world begins with, and hear the product's log; harmless if done twice."""
+    logger = logging.getLogger("postroom")
+    if _LOG in logger.handlers:
+        return
+    logger.addHandler(_LOG)
+    logger.propagate = False
+    sys.unraisablehook = lambda _: None  # a dead server does not tidy up
+    warnings.simplefilter("ignore", RuntimeWarning)  # a dead server does not begin what it was about to
+    with nothing_by_chance(-1):
+        prepare_rows()
+    gc.collect()
+    gc.freeze()
+
+
 def live(plan: Plan, *, is_traced: bool = False) -> Result:
     """Live a plan and return what came of it."""
-    logger = logging.getLogger("postroom")
-    if _LOG not in logger.handlers:
-        logger.addHandler(_LOG)
-        logger.propagate = False
-        sys.unraisablehook = lambda _: None  # a dead server does not tidy up
-        warnings.simplefilter("ignore", RuntimeWarning)  # a dead server does not begin what it was about to
-        with nothing_by_chance(-1):
-            prepare_rows()
-        gc.collect()
-        gc.freeze()
-    logger.setLevel(logging.DEBUG if is_traced else logging.ERROR)
+    prepare()
+    logging.getLogger("postroom").setLevel(logging.DEBUG if is_traced else logging.ERROR)
     with nothing_by_chance(plan.seed):
         world = World(plan, is_traced=is_traced)
         _LOG.world = world
         try:
-            result = world.run()
+            return world.run()
         finally:
             _LOG.world = None
-            for task in asyncio.all_tasks(world.loop):
-                task._log_destroy_pending = False
-    return result
 
 
 def smallest(plan: Plan, rules: set[str], *, seconds: float = 20) -> Plan:

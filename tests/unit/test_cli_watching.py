@@ -24,6 +24,7 @@ from postroom.contracts.errors import ServerUnavailable
 
 QUESTION = {
     **{"number": "4f2a", "question": "May I?", "thread_id": "agent:p/Ada"},
+    **{"agent": "Ada", "project": "p", "chat": "", "who": ""},
     "waiting_since": "2026-11-26T09:00:00Z",
 }
 STATUS = {"version": "1", "url": "http://127.0.0.1:1", "records": {"unread": 3}}
@@ -133,6 +134,30 @@ def test_open_questions_are_asked_in_turn_at_a_terminal(
     assert (done.code, "May I?" in done.out, "'maybe' is not an answer" in done.out) == (0, True, True)
     at_a_terminal(monkeypatch)
     assert run("questions", "answer", "none").code == 2
+
+
+def test_lists_name_the_agent_with_its_project_or_its_chat(fake: FakePostroom, run: Run) -> None:
+    in_chat = {**QUESTION, "number": "77aa", "agent": "default", "project": "", "chat": "telegram/4711"}
+    fake.admin["GET", "/admin/questions"] = lambda _: {"questions": [QUESTION, in_chat]}
+    dead = {
+        "run_id": "f" * 36,
+        "since": "2026-11-26T09:00:00Z",
+        "attempts": 3,
+        "interruptions": 0,
+        "error": "no",
+    }
+    both = [
+        {**dead, **{name: one[name] for name in ("agent", "project", "chat")}} for one in (QUESTION, in_chat)
+    ]
+    fake.admin["GET", "/admin/runs/dead"] = lambda _: {"dead": both}
+    for command in (("questions", "list"), ("runs", "dead"), ("top",)):
+        if command == ("top",):
+            fake.admin["GET", "/admin/runs"] = lambda _: {"runs": [], "waiting": []}
+            fake.admin["GET", "/admin/status"] = lambda _: STATUS
+        shown = run(*command).out
+        assert "Ada@p" in shown
+        assert "default in telegram/4711" in shown
+        assert "agent:p/Ada" not in shown
 
 
 def test_without_a_terminal_an_answer_must_be_given(fake: FakePostroom, run: Run) -> None:

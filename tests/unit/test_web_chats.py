@@ -1,4 +1,4 @@
-"""The page of chats' runs that were given up: seen, tried again and left by a person."""
+"""The page of chats: their open questions, answered by a person, and their dead letters, replayed or discarded."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,11 +13,12 @@ from postroom.contracts.errors import IllegalTransition, Unauthorized
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
+from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
 from postroom.gateway.replies import ChatEffects
 from postroom.stores.chats.stores import ChatStores
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
-from work_room import WorkRoom, hidden, post
+from work_room import SLUG, WorkRoom, hidden, post
 
 THREAD = f"{CHAT_THREAD}telegram/bot/s1"
 
@@ -46,6 +47,71 @@ async def room(clock: ManualClock, locked: Locked) -> AsyncIterator[WorkRoom]:
     await made.people("Ada")
     yield made
     await made.close()
+    held.close()
+
+
+class Asking(RunDispatchExecutor):
+    """A fake for tests: asks, and answers with the decision."""
+
+    async def run(self, activation: RunActivation, sink: Any) -> AgentRunResult:
+        if activation.decisions:
+            [(_, told)] = activation.decisions
+            return done(activation, f"approved: {told.approved}, because {told.reason}")
+        ticket = RunWaitingTicket(ticket_id="t1", tool_call_id="c1", tool_name="delete <all>", arguments={})
+        waiting = RunWaitingState(reason=WaitingReason.TOOL_PERMISSION, tickets=(ticket,))
+        return AgentRunResult(
+            run_id=activation.run_id or "", termination=TerminationReason.suspended(), waiting=waiting
+        )
+
+
+async def test_a_question_of_a_chat_is_listed_for_people_and_answered_once_on_the_page(
+    clock: ManualClock,
+) -> None:
+    held = SqliteStore.in_memory(clock)
+    room = WorkRoom(held, held.runs, clock)
+    room.runs.serve(CHAT_THREAD, Asking(), ChatEffects())
+    await room.people("Ada")
+    source = {"platform": "telegram", "chat_id": "c7", "user_name": "Ann"}
+    draft = InboundDraft(
+        key=InboundKey(platform="telegram", account="bot", chat_id="c7", message_id="m1"),
+        session_key="c7",
+        body={"source": source},
+    )
+    kept = await ChatStores(room.stores.store, is_shared=False).intake_log.receive(draft)
+    message = replace(Message.user("tidy up"), id=kept.message.thread_message_id)
+    sent = await room.runs.mailbox.submit_background(RunActivation.new(THREAD, [message]))
+    await room.turn()
+    [asked] = await room.questions.questions()
+    told = {name: asked[name] for name in ("agent", "project", "chat", "who", "run_id")}
+    chat = {"agent": "default", "project": "", "chat": "telegram/c7", "who": "Ann on telegram"}
+    assert told == {**chat, "run_id": sent.run_id}
+    browser = room.browser()
+    assert '1 open question in chats: <a href="/chats">' in (await browser.get("/")).text
+    here = (await browser.get(f"/p/{SLUG}/questions")).text
+    assert 'Chats have 1 more open question: <a href="/chats">' in here
+    page = (await browser.get("/chats")).text
+    for shown in ("default", "telegram/c7", "Ann on telegram", "delete &lt;all&gt;", asked["number"]):
+        assert str(shown) in page
+    fields = [
+        ("form_token", hidden(page, "form_token")),
+        *(("do", "answer"), ("number", str(asked["number"])), ("why", "it is late")),
+    ]
+    address = f"/chats/{sent.run_id}"
+    nameless = await post(browser, address, *fields, ("answer", "no"))
+    assert (nameless.status_code, len(await room.questions.questions())) == (400, 1)
+    answer = await post(browser, address, *fields, ("answer", "no"), ("by", "Bea"))
+    assert (answer.status_code, answer.headers["location"]) == (303, "/chats?done=no")
+    late = await post(browser, address, *fields, ("answer", "yes"), ("by", "Cy"))
+    assert late.status_code == 409
+    assert "Bea on the pages answered no" in late.text
+    await room.turn()
+    replies = await room.stores.store.read(lambda tx: tx.outbox.open("chat", limit=9))
+    said = [one.payload["text"] for one in replies]
+    assert "approved: False, because it is late" in said
+    assert any(text.endswith("Denied by Bea on the pages.") for text in said)
+    assert "No open questions" in (await browser.get("/chats?done=no")).text
+    assert "in chats" not in (await browser.get("/")).text
+    await room.close()
     held.close()
 
 

@@ -354,8 +354,8 @@ def open_paths(adapters: Sequence[BasePlatformAdapter]) -> tuple[OpenPath, ...]:
         for route in adapter.routes():
             if isinstance(route, Route):
                 path = f"{base}/{route.path.split('/')[1]}"
-                too_large = adapter.too_large if isinstance(adapter, HttpAdapter) else None
-                found[path] = OpenPath(path=path, limit=adapter.largest_body, too_large=too_large)
+                refuse = adapter.refuse if isinstance(adapter, HttpAdapter) else None
+                found[path] = OpenPath(path=path, limit=adapter.largest_body, refuse=refuse)
     return tuple(found[path] for path in sorted(found))
 
 

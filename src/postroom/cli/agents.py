@@ -1,4 +1,4 @@
-"""`postroom agents`: who works on a project, and their tokens."""
+"""`postroom agents`: the agents of a project, and their tokens."""
 
 from collections.abc import Mapping
 from pathlib import Path

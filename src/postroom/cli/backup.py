@@ -22,7 +22,7 @@ LONGEST_BACKUP: Final = timedelta(hours=1)
 
 
 class _MakesOne(TyperGroup):
-    """Words that name no command of this group are those of `create`."""
+    """Treats arguments that name no command of this group as those of `create`."""
 
     @override
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -65,7 +65,8 @@ def create(
         try:
             found = _through_server(chosen, data_dir)
         except ServerUnavailable:
-            if places.environment().get("POSTROOM_URL"):  # somebody else's machine: there is no database here
+            # another machine's server: there is no database here
+            if places.environment().get("POSTROOM_URL"):
                 raise
             from postroom.cli.offline import back_up_offline
 
@@ -126,7 +127,7 @@ def prune(
 
 @app.command()
 def restore(
-    # Not looked at by the parser of arguments: it would take a file without rights for a wrong word.
+    # The argument parser must not check the file, or it would report an unreadable file as wrong usage.
     file: Annotated[
         Path,
         typer.Argument(

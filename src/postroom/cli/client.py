@@ -1,6 +1,6 @@
-"""How a command reaches the running server: finds it, calls its tools and its administration.
+"""The connection of a command to the running server: its lookup, tool calls and administration.
 
-Standard library only, since every command and the stdio entry go through here.
+Standard library only, because every command and the stdio entry use it.
 """
 
 import itertools
@@ -25,11 +25,11 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
 def locate(environment: Mapping[str, str], *, data_dir: Path | None = None) -> Endpoint:
-    """Return where the server is: `POSTROOM_URL` names it, or the note that a server of this machine left.
+    """Return the server's endpoint, from `POSTROOM_URL` or the note of a server on this machine.
 
     Raises:
-        ServerUnavailable: nobody names one.
-        ConfigError: the address, the note or the token file cannot be read.
+        ServerUnavailable: Neither exists.
+        ConfigError: The address, the note or the token file cannot be read.
     """
     folder = data_dir or places.data_dir(environment)
     named = environment.get("POSTROOM_URL", "")
@@ -40,7 +40,7 @@ def locate(environment: Mapping[str, str], *, data_dir: Path | None = None) -> E
     host = parts(url).hostname
     token = environment.get("POSTROOM_TOKEN", "")
     if not token and (not named or host in _LOOPBACK):
-        # A token of this machine's server is no business of another machine's.
+        # The token of this machine's server must not go to another machine's.
         token = _kept_token(places.token_file(folder))
     agent_token = environment.get("POSTROOM_AGENT_TOKEN", "")
     return Endpoint(url=url, mcp_path=mcp_path, token=_plain(token), agent_token=_plain(agent_token))
@@ -77,7 +77,7 @@ def _plain(token: str) -> str:
 
 
 class Server:
-    """The running server, as commands use it."""
+    """The running server for commands."""
 
     def __init__(self, endpoint: Endpoint, *, timeout: timedelta = ANSWER_TIMEOUT) -> None:
         self.endpoint = endpoint
@@ -87,20 +87,20 @@ class Server:
 
     @classmethod
     def find(cls, *, data_dir: Path | None = None, timeout: timedelta = ANSWER_TIMEOUT) -> "Server":
-        """Return the server that this process's environment leads to; it may turn out not to answer.
+        """Return the server for this process's environment; it may turn out not to answer.
 
         Raises:
-            ServerUnavailable: nobody names one.
-            ConfigError: the address, the note or the token file cannot be read.
+            ServerUnavailable: Neither a variable nor a note names a server.
+            ConfigError: The address, the note or the token file cannot be read.
         """
         return cls(locate(places.environment(), data_dir=data_dir), timeout=timeout)
 
     def call_tool(self, name: str, arguments: Mapping[str, object]) -> object:
-        """Call a tool and return its plain answer; arguments that are None are left away.
+        """Call a tool and return its plain answer; arguments that are None are omitted.
 
         Raises:
-            ServerUnavailable: nobody answers, or not in time; the call may have been done.
-            PostroomError: the tool refused; of the class that its code belongs to.
+            ServerUnavailable: No answer came in time; the call may have been executed.
+            PostroomError: The tool refused; the class is that of its code.
         """
         given = {key: value for key, value in arguments.items() if value is not None}
         named = next(self._ids)
@@ -117,10 +117,10 @@ class Server:
         return tool_result(answer.get("result"))
 
     def download(self, path: str, query: Mapping[str, object]) -> bytes:
-        """Return the bytes that the server answers at an address.
+        """Return the bytes of the server's answer at an address.
 
         Raises:
-            ServerUnavailable: Nobody answers, or not in time.
+            ServerUnavailable: No answer came in time.
             PostroomError: The server refused; the class is that of its code.
         """
         reply = self._exchange("GET", f"{path}?{urlencode(query)}", None, {})
@@ -129,11 +129,11 @@ class Server:
         return reply.body
 
     def admin(self, method: str, path: str, body: Mapping[str, object] | None = None) -> dict[str, object]:
-        """Ask the administration and return its plain answer.
+        """Call the administration and return its plain answer.
 
         Raises:
-            ServerUnavailable: nobody answers, or not in time.
-            PostroomError: it refused; of the class that its code belongs to.
+            ServerUnavailable: No answer came in time.
+            PostroomError: The server refused; the class is that of its code.
         """
         reply = self._exchange(method, path, body, {"Accept": "application/json"})
         found = reply.json()
@@ -148,10 +148,10 @@ class Server:
     def admin_long(
         self, doing: str, method: str, path: str, body: Mapping[str, object] | None = None
     ) -> dict[str, object]:
-        """Ask the administration for long work; how far it is is told meanwhile to who watches.
+        """Call the administration for long work, and report its progress to the watcher.
 
         Raises:
-            ServerUnavailable, PostroomError: as of `admin`.
+            ServerUnavailable, PostroomError: As for `admin`.
         """
         done, watcher = threading.Event(), progress.here()
         asker = Server(self.endpoint, timeout=_PROGRESS_PATIENCE)
@@ -179,7 +179,7 @@ class Server:
             asking.join()
 
     def is_ready(self) -> bool:
-        """Return whether the server says of itself that it works."""
+        """Return whether the server reports that it is ready."""
         try:
             return (
                 exchange(self.endpoint, Call(method="GET", path="/readyz"), timeout=self._timeout).status
@@ -201,7 +201,7 @@ def _answer_to(named: int, reply: Reply) -> dict[str, object]:
     """Return the JSON-RPC answer to a request, from a plain body or the last event of a stream.
 
     Raises:
-        PostroomError: the answer holds none.
+        PostroomError: The reply contains no answer.
     """
     if reply.content_type == "text/event-stream":
         pieces = iter((reply.body, b""))
@@ -238,14 +238,14 @@ _BY_STATUS: Final[dict[int, type[errors.PostroomError]]] = {
     503: errors.ServerUnavailable,
     504: errors.ServerUnavailable,
 }
-"""For answers that carry no error of ours: another program's page, or a proxy's."""
+"""Error classes for answers without a postroom error: another program's page, or a proxy's."""
 
 
 def events(read: Callable[[int], bytes]) -> Iterator[str]:
-    """Yield the data of each event of a `text/event-stream` as it arrives, and pass over all else.
+    """Yield the data of each event of a `text/event-stream` as it arrives, and ignore all else.
 
     Raises:
-        TooLarge: one event is over `LARGEST_ANSWER`.
+        TooLarge: An event exceeds `LARGEST_ANSWER`.
     """
     data: list[bytes] = []
     for line in _lines(read):
@@ -270,7 +270,7 @@ def _lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
 
 
 def rebuilt(document: Mapping[str, object]) -> errors.PostroomError:
-    """Return the failure a document describes, as the class that its code belongs to."""
+    """Return the failure in a document, as the class of its code."""
     code = str(document.get("code", ""))
     details = document.get("details")
     known = dict(details) if isinstance(details, Mapping) else {}
@@ -289,7 +289,7 @@ def rebuilt(document: Mapping[str, object]) -> errors.PostroomError:
 
 
 def refused(reply: Reply) -> errors.PostroomError:
-    """Return the failure that an answer outside 200 to 299 stands for."""
+    """Return the failure for an answer with a status outside 200 to 299."""
     found = reply.json()
     if isinstance(found, Mapping):
         inner = found.get("error")
@@ -307,7 +307,7 @@ def refused(reply: Reply) -> errors.PostroomError:
 
 
 def protocol_failure(error: Mapping[str, object]) -> errors.PostroomError:
-    """Return the failure that a JSON-RPC error stands for."""
+    """Return the failure for a JSON-RPC error."""
     data = error.get("data")
     if isinstance(data, Mapping):
         inner = data.get("error")
@@ -322,10 +322,10 @@ def protocol_failure(error: Mapping[str, object]) -> errors.PostroomError:
 
 
 def tool_result(result: object) -> object:
-    """Return what a tool answered; a list comes without its wrapping.
+    """Return the answer of a tool; a list is unwrapped.
 
     Raises:
-        PostroomError: the tool refused; of the class that the code belongs to.
+        PostroomError: The tool refused; the class is that of its code.
     """
     if not isinstance(result, Mapping):
         raise errors.PostroomError("the server's answer contains no result", value=result)

@@ -1,4 +1,4 @@
-"""`postroom cluster status`: which servers share the database, and which of them does what."""
+"""`postroom cluster status`: the servers that share the database, and the tasks of each."""
 
 from typing import Any
 

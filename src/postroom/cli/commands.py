@@ -1,4 +1,4 @@
-"""The tree of commands. A command loads no more than itself: all of them together take half a second."""
+"""The tree of commands. A command loads only itself, because all of them together take half a second."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -21,13 +21,13 @@ _MODULES: Final[Mapping[str, str]] = {
     "watch": "watch",
     "whoami": "init",
 }
-"""Where single commands are. Any other is a group, in the module of its name."""
+"""The modules of single commands. Any other command is a group, in the module of its name."""
 _GROUPS: Final[Mapping[str, str]] = {"backup": "backup.backups", "config": "settings.app"}
-"""Where groups are that are not `app` in the module of their name."""
+"""The groups that are not `app` in the module of their name."""
 
 
 def tree(only: str = "") -> typer.Typer:
-    """Return all commands, or those of the module that has this one; all where there is none of this name."""
+    """Return all commands, or those of the module that contains this one; all if there is no such command."""
     names = [name for group in GROUPS.values() for name in group]
     app = typer.Typer(
         name="postroom",

@@ -1,4 +1,4 @@
-"""What a shell completes: names and ids that the running server knows; without a server nothing."""
+"""Shell completion: names and ids from the running server; without a server, none."""
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
@@ -10,16 +10,19 @@ from postroom.cli.options import HERE, project_key
 from postroom.contracts.errors import PostroomError
 
 _PATIENCE: Final = timedelta(seconds=2)
-"""A person waits at the Tab key."""
+"""Maximum wait, because a person waits at the Tab key."""
 
 Pairs = Iterable[tuple[object, object]]
 Look = Callable[[Server, str, str | None], Pairs]
-"""What is known of a project, and of the agent that acts once the line has named it."""
+"""Reads the values of a project, and of the acting agent once the line names it."""
 Complete = Callable[[Any, str], list[tuple[str, str]]]
 
 
 def _asked(look: Look) -> Complete:
-    """Return a completion of values with a word about each; a shell has no place for a failure."""
+    """Return a completion of values with a description each.
+
+    Failures are hidden, because a shell cannot show them.
+    """
 
     def complete(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
         try:
@@ -98,4 +101,4 @@ KINDS: Final[Mapping[str, Complete]] = {
     "runs": _asked(_runs),
     "questions": _asked(_questions),
 }
-"""By what is completed."""
+"""The completions, by the kind of value."""

@@ -1,4 +1,4 @@
-"""What a command sends along: the message's text and its attachments."""
+"""The content of a command's message: its text and its attachments."""
 
 import base64
 import itertools
@@ -13,16 +13,16 @@ from postroom.contracts.errors import InvalidArgument, InvalidPath, TooLarge
 STDIN: Final = "-"
 LARGEST_BODY: Final = 64 * 1024 * 1024
 LARGEST_ATTACHMENTS: Final = 512 * 1024 * 1024
-"""The most bytes that a server can be set to take; what is larger is refused before it is read."""
+"""Maximum bytes that a server can be configured to accept; larger files are refused before they are read."""
 
 
 def message_text(argument: str | None, file: str | None, attached: Sequence[Path] = ()) -> str:
-    """Return the text of a message: the argument, a file's content, or with `-` what stdin holds.
+    """Return the text of a message: the argument, a file's content, or with `-` standard input.
 
     Raises:
-        InvalidArgument: none or two are given, the text is not UTF-8, or it is empty and nothing is attached.
-        InvalidPath: the file cannot be read.
-        TooLarge: it is over `LARGEST_BODY`.
+        InvalidArgument: None or two are given, the text is not UTF-8, or it is empty and nothing is attached.
+        InvalidPath: The file cannot be read.
+        TooLarge: The text exceeds `LARGEST_BODY`.
     """
     text = _given_text(argument, file)
     if not text.strip() and not attached:
@@ -57,11 +57,11 @@ def _given_text(argument: str | None, file: str | None) -> str:
 
 
 def attachments(files: Sequence[Path]) -> list[dict[str, str]] | None:
-    """Return files as a call carries them; None for none.
+    """Return files in the form for a call; None for none.
 
     Raises:
-        InvalidPath: one cannot be read.
-        TooLarge: they are over `LARGEST_ATTACHMENTS` together.
+        InvalidPath: A file cannot be read.
+        TooLarge: Together they exceed `LARGEST_ATTACHMENTS`.
     """
     found = []
     left = LARGEST_ATTACHMENTS
@@ -76,10 +76,10 @@ def attachments(files: Sequence[Path]) -> list[dict[str, str]] | None:
 def save_file(folder: Path, name: str, content: bytes) -> Path:
     """Write a file into a folder and return its path; a number is added to the name of an existing file.
 
-    A file of this name that has the same bytes already is left as it is.
+    An existing file with the same name and bytes stays unchanged.
 
     Raises:
-        InvalidPath: The folder cannot be made, or the file cannot be written.
+        InvalidPath: The folder cannot be created, or the file cannot be written.
     """
     plain = Path(name.replace("\\", "/")).name.strip(". ") or "attachment"
     path = folder / plain

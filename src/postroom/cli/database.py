@@ -1,4 +1,4 @@
-"""`postroom database copy`: the whole store from one engine to the other."""
+"""`postroom database copy`: copies the whole store from one engine to the other."""
 
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -72,10 +72,10 @@ def copy(
 
 
 def _named(text: str, schema: str) -> "Path | tuple[str, str]":
-    """Return the file, or the address and the schema, that a database is named by.
+    """Return the file, or the address and the schema, of a database.
 
     Raises:
-        InvalidArgument: it is neither.
+        InvalidArgument: The text is neither a file nor an address.
     """
     if is_postgres_address(text):
         try:

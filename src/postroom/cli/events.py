@@ -1,6 +1,6 @@
-"""`postroom events`: what happened in a project, a line each, in order; with --follow as it happens.
+"""`postroom events`: the events of a project, one per line, in order; with --follow as they happen.
 
-Each sequence number is printed once, also across absences of the server: the number is the cursor.
+Each sequence number is printed once, even across outages of the server, because the number is the cursor.
 """
 
 import json
@@ -63,10 +63,10 @@ def events(
 
 
 def _kept(asked: Mapping[str, object], after: int | None) -> Iterator[Mapping[str, Any]]:
-    """Yield what is kept after a number, up to what is the newest when it is reached.
+    """Yield the stored events after a number, up to the newest one.
 
     Raises:
-        PostroomError: the log cannot be read.
+        PostroomError: The log cannot be read.
     """
     server = Server.find()
     cursor = _beginning(server, asked) if after is None else after
@@ -79,7 +79,7 @@ def _kept(asked: Mapping[str, object], after: int | None) -> Iterator[Mapping[st
 
 
 def _beginning(server: Server, asked: Mapping[str, object]) -> int:
-    """Return the number before the oldest entry that is kept."""
+    """Return the number before the oldest stored entry."""
     try:
         found = _ask(server, "fetch_events", {**asked, "after": 0, "limit": 1})
     except CursorExpired as error:
@@ -88,10 +88,10 @@ def _beginning(server: Server, asked: Mapping[str, object]) -> int:
 
 
 def _followed(asked: Mapping[str, object], after: int | None) -> Iterator[Mapping[str, Any]]:
-    """Yield what happens after a number, or from now on, each once.
+    """Yield the events after a number, or from now on, each once.
 
     Raises:
-        PostroomError: the log cannot be followed, for a reason that will not pass.
+        PostroomError: The log cannot be followed, for a permanent reason.
     """
     patience = Patience()
     while True:

@@ -1,13 +1,13 @@
-"""What the process says to its caller when it ends: one table from the kind of failure to the exit code.
+"""The exit codes of the process: one table from the kind of failure to the code.
 
 | code | meaning |
 |---|---|
 | 0 | done |
-| 1 | failed; somebody has to look |
-| 2 | usage, or the server refused the call as it stands |
+| 1 | failed; a person must check |
+| 2 | usage, or the server refused the call |
 | 75 | temporary: the same command may succeed later |
-| 78 | configuration: a supervisor that starts it again changes nothing |
-| 130, 141, 143 | ended by Ctrl-C; the reader of the output went away; ended by SIGTERM |
+| 78 | configuration: a restart by a supervisor changes nothing |
+| 130, 141, 143 | ended by Ctrl-C; the reader of the output closed it; ended by SIGTERM |
 """
 
 from typing import Final
@@ -40,11 +40,11 @@ CODES: Final[dict[type[errors.PostroomError], int]] = {
     errors.MissingExtra: CONFIGURATION,
     errors.ConfigError: CONFIGURATION,
 }
-"""Of what cannot be repeated; the nearest class a failure descends from decides."""
+"""Codes of failures that cannot be repeated; the nearest base class of a failure decides."""
 
 
 def exit_code(error: errors.PostroomError) -> int:
-    """Return the exit code for a failure: what may be repeated is temporary, and nothing else is."""
+    """Return the exit code for a failure; failures that can be repeated are temporary, and no others."""
     if error.retryable:
         return TEMPORARY
     return next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)

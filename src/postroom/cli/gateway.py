@@ -1,4 +1,4 @@
-"""`postroom gateway`: chats. Start them, see how they are, let people in, say something, look at the dead."""
+"""`postroom gateway`: start chats, show their state, admit people, send messages, handle dead letters."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -222,7 +222,7 @@ def routes(
 
 
 def _decided(data_dir: Path | None, platform: str, place: dict[str, Any], text: str) -> dict[str, object]:
-    """Return who answers a message that is for us, and why."""
+    """Return the respondent to a message for postroom, and the reason."""
     from postroom.gateway.config import DEFAULT_AGENT
     from postroom.gateway.events import MessageEvent
     from postroom.gateway.routes import decide
@@ -266,10 +266,12 @@ def check(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 
 def _missing(named: "Mapping[str, Named]", data_dir: Path | None) -> dict[str, str]:
-    """Refuse a file that names somebody who cannot answer; without a server say that nobody knows.
+    """Refuse a file that names a respondent which cannot answer.
+
+    Without a server, return that none was checked.
 
     Raises:
-        ConfigError: agents or people that are to answer are not there, or not run.
+        ConfigError: A named agent or person does not exist, or the agent has no runner.
     """
     if not named:
         return {}

@@ -1,4 +1,4 @@
-"""`postroom guard`: Git hooks that hold commits and pushes which touch what others have reserved."""
+"""`postroom guard`: Git hooks that stop commits and pushes of files that others have reserved."""
 
 from pathlib import Path
 from typing import Annotated
@@ -58,7 +58,7 @@ def check(
 
 
 def _beside(hook: guard_hooks.Hook) -> str:
-    """Say which other program takes part in a hook."""
+    """Return the other program that takes part in a hook."""
     if hook.manager:
         return f"called by {hook.manager}" if hook.state == "installed" else f"written by {hook.manager}"
     return "calls the previous hook" if hook.chained and hook.state == "installed" else ""

@@ -1,6 +1,6 @@
-"""What the Git hooks of `postroom guard` run: may these files be committed, or pushed? The server decides.
+"""The check of the Git hooks: may these files be committed, or pushed? The server decides.
 
-Standard library only, for it runs at every commit.
+Standard library only, because it runs at every commit.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ MAY_PASS = 0
 HELD = 1
 USAGE = 2
 BUDGET = 5.0
-"""Seconds for one question to the server."""
+"""Seconds for one request to the server."""
 GIT_PATIENCE = 60
-"""Seconds for one question to Git."""
+"""Seconds for one call of Git."""
 ASKED_AT_ONCE = 5_000
 MOST_COMMITS = 2_000
-"""Commits of one push that are looked at, the newest ones."""
+"""Maximum number of commits of one push that are checked, the newest ones."""
 
 _NAMES = ("-z", "--name-only", "--no-renames", "--no-relative")
 """Every file, under both names if it was renamed, whatever this user has configured."""
 
 
 def run_check(hook: str, arguments: Sequence[str], *, sent: str | None = None) -> int:
-    """Return 0 when what Git is about to do may be done, else 1 and the reason on standard error.
+    """Return 0 if Git may continue, else 1 with the reason on standard error.
 
-    `sent` is what Git tells a hook on its standard input; it is read there unless given.
+    `sent` is Git's standard input to the hook; it is read unless given.
     """
     if hook not in HOOKS:
         print(f"postroom: unknown check {hook!r}; use {' or '.join(HOOKS)}", file=sys.stderr)
@@ -64,7 +64,7 @@ def _decided(
     """Return the server's outcome, text and mode; the first refusal counts.
 
     Raises:
-        Unreachable, OSError, SubprocessError, ValueError: nobody could decide.
+        Unreachable, OSError, SubprocessError, ValueError: The check failed.
     """
     if hook == "pre-commit":
         paths = list(committed())
@@ -96,7 +96,7 @@ def committed() -> Iterator[str]:
 
 
 def pushed(sent: str, arguments: Sequence[str]) -> Iterator[str]:
-    """Yield the files that the commits about to be pushed change; merges only where they add something."""
+    """Yield the files that the commits to push change; merges count only with changes of their own."""
     commits: dict[str, None] = {}
     for line in sent.splitlines():
         _, local, _, remote = (*line.split(" "), "", "", "", "")[:4]
@@ -111,7 +111,7 @@ def pushed(sent: str, arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _remotes(arguments: Sequence[str]) -> str:
-    """Return the option for what the remote has already; Git names an unknown one by its address."""
+    """Return the option for the commits that the remote has; Git names an unknown remote by its address."""
     name = arguments[0] if arguments else ""
     configured = _git("remote").decode("utf-8", "replace").split()
     return f"--remotes={name}" if name in configured else "--remotes"
@@ -137,10 +137,10 @@ def _git(*words: str, given: bytes = b"") -> bytes:
 
 
 def _ask_git(*words: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """Ask Git in the environment that it gave its hook: the index may be one of its own.
+    """Run Git in the environment of its hook, which may have a separate index.
 
     Raises:
-        FileNotFoundError: there is no Git.
+        FileNotFoundError: Git is not installed.
     """
     git = which("git")
     if git is None:

@@ -1,4 +1,4 @@
-"""What `--help` shows beyond a command's own words: its groups, and examples that can be copied."""
+"""Additions to `--help`: groups of commands, and examples to copy."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -33,10 +33,10 @@ _NO_NUMBER: Final = "Input should be a valid integer, unable to parse string as 
 
 
 class GroupedCommands(TyperGroup):
-    """Lists the commands under the heads of `GROUPS`, and says in words what is wrong with a value."""
+    """Lists the commands under the headings of `GROUPS`, and describes invalid values in plain words."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was named; the library tells a value that is no number in its own terms."""
+        """Run the named command; replace the library's terms for a value that is not a number."""
         try:
             return super().invoke(ctx)
         except BadParameter as error:
@@ -45,7 +45,7 @@ class GroupedCommands(TyperGroup):
             raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write a list for each group; all of them are as wide, so that the columns meet."""
+        """Write a list for each group, all of the same width, so that the columns align."""
         width = max(map(len, self.commands))
         for head, names in GROUPS.items():
             rows = [(f"{name:<{width}}", self.commands[name].get_short_help_str(60)) for name in names]
@@ -54,5 +54,5 @@ class GroupedCommands(TyperGroup):
 
 
 def examples(*lines: str) -> str:
-    """Return the end of a help with commands to copy; each line is one, and stays one."""
+    """Return the end of a help with commands to copy, one per line."""
     return "\n".join(["\b", "Examples:", *(f"  postroom {line}" for line in lines)])

@@ -1,8 +1,10 @@
-"""`postroom hook <client> <event>`: what a client's hook runs. The server decides; this asks and translates.
+"""`postroom hook <client> <event>`: the program of a client's hook.
+
+The server decides; this asks and translates.
 
 It runs at every tool call, so it imports next to nothing and speaks HTTP over a plain socket, to this machine
-alone. Whatever goes wrong, it prints nothing and ends with 0: a client is never held up by its mail. What it
-reads (prompts, files, tool calls) stays here; the server gets names of files and of agents only.
+only. After any failure it prints nothing and exits with 0, so that mail never blocks a client. Its input
+(prompts, files, tool calls) stays here; the server gets only names of files and agents.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ if TYPE_CHECKING:
 
 LONGEST_TEXT = 4_000
 WOKEN = 2
-"""The exit code with which a hook that waits in the background (`asyncRewake`) begins a turn."""
+"""The exit code with which a hook that waits in the background (`asyncRewake`) starts a turn."""
 
 
 def run(client: str, event: str) -> int:
-    """Answer one event of a client on standard output, or say nothing; return the exit code.
+    """Answer one event of a client on standard output, or print nothing; return the exit code.
 
-    It is 0, except for who waited and tells on standard error that mail came: that is 2.
+    It is 0, except for a waiting hook that reports mail on standard error: that is 2.
     """
     try:
         raw = read_input(sys.stdin.fileno())
@@ -47,10 +49,10 @@ def run(client: str, event: str) -> int:
 
 
 def answered(client: str, event: str, raw: bytes, environment: Mapping[str, str]) -> bytes:
-    """Return what the client's contract wants as an answer to what it sent; nothing when all is well.
+    """Return the answer that the client's contract expects; empty if there is nothing to report.
 
     Raises:
-        Exception: what it sent cannot be read, or the server's answer cannot.
+        Exception: The client's input or the server's answer cannot be read.
     """
     kind = EVENTS.get(client, {}).get(event, "")
     mode = environment.get("POSTROOM_GUARD", "").lower()
@@ -77,7 +79,7 @@ def answered(client: str, event: str, raw: bytes, environment: Mapping[str, str]
 
 
 def _queued(client: str, kind: str, sent: object) -> str:
-    """Return the prompt with which mail woke an idle Codex: that it is here confirms that it was told."""
+    """Return the prompt with which mail woke an idle Codex: its arrival confirms the announcement."""
     prompt = sent.get("prompt") if client == "codex" and kind == "prompt" and isinstance(sent, dict) else ""
     return prompt.strip() if isinstance(prompt, str) and prompt.startswith("postroom: ") else ""
 
@@ -86,7 +88,7 @@ def _understood(kind: str, status: int, found: object, mode: str) -> tuple[str, 
     """Return outcome and text of the server's answer.
 
     Raises:
-        Unreachable: it makes no sense; whoever gave it is no server of ours.
+        Unreachable: The answer is not that of a postroom server.
     """
     if not isinstance(found, dict):
         raise Unreachable
@@ -109,7 +111,7 @@ def _failed(kind: str, why: str, mode: str) -> tuple[str, str]:
 
 
 def _shaped(client: str, event: str, kind: str, outcome: str, text: str) -> dict[str, object] | None:
-    """Return an answer in the client's own words; None when it needs none."""
+    """Return an answer in the client's format; None if none is needed."""
     fits = {"start": "tell", "prompt": "tell", "tool": "tell", "stop": "hold"}.get(kind)
     if not text or (outcome != fits if fits else outcome not in ("deny", "note")):
         return None

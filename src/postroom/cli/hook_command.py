@@ -1,4 +1,4 @@
-"""`postroom hook` in the tree of commands; `main` goes to `postroom.cli.hook` without loading the tree."""
+"""`postroom hook` in the tree of commands; `main` runs `postroom.cli.hook` without loading the tree."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""What clients send to their hooks, and how little of it goes on to the server. Imports next to nothing."""
+"""The input of clients' hooks, and the small part that the server gets. Imports next to nothing."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 LARGEST_INPUT = 64 * 1024 * 1024
 PATIENCE = 2.0
-"""Seconds in which the client must have sent everything; some leave the pipe open behind it."""
+"""Seconds for the client to send everything; some leave the pipe open afterwards."""
 MOST_IDS = 1_000
 LONGEST_PATH = 4_096
 DEEPEST = 6
-"""Levels of a tool's answer that are looked through for an agent's name."""
+"""Levels of a tool's answer that are searched for an agent's name."""
 
 EDIT_TOOLS = {
     "claude": ("Edit", "Write", "MultiEdit", "NotebookEdit"),
@@ -79,10 +79,10 @@ _WRAPPINGS = (
 
 
 def read_input(descriptor: int) -> bytes:
-    """Return what the client wrote until it closed the pipe, or until the patience ended.
+    """Return the client's input until it closed the pipe, or until the time limit.
 
     Raises:
-        ValueError: it is over `LARGEST_INPUT`.
+        ValueError: The input exceeds `LARGEST_INPUT`.
     """
     import select
     import time
@@ -101,7 +101,7 @@ def read_input(descriptor: int) -> bytes:
 
 
 def call_of(client: str, kind: str, sent: object) -> dict[str, object] | None:
-    """Return what the server is asked about an event, or None when it need not be asked."""
+    """Return the request to the server about an event, or None if none is needed."""
     if not isinstance(sent, dict):
         return None
     call: dict[str, object] = {"session_id": _session(sent), "cwd": _folder(sent)}
@@ -121,7 +121,7 @@ def call_of(client: str, kind: str, sent: object) -> dict[str, object] | None:
 
 
 def _session(sent: Values) -> str:
-    """Return the session; what works within it under an id of its own is a session of its own."""
+    """Return the session; an agent inside it with an id counts as a separate session."""
     session = next((found for key in _SESSIONS if (found := _text(sent.get(key)))), "")
     inner = _text(sent.get("agent_id")) or _text(sent.get("agentId"))
     return (f"{session}/{inner}" if session and inner else session)[:400]
@@ -134,7 +134,7 @@ def _folder(sent: Values) -> str:
 
 
 def _paths(given: Values) -> Iterator[str]:
-    """Yield the files that an edit is about."""
+    """Yield the files of an edit."""
     for key in _PATH_KEYS:
         if path := _text(given.get(key)):
             yield path
@@ -146,7 +146,7 @@ def _paths(given: Values) -> Iterator[str]:
 
 
 def _patched_by_shell(client: str, given: Values) -> Iterator[str]:
-    """Yield the files of a patch that Codex applies itself where its shell is asked to, also in a folder."""
+    """Yield the files of a patch that Codex itself applies for its shell tool, also in a folder."""
     words = _patch(given.get("cmd", given.get("command"))) if client == "codex" else ""
     before, command, _ = words.partition("apply_patch")
     if not command:
@@ -160,9 +160,9 @@ def _patched_by_shell(client: str, given: Values) -> Iterator[str]:
 
 
 def _spellings(path: str, folder: str) -> Iterator[str]:
-    """Yield a file as it is written, and as what its links lead to where that is another name.
+    """Yield a file in its written spelling, and by its link target if that differs.
 
-    The project may be known by a link too: what they lead to is also named as seen from the folder.
+    The project may be named by a link too, so the target is also given relative to the folder.
     """
     yield path
     written = os.path.normpath(os.path.join(folder, path))  # noqa: PTH118 - no pathlib here
@@ -183,7 +183,7 @@ def _patch(value: object) -> str:
 
 
 def _acted(tool: str, given: Values, sent: Values) -> dict[str, object]:
-    """Return as whom, and in which project, a tool of ours was called; nothing for all other tools."""
+    """Return the agent and the project of a call to a postroom tool; empty for all other tools."""
     for names, key in ((_SENDING, "sender_name"), (_ACTING, "agent_name"), (_REGISTERING, "name")):
         if any(tool == name or tool.endswith(tuple(between + name for between in "_-:./")) for name in names):
             name = _text(given.get(key))
@@ -219,7 +219,7 @@ def _name_in(answer: object, depth: int = 0) -> str:
 
 
 def _reserved_in(answer: object, depth: int = 0) -> list[int]:
-    """Return the ids of what a tool of ours has reserved, from its answer however it is wrapped."""
+    """Return the ids of the reservations in a postroom tool's answer, however it is wrapped."""
     if depth > DEEPEST:
         return []
     if isinstance(answer, str):
@@ -258,7 +258,7 @@ def _fetched_in(answer: object, depth: int = 0) -> list[int]:
 
 
 def _values(given: object) -> Values:
-    """Return a tool's arguments; some clients send them as JSON text, or a patch as it is."""
+    """Return a tool's arguments; some clients send them as JSON text, or a patch as plain text."""
     if isinstance(given, str):
         try:
             given = read(given.encode("utf-8", "replace"))
@@ -268,7 +268,7 @@ def _values(given: object) -> Values:
 
 
 def _text(value: object) -> str:
-    """Return a text that can be sent on; what is none, or holds half a character or NUL, counts as empty."""
+    """Return a text that can be sent; a value that is not text, or has half a character or NUL, is empty."""
     if not isinstance(value, str) or "\0" in value or value.encode("utf-8", "ignore").decode() != value:
         return ""
     return value

@@ -1,11 +1,11 @@
-"""Waits behind an idle session until mail comes for the agent that it acts as.
+"""Waits behind an idle session until mail comes for its agent.
 
-Claude Code runs `postroom hook claude wait` in the background, and begins a turn with what it says. For
-Copilot CLI our extension does so. Codex waits for its hooks: behind those the waiter goes on as a process of
-its own, and queues a turn.
+Claude Code runs `postroom hook claude wait` in the background, and starts a turn with its output. For Copilot
+CLI postroom's extension does so. Codex waits for its hooks, so there the waiter continues as a separate
+process, and queues a turn.
 
-It lives as long as the session is idle, so it loads next to nothing. The server says who the agent is,
-whether the session is at work, and whether another waits in its place.
+It lives as long as the session is idle, so it loads next to nothing. The server knows the agent of the
+session, whether the session is active, and whether another process waits in its place.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
     from psutil import Process
 
 PATIENCE = 40.0
-"""Seconds for one question; the server answers within 25 or so."""
+"""Seconds for one request; the server answers within about 25."""
 SHORTEST_PAUSE = 1.0
-"""Seconds before a question. The client's other hook of the same moment is quicker: it tells first."""
+"""Seconds before a request. The client's other hook of the same event is faster, so it announces first."""
 LONGEST_PAUSE = 10.0
 
 
 WEEK = 7 * 24 * 3600.0
-"""Seconds after which nobody waits any more behind a client that tells no end of its sessions."""
+"""Seconds after which a process stops waiting behind a client that reports no end of its sessions."""
 QUEUING = 60.0
-"""Seconds that `codex queue` may take."""
+"""Maximum seconds of `codex queue`."""
 _BUILDS = ("codex-x86_64", "codex-aarch64")
-"""How the program's name begins where it is installed as it was built; `codex-acp` is another one."""
+"""Prefixes of the program's name in a release build; `codex-acp` is another program."""
 
 
 def awaited(client: str, raw: bytes, environment: Mapping[str, str]) -> str:
-    """Return the line with which an idle session begins a turn, when mail has come.
+    """Return the line with which an idle session starts a turn, once mail has come.
 
-    It is empty when no wait makes sense: no person attends the session, the session is no agent's or has
-    ended, the client is gone, or another process waits in this one's place. A process of the session's start
-    waits for a server that is away; a process of a turn's end does not.
+    It is empty if waiting is pointless: no person attends the session, the session has no agent or has ended,
+    the client is gone, or another process waits in this one's place. A process of the session's start waits
+    for a server that is down; a process of a turn's end does not.
 
     Raises:
-        Exception: what the client sent cannot be read, or the server's answer cannot.
+        Exception: The client's input or the server's answer cannot be read.
     """
     if _is_unattended(environment):
         return ""
@@ -57,22 +57,22 @@ def awaited(client: str, raw: bytes, environment: Mapping[str, str]) -> str:
 
 
 def _is_unattended(environment: Mapping[str, str]) -> bool:
-    """Return whether Claude Code runs without a person: `claude -p` exits after this process only."""
+    """Return whether Claude Code runs without a person, so that `claude -p` exits only after this process."""
     attended = environment.get("CLAUDE_CODE_SESSION_ATTENDED", "")
     entry = environment.get("CLAUDE_CODE_ENTRYPOINT", "")
     return attended == "0" or (not attended and entry.startswith("sdk-"))
 
 
 def leave_waiter(raw: bytes, environment: Mapping[str, str]) -> None:
-    """Leave a process behind a hook of Codex that queues a turn when mail comes; it returns at once.
+    """Start a process behind a Codex hook that queues a turn when mail comes; return at once.
 
-    The process has a session of its own and nothing of the client's open. It delivers once: what begins with
-    the turn leaves the next. It ends with the client, and tells the server then that the session ended. It
-    ends after a week, or as `awaited` does. The messages are
-    announced when the hook of the turn's prompt says so; what is queued and lost is told by the next hook.
+    The process has a new session and none of the client's open files. It delivers once: the hook of the
+    started turn starts the next one. It ends with the client, and then reports the end of the session to the
+    server. It also ends after a week, or as `awaited` does. The messages are announced when the hook of the
+    turn's prompt reports it; the next hook announces a lost one.
 
     Raises:
-        Exception: what the client sent cannot be read, or there is no process to leave.
+        Exception: The client's input cannot be read, or the process cannot be started.
     """
     sent = read(raw)
     if not isinstance(sent, dict) or "agent_id" in sent or environment.get("POSTROOM_RUN"):
@@ -109,7 +109,7 @@ def _line(
     *,
     last: str = "",
 ) -> str:
-    """Return the line when mail has come; `last` is what is asked for it where telling it is certain."""
+    """Return the line once mail has come; `last` is the event that confirms the announcement."""
     sent = read(raw)
     call = call_of(client, WAIT, sent)
     if call is None or not isinstance(sent, dict) or environment.get("POSTROOM_RUN"):
@@ -133,7 +133,7 @@ def _line(
 
 
 def _tell_end(raw: bytes, environment: Mapping[str, str], since: int) -> None:
-    """Tell the server that the session ended with its Codex, which has no hook for it.
+    """Report the end of the session with its Codex, which has no hook for it, to the server.
 
     The server ignores it if a newer process waits for the session: then the session was resumed.
     """
@@ -144,7 +144,7 @@ def _tell_end(raw: bytes, environment: Mapping[str, str], since: int) -> None:
 
 
 def _asked(environment: Mapping[str, str], client: str, event: str, body: bytes) -> tuple[str, str]:
-    """Return outcome and text of the server's answer: `away` for none, `unknown` where it refuses."""
+    """Return outcome and text of the server's answer: `away` without one, `unknown` for a refusal."""
     try:
         status, found = ask(endpoint_of(environment), f"/hooks/{client}/{event}", body, budget=PATIENCE)
     except Unreachable:
@@ -158,9 +158,11 @@ def _asked(environment: Mapping[str, str], client: str, event: str, body: bytes)
 
 
 def _gone_within(seconds: float, parent: int) -> bool:
-    """Return whether the client is gone, at once or within that time: our parent, or who reads what we tell.
+    """Return whether the client is gone, at once or within that time.
 
-    Where that cannot be seen it counts as gone: nobody may wait for ever.
+    The parent, or the reader of the output.
+
+    If the system cannot show it, the client counts as gone, so that no process waits forever.
     """
     import select
 
@@ -168,11 +170,11 @@ def _gone_within(seconds: float, parent: int) -> bool:
         return True
     poll = select.poll()
     poll.register(sys.stderr.fileno(), select.POLLERR)
-    return bool(poll.poll(seconds * 1000)) or os.getppid() != parent  # a socket tells of a hang-up
+    return bool(poll.poll(seconds * 1000)) or os.getppid() != parent  # a socket reports a hang-up
 
 
 def _codex_around() -> Process | None:
-    """Return the Codex whose hook this process is; there may be a shell between."""
+    """Return the Codex whose hook this process is; a shell may be in between."""
     import psutil
 
     for one in psutil.Process().parents():
@@ -183,7 +185,7 @@ def _codex_around() -> Process | None:
 
 
 def _ended_within(seconds: float, codex: Process, until: float) -> bool:
-    """Wait that long; return whether the client is gone then, or the time to wait is over."""
+    """Wait that long; return whether the client is gone then, or the waiting time has ended."""
     import psutil
 
     time.sleep(seconds)  # noqa: TID251 - a client that is gone tells nobody: it is looked for, now and then
@@ -195,7 +197,7 @@ def _ended_within(seconds: float, codex: Process, until: float) -> bool:
 
 
 def _queue(codex: Process, session: str, line: str) -> None:
-    """Queue a turn by the same program; whether it begins is seen by the turn's own hook alone."""
+    """Queue a turn with the same program; only the turn's own hook shows whether it starts."""
     import subprocess
 
     program = codex.exe()

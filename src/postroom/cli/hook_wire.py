@@ -1,9 +1,9 @@
-"""One question to the server of this machine within a fixed time, on a plain socket. Imports next to nothing.
+"""One request to the server of this machine within a fixed time, on a plain socket. Imports next to nothing.
 
-JSON is read by the C parts that `json` is made of, without the regular expressions that it loads as well:
-loading `json` takes as long as half of starting Python. Where its parts are not found, `json` itself is used.
+JSON is read by the C parts of `json`, without the regular expressions that `json` also loads: loading `json`
+takes half as long as starting Python. If its parts are not found, `json` itself is used.
 
-Where the server is follows from the environment as it does for every command; a test compares the two.
+The server's address comes from the environment as for every command; a test compares the two.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOOPBACK = {
 
 
 class Unreachable(Exception):
-    """Nobody answers, not in time, or not in HTTP."""
+    """There was no valid HTTP answer in time."""
 
 
 def hook_environment() -> Mapping[str, str]:
@@ -39,7 +39,7 @@ def hook_environment() -> Mapping[str, str]:
 
 
 class Endpoint:
-    """Where the server is, and what proves who asks."""
+    """The server's address, and the caller's token."""
 
     def __init__(self, host: str, port: int, prefix: str, tokens: tuple[str, str]) -> None:
         self.host = host
@@ -49,10 +49,10 @@ class Endpoint:
 
 
 def endpoint_of(environment: Mapping[str, str]) -> Endpoint | None:
-    """Return where the server of this machine is, or None: none has left a note, or it is on another machine.
+    """Return the address of this machine's server, or None: there is no note, or it is on another machine.
 
     Raises:
-        OSError, ValueError, KeyError, TypeError: note or token cannot be read.
+        OSError, ValueError, KeyError, TypeError: The note or the token cannot be read.
     """
     folder = data_dir(environment)
     url, mcp_path = environment.get("POSTROOM_URL", ""), environment.get("POSTROOM_MCP_PATH", "") or "mcp"
@@ -86,7 +86,7 @@ def ask(endpoint: Endpoint | None, path: str, body: bytes, *, budget: float = BU
     """Post a JSON document and return status and body of the answer.
 
     Raises:
-        Unreachable: there is no answer in time.
+        Unreachable: There is no answer in time.
     """
     if endpoint is None:
         raise Unreachable
@@ -104,8 +104,8 @@ def ask(endpoint: Endpoint | None, path: str, body: bytes, *, budget: float = BU
 
 
 def _exchanged(endpoint: Endpoint, request: bytes, until: float) -> bytes:
-    """Return everything that the server answers until it closes or its answer is whole."""
-    import _socket  # a third of what `socket` takes to import, and all that is needed
+    """Return the server's bytes until it closes or its answer is complete."""
+    import _socket  # imports three times faster than `socket`, and is enough
 
     family = _socket.AF_INET6 if ":" in endpoint.host else _socket.AF_INET
     line = _socket.socket(family, _socket.SOCK_STREAM)
@@ -168,7 +168,7 @@ def _endpoint(url: str, tokens: tuple[str, str]) -> Endpoint | None:
 
 
 def _read(path: str) -> bytes:
-    """Return a small file, or nothing when it is not there."""
+    """Return a small file, or nothing if it does not exist."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -183,7 +183,7 @@ _SPACE = " \t\n\r"
 
 
 class _Plain:
-    """What the scanner is to make of what it finds."""
+    """The scanner's options for its results."""
 
     strict = False
     object_hook = None
@@ -195,11 +195,11 @@ class _Plain:
 
 
 def read(raw: bytes) -> object:
-    """Return what a JSON document says.
+    """Return the value of a JSON document.
 
     Raises:
-        ValueError: it is none, or not UTF-8.
-        RecursionError: it nests too deep.
+        ValueError: The text is not JSON, or not UTF-8.
+        RecursionError: The document is nested too deep.
     """
     text = raw.decode("utf-8")
     try:
@@ -219,7 +219,7 @@ def read(raw: bytes) -> object:
 
 
 def written(value: object) -> str:
-    """Return plain data as JSON in ASCII: texts, whole numbers, truth values, lists and mappings of them."""
+    """Return plain data as JSON in ASCII: texts, integers, truth values, and lists and mappings of them."""
     try:
         from _json import encode_basestring_ascii as quoted
     except ImportError:

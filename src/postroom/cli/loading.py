@@ -1,11 +1,14 @@
-"""Loads what only a server needs."""
+"""Loads the modules that only a server needs."""
 
 import gc
 from collections.abc import Callable
 
 
 def server() -> Callable[..., int]:
-    """Return what runs a server. Nothing of what is loaded for it is garbage, so nobody looks for any."""
+    """Return the function that runs a server.
+
+    Its modules are loaded without garbage collection, which finds none.
+    """
     gc.disable()
     try:
         from postroom.app.serve import run

@@ -59,7 +59,7 @@ MessageId = Annotated[
     ),
 ]
 _PAST_THE_BODY = 2**53
-"""An offset with which a message comes without its body."""
+"""An offset with which a message is returned without its body."""
 Limit = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Maximum number of messages.")]
 
 
@@ -177,7 +177,7 @@ def inbox(  # noqa: PLR0913 - the options of the command
         "after": after,
     }
     messages: list[dict[str, Any]] = []
-    while True:  # one answer holds so much; its last message says whether the server has more
+    while True:  # one answer is limited in size; its last message shows whether the server has more
         messages += show.items(server.call_tool("fetch_inbox", {**asked, "limit": limit - len(messages)}))
         if not messages or not messages[-1].pop("more", False):
             break

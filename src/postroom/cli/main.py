@@ -1,6 +1,6 @@
-"""The `postroom` command: runs one command, tells failures in one form, and ends with the code that fits.
+"""The `postroom` command: runs one command, reports failures in one form, and exits with the right code.
 
-Nothing is imported before it is needed: hooks run at every tool call of a client.
+Nothing is imported before it is needed, because hooks run at every tool call of a client.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command that `arguments` name (this process's own unless given) and return the exit code."""
+    """Run the command in `arguments` (this process's own unless given) and return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if given[:1] == ["hook"] and "--help" not in given:
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _short_way(given: list[str]) -> Callable[[], int] | None:
-    """Return the entry for commands that run for hours, or often, with little loaded; None for all others."""
+    """Return the entry of commands that run for hours, or often, with few imports; None for all others."""
     if given[:2] == ["guard", "check"] and len(given) > 2 and not given[2].startswith("-"):
         from postroom.cli.guard_check import run_check
 
@@ -54,7 +54,7 @@ def _stdio_entry(given: list[str]) -> Callable[[], int] | None:
         or (folder or "").startswith("-")
         or tools not in (None, "core", "full")
     ):
-        return None  # for the entry that says what is wrong
+        return None  # for the entry that reports the error
 
     def serve() -> int:
         from pathlib import Path
@@ -88,5 +88,5 @@ def _run(given: list[str]) -> int:
     except PostroomError as error:
         show.failure(error, as_json=as_json, given=given)
         return exit_code(error)
-    except SystemExit as end:  # how typer ends a command unless it is told to raise
+    except SystemExit as end:  # typer's way to end a command
         return end.code if isinstance(end.code, int) else DONE

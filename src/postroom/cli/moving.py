@@ -23,10 +23,10 @@ class _Sides(NamedTuple):
 
 
 def copied(source: Place, target: Place, *, now: int) -> dict[str, object]:
-    """Copy a store and return what was copied, as plain JSON data.
+    """Copy a store and return the result as plain JSON data.
 
     Raises:
-        PostroomError: as of `postroom.stores.moving.copy`, and of what opens the sides.
+        PostroomError: As for `postroom.stores.moving.copy`, or a side cannot be opened.
     """
     with _opened(source, target, now=now, writes=True) as sides:
         done = copy(*sides)
@@ -40,10 +40,10 @@ def copied(source: Place, target: Place, *, now: int) -> dict[str, object]:
 
 
 def checked(source: Place, target: Place, *, now: int) -> dict[str, object]:
-    """Return what would be copied; nothing is written.
+    """Return the size of the copy; nothing is written.
 
     Raises:
-        PostroomError: a copy would be refused.
+        PostroomError: A copy would be refused.
     """
     with _opened(source, target, now=now, writes=False) as (origin, place, tables):
         goes_on = is_continued(origin, place, tables)
@@ -57,11 +57,11 @@ def checked(source: Place, target: Place, *, now: int) -> dict[str, object]:
 
 @contextmanager
 def _opened(source: Place, target: Place, *, now: int, writes: bool) -> Iterator[_Sides]:
-    """Open both sides; one is a file.
+    """Open both sides, of which one is a file.
 
     Raises:
-        InvalidArgument: both are of one engine.
-        MissingExtra: the driver of PostgreSQL is not installed.
+        InvalidArgument: Both use the same engine.
+        MissingExtra: The PostgreSQL driver is not installed.
     """
     match source, target:
         case Path() as path, (dsn, schema):
@@ -86,7 +86,7 @@ def _opened(source: Place, target: Place, *, now: int, writes: bool) -> Iterator
     server: AbstractContextManager[Side] = postgres.opened(
         dsn, schema=schema, name=name, is_target=not is_target, is_gone=is_gone
     )
-    # The source first: where it is refused, nothing is made for the target.
+    # The source first, so that a refusal creates nothing at the target.
     first, second = (server, file) if is_target else (file, server)
     with first as origin, second as place:
         yield _Sides(origin, place, sqlite.shared_tables(now))

@@ -1,4 +1,4 @@
-"""What can be done for an installation while no server runs: a backup, an examination."""
+"""Commands for an installation without a running server: a backup, an examination."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -50,12 +50,12 @@ from postroom.stores.sqlite.migrate import applied_steps
 
 
 def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> dict[str, object]:
-    """Write a checked copy of the database that no server uses; its schema stays as it is.
+    """Write a verified copy of a database that no server uses, with its schema unchanged.
 
     Raises:
-        StoreHeld: a server uses it after all.
-        StateError: there is no database yet, or it is PostgreSQL's to back up.
-        InvalidPath: the target exists.
+        StoreHeld: A server uses it after all.
+        StateError: There is no database yet, or it is on PostgreSQL.
+        InvalidPath: The target exists.
     """
     settings = load_settings(overrides={"data_dir": data_dir})
     if settings.database_url:
@@ -99,7 +99,7 @@ def _tidy(folder: Path) -> None:
 
 
 def examine_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -> dict[str, object]:
-    """Examine what can be seen without a server; `absent` says why none was asked."""
+    """Examine the parts that need no server; `absent` is why no server was asked."""
     settings: Settings | None = None
     checks = [_finding("server", absent)]
     try:
@@ -121,10 +121,10 @@ def examine_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -
 
 
 def support_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -> dict[str, str]:
-    """Return what may be shown to others and can be read without a server, as texts by names of files.
+    """Return the parts of a support bundle that need no server, as texts by file name.
 
     Raises:
-        ConfigError: the settings cannot be read.
+        ConfigError: The settings cannot be read.
     """
     settings = load_settings(overrides={"data_dir": data_dir})
     found = [broken("server", absent)]
@@ -150,7 +150,7 @@ def _outline(settings: Settings, now: int) -> Outline:
 
 @contextmanager
 def _owned(database: Path, now: int, purpose: str) -> Iterator[None]:
-    """Keep every server from a database for so long; opening one whose log is damaged would use that up."""
+    """Lock a database against servers; refuse a damaged log, which opening would use up."""
     lock = OwnerLock(database)
     lock.acquire(now=now, purpose=purpose)
     try:
@@ -210,7 +210,7 @@ def _look_at_store(settings: Settings, now: int) -> None:
 
 
 def _messages(settings: Settings, now: int) -> CheckResult:
-    """Compare the messages with their check values; a store that cannot be read leaves the result unknown."""
+    """Compare the messages with their check values; the result for an unreadable store is unknown."""
     try:
         if settings.database_url:
             with closing(_postgres(settings)) as store:
@@ -230,7 +230,7 @@ def _messages(settings: Settings, now: int) -> CheckResult:
 
 
 def _backups(settings: Settings, now: int) -> CheckResult:
-    """Look how old the newest backup is; whether it is overdue a server knows that runs."""
+    """Return the age of the newest backup; only a running server knows whether it is overdue."""
     if settings.database_url:
         return backed_up_elsewhere()
     try:

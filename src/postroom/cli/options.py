@@ -1,4 +1,4 @@
-"""The options that many commands share, and what they mean."""
+"""Options that several commands share, and their meaning."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from postroom.contracts.errors import InvalidArgument, InvalidPath
 
 
 def completed(kind: str) -> Callable[[Any, str], list[tuple[str, str]]]:
-    """Return the completion of a kind of names or ids, which is loaded when a shell asks for it."""
+    """Return the completion of a kind of names or ids, which is loaded when a shell requests it."""
 
     def complete(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
         from postroom.cli import completion
@@ -29,7 +29,7 @@ _PROJECT_OF_AGENT: Final = "postroom.project_of_agent"
 
 
 def _split_agent(ctx: typer.Context, given: str | None) -> str | None:
-    """Return the name of `name` or `name@project`, and leave the project for the option `--project`."""
+    """Return the name in `name` or `name@project`, and keep the project for the option `--project`."""
     name, _, project = (given or "").partition("@")
     if name and project:
         ctx.meta[_PROJECT_OF_AGENT] = project
@@ -38,7 +38,7 @@ def _split_agent(ctx: typer.Context, given: str | None) -> str | None:
 
 
 def _project_of_agent(ctx: typer.Context, given: str) -> str:
-    """Return the project of an agent that was given as `name@project` if `--project` says nothing else."""
+    """Return the project of an agent given as `name@project`, unless `--project` names another."""
     return str(ctx.meta.get(_PROJECT_OF_AGENT, given)) if given == HERE else given
 
 
@@ -130,12 +130,12 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def project_key(text: str) -> str:
-    """Return the key of a project: a path made absolute, or a slug as it is.
+    """Return the key of a project: a path made absolute, or a slug unchanged.
 
-    Whatever holds a slash or begins with a dot is a path; a slug never does.
+    A text with a slash or a leading dot is a path; a slug never has either.
 
     Raises:
-        InvalidPath: the current folder is gone.
+        InvalidPath: The current folder does not exist.
     """
     if Path(text).is_absolute() or not (text.startswith((".", "~")) or set(text) & {"/", os.sep}):
         return text
@@ -146,10 +146,10 @@ def project_key(text: str) -> str:
 
 
 def seconds(text: str) -> int:
-    """Return how many seconds a length of time such as 90d has.
+    """Return the number of seconds in a duration such as 90d.
 
     Raises:
-        InvalidArgument: it is none.
+        InvalidArgument: The text is not a duration.
     """
     found = _LENGTH.fullmatch(text)
     if found is None:

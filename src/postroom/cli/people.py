@@ -1,4 +1,4 @@
-"""`postroom people`: whom agents may write to as `human:NAME`, and in which chat their messages come."""
+"""`postroom people`: the people with an address `human:NAME`, and the chats for their messages."""
 
 from typing import Annotated
 

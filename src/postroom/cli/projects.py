@@ -29,7 +29,7 @@ app = typer.Typer(
 LONGEST: Final = timedelta(hours=1)
 _MOVED: Final = ("agents", "messages", "reservations", "tokens")
 _NAMED: Final = 10
-"""Threads that are named one by one."""
+"""Maximum number of threads that are listed."""
 
 _Key = Annotated[
     str,
@@ -42,7 +42,7 @@ _Key = Annotated[
 
 
 def _key(text: str) -> str:
-    """Return the key of a project; a plain name that is a folder of the current one is its path."""
+    """Return the key of a project; a plain name of a folder in the current one is its path."""
     return project_key(os.path.join(os.curdir, text) if text and Path(text).is_dir() else text)  # noqa: PTH118 - a Path drops the dot
 
 
@@ -83,7 +83,7 @@ def _renames(given: Sequence[str]) -> dict[str, str]:
     """Return the new names by the old ones.
 
     Raises:
-        InvalidArgument: an option is not `OLD=NEW`, or names an agent twice.
+        InvalidArgument: An option is not `OLD=NEW`, or names an agent twice.
     """
     found: dict[str, str] = {}
     for one in given:

@@ -1,8 +1,8 @@
-"""Reads a client's line on stdio and says how it travels over HTTP. No I/O.
+"""Reads a client's line on stdio and converts it for HTTP. No I/O.
 
-Two eras of the protocol share the wire. Up to 2025-11-25 a client begins with `initialize`, and the revision
-agreed on goes out as a header with everything after it. From 2026-07-28 each request names its revision in
-`_meta`, and the headers repeat revision, method and the name of what is called, which the server compares.
+Two eras of the protocol share the wire. Up to 2025-11-25 a client begins with `initialize`, and every later
+request has the agreed revision as a header. From 2026-07-28 each request names its revision in `_meta`, and
+the headers repeat revision, method and the called name, which the server compares.
 """
 
 import base64
@@ -18,7 +18,7 @@ PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
 SERVER_FAILURE: Final = -32000
 MOST_NAMED: Final = 100
-"""Characters of a client's name that are passed on."""
+"""Maximum characters of a client's name that are forwarded."""
 
 READING_TOOLS: Final = frozenset(
     {
@@ -68,24 +68,24 @@ class Message:
 
     body: bytes
     awaits: tuple[RequestId, ...] = ()
-    """The ids that want an answer; none for a notification."""
+    """The ids that expect an answer; none for a notification."""
     method: str = ""
     batch: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
     version: str = ""
-    """The revision that the line itself names; empty when it names none."""
+    """The revision in the line itself; empty if there is none."""
     client: str = ""
-    """The name of the client program, which `initialize` says; empty in other lines."""
+    """The name of the client program from `initialize`; empty in other lines."""
     cancels: RequestId = None
-    """The request that the client takes back."""
+    """The request that the client cancels."""
     reads: bool = False
     """Whether the request changes nothing."""
     has_key: bool = False
-    """Whether it calls a tool with an idempotency key: the same call once more changes nothing more."""
+    """Whether it calls a tool with an idempotency key, so that a repeated call changes nothing."""
 
 
 class UnreadableLine(Exception):
-    """The line is no message; `answer` tells the client so."""
+    """The line is not a message; `answer` is the reply to the client."""
 
     def __init__(self, answer: bytes) -> None:
         super().__init__("the line is not a JSON-RPC message")
@@ -96,7 +96,7 @@ def read_line(line: bytes) -> Message:
     """Return the message on a line.
 
     Raises:
-        UnreadableLine: it is no JSON, or no JSON-RPC.
+        UnreadableLine: The line is not JSON, or not JSON-RPC.
     """
     try:
         found = json.loads(line)
@@ -170,7 +170,7 @@ def _routing(method: str, parameters: dict[str, object], version: str) -> dict[s
 
 
 def header_value(text: str) -> str:
-    """Return `text` as it can stand in a header: plain, or as base64 between the protocol's marks."""
+    """Return `text` in the form for a header: plain, or base64 between the protocol's marks."""
     if _PLAIN.fullmatch(text) and text == text.strip() and not _WRAPPED.fullmatch(text):
         return text
     return f"=?base64?{base64.b64encode(text.encode(errors='surrogatepass')).decode('ascii')}?="
@@ -210,5 +210,5 @@ def answered(document: object) -> list[RequestId]:
 
 
 def key_of(named: RequestId) -> tuple[str, RequestId]:
-    """Return an id as it is compared: `1` and `"1"` are two requests."""
+    """Return an id in the form for comparison: `1` and `"1"` are two requests."""
     return type(named).__name__, named

@@ -1,4 +1,4 @@
-"""`postroom prune`: what the `[[keep]]` rules delete, now or on trial."""
+"""`postroom prune`: deletes messages by the `[[keep]]` rules, or counts them."""
 
 from datetime import timedelta
 from typing import Annotated, Any, Final

@@ -1,4 +1,4 @@
-"""`postroom questions`: what agents wait to be told before they go on."""
+"""`postroom questions`: the open questions of agents."""
 
 import sys
 from typing import Annotated, Final
@@ -26,16 +26,16 @@ _LISTED: Final = "list the questions: `postroom questions list`"
 
 @app.command("list")
 def list_all(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List the open questions of agents, oldest first."""
+    """List the open questions of agents, also those in chats, oldest first."""
     found = Server.find(data_dir=data_dir).admin("GET", "/admin/questions")
     rows = [
-        (one["number"], one["question"], one["thread_id"], one["waiting_since"])
+        (one["number"], one["question"], show.agent(one), one["waiting_since"])
         for one in show.items(found.get("questions"))
     ]
     show.answer(
         found,
         as_json=as_json,
-        text=lambda: show.table(("NUMBER", "QUESTION", "THREAD", "SINCE"), rows, none="No open questions."),
+        text=lambda: show.table(("NUMBER", "QUESTION", "AGENT", "SINCE"), rows, none="No open questions."),
     )
 
 
@@ -70,7 +70,7 @@ def answer(
 
 
 def _ask_in_turn(server: Server, number: str | None, why: str) -> None:
-    """Show open questions to the person at the terminal, one after the other, and give their answers."""
+    """Show open questions to the person at the terminal in turn, and send the answers."""
     found = show.items(server.admin("GET", "/admin/questions").get("questions"))
     if number is not None:
         numbers = {one["number"]: one for one in found}
@@ -81,8 +81,8 @@ def _ask_in_turn(server: Server, number: str | None, why: str) -> None:
     if not found:
         show.print_line("No open questions.")
     for place, one in enumerate(found, start=1):
-        number, since, thread = (show.line(one[name]) for name in ("number", "waiting_since", "thread_id"))
-        head = f"{place} of {len(found)}: {number}, since {since}, on {thread}"
+        number, since = show.line(one["number"]), show.line(one["waiting_since"])
+        head = f"{place} of {len(found)}: {number}, since {since}, from {show.line(show.agent(one))}"
         show.print_line(f"\n{head}\n\n{show.plain(one['question'])}\n")
         word = _word()
         if word not in ("yes", "no"):
@@ -91,7 +91,7 @@ def _ask_in_turn(server: Server, number: str | None, why: str) -> None:
         try:
             _give(server, one["number"], word, told)
             show.print_line(_answered(one["number"], word))
-        except StaleDecision as error:  # somebody was quicker; the next question is still open
+        except StaleDecision as error:  # another person was faster; the next question is still open
             show.failure(error, as_json=False)
 
 

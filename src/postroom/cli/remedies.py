@@ -41,7 +41,7 @@ COMMANDS: Final = {
     "unretire_agent": "agents unretire",
     "whois": "agents show",
 }
-"""What a person runs for a tool."""
+"""The command for each tool."""
 FOR_AGENTS: Final = {
     "ask_person": "only agents ask people",
     "create_agent_identity": "a person chooses the name with `agents register`",
@@ -53,7 +53,7 @@ FOR_AGENTS: Final = {
     "set_contact_policy": "agents decide about their own contacts",
     "show_project": "a person sees the same on the project's page",
 }
-"""Tools that no command stands for, and why."""
+"""Tools without a command, and the reason."""
 _NAMES: Final = "|".join(sorted(COMMANDS | FOR_AGENTS, key=len, reverse=True))
 _TOOL: Final = re.compile(rf"(\bcall )?`?(?<![\w'\"/@.-])({_NAMES})(?![\w'\"/@-])`?")
 _PARAMETERS: Final[Mapping[str, Sequence[str]]] = {

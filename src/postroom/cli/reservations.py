@@ -1,4 +1,4 @@
-"""`postroom reservations`: who works on which files."""
+"""`postroom reservations`: reserved files and their holders."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any

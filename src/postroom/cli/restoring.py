@@ -1,4 +1,4 @@
-"""Puts a backup in the place of a database: checked first, switched in one step, the former one kept.
+"""Replaces a database with a backup: verified first, switched in one step, with the former one kept.
 
 FILE ──copy──▶ <database>.restoring ──check──▶ <database>
 <database> ──▶ <database>.before-restore.<milliseconds>
@@ -33,18 +33,18 @@ from postroom.stores.sqlite.migrate import applied_steps
 
 _PIECE: Final = 4 * 1024 * 1024
 _STEPS: Final = 100_000
-"""Instructions of SQLite after which it is said that it goes on."""
+"""Instructions of SQLite between two reports of progress."""
 _COMPANIONS: Final = ("-wal", "-shm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What a restore did, or would do."""
+    """The result of a restore, or of its dry run."""
 
     source: Path
     database: Path
     former: Path | None
-    """Where the database that was there went; None when there was none."""
+    """The path of the former database; None if there was none."""
     schema: int
     size: int
     done: bool
@@ -63,7 +63,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreOptions:
-    """What is to be restored, and how."""
+    """The backup to restore, and the options."""
 
     source: Path
     database: Path
@@ -72,15 +72,15 @@ class RestoreOptions:
 
 
 def restore(wish: RestoreOptions, *, now: int) -> Restored:
-    """Check a backup and put it in the database's place; nothing changes when anything is wrong with it.
+    """Verify a backup and replace the database with it; nothing changes if the backup has a fault.
 
     Raises:
-        StoreHeld: a server, or another command, uses the database.
-        StateError: there is a database already, and `force` is not set.
-        StoreCorrupt: the backup does not read back as it was written, or is no database of postroom.
-        SchemaTooNew: a newer postroom wrote the backup.
-        InvalidArgument: the file is a live database and no backup.
-        StoreReadOnly: this user may not read the backup, or not write the database.
+        StoreHeld: A server, or another command, uses the database.
+        StateError: There is a database already, and `force` is not set.
+        StoreCorrupt: The backup differs from what was written, or is not a postroom database.
+        SchemaTooNew: A newer release wrote the backup.
+        InvalidArgument: The file is a live database rather than a backup.
+        StoreReadOnly: This user may not read the backup, or not write the database.
     """
     for path in (wish.source, wish.database):
         if not path.name:
@@ -150,7 +150,7 @@ def _refuse_live(source: Path) -> None:
 
 
 def _copied(source: Path, target: Path) -> int:
-    """Put the database of a backup on the disk, readable by its owner alone, and return its size."""
+    """Write the database of a backup to the disk, readable by its owner only, and return its size."""
     with _reading(source):
         opened = source.open("rb")
     with opened, writing(target):
@@ -167,11 +167,11 @@ def _copied(source: Path, target: Path) -> int:
 
 
 def named(source: Path, settings: Settings) -> Path:
-    """Return the file of a backup that is told by its path, or by its name in the folder of backups.
+    """Return the file of a backup, given by its path or by its name in the folder of backups.
 
     Raises:
-        InvalidPath: there is none.
-        StoreReadOnly: it may not be looked for there.
+        InvalidPath: The backup does not exist.
+        StoreReadOnly: The place is not readable.
     """
     inside = [folder_of(settings) / name for name in (source.name, f"{source.name}{SUFFIX}")]
     with _reading(source):
@@ -186,7 +186,7 @@ def named(source: Path, settings: Settings) -> Path:
 
 
 def examined(folder: Path, *, check: bool) -> list[dict[str, object]]:
-    """Return what is known of each backup of a folder, oldest first; with `check` all of it is read."""
+    """Return the facts about each backup in a folder, oldest first; with `check` each is read completely."""
     return [_examined(one, check=check) for one in _by_age(folder)]
 
 
@@ -204,7 +204,7 @@ def _examined(one: Backup, *, check: bool) -> dict[str, object]:
 
 
 def beyond(folder: Path, keep: int) -> list[Backup]:
-    """Return the backups of a folder but the newest whole ones; as many are read to their end."""
+    """Return the backups of a folder except the `keep` newest intact ones; those are read completely."""
     found, kept = _by_age(folder), list[Backup]()
     for one in reversed(found):
         if len(kept) < keep and not _examined(one, check=True)["fault"]:
@@ -217,16 +217,16 @@ def _by_age(folder: Path) -> list[Backup]:
 
 
 def checked_schema(file: Path, shown: Path) -> int:
-    """Read a whole database and return the number of its schema; `shown` is how errors name it.
+    """Read a whole database and return the number of its schema; `shown` is its name in errors.
 
     Raises:
-        StoreCorrupt: it does not read back as it was written, or is no database of postroom.
-        SchemaTooNew: a newer postroom wrote it.
+        StoreCorrupt: The file differs from what was written, or is not a postroom database.
+        SchemaTooNew: A newer release wrote it.
     """
     try:
         with translated():
             faults, applied = _read_whole(file)
-    except StoreFull:  # which says nothing of the file
+    except StoreFull:  # this is no fault of the file
         raise
     except StoreError as error:
         raise _unfit(shown, error.message) from error
@@ -236,11 +236,11 @@ def checked_schema(file: Path, shown: Path) -> int:
 
 
 def known_schema(applied: Mapping[int, str], shown: Path) -> int:
-    """Return the number of a schema that this postroom knows; `applied` holds the checksum of each step.
+    """Return the number of a known schema; `applied` has the checksum of each step.
 
     Raises:
-        StoreCorrupt: The steps are none of postroom's.
-        SchemaTooNew: A newer postroom wrote the database.
+        StoreCorrupt: The steps are not postroom's.
+        SchemaTooNew: A newer release wrote the database.
     """
     known = {step.version: step.checksum for step in shipped_migrations("sqlite")}
     if applied and max(applied) > max(known):
@@ -274,10 +274,10 @@ def _unfit(shown: Path, reason: str) -> StoreCorrupt:
 
 
 def _set_aside(database: Path, former: Path) -> None:
-    """Keep the database under another name too, so that its own name is never without a file.
+    """Keep the database under another name too, so that its own name always has a file.
 
-    Its log goes along unread: of one that is damaged it may be the only trace, and opening would use it up.
-    And it goes first: SQLite would take a log that lies beside the new file for that file's own.
+    Its log is moved unread: a damaged log may be the only trace, and opening would use it up. The log is
+    moved first, because SQLite would treat a log next to the new file as that file's.
     """
     with writing(database):
         try:
@@ -295,7 +295,7 @@ def _set_aside(database: Path, former: Path) -> None:
 def _reading(source: Path) -> Iterator[None]:
     try:
         yield
-    except PermissionError as error:  # with whose it is, and what mends that
+    except PermissionError as error:  # with the owner, and the remedy
         raise file_error(error, source, is_read=True) from error
     except OSError as error:
         raise InvalidPath(f"{str(source)!r} cannot be read: {error.strerror}", value=str(source)) from error

@@ -1,4 +1,4 @@
-"""`postroom agents set-runner` and its like: which agents are started when mail comes for them."""
+"""`postroom agents set-runner` and related commands: the agents that mail starts."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -154,7 +154,7 @@ def set_runner(  # noqa: PLR0913 - the options of the command
 
 
 def _woken(waking: object) -> str:
-    """Return what is to be said of messages that were there before the runner; an older server tells none."""
+    """Return the note about older messages that start the runner; an older server reports none."""
     if not waking:
         return ""
     if waking == 1:
@@ -189,7 +189,7 @@ def _listed(found: Sequence[Any]) -> str:
 
 
 def _what(runner: Mapping[str, Any]) -> str:
-    """Return what a runner starts or asks, in a few words."""
+    """Return a runner's program or address in a few words."""
     if error := runner.get("error"):
         return str(error)
     match runner.get("kind"):

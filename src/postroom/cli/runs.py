@@ -1,4 +1,4 @@
-"""`postroom runs`: what the server executes for agents and chats."""
+"""`postroom runs`: the runs of agents and chats."""
 
 import json
 import sys
@@ -37,7 +37,7 @@ Run = Annotated[
 _POLL_SECONDS: Final = 0.5
 _OPEN: Final = ("at work", "queued", "asks")
 _OUTPUT_SHOWN: Final = 4_000
-"""Characters of the output that are shown to a person, at most: the last ones."""
+"""Maximum number of characters of the output that a person sees: the last ones."""
 
 
 @app.callback()
@@ -54,11 +54,11 @@ def list_all(project: OneProject = None, data_dir: DataDir = None, as_json: AsJs
     asked = "" if project is None else "?" + urlencode({"project": project_key(project)})
     found = Server.find(data_dir=data_dir).admin("GET", f"/admin/runs{asked}")
     rows = [
-        (one["run_id"], _agent(one), show.state_word(one["state"]), _since(one), one["why"])
+        (one["run_id"], show.agent(one), show.state_word(one["state"]), _since(one), one["why"])
         for one in show.items(found.get("runs"))
     ]
     rows += [
-        (f"message {one['message']}", _agent(one), "waits", one["since_at"], one["why"])
+        (f"message {one['message']}", show.agent(one), "waits", one["since_at"], one["why"])
         for one in show.items(found.get("waiting"))
     ]
     show.answer(
@@ -157,18 +157,18 @@ def overview(project: Project = ".", data_dir: DataDir = None, as_json: AsJson =
 
 
 def _overview(found: Mapping[str, Any]) -> str:
-    """Return the control room as lists of lines, those that are empty left out."""
+    """Return the control room as lists of lines, without the empty lists."""
     lists = {
         "SERVER": [one["text"] for one in found["health"]],
         "QUESTIONS": [f"{one['number']}  {one['agent']}: {one['text']}" for one in found["questions"]],
         "DEAD LETTERS": [f"{one['run_id']}  {one['agent']}: {one['why']}" for one in found["given_up"]],
         "CONFLICTING RESERVATIONS": _overlaps(found["conflicts"]),
-        "RUNS": [f"{one['run_id']}  {_agent(one)}: {_stands(one)}" for one in found["works"]],
+        "RUNS": [f"{one['run_id']}  {show.agent(one)}: {_stands(one)}" for one in found["works"]],
         "WAITING FOR EACH OTHER": [
             f"{' -> '.join(one['names'])}: {show.state_word(one['state'])}" for one in found["waits"]
         ],
         "WAITING MESSAGES": [
-            f"#{one['message']} for {_agent(one)}: {one['why']}" for one in found["waiting"]
+            f"#{one['message']} for {show.agent(one)}: {one['why']}" for one in found["waiting"]
         ],
         "UNREAD AND UNACKNOWLEDGED": [
             f"#{one['id']} {one['subject']}: missing {', '.join(one['missing'])}" for one in found["owed"]
@@ -187,7 +187,7 @@ class _Held:
 
 
 def _overlaps(pairs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line for all that hang together by conflicts: who holds each path."""
+    """Return a line for each group of conflicting reservations: each path and its holder."""
     from postroom.mail.conflicts import together  # here, for other commands would wait for it
 
     both = ((_held(one["first"]), _held(one["second"])) for one in pairs)
@@ -219,7 +219,7 @@ def dead(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     rows = [
         (
             one["run_id"],
-            one["thread_id"],
+            show.agent(one),
             one["since"],
             one["attempts"],
             one["interruptions"],
@@ -231,7 +231,7 @@ def dead(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         found,
         as_json=as_json,
         text=lambda: show.table(
-            ("ID", "THREAD", "SINCE", "FAILED ATTEMPTS", "INTERRUPTIONS", "WHY"),
+            ("ID", "AGENT", "SINCE", "FAILED ATTEMPTS", "INTERRUPTIONS", "WHY"),
             rows,
             none="No dead letters.",
         ),
@@ -244,7 +244,7 @@ def _one(run: str, data_dir: DataDir, *, output: str = "end") -> dict[str, objec
 
 
 def _follow(run: str, data_dir: Path | None, *, as_json: bool) -> int:
-    """Print what a run puts out, piece by piece, and at its end how it ended; return the exit code."""
+    """Print the output of a run as it arrives, then the result; return the exit code."""
     printed, seen = "", ""
     while True:
         leave_when_unread()
@@ -269,12 +269,8 @@ def _follow(run: str, data_dir: Path | None, *, as_json: bool) -> int:
 
 
 def _new(printed: str, output: str) -> str:
-    """Return what was put out beyond what is printed; a run that is tried again begins anew."""
+    """Return the output that is not printed yet; a retried run starts from the beginning."""
     return output[len(printed) :] if output.startswith(printed) else output
-
-
-def _agent(one: Mapping[str, Any]) -> str:
-    return f"{one['agent']}@{one['project']}" if one["project"] else f"{one['agent']} in {one['chat']}"
 
 
 def _since(one: Mapping[str, Any]) -> object:

@@ -1,4 +1,4 @@
-"""`postroom schedules`: messages of people that are sent again and again."""
+"""`postroom schedules`: messages from people that are sent repeatedly."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any

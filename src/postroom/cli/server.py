@@ -1,4 +1,4 @@
-"""The commands about the server itself: start it, reach it over stdio, see how it is."""
+"""The commands about the server itself: start it, connect to it over stdio, show its status."""
 
 import platform
 import sys
@@ -80,7 +80,7 @@ def up(  # noqa: PLR0913 - the options of the command
 
 
 def _serve(overrides: Mapping[str, object], *, new_store: bool) -> int:
-    """Serve until told to stop and return the exit code; tell why a start is refused, with its code."""
+    """Serve until a signal arrives and return the exit code; print why a start is refused."""
     from postroom.app.config import Settings, load_settings
 
     settings: Settings | None = None
@@ -149,7 +149,7 @@ def doctor(
                 path = "/admin/doctor?full=yes" if full else "/admin/doctor"
                 found = server.admin_long(doing, "GET", path)
     except ServerUnavailable as error:
-        if repair:  # what is mended is mended by the server, which alone writes
+        if repair:  # only the server writes, so it does the repairs
             raise
         from postroom.cli.offline import examine_offline
 
@@ -194,7 +194,7 @@ def version(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 def _server_version(data_dir: Path | None) -> str | None:
     try:
         return str(Server.find(data_dir=data_dir).admin("GET", "/healthz").get("version"))
-    except PostroomError:  # this command answers in every case; `status` says what is wrong
+    except PostroomError:  # this command always succeeds; `status` reports problems
         return None
 
 

@@ -1,4 +1,4 @@
-"""`postroom config`: what is set, and where it came from."""
+"""`postroom config`: the settings and their sources."""
 
 import typer
 

@@ -1,4 +1,4 @@
-"""`postroom setup`: connects clients with the server, says how that stands, and takes it out again."""
+"""`postroom setup`: connects clients to the server, shows their status, and removes the connection."""
 
 import difflib
 import sys
@@ -45,11 +45,11 @@ class Served:
     """The server of this environment."""
 
     address: str
-    """Of its MCP endpoint; where it will be, when it does not run."""
+    """The address of its MCP endpoint; while it does not run, the address that it will have."""
     runs: bool
 
     def trial(self, client: Client, file: ConfigFile, environment: Mapping[str, str]) -> dict[str, Any]:
-        """Return what a real call through a client's file saw."""
+        """Return the result of a real call through a client's file."""
         if not self.runs:
             return {
                 "state": "not tried",
@@ -65,10 +65,10 @@ class Served:
 
 
 def served(environment: Mapping[str, str]) -> Served:
-    """Return the server that this environment leads to, or would start.
+    """Return the server of this environment, running or not.
 
     Raises:
-        ConfigError: the address, the note or a setting cannot be read.
+        ConfigError: The address, the note or a setting cannot be read.
     """
     try:
         endpoint = locate(environment)
@@ -90,12 +90,12 @@ QUESTIONS: Final[Mapping[Extra, str]] = {
         "`experimental`, which Copilot CLI needs for extensions"
     ),
 }
-"""The parts that are written only after a yes, and what each is."""
+"""The parts that are written only after a yes, with a description of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """Which parts are written that need a yes: by options, by what is there already, or by asking."""
+    """Decides about the parts that need a yes: from options, from existing files, or by asking."""
 
     given: Mapping[Extra, bool | None]
     yes: bool
@@ -104,10 +104,10 @@ class Questions:
     def answered(
         self, client: Client, target: SetupScope, records: Records, *, hooks: bool
     ) -> dict[Extra, bool]:
-        """Return the answer for each part that the client has in this scope; a person is asked if needed.
+        """Return the answer for each part that the client has in this scope; ask a person if needed.
 
-        Without an option, a part that is there stays, and a part that is not there is asked for. Nobody is
-        asked without a terminal: then the answer is no.
+        Without an option, an existing part stays, and the person is asked about a missing part. Without a
+        terminal the answer is no.
         """
         in_place = extras_in_place(client, target, records)
         offered = [own.extra for own, _ in own_files(client, target) if own.extra]
@@ -125,7 +125,7 @@ class Questions:
 
 
 class SetupGroup(TyperGroup):
-    """Lets the word `add` be left out."""
+    """A command group in which the word `add` can be left out."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put `add` before arguments that name no command of the group."""
@@ -277,8 +277,13 @@ def remove(
     end(results)
 
 
+<<<<<<< HEAD
 def end(results: Sequence[Mapping[str, Any]]) -> None:
     """End with 78 when a client or its file was refused, and with 1 when anything else failed."""
+=======
+def _end(results: Sequence[Mapping[str, Any]]) -> None:
+    """Exit with 78 if a client or its file was refused, and with 1 if anything else failed."""
+>>>>>>> next
     if any(one.get("refused") for one in results):
         raise typer.Exit(CONFIGURATION)
     if any("error" in one or one.get("trial", {}).get("state") == "failed" for one in results):
@@ -307,7 +312,7 @@ def _fitting(target: SetupScope) -> list[Client]:
 
 
 def _recorded(target: SetupScope, records: Records) -> list[Client]:
-    """Return the clients that setup wrote to: what others wrote under our name is not taken out unasked."""
+    """Return the clients that setup wrote to; entries that others wrote under our name stay."""
     return [
         one
         for one in _fitting(target)
@@ -339,7 +344,7 @@ def _set_up(
     chosen_extras = [extra for extra, is_chosen in extras.items() if is_chosen]
     try:
         wanted = parts(client, target, way, server.address, tools=tools, hooks=hooks, extras=chosen_extras)
-        plan(client, wanted, records)  # what cannot be written is told before another form is taken out
+        plan(client, wanted, records)  # report what cannot be written before the other form is removed
         unclear = refuse_unfit(client, target, hooks=hooks and client.hooks is not None)
         changes = _written(client, wanted, target, records, dry_run=dry_run)
         return {
@@ -358,7 +363,7 @@ def _set_up(
 def _written(
     client: Client, wanted: list[Part], target: SetupScope, records: Records, *, dry_run: bool
 ) -> list[Change]:
-    """Write what a client wants, in place of its other form: both, or after a failure nothing."""
+    """Write the parts of a client and remove its other form: both, or after a failure neither."""
     if dry_run:
         return plan(client, wanted, records)
     taken_out: list[Change] = []
@@ -400,7 +405,7 @@ def _head(client: Client) -> dict[str, Any]:
 
 
 def _files(changes: Sequence[Change], *, dry_run: bool) -> list[dict[str, Any]]:
-    """Return what was done to each file, without those that are and were not there."""
+    """Return the changes to the files; files that were and are absent are left out."""
     present = [one for one in changes if not one.is_none or one.found.content is not None]
     return [_file(one, dry_run=dry_run) for one in present]
 
@@ -434,7 +439,7 @@ def _diff(path: Path, before: str, after: str) -> str:
 
 
 def notes_of(results: Sequence[Mapping[str, Any]], target: SetupScope, *, dry_run: bool) -> list[str]:
-    """Return what a person should do or know after clients were set up or taken out."""
+    """Return notes for a person after clients were set up or removed."""
     unanswered = sorted(
         {
             extra
@@ -473,7 +478,7 @@ def notes_of(results: Sequence[Mapping[str, Any]], target: SetupScope, *, dry_ru
 
 
 def done_text(document: Mapping[str, Any]) -> str:
-    """Return what was done to each client's files as lines."""
+    """Return the changes to each client's files as lines."""
     lines: list[str] = []
     for result in document["clients"]:
         lines.append(_headline(result, dry_run=bool(document["dry_run"])))
@@ -513,7 +518,7 @@ def _file_lines(one: Mapping[str, Any], *, is_removal: bool) -> list[str]:
 
 
 def status_document(found: ClientStatus) -> dict[str, Any]:
-    """Return how a client stands as plain data."""
+    """Return the status of a client as plain data."""
     return {
         "client": found.client,
         "state": found.state,
@@ -530,21 +535,21 @@ def status_document(found: ClientStatus) -> dict[str, Any]:
 
 
 def _state_text(found: ClientStatus) -> str:
-    """Return the state; of a client that only waits for its user, what it waits for."""
+    """Return the state; for a client that waits for its user, the reason."""
     waits = {"logged_out": "written, logged out", "folder_untrusted": "written, folder not trusted"}
     told = [waits.get(one.drift, "") for one in found.findings if one.drift != "hooks_untrusted"]
     return told[0] if told and all(told) else found.state
 
 
 def _hooks_text(found: ClientStatus) -> str:
-    """Return how the hooks of a client stand: written is not yet run."""
+    """Return the state of a client's hooks: written does not mean that they run."""
     if any(one.drift == "hooks_untrusted" for one in found.findings):
         return "written, not trusted"
     return "yes" if found.hooks else ""
 
 
 def statuses_text(found: Sequence[ClientStatus]) -> str:
-    """Return how clients stand: a row each, then what is wrong."""
+    """Return the status of clients: a row for each, then the problems."""
     rows = [
         (
             one.client,

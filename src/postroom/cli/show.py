@@ -1,6 +1,6 @@
-"""How commands speak: one JSON document with `--json`, else plain lines; tables only for a person's screen.
+"""Output of commands: one JSON document with `--json`, else plain lines; tables only on a terminal.
 
-What agents wrote may hold escape sequences, which a terminal would obey: every text goes through `plain`.
+Agents' texts may contain escape sequences, which a terminal would obey: every text goes through `plain`.
 """
 
 import io
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 RULE = "-" * 40
-"""Between two messages that are printed after each other."""
+"""The line between two printed messages."""
 _NAMES = {
     "ADDRESS",
     "AGENT",
@@ -41,11 +41,11 @@ _NAMES = {
     "USER",
     "WORK",
 }
-_WHOLE = _NAMES | {"ID", "NUMBER", "THREAD", "PATH", "FOLDER", "VALUE", "QUESTION", "KIND", "REASON", "WHY"}
-"""Columns that people copy from, tell rows apart by, or that say why: never cut, and below the row where
-there is no room."""
+_WHOLE = _NAMES | {"ID", "NUMBER", "PATH", "FOLDER", "VALUE", "QUESTION", "KIND", "REASON", "WHY"}
+"""Columns that people copy, that identify rows or that give reasons. They are never cut: without enough room
+they are printed below the row."""
 _NARROW = 16
-"""Characters that a column keeps: those of a moment to the minute."""
+"""The minimum width of a column in characters: a moment to the minute."""
 _STYLES = {
     "active": "green",
     "queued": "yellow",
@@ -56,25 +56,30 @@ _STYLES = {
     "urgent": "red",
     "high": "red",
 }
-"""Words that stand alone in a cell, and how a terminal with colours shows them."""
+"""Words that stand alone in a cell, and their styles on a terminal with colours."""
 _COLOURS = re.compile(r"(\x1b\[(?:0|3[1-6])m)")
-"""What Rich writes for those styles."""
+"""The escape sequences that Rich writes for those styles."""
 _MOMENT = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
-"""A moment. On a terminal it is shown in local time, to the minute, whether there is room for more or not."""
+"""A moment. A terminal shows it in local time, to the minute, even if there is room for more."""
 
 
 def plain(text: object) -> str:
-    """Return text with what a terminal would obey made visible."""
+    """Return text with control characters made visible."""
     return readable(str(text))
 
 
 def line(text: object) -> str:
-    """Return text as a part of one line."""
+    """Return text as part of one line."""
     return one_line(str(text))
 
 
+def agent(one: Mapping[str, Any]) -> str:
+    """Return the agent of a run or question with its project, or with the chat in which it answers."""
+    return f"{one['agent']}@{one['project']}" if one["project"] else f"{one['agent']} in {one['chat']}"
+
+
 def answer(document: Mapping[str, object], *, as_json: bool, text: Callable[[], str]) -> None:
-    """Print what a command found out: the document, or `text` for people."""
+    """Print the result of a command: the document, or `text` for people."""
     if as_json:
         print_line(json.dumps(document, indent=2, default=str))
     elif shown := text():
@@ -97,16 +102,16 @@ def failure(error: PostroomError, *, as_json: bool, given: Sequence[str] = ()) -
 
 
 def tell_more(page: Mapping[str, object], option: str) -> None:
-    """Say on stderr how to see what comes behind a page of a list, if anything does."""
+    """Say on stderr how to see the next page of a list, if there is one."""
     if page.get("next") is not None:
         print(f"more results: add {option} {page['next']}", file=sys.stderr)
 
 
 @contextmanager
 def progress(*, as_json: bool) -> Iterator[None]:
-    """Say on stderr how far what is done within is: drawn on a terminal, else a line now and then.
+    """Show the progress of the block on stderr: drawn on a terminal, else a line now and then.
 
-    With `--json` nothing is said.
+    With `--json` nothing is shown.
     """
     if as_json:
         yield
@@ -141,7 +146,7 @@ def _drawn_progress() -> Iterator[None]:
 
 
 def outline(found: object, depth: int = 0) -> str:
-    """Return nested data as indented lines, for what no table fits."""
+    """Return nested data as indented lines, where no table fits."""
     indent = "  " * depth
     pairs = found.items() if isinstance(found, Mapping) else (("-", one) for one in _sequence(found))
     lines = []
@@ -167,7 +172,7 @@ def _word(value: object) -> str:
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, none: str) -> str:
     """Return rows as a table on a terminal, with tabs between the cells in a pipe; without rows, `none`.
 
-    In a pipe that is said on stderr: a program reads no row.
+    In a pipe, `none` goes to stderr, so that a program reads no row.
     """
     cells = [[line("" if cell is None else cell) for cell in row] for row in rows]
     if not cells:
@@ -206,7 +211,7 @@ def _local_minute(moment: re.Match[str]) -> str:
 
 
 def _shared(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:
-    """Return how wide each column is, of a row on one line: the widest give way first, to what is least."""
+    """Return the width of each column of a row; the widest columns shrink first, down to `least`."""
     kept = [min(width, max(few, room)) for width, few in zip(widths, least, strict=True)]
     while _with_gaps(kept) > room and (wide := [at for at, few in enumerate(least) if kept[at] > few]):
         kept[max(wide, key=kept.__getitem__)] -= 1
@@ -220,7 +225,7 @@ def _cut(cell: str, width: int) -> str:
 
 
 def _with_the_rest_below(drawn: str, cells: Sequence[Sequence[str]], fitting: int) -> Iterator[str]:
-    """Give each row with the last cells, for which the screen is too narrow, on a line of their own."""
+    """Yield each row; the last cells, for which the screen is too narrow, go on a second line."""
     top, *rows = drawn.splitlines()
     yield top
     for shown, row in zip(rows, cells, strict=True):
@@ -234,9 +239,9 @@ def _with_gaps(widths: Sequence[int]) -> int:
 
 
 def rendered(found: "RenderableType", *, at_least: int = 0) -> str:
-    """Return what Rich draws as text: as wide as the terminal, without colours where there is none.
+    """Return the text that Rich draws: as wide as the terminal, without colours if it has none.
 
-    It is `at_least` so many characters wide: what is wider than the terminal is not cut, but goes on below.
+    It has at least `at_least` characters; text wider than the terminal wraps instead of being cut.
     """
     from rich.console import Console
 
@@ -264,7 +269,7 @@ def _grid(heads: Sequence[str], cells: Sequence[Sequence[str]], *, at_least: int
 
 
 def accept_any_text() -> None:
-    """Let output hold characters that the terminal's encoding lacks; they are shown as escapes."""
+    """Print characters that the terminal's encoding lacks as escapes."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -278,12 +283,12 @@ def state_word(state: str) -> str:
 
 
 def print_line(text: str) -> None:
-    """Print a line at once; end when nobody reads any more."""
+    """Print a line at once; exit if the reader is gone."""
     write(f"{text}\n")
 
 
 def write(text: str) -> None:
-    """Print text at once; end when nobody reads any more."""
+    """Print text at once; exit if the reader is gone."""
     try:
         print(text, end="", flush=True)
     except BrokenPipeError as error:
@@ -294,15 +299,15 @@ def write(text: str) -> None:
 
 
 def discarded(ids: Sequence[str]) -> str:
-    """Return what is said of dead letters that were taken off their list."""
+    """Return the text about discarded dead letters."""
     return "\n".join(f"Discarded {line(one)}." for one in ids) or "Nothing to discard."
 
 
 def items(found: object) -> list[dict[str, Any]]:
-    """Return the objects of a list that the server answered.
+    """Return the objects of a list from the server.
 
     Raises:
-        PostroomError: it answered something else.
+        PostroomError: The server sent something else.
     """
     if found is None:
         return []
@@ -312,10 +317,10 @@ def items(found: object) -> list[dict[str, Any]]:
 
 
 def fields(found: object) -> dict[str, Any]:
-    """Return an object that the server answered.
+    """Return an object from the server.
 
     Raises:
-        PostroomError: it answered something else.
+        PostroomError: The server sent something else.
     """
     if isinstance(found, dict):
         return found

@@ -1,4 +1,4 @@
-"""How long something lasts, in a few characters."""
+"""Durations in a few characters."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
 def since(moment: str | None, now: int) -> str:
-    """Return how long ago an ISO 8601 instant was, such as 3m; `now` is in ms; - where there is none."""
+    """Return the time since an ISO 8601 instant, such as 3m, or - without one; `now` is in ms."""
     if not moment:
         return "-"
     seconds = max(now - from_iso(moment), 0) // 1000

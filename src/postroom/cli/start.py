@@ -1,6 +1,7 @@
-"""Starts the shared server for a client that found none, so that nobody has to think of it.
+"""Starts the shared server for a client that found none, so that nobody needs to start it.
 
-Several clients may do so at once: the file lock lets one server live, the others see it come up and use it.
+Several clients may start one at the same time: with the file lock one server survives, and all clients use
+it.
 """
 
 import os
@@ -18,21 +19,21 @@ from postroom.cli.client import Server, locate
 from postroom.contracts.errors import PostroomError, ServerUnavailable
 
 START_TIMEOUT: Final = timedelta(seconds=30)
-"""After a kill a start takes longer than after an orderly end."""
+"""After a kill, a start takes longer than after an orderly end."""
 LOSER_TIMEOUT: Final = timedelta(seconds=3)
-"""How long a started server's end is taken for the loss of a race, and the winner is waited for."""
+"""For this long after the exit of a started server, another server is assumed to have won the race."""
 _PROBE_TIMEOUT: Final = timedelta(seconds=2)
 _SHOWN_BYTES: Final = 1_000
-"""How many bytes at the end of the log of a failed start the client is shown."""
+"""Bytes from the end of the log that the client shows after a failed start."""
 _PAUSE: Final = timedelta(milliseconds=50)
 
 Log = Callable[[str], None]
 
 
 def ensure_server(environment: Mapping[str, str], log: Log, *, data_dir: Path | None = None) -> str:
-    """Start a server unless one answers; return an empty text when one does, else why none came up in time.
+    """Start a server unless one answers; return "", or the reason why none answers in time.
 
-    A server that `POSTROOM_URL` names is somebody else's to start. The started one outlives this process.
+    A server that `POSTROOM_URL` names is never started here. The started server outlives this process.
     """
     if _answers(environment, data_dir) or environment.get("POSTROOM_URL"):
         return ""
@@ -61,7 +62,7 @@ def _answers(environment: Mapping[str, str], data_dir: Path | None) -> bool:
     except ServerUnavailable:
         return False
     except PostroomError:
-        return True  # it is there and refuses, or the set-up is wrong: starting another one mends neither
+        return True  # it exists but refuses, or the configuration is wrong: another server would not help
 
 
 def _opened_log(path: Path) -> IO[bytes]:
@@ -85,7 +86,7 @@ def _spawn(environment: Mapping[str, str], folder: Path, output: IO[bytes]) -> "
 
 
 def _for_server(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return the environment without the client's secrets, its paths independent of the present folder."""
+    """Return the environment without the client's secrets, with absolute paths."""
     given = {name: value for name, value in environment.items() if name not in places.CLIENT_NAMES}
     given[places.DATA_DIR_NAME] = str(folder)
     if environment.get(places.CONFIG_NAME):

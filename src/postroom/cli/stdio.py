@@ -1,12 +1,13 @@
-"""`postroom mcp`: carries MCP messages between a client's pipe and the one shared server.
+"""`postroom mcp`: forwards MCP messages between a client's pipe and the shared server.
 
-It holds no mail, no database and no session, so that fifty clients cost fifty small processes and one server:
+It stores no mail, no database and no session, so that fifty clients cost fifty small processes and one
+server:
 
     stdin line ──▶ waiting ──▶ running (at most 64, a thread and an HTTP stream each) ──▶ stdout line(s)
 
-Messages travel side by side and are answered as they finish. Only `initialize` travels alone: the revision it
-settles goes out with everything after it. A request that the client cancels loses its stream and its answer.
-stdout carries protocol lines and nothing else.
+Messages are sent concurrently and answered as they finish. Only `initialize` is sent alone: the revision that
+it negotiates accompanies all later messages. A request that the client cancels gets no answer, and its stream
+is closed. stdout carries protocol lines and nothing else.
 """
 
 import http.client
@@ -33,18 +34,18 @@ from postroom.contracts.errors import PostroomError, ServerUnavailable
 
 IN_FLIGHT: Final = 64
 SILENCE: Final = timedelta(minutes=5)
-"""How long the server may say nothing on one request; an open stream carries a sign of life every 15 s."""
+"""How long the server may be silent during a request; an open stream has a heartbeat every 15 s."""
 GRACE: Final = timedelta(seconds=10)
-"""How long requests may still be answered once stdin has closed, for `echo ... | postroom mcp`: with the
-first message after its start the server loads what speaks MCP."""
+"""How long requests are still answered after stdin closes, for `echo ... | postroom mcp`. The server loads
+its MCP code with the first message after its start."""
 UNWIND: Final = timedelta(seconds=2)
 FIRST_PAUSE: Final = timedelta(seconds=1)
 LONGEST_PAUSE: Final = timedelta(minutes=1)
-"""The pause after a failed start of the server doubles from the first to the longest."""
+"""The longest pause. After each failed start of the server, the pause doubles up to it."""
 
 
 class PendingRequest:
-    """One message on its way, with what is still owed for it."""
+    """A message in progress, with the answers that are still due."""
 
     def __init__(self, message: Message) -> None:
         self.message = message
@@ -54,21 +55,21 @@ class PendingRequest:
         self.dropped = False
 
     def drop(self) -> None:
-        """Break it off; nothing more is written for it."""
+        """Abort the request; nothing more is written for it."""
         self.dropped = True
         if self.exchange is not None:
             self.exchange.break_off()
 
 
 class Proxy:
-    """Forwards lines to the server that `locate` finds, afresh for each, and hands its lines to `write`.
+    """Forwards lines to the server that `locate` finds for each line, and passes its lines to `write`.
 
-    When no server accepts a connection, `start` starts one. The request is then sent once more, because
-    nothing of it has reached a server. After a failed start the proxy refuses requests for 1 s, then 2 s,
-    up to 60 s, before it tries to start a server again.
+    If no server accepts a connection, `start` starts one. The request is then sent once more, because none of
+    it has reached a server. After a failed start the proxy refuses requests for 1 s, then 2 s, up to 60 s,
+    before it tries to start a server again.
 
-    When a server dies before its answer, what changes nothing and what has an idempotency key is sent once
-    more, to the next server. Of other calls the client is told that nobody knows whether they were done.
+    If a server dies before its answer, requests that change nothing or have an idempotency key are sent once
+    more, to the next server. For other calls the client is told that the outcome is unknown.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Proxy:
         self._modern = False
 
     def take(self, line: bytes) -> None:
-        """Accept one line of the client; never waits for the server."""
+        """Accept a line from the client; never waits for the server."""
         if not line.strip():
             return
         try:
@@ -116,7 +117,7 @@ class Proxy:
             self._start_what_fits()
 
     def finish(self, *, grace: timedelta = GRACE) -> None:
-        """Break off what is open and return when it is gone; plain requests are given `grace`."""
+        """Abort open requests and return when they are gone; plain requests get `grace` to finish."""
         with self._changed:
             for request in self._running:
                 if request.streams:
@@ -138,9 +139,9 @@ class Proxy:
             threading.Thread(target=self._run, args=(request,), daemon=True).start()
 
     def _cancel(self, message: Message) -> bool:
-        """Drop the request that is named; say whether nothing is left to forward.
+        """Drop the named request; return whether nothing is left to forward.
 
-        From 2026-07-28 closing the stream says it all; a server of an older revision gets the line as well.
+        From 2026-07-28 on, closing the stream suffices; a server of an older revision gets the line as well.
         """
         wanted = protocol.key_of(message.cancels)
         with self._changed:
@@ -170,7 +171,7 @@ class Proxy:
                 self._changed.notify_all()
 
     def _connected(self, request: PendingRequest) -> tuple[Endpoint, Exchange]:
-        """Return the server's endpoint and an open connection, which the request can break off."""
+        """Return the server's endpoint and an open connection, which the request can abort."""
         endpoint = self._locate()
         request.exchange = exchange = Exchange(endpoint, timeout=SILENCE)
         exchange.connect()
@@ -217,7 +218,7 @@ class Proxy:
             self._exchange(request, endpoint, exchange)
 
     def _connected_somehow(self, request: PendingRequest) -> tuple[Endpoint, Exchange]:
-        """Connect to the server, or to one that is started now."""
+        """Connect to the server, or start one and connect to it."""
         try:
             return self._connected(request)
         except ServerUnavailable:
@@ -282,7 +283,7 @@ class Proxy:
             )
 
     def _deliver(self, request: PendingRequest, document: object, raw: bytes) -> None:
-        """Write one document of the server as one line, and strike off what it answers."""
+        """Write one document of the server as a line, and mark the requests that it answers."""
         if _lacks_id(document) and len(request.message.awaits) == 1 and isinstance(document, dict):
             document = {**document, "id": request.message.awaits[0]}
             raw = protocol.compact(document)
@@ -311,7 +312,7 @@ class Proxy:
 
 
 def _broke_off(error: ServerUnavailable) -> bool:
-    """Return whether the connection was lost, and the server neither refused nor was silent too long."""
+    """Return whether the connection was lost, rather than a refusal or a timeout."""
     cause = error.__cause__
     return isinstance(cause, OSError | http.client.HTTPException) and not isinstance(cause, TimeoutError)
 
@@ -321,9 +322,9 @@ def _lacks_id(document: object) -> bool:
 
 
 class LineWriter:
-    """Writes whole lines to a file descriptor, one thread at a time; goes quiet when the reader is gone.
+    """Writes whole lines to a file descriptor, one thread at a time; stops when the reader is gone.
 
-    It goes round the interpreter's buffer: a thread that held that one at exit would abort the process.
+    It bypasses the interpreter's buffer: a thread that held its lock at exit would abort the process.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -332,7 +333,7 @@ class LineWriter:
         self.is_open = True
 
     def write(self, line: bytes) -> None:
-        """Write one line, whole."""
+        """Write one whole line."""
         left = memoryview(line + b"\n")
         with self._lock:
             try:
@@ -347,7 +348,8 @@ class LineWriter:
 def carry(find: Callable[[], Endpoint], *, start: Callable[[], str] | None = None) -> int:
     """Serve this process's stdin and stdout until stdin closes; return the exit code.
 
-    `start` starts a server unless one answers: before the first line, and whenever the server is gone.
+    `start` starts a server unless one answers. It is called before the first line, and whenever the server is
+    gone.
     """
     writer = LineWriter(_take_stdout())
     proxy = Proxy(find, writer.write, _log, start=start)
@@ -363,7 +365,7 @@ def carry(find: Callable[[], Endpoint], *, start: Callable[[], str] | None = Non
 
 
 def _take_stdout() -> int:
-    """Keep stdout for the protocol; whatever else this process prints goes to stderr."""
+    """Reserve stdout for the protocol; all other output of this process goes to stderr."""
     sys.stdout.flush()
     kept = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -371,9 +373,9 @@ def _take_stdout() -> int:
 
 
 def serve_stdio(*, start: bool, data_dir: Path | None = None, tools: str | None = None) -> int:
-    """Be the server's stdio entry until stdin closes; with `start`, start a server whenever none answers.
+    """Serve MCP over stdio until stdin closes; with `start`, start a server whenever none answers.
 
-    `tools` chooses the address, and with it which tools the server lists: `core` or `full`.
+    `tools` chooses the address, and so the tools that the server lists: `core` or `full`.
     """
     environment = places.environment()
     folder = None if data_dir is None else places.absolute(str(data_dir), environment)

@@ -1,4 +1,4 @@
-"""`postroom support-bundle`: one file that may be shown to others, without messages, names or secrets."""
+"""`postroom support-bundle`: a file to share with others, without messages, names or secrets."""
 
 import io
 import os
@@ -50,12 +50,13 @@ def support_bundle(
 
 
 def _collected(data_dir: Path | None, now: int) -> tuple[dict[str, str], bool]:
-    """Return the files, and whether a server told them."""
+    """Return the files, and whether a server supplied them."""
     try:
         server = Server.find(data_dir=data_dir, timeout=LONGEST_EXAMINATION)
         found = server.admin_long("checking the installation", "GET", "/admin/support-bundle")
     except ServerUnavailable as error:
-        if places.environment().get("POSTROOM_URL"):  # somebody else's machine: there is nothing to read here
+        # the server is on another machine: there is nothing to read here
+        if places.environment().get("POSTROOM_URL"):
             raise
         from postroom.cli.offline import support_offline
 
@@ -67,10 +68,10 @@ def _collected(data_dir: Path | None, now: int) -> tuple[dict[str, str], bool]:
 
 
 def _write(target: Path, files: Mapping[str, str], now: int) -> None:
-    """Write the whole bundle, readable by this user alone, or nothing.
+    """Write the whole bundle, readable only by this user, or nothing.
 
     Raises:
-        InvalidPath: there is a file of that name, or it cannot be written.
+        InvalidPath: A file of that name exists, or it cannot be written.
     """
     packed = _packed(files, now)
     try:

@@ -1,7 +1,7 @@
-"""`postroom tokens`: tokens for programs, each with a name, a few scopes and perhaps one project.
+"""`postroom tokens`: tokens for programs, each with a name, some scopes and optionally one project.
 
-A token is made here and only its hash is sent: the server has it when it is used and not before, and a call
-whose answer was lost is repeated as it was.
+A token is generated here and only its hash is sent. So a call whose answer was lost can be repeated as it
+was.
 """
 
 import os
@@ -124,7 +124,7 @@ def _make(
 
 
 def _asked_twice(server: Server, path: str, body: Mapping[str, object]) -> dict[str, object]:
-    """Send a token's hash; once more when nobody knows whether it arrived: that makes nothing twice."""
+    """Send a token's hash, and repeat the call if its result is unknown: a repeat has no effect."""
     try:
         return server.admin("POST", path, body)
     except PostroomError as error:
@@ -134,10 +134,10 @@ def _asked_twice(server: Server, path: str, body: Mapping[str, object]) -> dict[
 
 
 def _write_new(target: Path, text: str) -> None:
-    """Write a file that this user alone can read, and that was not there.
+    """Write a new file that only this user can read.
 
     Raises:
-        InvalidPath: it is there, or cannot be made.
+        InvalidPath: The file exists, or it cannot be created.
     """
     try:
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

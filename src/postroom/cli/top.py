@@ -1,4 +1,4 @@
-"""`postroom top`: who works, what waits and who is asked, on one screen that changes as it does."""
+"""`postroom top`: active runs, waiting messages and open questions on one live screen."""
 
 import select
 import sys
@@ -26,9 +26,9 @@ app = typer.Typer(rich_markup_mode=None)
 
 _PAUSE_SECONDS: Final = 1.0
 _FEW: Final = 8
-"""Rows of each list that are shown; the rest is counted."""
+"""Rows shown of each list; the rest are counted."""
 _LATEST: Final = 5
-"""Runs that ended which are shown."""
+"""Ended runs that are shown."""
 
 
 @app.command(epilog=examples("top", "top --once", "top --json"))
@@ -50,7 +50,7 @@ def top(
 
 
 def look(server: Server) -> dict[str, Any]:
-    """Return what the screen shows: the server, questions, runs, and messages that wait for a run."""
+    """Return the content of the screen: server, questions, runs, and messages that wait for a run."""
     found = server.admin("GET", "/admin/runs")
     runs = show.items(found.get("runs"))
     for run in runs:
@@ -77,7 +77,7 @@ def _live(server: Server) -> None:
         while True:
             try:
                 shown: RenderableType = drawn(look(server), lines=live.console.height)
-            except ServerUnavailable as error:  # it may be started again: the screen goes on
+            except ServerUnavailable as error:  # it may be started again: the screen stays
                 shown = Text(
                     f"{show.line(error.message)}\nPress q to quit. The screen updates when the server is "
                     "back."
@@ -89,7 +89,7 @@ def _live(server: Server) -> None:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[], bool]]:
-    """Yield what waits a moment and says whether q was pressed; the terminal is as before at the end."""
+    """Yield a function that waits a moment and returns whether q was pressed; restore the terminal."""
     import termios
     import tty
 
@@ -107,7 +107,7 @@ def _keys() -> Iterator[Callable[[], bool]]:
 
 
 def drawn(found: Mapping[str, Any], *, lines: int | None = None) -> "Group":
-    """Return the screen: each list under its head, no wider than the terminal, and of at most `lines`."""
+    """Return the screen: each list under its head, no wider than the terminal, at most `lines` high."""
     from rich.console import Console, Group
     from rich.text import Text
 
@@ -137,14 +137,14 @@ def drawn(found: Mapping[str, Any], *, lines: int | None = None) -> "Group":
 
 @dataclass(slots=True)
 class _List:
-    """A list as far as there is room for it: its rows are lines each, of which the first says whose it is."""
+    """A list that can be shortened. Each row is some lines, and the first names it."""
 
     name: str
     colour: str
     rows: Sequence[Sequence[str]]
     few: int = _FEW
     gap: str = "\n"
-    """What sets it off from the list above."""
+    """The space between it and the list above."""
 
     def shown(self) -> list[str]:
         lines = [text for row in self.rows[: self.few] for text in row]
@@ -161,7 +161,7 @@ class _List:
 
 
 def _fit(lists: Sequence[_List], room: int) -> None:
-    """Shorten lists to so many lines: the longest first, to a row each; then rows to a line; then gaps."""
+    """Shorten lists to `room` lines: the longest list first, to one row; then rows to one line; then gaps."""
     for one in lists:
         one.few = min(_FEW, len(one.rows))
     while sum(one.height() for one in lists) > room:
@@ -194,16 +194,16 @@ def _head(found: Mapping[str, Any], states: Mapping[str, Sequence[object]]) -> "
 
 
 Row = tuple[str, str, str, str, str]
-"""An id, since when, how it ended, whose or what it is, and what it says, which has a line of its own."""
+"""The id, the time, the result, the agent or subject, and the text, which has its own line."""
 
 
 def _question(one: Mapping[str, Any], now: int) -> Row:
-    return one["number"], since(one["waiting_since"], now), "", one["question"], ""
+    return one["number"], since(one["waiting_since"], now), "", show.agent(one), one["question"]
 
 
 def _run(run: Mapping[str, Any], now: int, text: str) -> Row:
     moment = run["finished_at"] or run["started_at"] or run["created_at"]
-    return run["run_id"], since(moment, now), "", f"{run['agent']}@{run['project']}", text
+    return run["run_id"], since(moment, now), "", show.agent(run), text
 
 
 def _ended(run: Mapping[str, Any], now: int) -> Row:
@@ -216,9 +216,9 @@ def _mail(one: Mapping[str, Any], now: int) -> Row:
 
 
 def _rows(rows: Sequence[Row], room: int) -> list[list[str]]:
-    """Return the lines of each row, whose id is whole whatever the width; what it says ends at the edge.
+    """Return the lines of each row: the id is never cut, the text ends at the edge.
 
-    Whose or what it is has a line below where it is whole there and would not be in the row.
+    The agent or subject is on a line below if it fits there but not in the row.
     """
     from rich.cells import cell_len
 

@@ -1,6 +1,6 @@
-"""`postroom watch`: one line for each message as it comes, each once, also across absences of the server.
+"""`postroom watch`: a line for each new message, each once, even if the server is down for a while.
 
-A message counts as announced when its line is written: the next question to the server says so.
+A message counts as announced when its line is written: the next request to the server reports it.
 """
 
 import fcntl
@@ -29,10 +29,10 @@ from postroom.contracts.errors import InvalidArgument, PostroomError
 WAIT_SECONDS: Final = 25
 SHORTEST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 10.0
-"""Seconds between two tries to reach a server that is away."""
+"""The longest pause in seconds between two attempts to reach the server."""
 
 WOKEN: Final = 2
-"""The exit code by which a hook of Claude Code with `asyncRewake` begins a turn."""
+"""The exit code with which a Claude Code hook with `asyncRewake` starts a turn."""
 WAKES: Final = "A message from {sender} came for {agent}: read it with the tool fetch_inbox."
 
 app = typer.Typer()
@@ -79,12 +79,12 @@ def watch(
 def messages(
     who: Mapping[str, object], after: int | None, *, is_quiet: bool = False
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield messages as they come, each once; a message is announced when the next one is asked for.
+    """Yield messages as they arrive, each once; asking for the next announces the previous one.
 
-    That a server is away is said on stderr, unless it is to be quiet.
+    Says on stderr that the server is down, unless `is_quiet`.
 
     Raises:
-        PostroomError: the inbox cannot be followed, for a reason that will not pass.
+        PostroomError: The inbox cannot be followed, and retrying will not help.
     """
     patience = Patience(is_quiet=is_quiet)
     shown: list[int] = []
@@ -111,12 +111,12 @@ def messages(
 
 
 def wait_to_wake(who: Mapping[str, str], after: int | None) -> NoReturn:
-    """Wait for one message that nobody has read, and say that it has come, once in all.
+    """Wait for an unread message, and announce it once.
 
-    Where another waits for the agent there is nothing to do: one wake is enough.
+    If another process already waits for the agent, exit at once: one wake is enough.
 
     Raises:
-        PostroomError: the inbox cannot be followed, for a reason that will not pass.
+        PostroomError: The inbox cannot be followed, and retrying will not help.
     """
     folder = places.data_dir(places.environment())
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -159,23 +159,23 @@ def _as_json(message: Mapping[str, Any]) -> str:
 
 
 class Patience:
-    """Waits for a server that is away, longer each time; says so once, and that it is back."""
+    """Waits for an unreachable server, longer each time; reports the loss and the return once each."""
 
     def __init__(self, *, is_quiet: bool = False) -> None:
         self._is_quiet = is_quiet
         self._pause, self._is_waiting = SHORTEST_PAUSE, False
 
     def reset(self) -> None:
-        """Begin anew: the server has answered."""
+        """Start again with the shortest pause: the server has answered."""
         if self._is_waiting:
             self._say("the server is back")
         self._pause, self._is_waiting = SHORTEST_PAUSE, False
 
     def wait_out(self, error: PostroomError) -> None:
-        """Let some time pass before the next try.
+        """Wait before the next attempt.
 
         Raises:
-            PostroomError: this very error, for it will not pass.
+            PostroomError: The given error, if it is not retryable.
         """
         if not error.retryable:
             raise error
@@ -192,9 +192,9 @@ class Patience:
 
 
 def leave_when_unread() -> None:
-    """End when the reader has gone: the next message, which would say so, may be days away.
+    """Exit if the reader has gone: the next write, which would detect it, may be days away.
 
-    A pipe tells it as an error, and a socket, which clients on Node give their hooks, as a hang-up.
+    A pipe reports it as an error. A socket, which Node clients give their hooks, reports a hang-up.
     """
     if hasattr(select, "poll"):
         poll = select.poll()
@@ -204,5 +204,5 @@ def leave_when_unread() -> None:
 
 
 def terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
-    """End as who was told to by SIGTERM."""
+    """Exit with the code for SIGTERM."""
     raise SystemExit(TERMINATED)

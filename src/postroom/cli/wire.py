@@ -1,7 +1,7 @@
-"""One HTTP exchange with the server, on the standard library alone: `postroom mcp` must stay small.
+"""HTTP exchanges with the server, on the standard library alone: `postroom mcp` must stay small.
 
-A connection carries one request. On one machine a new one costs a tenth of a millisecond, and a kept one
-could be closed by the server just as a call goes out, when nobody can say whether the call was done.
+A connection carries one request. On one machine a new connection costs a tenth of a millisecond. The server
+could close a kept connection just as a call is sent, and the outcome of the call would be unknown.
 """
 
 import http.client
@@ -19,21 +19,21 @@ from postroom.contracts.errors import ConfigError, PostroomError, ServerUnavaila
 CONNECT_TIMEOUT: Final = timedelta(seconds=5)
 ANSWER_TIMEOUT: Final = timedelta(seconds=60)
 LARGEST_ANSWER: Final = 64 * 1024 * 1024
-"""Bytes of one answer, or of one event of a stream; more than that is no answer of this server."""
+"""The maximum size in bytes of an answer, or of an event of a stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where the server is, and what proves who the caller is."""
+    """The address of the server, and the caller's credentials."""
 
     url: str
-    """Without a path of its own, or with the prefix a proxy adds; never ends with a slash."""
+    """An address without a path, or with a proxy's prefix; never ends with a slash."""
     mcp_path: str = "/mcp"
     token: str = field(default="", repr=False)
     agent_token: str = field(default="", repr=False)
 
     def headers(self) -> dict[str, str]:
-        """Return the headers that go with every request."""
+        """Return the headers of every request."""
         found = {"User-Agent": "postroom-cli"}
         if self.token:
             found["Authorization"] = f"Bearer {self.token}"
@@ -44,7 +44,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request to be made."""
+    """A request to send."""
 
     path: str
     method: str = "POST"
@@ -54,14 +54,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What the server answered."""
+    """The server's answer."""
 
     status: int
     content_type: str
     body: bytes
 
     def json(self) -> object:
-        """Return the body as data, or None when it is not JSON."""
+        """Return the body as data, or None if it is not JSON."""
         try:
             return json.loads(self.body)
         except ValueError:
@@ -69,7 +69,7 @@ class Reply:
 
 
 class Exchange:
-    """One request and its answer, which another thread may break off at any time."""
+    """A request and its answer; another thread may abort it at any time."""
 
     def __init__(self, endpoint: Endpoint, *, timeout: timedelta = ANSWER_TIMEOUT) -> None:
         self._endpoint = endpoint
@@ -80,7 +80,7 @@ class Exchange:
         self._broken_off = False
 
     def connect(self) -> None:
-        """Connect to the server. Nothing of a call has reached it when this fails.
+        """Connect to the server. If this fails, nothing of a call has reached it.
 
         Raises:
             ServerUnavailable: No server accepts a connection there.
@@ -111,21 +111,21 @@ class Exchange:
             self.connect()
         try:
             with suppress(BrokenPipeError, ConnectionResetError):
-                # A server that refuses what is too large answers, and closes, before it has it all.
+                # A server that refuses a large body answers, and closes, before it has read all of it.
                 self._connection.request(call.method, path, body=call.body, headers=headers)
             return self._connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             raise unavailable(self._endpoint, error) from error
 
     def break_off(self) -> None:
-        """Close the stream now; the server takes that as the end of its caller's interest."""
+        """Close the stream now; the server then abandons the request."""
         self._broken_off = True
         held = self._socket
         if held is not None:
             _shut(held)
 
     def close(self) -> None:
-        """Give the connection back; harmless when done twice."""
+        """Close the connection; a repeated call has no effect."""
         self._connection.close()
 
 
@@ -133,8 +133,8 @@ def exchange(endpoint: Endpoint, call: Call, *, timeout: timedelta = ANSWER_TIME
     """Make one request and return the whole answer.
 
     Raises:
-        ServerUnavailable: nobody answers there, not in time, or not to the end.
-        TooLarge: the answer is over `LARGEST_ANSWER`.
+        ServerUnavailable: Nobody answers there in time, or the answer breaks off.
+        TooLarge: The answer is over `LARGEST_ANSWER`.
     """
     line = Exchange(endpoint, timeout=timeout)
     try:
@@ -149,8 +149,8 @@ def whole_body(endpoint: Endpoint, response: http.client.HTTPResponse) -> bytes:
     """Read the rest of an answer.
 
     Raises:
-        ServerUnavailable: it broke off.
-        TooLarge: it is over `LARGEST_ANSWER`.
+        ServerUnavailable: The answer broke off.
+        TooLarge: The answer is over `LARGEST_ANSWER`.
     """
     try:
         body = response.read(LARGEST_ANSWER + 1)
@@ -160,7 +160,7 @@ def whole_body(endpoint: Endpoint, response: http.client.HTTPResponse) -> bytes:
         raise TooLarge(
             f"the answer exceeds {LARGEST_ANSWER} bytes", remedy="request less, with a smaller limit"
         )
-    if response.length:  # http.client tells of a short body only when it is read without a limit
+    if response.length:  # http.client reports a short body only if it is read without a limit
         short = ConnectionError(f"the answer is incomplete: {response.length} bytes are missing")
         raise unavailable(endpoint, short) from short
     return body
@@ -172,7 +172,7 @@ def content_type(response: http.client.HTTPResponse) -> str:
 
 
 def unavailable(endpoint: Endpoint, error: Exception) -> PostroomError:
-    """Return the typed error for a request that may have reached the server, and whose answer was lost."""
+    """Return the error for a request that may have reached the server, but whose answer was lost."""
     if isinstance(error, TimeoutError):
         return ServerUnavailable(
             f"the server at {endpoint.url} did not answer in time; it may have executed the call",
@@ -191,10 +191,10 @@ def unavailable(endpoint: Endpoint, error: Exception) -> PostroomError:
 
 
 def parts(url: str) -> SplitResult:
-    """Take a server's address apart.
+    """Split a server's address into its parts.
 
     Raises:
-        ConfigError: it is not an http or https address with a host.
+        ConfigError: The address is not an http or https address with a host.
     """
     try:
         found = urlsplit(url.rstrip("/"))
@@ -215,4 +215,4 @@ def _shut(held: socket.socket) -> None:
     try:
         held.shutdown(socket.SHUT_RDWR)
     except OSError:
-        return  # it is closed already, which is what was asked
+        return  # it is closed already

@@ -25,7 +25,7 @@ _INSTANTS = ("_at", "until")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenQuestion:
-    """A question that a run waits for; `project` and `agent` are empty if no agent's thread asks."""
+    """A question that a run waits on, with the agent that asks."""
 
     number: str
     text: str
@@ -33,7 +33,12 @@ class OpenQuestion:
     thread_id: str
     asked_at: int
     project: str = ""
+    """The slug of the agent's project; empty in a chat."""
     agent: str = ""
+    chat: str = ""
+    """The chat in which the agent asks; empty for a run on mail."""
+    who: str = ""
+    """The person to whom the agent speaks there, as far as it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

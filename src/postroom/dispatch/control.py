@@ -234,7 +234,9 @@ class Control:
             if run is None or row is None or row.status is not RunDispatchStatus.CLAIMED:
                 return None
             kept = commands_in(tx, row)
-            for one in fresh_decisions(run, request.decisions, kept, now=tx.now()):
+            # A run that was claimed when its question had timed out goes on, by whatever clock that was.
+            now = max(tx.now(), row.claimed_at or 0)
+            for one in fresh_decisions(run, request.decisions, kept, now=now):
                 command = LiveRunCommand(kind=LiveCommandKind.DECISION, decisions=(one,))
                 tx.runs.dispatches.put_command(row, command)
             return row

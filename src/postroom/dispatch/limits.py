@@ -66,6 +66,8 @@ class MailboxWorker:
     """Whether somebody found the worker reserved who would have begun something."""
     foreground: int = 0
     """How many foreground submissions want the thread; nothing queued is claimed meanwhile."""
+    storing: int = 0
+    """How many of them are being stored: their claims may be in the database before they are known here."""
 
     @property
     def is_running(self) -> bool:

@@ -557,7 +557,7 @@ class Submissions:
             submission = Submission(request=request, policy=policy, claims=claims, is_now=True)
             try:
                 prepared = await (
-                    self.prepare(submission) if active is None else self._in_place_of(active, submission)
+                    self._stored_now(submission) if active is None else self._in_place_of(active, submission)
                 )
             except ActiveRunConflict:
                 if active is None and was_free:
@@ -583,11 +583,20 @@ class Submissions:
         if not await self._control.give_way(active):
             return None
         try:
-            return await self.prepare(submission)
+            return await self._stored_now(submission)
         except (InputError, StateError) as error:
             if not isinstance(error, ActiveRunConflict):
                 await self._core.store.write(partial(_hurried, active), key=active.thread_id)
             raise
+
+    async def _stored_now(self, submission: Submission) -> Prepared:
+        """Store a submission with its claim, which nobody takes for a lost one meanwhile."""
+        worker = self._dispatcher.workers.get_or_create(submission.request.thread_id)
+        worker.storing += 1
+        try:
+            return await self.prepare(submission)
+        finally:
+            worker.storing -= 1
 
     async def _refuse_unfit(self, submission: Submission, active: RunDispatch) -> None:
         """Raise the refusal of a request that could not be stored even if the active dispatch had ended.

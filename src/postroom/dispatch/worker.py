@@ -211,7 +211,7 @@ class Dispatcher:
         try:
             for row in await self.unexecuted():
                 worker = self.workers.get(row.thread_id)
-                if worker is None or (worker.status is WorkerStatus.IDLE and not worker.foreground):
+                if worker is None or (worker.status is WorkerStatus.IDLE and not worker.storing):
                     _LOG.warning("claim.not_executed", dispatch_id=row.dispatch_id, run_id=row.run_id)
                     await self._execution.give_back(row, self._failed.pop(row.claim_token or "", None))
         except PostroomError as error:
@@ -224,7 +224,7 @@ class Dispatcher:
         """
         worker = self.workers.get_or_create(row.thread_id)
         is_ours = row.claimed_by == self._core.consumer_id and row.claim_token not in self.claim_tokens()
-        if not is_ours or worker.status is not WorkerStatus.IDLE or worker.foreground > 1:
+        if not is_ours or worker.status is not WorkerStatus.IDLE or worker.storing:
             return False
         await self._execution.give_back(row, self._failed.pop(row.claim_token or "", None))
         return True

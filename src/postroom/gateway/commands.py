@@ -72,13 +72,37 @@ class Command:
     usage: str = ""
     aliases: tuple[str, ...] = ()
     role: PersonRole = PersonRole.MEMBER
+    form: str = ""
+    """The pattern of the words after the name, in any case. If it is empty, and `usage` is not, the command
+    checks its words itself."""
+    takes: str = "no words after it"
+    """The words that fit the pattern, for the refusal of others."""
+
+    def refusal(self, name: str, words: str) -> str | None:
+        """Return why these words cannot follow the command as it was typed; None if they can."""
+        is_free = not words or (self.usage and not self.form)
+        if is_free or re.fullmatch(self.form, words, re.ASCII | re.IGNORECASE | re.DOTALL):
+            return None
+        return wording.not_read_by(name, self.takes, words)
 
 
 COMMANDS = (
-    Command(name="start", help="show a greeting and how to begin", role=PersonRole.VIEWER),
-    Command(name="help", help="list the commands", role=PersonRole.VIEWER),
+    # A link to a Telegram bot adds a word to /start.
+    Command(name="start", help="show a greeting and how to begin", role=PersonRole.VIEWER, form=".*"),
+    Command(
+        name="help",
+        usage="[command]",
+        help="list the commands, or explain one",
+        role=PersonRole.VIEWER,
+    ),
     Command(name="status", help="show the active run and waiting messages", role=PersonRole.VIEWER),
-    Command(name="stop", usage="[all]", help="stop the active run; with `all`, drop waiting messages too"),
+    Command(
+        name="stop",
+        usage="[all]",
+        help="stop the active run; with `all`, drop waiting messages too",
+        form="all",
+        takes="`all` or nothing",
+    ),
     Command(name="agent", usage="[name]", help="show the agent of this chat, or choose another"),
     Command(name="model", usage="[name|default]", help="show the model of this chat, or choose another"),
     Command(name="queue", usage="<text>", aliases=("q",), help="queue this text for a separate run"),
@@ -104,7 +128,13 @@ COMMANDS = (
         help="start a new conversation; waiting messages are dropped and listed",
     ),
     Command(name="retry", help="answer the last message again"),
-    Command(name="undo", usage="[n]", help="remove the last exchanges from the conversation"),
+    Command(
+        name="undo",
+        usage="[n]",
+        help="remove the last exchanges from the conversation",
+        form="0*[1-9][0-9]{0,5}",
+        takes="the number of exchanges to remove, or nothing for one",
+    ),
     Command(name="compact", help="summarize earlier messages, so that the agent reads less"),
     Command(name="title", usage="[name]", help="show or set the conversation's title"),
     Command(name="resume", usage="[title or number]", help="list earlier conversations, or resume one"),
@@ -114,9 +144,23 @@ COMMANDS = (
         help="search this conversation and earlier ones, 2,000 messages at a time",
     ),
     Command(name="usage", help="show the tokens, cost and time of this conversation"),
-    Command(name="approve", usage="<number>", help="answer a question with yes", role=PersonRole.OPERATOR),
-    Command(name="deny", usage="<number> [why]", help="answer a question with no", role=PersonRole.OPERATOR),
-    Command(name="remind", usage="<span> <text>", help="get a reminder after this time, for example 10m"),
+    Command(
+        name="approve",
+        usage="<number> [why]",
+        help="answer a question with yes",
+        role=PersonRole.OPERATOR,
+    ),
+    Command(
+        name="deny",
+        usage="<number> [why]",
+        help="answer a question with no",
+        role=PersonRole.OPERATOR,
+    ),
+    Command(
+        name="remind",
+        usage="<span> <text>",
+        help="get a reminder after this time, for example 10m",
+    ),
     Command(
         name="every",
         usage="[span text | days at time [zone] text | stop number]",
@@ -129,6 +173,8 @@ COMMANDS = (
         name="link",
         usage="[code | apart | together]",
         help="share one conversation between your direct chats on several channels",
+        form="[A-Z2-9]{8}|apart|together",
+        takes="a code of 8 characters, `apart`, `together` or nothing",
     ),
     Command(name="unlink", help="unlink this chat from the others"),
     Command(name="here", help="receive messages of agents to you in this chat"),
@@ -156,9 +202,14 @@ def may_be_changed_into(before: MessageEvent, after: MessageEvent) -> bool:
     return command is not None and is_same and command.name in _GIVES_WORDS
 
 
-def help_text(may_use: Callable[[Command], bool]) -> str:
-    """Return what somebody who may use these commands is told of them."""
-    shown = [command for command in COMMANDS if may_use(command)]
+def help_text(may_use: Callable[[Command], bool], word: str = "") -> str:
+    """Return the commands that somebody may use, or the command that a word names, a line each."""
+    name = word.strip().removeprefix("/").casefold()
+    if name and resolve_command(name) is None:
+        return wording.unknown_command(name)
+    shown = [one for one in COMMANDS if may_use(one) and name in ("", one.name, *one.aliases)]
+    if not shown:
+        return wording.NOT_ALLOWED
     return "\n".join(f"/{command.name} {command.usage}".rstrip() + f": {command.help}" for command in shown)
 
 
@@ -415,7 +466,7 @@ class Commands:
             return "\n".join([*titles[:_MOST_LISTED], "Resume one with /resume <title or number>."])
         wanted = call.words.strip()
         chosen = next((one for one in known if one.title == wanted), None)
-        if chosen is None and wanted.isdigit() and 0 < int(wanted) <= len(known):
+        if chosen is None and re.fullmatch("[0-9]{1,6}", wanted) and 0 < int(wanted) <= len(known):
             chosen = known[int(wanted) - 1]
         if chosen is None:
             return f"No conversation here has the title {wanted!r}; /resume lists them."
@@ -453,7 +504,7 @@ class Commands:
         return "\n".join(found) or "No matches."
 
     async def _undo(self, call: CommandCall) -> str:
-        number = int(call.words) if call.words.isdigit() and int(call.words) > 0 else 1
+        number = int(call.words or 1)
         session, state = await self._with_state(call)
         if state.active is not None:
             return wording.AT_WORK
@@ -571,7 +622,7 @@ class Commands:
             )
             kept = await self._reminders.add(call.key, call.source, when, text, once=once, key=key)
         except InvalidSchedule as error:
-            return f"{error.message}: {error.remedy}." if error.remedy else error.message
+            return f"Not saved: {error.message}; {error.remedy}." if error.remedy else error.message
         coming = "" if once else f"; next {await asyncio.to_thread(next_time, kept)}"
         return f"Saved: {when.words}{coming}."
 

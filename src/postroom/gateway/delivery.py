@@ -35,7 +35,7 @@ from postroom.gateway.platforms.base import UNKNOWN_ACCOUNT, BasePlatformAdapter
 from postroom.gateway.replies import Reply, ReplyKind, target_name, thread_name
 from postroom.gateway.session import SessionSource
 from postroom.gateway.splitting import split
-from postroom.gateway.streaming import StreamingPresenter
+from postroom.gateway.streaming import StreamingPresenter, shows_drafts
 from postroom.log import get_logger
 from postroom.ports import ChatDelivery
 from postroom.relay import NotPerformed, Outcome, Performed
@@ -79,11 +79,13 @@ class OutgoingMessage:
     draft_id: str | None = None
     stale_id: str | None = None
     """A draft that could not be kept up: it is taken back when the text is there."""
-    files_sent: int = 0
-    """How many of the files behind the text are known to have arrived."""
-    marks_file: bool = False
-    """Whether nobody knows if the file that is next has arrived."""
-    details: Mapping[str, Json] = field(default_factory=dict)
+    opening: str = ""
+    """The text that the first card shows above its question."""
+    steps_sent: int = 0
+    """How many of the files or cards behind the text are known to have arrived."""
+    marks_step: bool = False
+    """Whether nobody knows if the next file or card has arrived."""
+    details: dict[str, Json] = field(default_factory=dict)
     """What the channel is told with the last part."""
     is_under_way: bool = False
     """Whether a part is on its way; found so at the next try, nobody knows whether it has arrived."""
@@ -252,6 +254,9 @@ class Delivery:
             return await self._given_up(row, reply, closes, "it is too old to be sent")
         if address is None:
             return await self._given_up(row, reply, closes, "its target is unknown")
+        for target, rest in ((row.target, 0), (self._target(row, address.source), UNTOLD_MS)):
+            if self._is_elsewhere(target):
+                return NotPerformed(error="another server has its channel", untried=True, not_before_ms=rest)
         if reply.keeps_quiet and (left := await self._quiet_ms(address.source)):
             return NotPerformed(error=wording.QUIET, untried=True, not_before_ms=min(left, _LOOKED_AGAIN_MS))
         # Looked up before the text is sent: a failing store must not have the text sent again.
@@ -295,8 +300,15 @@ class Delivery:
 
     def adapter_of(self, row: OutboxMessage, source: SessionSource) -> BasePlatformAdapter | None:
         """Return who speaks in a chat; threads of linked chats are named after one of them."""
-        target = row.target if source.person is None else target_name(source.platform.value, source.account)
+        target = self._target(row, source)
         return self._adapters.get(target) if self.serves(target) else None
+
+    def _target(self, row: OutboxMessage, source: SessionSource) -> str:
+        return row.target if source.person is None else target_name(source.platform.value, source.account)
+
+    def _is_elsewhere(self, target: str) -> bool:
+        """Return whether another server has a bot of ours: this server stood still, and lost the lease."""
+        return target in self._adapters and not self.serves(target)
 
     async def _address(
         self, reply: Reply, inbound: Sequence[InboundMessage], files: tuple[ChatFile, ...]
@@ -312,23 +324,21 @@ class Delivery:
     async def _send(
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
     ) -> SendResult:
-        match reply.kind:
-            case ReplyKind.QUESTION if reply.questions:
-                return await self._ask(adapter, row, reply, address)
-            case _ if reply.choices:
-                source, mark = address.source, f"{wording.POSSIBLE_DUPLICATE}\n" * row.may_have_arrived
-                metadata = send_metadata(
-                    source, dedupe_key=row.outbox_id, answers=list(address.answers), final=True
-                )
-                card = Card(text=mark + reply.text, buttons=reply.choices)
-                return await adapter.send_card(source.chat_id, card, metadata)
-            case _:
-                outgoing = self._outgoing.get(row.outbox_id)
-                if outgoing is None:
-                    outgoing = await self._begin(adapter, row, reply, address)
-                    self._outgoing[row.outbox_id] = outgoing
-                result = await outgoing.send_rest(adapter)
-                return await self._send_files(adapter, reply, outgoing) if result.success else result
+        if reply.choices:
+            source, mark = address.source, f"{wording.POSSIBLE_DUPLICATE}\n" * row.may_have_arrived
+            metadata = send_metadata(
+                source, dedupe_key=row.outbox_id, answers=list(address.answers), final=True
+            )
+            card = Card(text=mark + reply.text, buttons=reply.choices)
+            return await adapter.send_card(source.chat_id, card, metadata)
+        outgoing = self._outgoing.get(row.outbox_id)
+        if outgoing is None:
+            outgoing = self._outgoing[row.outbox_id] = await self._begin(adapter, row, reply, address)
+        result = await outgoing.send_rest(adapter)
+        if not result.success:
+            return result
+        send_steps = self._ask if reply.questions else self._send_files
+        return await send_steps(adapter, reply, outgoing)
 
     async def _send_files(
         self, adapter: BasePlatformAdapter, reply: Reply, outgoing: OutgoingMessage
@@ -338,15 +348,15 @@ class Delivery:
         What has arrived is kept before the next is sent: a process that dies here repeats one at most.
         """
         files = outgoing.address.files or await self._files_of(reply)
-        if files and not outgoing.files_sent:
+        if files and not outgoing.steps_sent:
             await self._stores.note_sent(outgoing.key, _TEXT)
-        for file in files[outgoing.files_sent :]:
+        for file in files[outgoing.steps_sent :]:
             result = await self._send_file(adapter, outgoing, file)
             if not result.success:
                 return result
-            outgoing.files_sent += 1
-            if outgoing.files_sent < len(files):
-                await self._stores.note_sent(outgoing.key, _TEXT + outgoing.files_sent)
+            outgoing.steps_sent += 1
+            if outgoing.steps_sent < len(files):
+                await self._stores.note_sent(outgoing.key, _TEXT + outgoing.steps_sent)
         return SendResult.sent()
 
     async def _send_file(
@@ -357,13 +367,13 @@ class Delivery:
         result = SendResult.failed(SendErrorKind.NOT_FOUND, file.missing or "")
         if file.missing is None:
             content = content_of(file, self._stores.files)
-            mark = wording.POSSIBLE_DUPLICATE if outgoing.marks_file else None
+            mark = wording.POSSIBLE_DUPLICATE if outgoing.marks_step else None
             result = await adapter.send_media(source.chat_id, attachment_of(file), content, mark, metadata)
         kind = None if result.success else result.error_kind or SendErrorKind.UNKNOWN
         if kind is not None and kind.may_pass:
-            outgoing.marks_file |= kind.may_have_arrived
+            outgoing.marks_step |= kind.may_have_arrived
             return result
-        outgoing.marks_file = False
+        outgoing.marks_step = False
         if not result.success:
             text = wording.file_not_sent(file.name, result.error or "the chat rejected it")
             return await adapter.send(source.chat_id, text, None, metadata)
@@ -381,37 +391,61 @@ class Delivery:
     async def _begin(
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
     ) -> OutgoingMessage:
-        """Return the text as it is to be sent, in the place of its draft where one is shown here."""
+        """Return the text as it is sent: in the place of its draft if one is shown here.
+
+        If messages of the channel can change, the text before a question is a message, and stays. Otherwise
+        the first card of the question begins with the text.
+        """
+        outgoing = OutgoingMessage(row.outbox_id, address)
+        asks, capabilities = bool(reply.questions), adapter.capabilities
         if row.steps_done:  # a process that died has sent the text
-            return OutgoingMessage(
-                row.outbox_id, address, files_sent=row.steps_done - _TEXT, marks_file=row.may_have_arrived
-            )
+            outgoing.steps_sent, outgoing.marks_step = row.steps_done - _TEXT, row.may_have_arrived
+            return outgoing
+        if asks and (not reply.text.strip() or capabilities.holds_requests or not shows_drafts(capabilities)):
+            outgoing.opening, outgoing.marks_step = reply.text.strip(), row.may_have_arrived
+            return outgoing
         text = self._text_of(reply, address.source, adapter)
         if row.may_have_arrived:
             text = f"{wording.POSSIBLE_DUPLICATE}\n{text}"
-        parts = list(parts_of(text, adapter))
-        details = reply.details
-        if adapter.capabilities.reasoning and reply.kind is ReplyKind.ANSWER and reply.run_id:
-            details["reasoning"] = await self._stores.reasoning(reply.thread_id, reply.run_id)
-        outgoing = OutgoingMessage(row.outbox_id, address, parts, details=details)
-        shown = self._presenter.take_shown(reply.run_id) if reply.run_id else None
+        outgoing.parts = list(parts_of(text, adapter))
+        outgoing.details = reply.details
+        if asks:
+            outgoing.address = replace(address, answers=address.read)
+            outgoing.marks_step = row.may_have_arrived
+        elif capabilities.reasoning and reply.kind is ReplyKind.ANSWER and reply.run_id:
+            outgoing.details["reasoning"] = await self._stores.reasoning(reply.thread_id, reply.run_id)
+        await self._take_draft(adapter, reply, outgoing)
+        return outgoing
+
+    async def _take_draft(
+        self, adapter: BasePlatformAdapter, reply: Reply, outgoing: OutgoingMessage
+    ) -> None:
+        """Have a text take the place of its run's draft, if one is shown.
+
+        The text before a question keeps the draft's message: the answer after it is another message.
+        """
+        if not reply.run_id:
+            return
+        presenter, asked_by = self._presenter, outgoing.key if reply.questions else None
+        shown, found = presenter.take_shown(reply.run_id), None
+        if shown is None or asked_by is not None:
+            found = await self._sessions.address(reply.thread_id)
         if shown is not None:
             await shown.settled()
-        if shown is not None and shown.message_id is not None:
-            if shown.draft.finish():
+            if shown.message_id is not None and shown.draft.finish():
                 outgoing.draft_id = shown.message_id
             else:
                 outgoing.stale_id = shown.message_id
-        elif shown is None and reply.kind is ReplyKind.ANSWER and reply.run_id:
-            found = await self._sessions.address(reply.thread_id)
-            if found is not None:
-                outgoing.draft_id = await self._presenter.left_draft(adapter, found[0], reply.run_id)
-        return outgoing
+        elif found is not None and reply.kind is not ReplyKind.NOTICE:
+            outgoing.draft_id = await presenter.left_draft(adapter, found[0], reply.run_id, asked_by)
+        message_id = outgoing.draft_id or outgoing.stale_id
+        if asked_by is not None and found is not None and message_id is not None:
+            await presenter.leave_to_question(adapter, found[0], reply.run_id, message_id, asked_by)
 
     def _text_of(self, reply: Reply, source: SessionSource, adapter: BasePlatformAdapter) -> str:
-        """Return the text of a reply; an answer gets its agent's name and its cost, if they are shown."""
+        """Return the text of a reply with its agent's name; an answer has its cost, if costs are shown."""
         text = reply.text.strip() or wording.NO_ANSWER
-        if reply.kind is not ReplyKind.ANSWER:
+        if reply.kind not in (ReplyKind.ANSWER, ReplyKind.QUESTION):
             return text
         of_chat = self._chats.rules_of(source.platform, source.chat_id).show_cost
         is_shown = self._chats.show_cost if of_chat is None else of_chat
@@ -419,62 +453,40 @@ class Delivery:
             text = f"{text}\n\n({wording.used_up(*reply.usage, reply.cost_micros)})"
         return self._sessions.label(source) + text
 
-    async def _ask(
-        self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
-    ) -> SendResult:
-        """Ask each question with a card of its own, and remember the cards."""
-        outgoing = self._outgoing.get(row.outbox_id)
-        if outgoing is None:  # a process that died has asked the first of them, and perhaps one more
-            outgoing = self._outgoing[row.outbox_id] = OutgoingMessage(
-                row.outbox_id, address, sent=row.steps_done, is_under_way=row.may_have_arrived
-            )
-        result = SendResult.sent()
-        is_said = outgoing.sent > 0 or await self._finish_draft(adapter, reply, address)
+    async def _ask(self, adapter: BasePlatformAdapter, reply: Reply, outgoing: OutgoingMessage) -> SendResult:
+        """Ask each question with a card, behind the text, and remember the cards."""
+        source, result = outgoing.address.source, SendResult.sent()
+        if outgoing.parts and not outgoing.steps_sent:
+            await self._stores.note_sent(outgoing.key, _TEXT)
         for number, question in enumerate(reply.questions):
-            if number < outgoing.sent:
+            if number < outgoing.steps_sent:
                 continue
-            text = question.text if is_said or not reply.text else f"{reply.text}\n\n{question.text}"
-            is_said = True
-            text = self._sessions.label(address.source) + text
-            if outgoing.is_under_way:
+            opening = outgoing.opening if number == 0 else ""
+            text = self._sessions.label(source) + "\n\n".join(filter(None, (opening, question.text)))
+            if outgoing.marks_step:
                 text = f"{wording.POSSIBLE_DUPLICATE}\n{text}"
             buttons = (
                 Button(label="Approve", value=f"approve {question.number}"),
                 Button(label="Deny", value=f"deny {question.number}"),
             )
             metadata = send_metadata(
-                address.source, dedupe_key=f"{row.outbox_id}/{number}", read=list(address.read), final=True
+                source,
+                dedupe_key=f"{outgoing.key}/question/{number}",
+                read=list(outgoing.address.read),
+                final=True,
             )
-            card = Card(text=text, buttons=buttons)
-            outgoing.is_under_way = True
-            result = await adapter.send_card(address.source.chat_id, card, metadata)
-            outgoing.is_under_way = result.error_kind is not None and result.error_kind.may_have_arrived
+            outgoing.marks_step = True
+            result = await adapter.send_card(source.chat_id, Card(text=text, buttons=buttons), metadata)
+            outgoing.marks_step = result.error_kind is not None and result.error_kind.may_have_arrived
             if not result.success:
                 return result
-            outgoing.sent += 1
-            if outgoing.sent < len(reply.questions):
-                await self._stores.note_sent(outgoing.key, outgoing.sent)
+            outgoing.steps_sent += 1
+            if outgoing.steps_sent < len(reply.questions):
+                await self._stores.note_sent(outgoing.key, _TEXT + outgoing.steps_sent)
             if result.message_id is not None:
-                card_id = {"id": result.message_id, "source": address.source.to_dict()}
+                card_id = {"id": result.message_id, "source": source.to_dict()}
                 await self._remember_card(reply.thread_id, question.number, card_id)
         return result
-
-    async def _finish_draft(self, adapter: BasePlatformAdapter, reply: Reply, address: ReplyAddress) -> bool:
-        """Have the draft of what an agent said before it asked become a message; False when none is shown.
-
-        Where drafts outlive their process, the draft's message is that of the answer after the question.
-        """
-        capabilities = adapter.capabilities
-        shown = self._presenter.take_shown(reply.run_id) if reply.run_id and reply.text.strip() else None
-        if shown is None or not capabilities.streams or capabilities.holds_requests:
-            return False
-        await shown.settled()
-        if shown.message_id is None or not shown.draft.finish():
-            return False
-        text = self._sessions.label(address.source) + reply.text.strip()
-        metadata = send_metadata(address.source, final=True)
-        result = await adapter.edit_message(address.source.chat_id, shown.message_id, text, metadata)
-        return result.success
 
     async def _update_card(self, row: OutboxMessage, reply: Reply) -> SendResult:
         """Show on a card what was answered or chosen; without a card there is nothing to show."""

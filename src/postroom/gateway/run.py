@@ -395,6 +395,8 @@ class GatewayRunner:
             return wording.unknown_command(name)
         if not self._may_use(command, source):
             return wording.NOT_ALLOWED
+        if (refusal := command.refusal(name, event.get_command_args())) is not None:
+            return refusal
         is_starting = self._running_agents.get(key) is _AGENT_PENDING_SENTINEL
         if command.name == AT_ONCE and is_starting and not self._runs_here(key):
             self.workers.stop_requested.add(key)
@@ -410,7 +412,10 @@ class GatewayRunner:
         return self._services is None or self._services.commands.may_use(command, source)
 
     async def _handle_help_command(self, event: MessageEvent) -> str:
-        return help_text(lambda command: event.source is None or self._may_use(command, event.source))
+        return help_text(
+            lambda command: event.source is None or self._may_use(command, event.source),
+            event.get_command_args(),
+        )
 
     async def pressed(self, press: ButtonPress) -> str:
         """Take a pressed button: it is the command that its value names, said by whoever pressed it."""

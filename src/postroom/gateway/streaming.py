@@ -326,16 +326,21 @@ class StreamingPresenter:
         if shown is not None:
             await self._begin_again(adapter, chat_id, shown)
             return shown
-        shown = self._fresh(adapter.capabilities)
+        shown = Shown(self._empty_draft(adapter.capabilities))
         shown.message_id = await self.left_draft(adapter, run.key, run.run_id)
         if shown.message_id is not None:
             shown.draft.stands()
             self._remember(run.run_id, shown)
         return shown
 
-    async def left_draft(self, adapter: BasePlatformAdapter, key: str, run_id: str) -> str | None:
-        """Return the id of the draft that an earlier process showed for a run; None if it showed none."""
-        if adapter.capabilities.streams or not adapter.capabilities.edits:
+    async def left_draft(
+        self, adapter: BasePlatformAdapter, key: str, run_id: str, asked_by: str | None = None
+    ) -> str | None:
+        """Return the id of the draft that an earlier process showed for a run; None if it showed none.
+
+        Only the question that `asked_by` names finds the draft that was left to this question.
+        """
+        if not _outlives(adapter.capabilities):
             return None
         try:
             session = await self.sessions.load(key)
@@ -343,7 +348,25 @@ class StreamingPresenter:
             _LOG.warning("draft.not_looked_for", run_id=run_id, reason=error.describe())
             return None
         draft = {} if session is None else session.settings.get(_DRAFT, {})
-        return str(draft["id"]) if draft.get("run") == run_id else None
+        is_meant = draft.get("run") == run_id and draft.get("asked_by") in (None, asked_by)
+        return str(draft["id"]) if is_meant else None
+
+    async def leave_to_question(
+        self, adapter: BasePlatformAdapter, key: str, run_id: str, message_id: str, asked_by: str
+    ) -> None:
+        """Leave a run's draft to the text of a question; the run's next draft is another message.
+
+        `asked_by` is the key of the question's outbox row.
+
+        Raises:
+            StoreError: This could not be stored; the run's answer would replace the text.
+        """
+        if _outlives(adapter.capabilities):
+            draft = {"run": run_id, "id": message_id, "asked_by": asked_by}
+            await self.sessions.changed(
+                key, lambda one: replace(one, settings={**one.settings, _DRAFT: draft})
+            )
+        self.forget(run_id)
 
     async def _keep_draft_id(self, run: RunInChat, message_id: str) -> None:
         """Store the id of the newest draft, so that after a crash the answer takes its place."""
@@ -355,12 +378,12 @@ class StreamingPresenter:
         except PostroomError as error:
             _LOG.warning("draft.not_kept", run_id=run.run_id, reason=error.describe())
 
-    def _fresh(self, capabilities: ChannelCapabilities) -> Shown:
+    def _empty_draft(self, capabilities: ChannelCapabilities) -> Draft:
         """Return an empty draft; to a channel that streams, its edits are the stream."""
         interval = capabilities.min_edit_interval_ms
         if not capabilities.streams:
             interval = max(interval, milliseconds(self._config.edit_interval))
-        return Shown(Draft(capabilities, least_new=self._config.buffer_threshold, interval_ms=interval))
+        return Draft(capabilities, least_new=self._config.buffer_threshold, interval_ms=interval)
 
     async def _take_step(
         self,
@@ -397,6 +420,11 @@ def answered_by(activation: RunActivation) -> tuple[str, ...]:
     """Return the platform's ids of the messages that a run was begun by."""
     told = (block.data.get("message_id") for one in activation.messages for block in one.content[:1])
     return tuple(str(message_id) for message_id in told if message_id is not None)
+
+
+def _outlives(capabilities: ChannelCapabilities) -> bool:
+    """Return whether a draft is a message, and stays in the chat when the process ends."""
+    return capabilities.edits and not capabilities.streams
 
 
 def shows_drafts(capabilities: ChannelCapabilities) -> bool:

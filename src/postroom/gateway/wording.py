@@ -283,6 +283,11 @@ def unknown_command(name: str) -> str:
     return f"There is no command /{name}. /help lists the commands."
 
 
+def not_read_by(command: str, takes: str, words: str) -> str:
+    """Say which words a command takes, because it was given others."""
+    return f"Not done: /{command} takes {takes}, and you wrote {_short(words, 60)!r}."
+
+
 def agent_gone(agent: str) -> str:
     """Say that the agent that was chosen does not answer any more."""
     return f"{agent}, your chosen agent, no longer answers in this chat. /agent lists the available agents."
@@ -308,13 +313,14 @@ def too_much_forgotten(most: int) -> str:
 
 def no_time_of_day(told: str) -> str:
     """Say that a word names no time of day."""
-    return f"{_short(told, 40)} is not a time of day: write 9:00, 18:30 or 6pm."
+    return f"Not saved: {_short(told, 40)!r} is not a time of day; write 9:00, 18:30 or 6pm."
 
 
 def no_day(told: str) -> str:
     """Say that a word names no days."""
     return (
-        f"{_short(told, 40)} is not a day: write day, weekday, weekend, or days such as mon,wed or mon-fri."
+        f"Not saved: {_short(told, 40)!r} is not a day; write day, weekday, weekend, or days such as mon,wed "
+        "or mon-fri."
     )
 
 

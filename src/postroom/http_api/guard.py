@@ -7,7 +7,7 @@ clean answer. It knows nothing of mail.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
@@ -31,6 +31,8 @@ Caller = Literal["anyone", "operator", "person", "agent", "token"]
 """Nobody in particular (public paths); who has the server's token; who logged in to the pages; an agent; who
 has a named token."""
 
+CHANNEL_SCOPE: Final = "postroom.channel"
+"""The key of the ASGI scope for the `OpenPath` of a channel's request; None for other requests."""
 REST: Final = "/v1"
 """Below it are the mail room's addresses, and a channel's of the OpenAI protocol where there is one."""
 HOOKS: Final = "/hooks"
@@ -77,8 +79,17 @@ class OpenPath:
     path: str
     limit: int
     """Bytes that a request may have."""
-    too_large: Callable[[int], Response] | None = field(default=None, compare=False)
-    """What a request over the limit gets, in the words of who calls there; None: a problem of ours."""
+    refuse: Callable[[int, str, str, Mapping[str, str]], Response] | None = field(default=None, compare=False)
+    """Returns a refusal in the form that callers there read, of a status, a code, a message and headers.
+
+    None: they read problem JSON.
+    """
+
+    def too_large(self, limit: int) -> "Problem | Response":
+        """Return the refusal of a request with a body over the limit, in bytes."""
+        if self.refuse is None:
+            return _too_large(limit)
+        return self.refuse(413, "too_large", f"the body exceeds {limit} bytes", {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +195,8 @@ class Guard:
         public = public or below.startswith(self._public)
         limit = SMALL_BODY if public else self._rules.max_request_bytes
         limit = limit if channel is None else channel.limit
-        too_large = (None if channel is None else channel.too_large) or _too_large
+        too_large = _too_large if channel is None else channel.too_large
+        exchange.scope[CHANNEL_SCOPE] = channel
         if self._credentials.others is not None and head.bearer is not None and not public:
             there = await self._credentials.others.of_run(head.bearer)
             if there is not None:

@@ -16,6 +16,7 @@ from postroom.contracts.errors import PostroomError, ResultTooEarly
 from postroom.executors.remote import RemoteExecutor
 from postroom.http_api.chat_routes import CHATS, ChatOperations, Chats, UndeliveredOperations
 from postroom.http_api.errors import Problem, internal_error, reported
+from postroom.http_api.guard import CHANNEL_SCOPE, OpenPath
 from postroom.http_api.operations import FreshReadiness, Operations
 from postroom.http_api.operators import QUESTIONS, RUNNERS, RUNS, SCHEDULES, SERVER, TOKENS, Server
 from postroom.http_api.other_servers import OtherServers
@@ -163,14 +164,19 @@ async def _oauth_is_off(_: Request) -> Response:
     )
 
 
-def _id_of(request: Request) -> str:
-    return str(request.scope.get("state", {}).get("request_id", ""))
+def _told(request: Request, problem: Problem) -> Response:
+    """Return a refusal in the form that callers of this address read."""
+    channel = request.scope.get(CHANNEL_SCOPE)
+    if not isinstance(channel, OpenPath) or channel.refuse is None:
+        return problem.response(str(request.scope.get("state", {}).get("request_id", "")))
+    message = f"{problem.detail}; {problem.remedy}" if problem.remedy else problem.detail
+    return channel.refuse(problem.status, problem.code, message, problem.headers)
 
 
 async def _refusal(request: Request, error: Exception) -> Response:
     if not isinstance(error, PostroomError):
         raise error
-    return reported(error).response(_id_of(request))
+    return _told(request, reported(error))
 
 
 async def _http_refusal(request: Request, error: Exception) -> Response:
@@ -187,12 +193,12 @@ async def _http_refusal(request: Request, error: Exception) -> Response:
         remedy=remedy,
         headers=error.headers or {},
     )
-    return problem.response(_id_of(request))
+    return _told(request, problem)
 
 
 async def _failure(request: Request, _: Exception) -> Response:
     """Answer for what nobody foresaw. It is raised again after this, up to `Guard`, which logs it."""
-    return internal_error().response(_id_of(request))
+    return _told(request, internal_error())
 
 
 _NO_PAGE: Final = (

@@ -22,14 +22,13 @@ from postroom.contracts.work import (
     Work,
     WorkState,
 )
-from postroom.gateway.config import DEFAULT_AGENT
-from postroom.gateway.replies import agent_on, has_waiting_caller, is_chat, target_of
+from postroom.gateway.replies import has_waiting_caller
 from postroom.mail.conflicts import conflicts
 from postroom.mail.waking.open_questions import why_held
 from postroom.mail.waking.prompts import messages_named
 from postroom.services.last_lines import last_lines
 from postroom.services.questions import asked_in, open_question
-from postroom.services.runs import dispatches_of, open_runs, project_threads, whose
+from postroom.services.runs import dispatches_of, open_runs, owner_of, project_threads, whose
 from postroom.stores.mail.access import MailReads
 from postroom.stores.transaction import Transaction
 
@@ -61,7 +60,7 @@ _ORDER: Final[tuple[WorkState, ...]] = ("at work", "asks", "queued")
 def floor_of(tx: Transaction, slug: str, health: Sequence[HealthFact] = ()) -> Floor:
     """Return what goes on in a project now."""
     prefix, now = project_threads(slug), tx.now()
-    runs = list(islice(open_runs(tx, slug), _MOST_RUNS))
+    runs = list(islice(open_runs(tx, prefix), _MOST_RUNS))
     rows = {
         row.run_id: row
         for status in (RunDispatchStatus.CLAIMED, RunDispatchStatus.QUEUED)
@@ -83,7 +82,7 @@ def floor_of(tx: Transaction, slug: str, health: Sequence[HealthFact] = ()) -> F
         waits=_waits(tx.mail, works, given_up) if works or given_up else (),
         works=works,
         open_in_all=len(runs) if len(runs) < _MOST_RUNS else tx.runs.threads.count_open(prefix),
-        questions=[open_question(*one) for one in asked_in(runs)],
+        questions=[open_question(*one, tx) for one in asked_in(runs)],
         given_up=given_up,
         given_up_in_all=min(len(dead), MOST_DEAD),
         waiting=waiting_messages(tx, slug, MOST_WAITING),
@@ -116,18 +115,16 @@ def work_of(run: RunRecord, row: RunDispatch | None, waits: "_Why | None" = None
     elif state == "queued" and row is not None and waits is not None:
         why, until = waits.of_queued(row)
     elif state == "asks":
-        why = why_held(whose(run.thread_id)[1], run)
+        why = why_held(owner_of(run.thread_id).agent, run)
     elif state == "failed" or is_dead:
         ended = "" if run.termination is None else run.termination.value or run.termination.type.value
         why = run.error or ended or (row.last_error if row is not None else None) or ""
-    slug, name = whose(run.thread_id)
-    in_chat = is_chat(run.thread_id)
-    chat = target_of(run.thread_id) if in_chat else ""
+    owner = owner_of(run.thread_id)
     return Work(
         run_id=run.run_id,
-        project=slug,
-        agent=(agent_on(run.thread_id) or DEFAULT_AGENT) if in_chat else name,
-        chat=chat,
+        project=owner.project,
+        agent=owner.agent,
+        chat=owner.chat,
         state=state,
         messages=tuple(messages_named(run.input.trigger_message_ids if run.input else ())),
         created_at=run.created_at,
@@ -146,7 +143,7 @@ def work_of(run: RunRecord, row: RunDispatch | None, waits: "_Why | None" = None
         and row is not None
         and row.attempt_count + row.interruption_count > 0
         and (until is not None or waits is None),
-        can_replay=is_dead and not has_waiting_caller(chat),
+        can_replay=is_dead and not has_waiting_caller(owner.chat),
         can_discard=is_dead,
     )
 

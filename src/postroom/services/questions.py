@@ -8,6 +8,7 @@ the question, in the run that waits, so that a server that was down makes up for
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from postroom.contracts.chat import CHAT_THREAD
 from postroom.contracts.clock import Clock, Timer, iso
 from postroom.contracts.errors import InvalidArgument, PostroomError, StaleDecision
 from postroom.contracts.run_stores import RunQuery
@@ -17,11 +18,12 @@ from postroom.contracts.work import GivenAnswer, OpenQuestion
 from postroom.dispatch.budgets import answers_budget
 from postroom.gateway.notices import Notices
 from postroom.gateway.questions import answer_run, decision_of
-from postroom.gateway.replies import Question, is_chat, number_of, question_of
+from postroom.gateway.replies import Question, inbound_ids_of, is_chat, number_of, question_of, target_of
+from postroom.gateway.sessions import chat_of
 from postroom.log import get_logger
 from postroom.mail.waking.open_questions import BY_MAIL
 from postroom.services.cut_ids import whole_id
-from postroom.services.runs import RunService, newest_runs, open_runs, whose
+from postroom.services.runs import RunService, newest_runs, open_runs, owner_of, project_threads, whose
 from postroom.stores.transaction import Transaction
 
 _LOG = get_logger(__name__)
@@ -57,16 +59,21 @@ class QuestionService:
         self._take_back_ms = take_back_ms
 
     async def questions(self) -> Sequence[Mapping[str, object]]:
-        """Return every open question, the run that waits longest first."""
+        """Return every open question, also those of chats, the run that waits longest first."""
+        asked = await self._store.read(lambda tx: [open_question(*one, tx) for one in _open(tx, "")])
         return [
             {
-                "number": question.number,
-                "question": question.text,
-                "thread_id": run.thread_id,
-                "run_id": run.run_id,
-                "waiting_since": iso(run.updated_at),
+                "number": one.number,
+                "question": one.text,
+                "agent": one.agent,
+                "project": one.project,
+                "chat": one.chat,
+                "who": one.who,
+                "thread_id": one.thread_id,
+                "run_id": one.run_id,
+                "waiting_since": iso(one.asked_at),
             }
-            for run, question in await self._store.read(lambda tx: _open(tx, None))
+            for one in asked
         ]
 
     async def answer(self, number: str, *, approved: bool, why: str) -> Mapping[str, object]:
@@ -79,7 +86,7 @@ class QuestionService:
             InvalidArgument: Several numbers begin like this, or several open questions have this number.
         """
         number = number.strip().lower()
-        asked, runs = await self._store.read(lambda tx: (_open(tx, None), newest_runs(tx, "", each=_EACH)))
+        asked, runs = await self._store.read(lambda tx: (_open(tx, ""), newest_runs(tx, "", each=_EACH)))
         numbers = [one.number for _, one in asked]
         answered = [self._given(run, ticket) for run in runs for ticket in run.answered]
         given = {one.number: one for one in answered}
@@ -98,8 +105,12 @@ class QuestionService:
         return {"number": question.number, "answer": "yes" if approved else "no"}
 
     def open_questions(self, tx: Transaction, slug: str) -> Sequence[OpenQuestion]:
-        """Return what a project's agents wait to be told, the run that waits longest first."""
-        return [open_question(*one) for one in _open(tx, slug)]
+        """Return the open questions of a project's agents, or with "" of chats; the oldest first."""
+        return [open_question(*one, tx) for one in _open(tx, _threads_of(slug))]
+
+    def count_in_chats(self, tx: Transaction) -> int:
+        """Count the open questions of chats."""
+        return len(_open(tx, CHAT_THREAD))
 
     def given_answers(self, tx: Transaction, slug: str, *, limit: int) -> Sequence[GivenAnswer]:
         """Return what a project's agents were told lately, the newest answer first."""
@@ -108,7 +119,7 @@ class QuestionService:
         return sorted(found, key=lambda one: one.answered_at, reverse=True)[:limit]
 
     def given_answer(self, tx: Transaction, slug: str, run_id: str, number: str) -> GivenAnswer | None:
-        """Return the answer that a question of a project's run has; None when it has none that is known."""
+        """Return the answer to a question of a project's run, or with "" of a chat's; None without one."""
         run = tx.runs.threads.load_run(run_id)
         if run is None or whose(run.thread_id)[0] != slug:
             return None
@@ -116,12 +127,12 @@ class QuestionService:
         return self._given(run, given[0]) if given else None
 
     async def decide(self, slug: str, run_id: str, number: str, *, approved: bool, why: str, by: str) -> None:
-        """Answer a question of a project's run for a person at the pages.
+        """Answer a question of a project's run, or with "" of a chat's, for a person at the pages.
 
         Raises:
             StaleDecision: it is not open, or not any more; no run is told anything.
         """
-        asked = await self._store.read(lambda tx: _open(tx, slug))
+        asked = await self._store.read(lambda tx: _open(tx, _threads_of(slug)))
         meant = [(run, one) for run, one in asked if (run.run_id, one.number) == (run_id, number)]
         if not meant:
             raise await self._stale(slug, run_id, number)
@@ -132,8 +143,10 @@ class QuestionService:
         self, run: RunRecord, question: Question, *, approved: bool, why: str, by: str, at: str
     ) -> None:
         decision = decision_of(question, approved=approved, why=why, by=by, at=at, now=self._clock.now())
-        # A budget that is granted lets other runs begin at once: that answer cannot be taken back.
-        delay_ms = self._take_back_ms if at == PAGES and not answers_budget([question.call_id]) else 0
+        # A budget that is granted lets other runs begin at once, and a chat shows the answer at once: those
+        # answers cannot be taken back.
+        is_final = at != PAGES or is_chat(run.thread_id) or answers_budget([question.call_id])
+        delay_ms = 0 if is_final else self._take_back_ms
         if not await answer_run(self._runs.mailbox, run.thread_id, question, decision, delay_ms=delay_ms):
             raise await self._stale(whose(run.thread_id)[0], run.run_id, question.number)
         word, who = "Approved" if approved else "Denied", f" by {by}" if by else ""
@@ -143,7 +156,7 @@ class QuestionService:
         """Return the refusal of an answer to a question of a run that is not open, or not any more."""
 
         def look(tx: Transaction) -> StaleDecision:
-            now = [question for run, question in _open(tx, slug) if run.run_id == run_id]
+            now = [question for run, question in _open(tx, _threads_of(slug)) if run.run_id == run_id]
             return _stale(number, self.given_answer(tx, slug, run_id, number), now)
 
         return await self._store.read(look)
@@ -171,7 +184,7 @@ class QuestionService:
 
     def _given(self, run: RunRecord, answered: AnsweredTicket) -> GivenAnswer:
         question, decision = question_of(run, answered.ticket), answered.decision
-        slug, name = whose(run.thread_id)
+        owner = owner_of(run.thread_id)
         where = decision.decision_id.partition("/")[0]
         is_fresh = self._clock.now() < decision.updated_at + self._take_back_ms
         return GivenAnswer(
@@ -183,14 +196,22 @@ class QuestionService:
             by=decision.by,
             where=_PLACES.get(where, ""),
             answered_at=decision.updated_at,
-            project=slug,
-            agent=name,
-            can_take_back=where == PAGES and is_fresh and run.status is RunStatus.WAITING,
+            project=owner.project,
+            agent=owner.agent,
+            can_take_back=where == PAGES
+            and is_fresh
+            and run.status is RunStatus.WAITING
+            and not is_chat(run.thread_id),
         )
 
 
-def _open(tx: Transaction, slug: str | None) -> list[tuple[RunRecord, Question]]:
-    return asked_in(open_runs(tx, slug, (RunStatus.WAITING,)))
+def _threads_of(slug: str) -> str:
+    """Return the beginning of the names of a project's threads, or with "" of the threads of chats."""
+    return project_threads(slug) if slug else CHAT_THREAD
+
+
+def _open(tx: Transaction, prefix: str) -> list[tuple[RunRecord, Question]]:
+    return asked_in(open_runs(tx, prefix, (RunStatus.WAITING,)))
 
 
 def asked_in(runs: Iterable[RunRecord]) -> list[tuple[RunRecord, Question]]:
@@ -200,17 +221,26 @@ def asked_in(runs: Iterable[RunRecord]) -> list[tuple[RunRecord, Question]]:
     return sorted(found, key=lambda one: one[0].updated_at)
 
 
-def open_question(run: RunRecord, question: Question) -> OpenQuestion:
+def place_of(tx: Transaction, run: RunRecord) -> tuple[str, str]:
+    """Return the chat of a chat's run, and the person who wrote there; "" if the person is not known now."""
+    source = chat_of(tx, thread_id=run.thread_id, inbound_ids=inbound_ids_of(run))
+    return (target_of(run.thread_id), "") if source is None else (source.address.name, source.description)
+
+
+def open_question(run: RunRecord, question: Question, tx: Transaction) -> OpenQuestion:
     """Return a question as people see it."""
-    slug, name = whose(run.thread_id)
+    owner = owner_of(run.thread_id)
+    chat, who = place_of(tx, run) if owner.chat else ("", "")
     return OpenQuestion(
         number=question.number,
         text=question.text,
         run_id=run.run_id,
         thread_id=run.thread_id,
         asked_at=run.updated_at,
-        project=slug,
-        agent=name,
+        project=owner.project,
+        agent=owner.agent,
+        chat=chat,
+        who=who,
     )
 
 

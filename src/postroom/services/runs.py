@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import timedelta
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
 
@@ -17,7 +18,8 @@ from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.metrics import MailboxMetrics
 from postroom.dispatch.routing import ExecutorsByThread, JoinedEffects
 from postroom.dispatch.sinks import OutputKept
-from postroom.gateway.replies import is_chat
+from postroom.gateway.config import DEFAULT_AGENT
+from postroom.gateway.replies import agent_on, is_chat, target_of
 from postroom.leases import Leases
 from postroom.mail.waking.prompts import AGENT_THREAD, agent_of
 from postroom.ports import RunEffects
@@ -162,14 +164,29 @@ def whose(thread_id: str) -> tuple[str, str]:
     return agent_of(thread_id) or ("", "")
 
 
-def open_runs(
-    tx: Transaction, slug: str | None, statuses: tuple[RunStatus, ...] = OPEN_STATUSES
-) -> Iterator[RunRecord]:
-    """Yield the runs that are not done, by run id.
+class RunOwner(NamedTuple):
+    """The agent whose runs a thread has."""
 
-    They are those of a project's agents, with "" of all agents, with None also of chats.
-    """
-    prefix, after = "" if slug is None else project_threads(slug), ""
+    agent: str
+    project: str = ""
+    """The slug of the agent's project; empty in a chat."""
+    chat: str = ""
+    """The platform and the bot through which the agent answers; empty for runs on mail."""
+
+
+def owner_of(thread_id: str) -> RunOwner:
+    """Return the agent whose runs a thread has; the name is empty if the thread belongs to no agent."""
+    if is_chat(thread_id):
+        return RunOwner(agent_on(thread_id) or DEFAULT_AGENT, chat=target_of(thread_id))
+    slug, name = whose(thread_id)
+    return RunOwner(name, slug)
+
+
+def open_runs(
+    tx: Transaction, prefix: str, statuses: tuple[RunStatus, ...] = OPEN_STATUSES
+) -> Iterator[RunRecord]:
+    """Yield the runs that are not done, of threads whose names begin with `prefix`, by run id."""
+    after = ""
     while True:
         query = RunQuery(statuses=statuses, after=after, thread_prefix=prefix)
         page = tx.runs.threads.list_runs(query, MAX_PAGE)

@@ -27,16 +27,22 @@ from postroom.contracts.work import (
     WorkState,
 )
 from postroom.dispatch.sinks import ALL_KEPT, SHOWN, output_after, output_of
-from postroom.gateway.replies import inbound_ids_of, target_of
-from postroom.gateway.sessions import chat_of
 from postroom.mail.conversation import here
 from postroom.mail.service import Mail
 from postroom.mail.waking.prompts import messages_named
 from postroom.services.cut_ids import whole_id
 from postroom.services.floor import MOST_DEAD, dispatch_of, floor_of, state_of, waiting_messages, work_of
 from postroom.services.last_lines import newest_events, output_in
+from postroom.services.questions import place_of
 from postroom.services.run_story import Story, story_of
-from postroom.services.runs import RunService, dispatches_of, open_runs, project_threads, whose
+from postroom.services.runs import (
+    RunService,
+    dispatches_of,
+    open_runs,
+    owner_of,
+    project_threads,
+    whose,
+)
 from postroom.stores.transaction import Transaction
 
 _TWO: Final = 2
@@ -91,13 +97,7 @@ class WorkService:
                 ids = tuple(run.input.trigger_message_ids) if run.input else ()
                 records = tx.runs.messages.named(run.thread_id, ids)
                 asked = " · ".join(one.message.text() for one in records)
-                source = chat_of(tx, thread_id=run.thread_id, inbound_ids=inbound_ids_of(run))
-                where = (
-                    (target_of(run.thread_id), "")
-                    if source is None
-                    else (source.address.name, source.description)
-                )
-                found.append(ChatWork(work_of(run, row), asked, *where))
+                found.append(ChatWork(work_of(run, row), asked, *place_of(tx, run)))
         return found
 
     def count_dead_in_chats(self, tx: Transaction) -> int:
@@ -124,7 +124,7 @@ class WorkService:
         """
         threads = project_threads(slug) if slug else ""
         dead = [tx.runs.threads.load_run(one.run_id) for one in _dead(tx, threads)]
-        runs = [*open_runs(tx, slug or None), *(run for run in dead if run is not None)]
+        runs = [*open_runs(tx, threads), *(run for run in dead if run is not None)]
         found = [work_of(run, dispatch_of(tx, run)) for run in {run.run_id: run for run in runs}.values()]
         going = [one for one in found if one.state in _OPEN]
         return [
@@ -161,14 +161,14 @@ class WorkService:
         prefix = project_threads(slug)
         return WorkCounts(
             open_runs=tx.runs.threads.count_open(prefix),
-            questions=sum(len(run.open_tickets) for run in open_runs(tx, slug, (RunStatus.WAITING,))),
+            questions=sum(len(run.open_tickets) for run in open_runs(tx, prefix, (RunStatus.WAITING,))),
             given_up=tx.runs.dispatches.count_dead(prefix, MOST_DEAD),
         )
 
     def for_people(self, tx: Transaction, slugs: Sequence[str]) -> dict[str, int]:
         """Return by project how many questions and failed runs wait for a person."""
         found = Counter[str]()
-        for run in open_runs(tx, "", (RunStatus.WAITING,)):
+        for run in open_runs(tx, project_threads(""), (RunStatus.WAITING,)):
             found[whose(run.thread_id)[0]] += len(run.open_tickets)
         dead = {one: tx.runs.dispatches.count_dead(project_threads(one), MOST_DEAD) for one in slugs}
         return {one: found[one] + dead[one] for one in slugs}
@@ -366,7 +366,7 @@ def _newest(tx: Transaction, slug: str, wanted: RunSearch) -> Iterator[RunRecord
         return not agent or whose(thread_id)[1].casefold() == agent
 
     if wanted.state in _OPEN:  # of which there are few, however old they are
-        runs = sorted(open_runs(tx, slug), key=_place, reverse=True)
+        runs = sorted(open_runs(tx, project_threads(slug)), key=_place, reverse=True)
         yield from (run for run in runs if _place(run) < wanted.before and is_of_agent(run.thread_id))
         return
     threads, after = list[str](), ""
@@ -396,6 +396,7 @@ def _gone(run_id: str) -> IllegalTransition:
 
 def _shown(dispatch: RunDispatch) -> dict[str, object]:
     return {
+        **owner_of(dispatch.thread_id)._asdict(),
         "dispatch_id": dispatch.dispatch_id,
         "run_id": dispatch.run_id,
         "thread_id": dispatch.thread_id,

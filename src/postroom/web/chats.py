@@ -1,58 +1,106 @@
-"""The page of chats' runs that were given up: whoever wrote has the reason, people may try them again."""
+"""The page of chats' runs: open questions, and dead letters, whose senders have the reason."""
 
 from collections.abc import Sequence
+from functools import partial
+from http import HTTPStatus
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from postroom.contracts.errors import InvalidArgument, UnknownRun
-from postroom.contracts.work import ChatWork
+from postroom.contracts.errors import InvalidArgument, StaleDecision, UnknownRun
+from postroom.contracts.runs import RunRecord
+from postroom.contracts.work import ChatWork, OpenQuestion
+from postroom.gateway.replies import is_chat
 from postroom.services.cut_ids import whole_id
+from postroom.stores.transaction import Transaction
 from postroom.web import links
-from postroom.web.forms import RunForm, read_form, see
-from postroom.web.serving import choice
+from postroom.web.forms import read_form, see
+from postroom.web.questions import LONGEST_WHY, AnswerForm, decide
+from postroom.web.serving import choice, remember_name
 from postroom.web.site import Shown, WorkingSite
 
 
 async def chats(site: WorkingSite, request: Request) -> Response:
-    """Show all runs of chats that were given up."""
-    return await _shown(site, request, await site.store.read(site.services.runs.dead_in_chats))
+    """Show the open questions and the dead letters of chats."""
+    return await _shown(site, request, *await site.store.read(partial(_look, site)))
 
 
 async def chat_run(site: WorkingSite, request: Request) -> Response:
-    """Show one run that was given up; have it tried again, or take it off the list."""
+    """Show one run of a chat that asks or is a dead letter; answer, replay or discard it."""
     runs, named = site.services.runs, request.path_params["run_id"]
-    dead = {one.work.run_id: one for one in await site.store.read(runs.dead_in_chats)}
-    run_id = whole_id(named, dead, what="runs", remedy=f"see {links.chats()}")
-    if run_id is None:
-        raise UnknownRun(
-            f"no dead letter of a chat has the run id {named[:80]!r}",
-            value=named[:80],
-            remedy=f"see {links.chats()}; it may have been replayed or discarded",
-        )
+
+    def look(tx: Transaction) -> tuple[RunRecord | None, Sequence[ChatWork], Sequence[OpenQuestion]]:
+        dead, asked = _look(site, tx)
+        known = [*(one.work.run_id for one in dead), *(one.run_id for one in asked)]
+        run_id = whole_id(named, known, what="runs", remedy=f"see {links.chats()}") or named
+        run = tx.runs.threads.load_run(run_id)
+        mine = [one for one in dead if one.work.run_id == run_id]
+        return run, mine, [one for one in asked if one.run_id == run_id]
+
+    run, dead, asked = await site.store.read(look)
+    if run is None or not is_chat(run.thread_id) or (request.method == "GET" and not (dead or asked)):
+        raise _nothing_to_do(named)
     if request.method == "GET":
-        return await _shown(site, request, [dead[run_id]])
-    form = await read_form(request, site.services.visitors, RunForm)
+        return await _shown(site, request, dead, asked)
+    form = await read_form(request, site.services.visitors, AnswerForm)
     match form.do:
+        case "answer":
+            form.run = run.run_id
+            return await _answered(site, request, form)
+        case "replay" | "discard" if not dead:
+            raise _nothing_to_do(named)
         case "replay":
-            await runs.replay(run_id)
+            await runs.replay(run.run_id)
         case "discard":
-            await runs.discard(run_id)
+            await runs.discard(run.run_id)
         case word:
             raise InvalidArgument(
-                "a dead letter of a chat can be replayed or discarded",
+                "a run of a chat can be answered, replayed or discarded",
                 value=word[:40],
                 remedy="press a button",
             )
     return see(links.chats(done=form.do))
 
 
-async def _shown(site: WorkingSite, request: Request, dead: Sequence[ChatWork]) -> Response:
+async def _answered(site: WorkingSite, request: Request, form: AnswerForm) -> Response:
+    try:
+        await decide(site, "", form)
+    except StaleDecision as error:
+        return await _shown(site, request, *await site.store.read(partial(_look, site)), error.message)
+    answer = see(links.chats(done=form.answer))
+    remember_name(request, answer, form.by.strip())
+    return answer
+
+
+def _look(site: WorkingSite, tx: Transaction) -> tuple[Sequence[ChatWork], Sequence[OpenQuestion]]:
+    return site.services.runs.dead_in_chats(tx), site.services.questions.open_questions(tx, "")
+
+
+def _nothing_to_do(named: str) -> UnknownRun:
+    return UnknownRun(
+        f"no question and no dead letter of a chat has the run id {named[:80]!r}",
+        value=named[:80],
+        remedy=f"see {links.chats()}; the run may have been answered, replayed or discarded",
+    )
+
+
+async def _shown(
+    site: WorkingSite,
+    request: Request,
+    dead: Sequence[ChatWork],
+    asked: Sequence[OpenQuestion],
+    stale: str = "",
+) -> Response:
+    """Show these runs; `stale` is the reason why an answer was refused."""
     return await site.draw(
         request,
         "chats",
         Shown({}, site.clock.now()),
+        HTTPStatus.CONFLICT if stale else HTTPStatus.OK,
+        stale=stale,
         dead=dead,
-        one_alone="run_id" in request.path_params,
-        done=choice(request, "done", ("", "replay", "discard")),
+        asked=asked,
+        longest_why=LONGEST_WHY,
+        one_alone="run_id" in request.path_params and not stale,
+        done=choice(request, "done", ("", "replay", "discard", "yes", "no")),
     )

@@ -29,9 +29,10 @@ async def projects(site: Site, request: Request) -> Response:
         mail, now = tx.mail, site.clock.now()
         page = cut(mail.projects(limit=PROJECTS + 1, after=after), PROJECTS, lambda project: project.id)
         needs = {one.slug: count_overlaps(mail, one, now=now) for one in page.rows}
-        dead = 0
+        dead = asked = 0
         if services is not None:
             dead = services.runs.count_dead_in_chats(tx)
+            asked = services.questions.count_in_chats(tx)
             for slug, waiting in services.runs.for_people(tx, list(needs)).items():
                 needs[slug] += waiting
         counted = {
@@ -44,6 +45,7 @@ async def projects(site: Site, request: Request) -> Response:
             "needs": needs,
             "unread": count_unread(mail, mail.project(PEOPLE_KEY), me),
             "dead_in_chats": dead,
+            "asked_in_chats": asked,
         }
         return Shown(values, now)
 

@@ -46,6 +46,7 @@ async def questions(site: WorkingSite, request: Request) -> Response:
             "done": request.query_params.get("done", ""),
             "longest_why": LONGEST_WHY,
             "live": request.query_params.get("live") == "1",
+            "in_chats": asking.count_in_chats(tx),
         }
 
     return await site.draw(request, "questions", await site.read(request, look))
@@ -54,23 +55,12 @@ async def questions(site: WorkingSite, request: Request) -> Response:
 async def _answered(site: WorkingSite, request: Request) -> Response:
     slug, asking = (await site.project(request)).slug, site.services.questions
     form = await read_form(request, site.services.visitors, AnswerForm)
-    word, why, by = form.answer, form.why.strip(), form.by.strip()
     run_id, number = form.run, form.number
     if form.do == "take_back":
         await asking.take_back(slug, run_id, number)
         return see(links.page(slug, "questions"))
-    if word not in _WORDS:
-        raise InvalidArgument("the answer must be yes or no", value=word[:40], remedy="press a button")
-    if len(why) > LONGEST_WHY or len(by) > LONGEST_NAME:
-        raise TooLarge(
-            f"a comment can have at most {LONGEST_WHY} characters, a name at most {LONGEST_NAME}",
-            value=max(len(why), len(by)),
-            remedy="shorten it; nothing was answered",
-        )
-    if not by:
-        raise InvalidArgument("the answer has no name", value=by, remedy="go back and enter your name")
     try:
-        await asking.decide(slug, run_id, number, approved=_WORDS[word], why=why, by=by)
+        await decide(site, slug, form)
     except StaleDecision:
 
         def look(tx: Transaction, project: Project) -> dict[str, Any]:
@@ -82,9 +72,31 @@ async def _answered(site: WorkingSite, request: Request) -> Response:
 
         return await site.draw(request, "stale_answer", await site.read(request, look), 409)
     answer = see(
-        links.page(slug, done=word, answered=f"{run_id}/{number}")
+        links.page(slug, done=form.answer, answered=f"{run_id}/{number}")
         if form.back == "control"
         else links.page(slug, "questions", done=number)
     )
-    remember_name(request, answer, by)
+    remember_name(request, answer, form.by.strip())
     return answer
+
+
+async def decide(site: WorkingSite, slug: str, form: AnswerForm) -> None:
+    """Answer a question of a project, or with "" of a chat, as a person filled in the form.
+
+    Raises:
+        InvalidArgument, TooLarge: The form is not complete, or has too many characters.
+        StaleDecision: The question is not open.
+    """
+    word, why, by = form.answer, form.why.strip(), form.by.strip()
+    if word not in _WORDS:
+        raise InvalidArgument("the answer must be yes or no", value=word[:40], remedy="press a button")
+    if len(why) > LONGEST_WHY or len(by) > LONGEST_NAME:
+        raise TooLarge(
+            f"a comment can have at most {LONGEST_WHY} characters, a name at most {LONGEST_NAME}",
+            value=max(len(why), len(by)),
+            remedy="shorten it; nothing was answered",
+        )
+    if not by:
+        raise InvalidArgument("the answer has no name", value=by, remedy="go back and enter your name")
+    asking = site.services.questions
+    await asking.decide(slug, form.run, form.number, approved=_WORDS[word], why=why, by=by)

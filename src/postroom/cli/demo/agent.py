@@ -1,7 +1,7 @@
-"""The two agents of the demonstration: each start of this program is one run, its standard input is its mail.
+"""The two agents of the demo: each start of this program is one run, with its mail on standard input.
 
-They are scripts and no models: what they do stands below. Everything else is as with any agent: they are
-started when mail comes for them, call the server's tools over MCP, and what they print is mailed back.
+They are scripts without a model: this file contains their actions. Everything else is as for any agent: mail
+starts them, they call the server's tools over MCP, and their output is mailed back.
 """
 
 import re
@@ -27,7 +27,7 @@ _THREAD = re.compile(r"^Thread: (\S+)$", re.MULTILINE)
 
 
 class Assignment:
-    """What an agent of the demonstration works with."""
+    """The context of an agent of the demo."""
 
     def __init__(self, mail: str) -> None:
         environment = places.environment()
@@ -37,14 +37,14 @@ class Assignment:
         self.word = mail.rstrip().splitlines()[-2].strip().lower()
         """The last line of the message."""
         self.answer = found[1] if (found := _ANSWER.search(mail)) else None
-        """What the person answered to the question of this run: yes or no; None before it has asked."""
+        """The person's answer to this run's question, yes or no; None before it has asked."""
         self.thread = found[1] if (found := _THREAD.search(mail)) else None
         self.sender, self.kind = (found[1], found[2]) if (found := _FROM.search(mail)) else ("", "")
         self._server = Server.find()
 
     @property
     def is_answer(self) -> bool:
-        """Whether the mail tells the end of somebody's run."""
+        """Whether the mail reports the end of a run."""
         return self.kind.startswith("the answer of a run")
 
     def call(self, tool: str, **arguments: object) -> object:
@@ -54,7 +54,7 @@ class Assignment:
 
 
 def build(assignment: Assignment) -> str:
-    """Mend the bug, have it reviewed, ask, and commit it when that is allowed; may be done again."""
+    """Fix the bug, have it reviewed, ask, and commit it if permitted; can be repeated."""
     if assignment.is_answer and "do not agree" in assignment.word:
         return f"{assignment.sender} and I do not agree: {assignment.word}"
     if assignment.is_answer and assignment.answer is None:
@@ -87,7 +87,7 @@ def build(assignment: Assignment) -> str:
 
 
 def review(assignment: Assignment) -> str:
-    """Look at a change: it is small, and the test passes."""
+    """Review a change: it is small, and the test passes."""
     if not repository.test_passes(assignment.folder):
         return "I do not agree: the test fails."
     return "I agree. One line is changed, and the test passes."
@@ -97,7 +97,7 @@ ROLES: Final[dict[str, Callable[[Assignment], str]]] = {BUILDER: build, REVIEWER
 
 
 def main() -> int:
-    """Do what the mail asks for, once, and print the answer."""
+    """Execute the request in the mail, once, and print the answer."""
     assignment = Assignment(sys.stdin.read())
     try:
         print(ROLES[assignment.name](assignment))

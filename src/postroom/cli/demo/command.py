@@ -1,4 +1,4 @@
-"""The demonstration as a command: it makes a scratch repository, writes a message, and tells what happens."""
+"""The demo as a command: it creates a scratch repository, writes a message, and prints the events."""
 
 import secrets
 import shlex
@@ -35,7 +35,7 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
 class Play:
-    """One run of the demonstration."""
+    """One run of the demo."""
 
     def __init__(self, server: Server, folder: Path) -> None:
         self.server = server
@@ -54,16 +54,16 @@ class Play:
 
     def link(self) -> str:
         """Return an address that logs in, once, and shows it live."""
-        path = urlsplit(self.timeline).path  # without a span: the page finds the one that fits what there is
+        path = urlsplit(self.timeline).path  # without a span: the page chooses the one that fits the data
         return str(self.server.admin("POST", "/admin/login-code", {"path": path})["url"])
 
     def open(self) -> None:
-        """Make the project, so that there is a page to look at."""
+        """Create the project, so that its page exists."""
         made = self.server.call_tool("ensure_project", {"human_key": str(self.folder)})
         self.slug = show.fields(made)["slug"]
 
     def prepare(self) -> None:
-        """Make repository and agents, and say how the agents are run."""
+        """Create repository and agents, and set the agents' runners."""
         repository.make(self.folder)
         for name, program in ((YOU, "person"), (agent.BUILDER, "script"), (agent.REVIEWER, "script")):
             self.call("register_agent", name=name, program=program, model="none")
@@ -74,7 +74,7 @@ class Play:
             self.server.admin("PUT", "/admin/runners", asked)
 
     def begin(self) -> None:
-        """Write the message that begins everything."""
+        """Write the message that starts everything."""
         sent = self.call(
             "send_message",
             sender_name=YOU,
@@ -85,10 +85,10 @@ class Play:
         self.thread = show.items(sent.get("deliveries"))[0]["payload"]["thread_id"]
 
     def messages(self) -> Iterator[dict[str, Any]]:
-        """Give the messages that come for the person, each once, as they come.
+        """Yield the messages to the person, each once, as they arrive.
 
         Raises:
-            ServerUnavailable: none came for a long time.
+            ServerUnavailable: No message came for a long time.
         """
         waiting, waited = threading.Event(), 0.0
         while waited < PATIENCE.total_seconds():
@@ -103,7 +103,7 @@ class Play:
         raise ServerUnavailable("no message came within 2 minutes", remedy="read the server's log")
 
     def answer(self, word: str) -> None:
-        """Answer the question of the agents, unless it was answered elsewhere meanwhile."""
+        """Answer the agents' question, unless it was answered elsewhere in the meantime."""
         for question in show.items(self.server.admin("GET", "/admin/questions").get("questions")):
             if question["question"] == agent.MAY_I and self.slug in question["thread_id"]:
                 with suppress(StaleDecision):
@@ -111,7 +111,7 @@ class Play:
                     self.server.admin("POST", "/admin/questions", given)
 
     def end(self) -> None:
-        """Have the agents run no more."""
+        """Stop running the agents."""
         for name in (agent.BUILDER, agent.REVIEWER):
             self.server.admin("DELETE", "/admin/runners", {"project": str(self.folder), "agent": name})
 
@@ -168,7 +168,7 @@ def demo(
 
 
 def _played(play: Play, told: list[dict[str, str]], *, as_json: bool, word: str | None) -> str:
-    """Follow the messages until the end, answering the one question, and say how it ended."""
+    """Follow the messages until the end, answer the one question, and return the outcome."""
     for message in play.messages():
         text = message["body_md"].strip()
         told.append({"from": message["from"], "text": text})
@@ -189,7 +189,7 @@ def _played(play: Play, told: list[dict[str, str]], *, as_json: bool, word: str 
 
 
 def _asked(*, as_json: bool) -> str:
-    """Ask the person at the terminal; without one the answer is yes, for this is a scratch repository."""
+    """Ask the person at the terminal; without a terminal, answer yes for this scratch repository."""
     if as_json or not sys.stdin.isatty():
         return "yes"
     termios.tcflush(sys.stdin, termios.TCIFLUSH)  # a key pressed before the question does not answer it

@@ -1,4 +1,4 @@
-"""The scratch repository of the demonstration: a program with one bug, and the test that finds it."""
+"""The scratch repository of the demo: a program with one bug, and the test that finds it."""
 
 import subprocess
 import sys
@@ -37,10 +37,10 @@ _PATIENCE: Final = 60
 
 
 def make(folder: Path) -> None:
-    """Write the repository into a folder that is made for it.
+    """Write the repository into a new folder.
 
     Raises:
-        ConfigError: Git is missing, or the folder cannot be written.
+        ConfigError: Git is missing, or the folder is not writable.
     """
     try:
         folder.mkdir(parents=True)
@@ -54,13 +54,13 @@ def make(folder: Path) -> None:
 
 
 def fix(folder: Path) -> None:
-    """Fix the bug; harmless when it is fixed."""
+    """Fix the bug; no effect if it is fixed."""
     path = folder / PROGRAM
     path.write_text(path.read_text(encoding="utf-8").replace(BUG, MENDED), encoding="utf-8")
 
 
 def test_passes(folder: Path) -> bool:
-    """Run the test and say whether it passes."""
+    """Run the test and return whether it passes."""
     words = [sys.executable, "-B", "-m", "unittest", "--quiet"]
     done = subprocess.run(  # noqa: S603 - our own words
         words, cwd=folder, capture_output=True, timeout=_PATIENCE, check=False
@@ -69,22 +69,22 @@ def test_passes(folder: Path) -> bool:
 
 
 def difference(folder: Path) -> str:
-    """Return what was changed and is not committed."""
+    """Return the uncommitted changes."""
     return git(folder, "diff", "--unified=0", "--", PROGRAM)
 
 
 def commit(folder: Path, words: str) -> str:
-    """Commit what was changed and return the commit's short name; that of the last one when nothing was."""
+    """Commit the changes and return the commit's short name; without changes, that of the last commit."""
     if difference(folder):
         git(folder, *_AUTHOR, "commit", "--quiet", "--message", words, "--", PROGRAM)
     return git(folder, "rev-parse", "--short", "HEAD").strip()
 
 
 def git(folder: Path, *words: str) -> str:
-    """Run Git in a folder and return what it says.
+    """Run Git in a folder and return its output.
 
     Raises:
-        ConfigError: there is no Git, or it refused.
+        ConfigError: Git is missing, or it failed.
     """
     try:
         done = subprocess.run(  # noqa: S603 - our own words

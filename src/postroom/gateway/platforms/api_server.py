@@ -28,6 +28,7 @@ import re
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from http import HTTPStatus
 from typing import Annotated, Any, ClassVar, Final
 
 from msgspec import Meta
@@ -149,6 +150,13 @@ class ApiServerAdapter(HttpAdapter):
             Route("/v1/models", self._serve(self._list_models), methods=["GET"]),
             Route("/v1/models/{id:path}", self._serve(self._one_model), methods=["GET"]),
         )
+
+    def refuse(self, status: int, code: str, message: str, headers: Mapping[str, str]) -> Response:
+        """Return a refusal as `HttpAdapter.refuse` does; that of an unknown path names the known paths."""
+        if status == HTTPStatus.NOT_FOUND:
+            known = dict.fromkeys(route.path for route in self.routes() if isinstance(route, Route))
+            message = f"{message}; the paths are {', '.join(known)}"
+        return super().refuse(status, code, message, headers)
 
     async def disconnect(self) -> None:
         """Refuse requests, those that wait too: what they asked is kept and goes on."""
@@ -340,9 +348,9 @@ class ApiServerAdapter(HttpAdapter):
             self._while_waiting[wait].append(look)
 
     async def _session_of(self, request: Request, asked: Asked) -> str | None:
-        header = session_name(request.headers.get(SESSION_HEADER), None)
+        header = session_name(request.headers.get(SESSION_HEADER), SESSION_HEADER)
         if header is not None and not header.isascii():
-            raise wrong(f"{SESSION_HEADER} must be ASCII; name other sessions in the body")
+            raise wrong(f"{SESSION_HEADER} must be ASCII; name other sessions in the body", SESSION_HEADER)
         if asked.previous is None:
             return header or asked.session
         found = await self._response(asked.previous)
@@ -353,7 +361,10 @@ class ApiServerAdapter(HttpAdapter):
                 "previous_response_not_found",
             )
         if header not in (None, found[0]):
-            raise wrong(f"the previous response belongs to another session than {SESSION_HEADER}")
+            raise wrong(
+                f"the previous response belongs to another session than {SESSION_HEADER}",
+                "previous_response_id",
+            )
         return found[0]
 
     def _event(self, exchange: Exchange, asked: Asked, *, in_session: bool) -> MessageEvent:

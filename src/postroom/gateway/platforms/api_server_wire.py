@@ -5,6 +5,7 @@ its last message and results of tools are new. Tools and settings go to the mode
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,6 @@ import msgspec
 from postroom.contracts.activation import InferenceOverride
 from postroom.contracts.inference import CallerRequest
 from postroom.contracts.messages import Json, Message
-from postroom.contracts.misfits import misfit, place_of
 from postroom.contracts.tools import ToolDescriptor
 from postroom.gateway.events import Attachment
 from postroom.gateway.platforms.api_server_conversation import read_conversation, wrong
@@ -26,19 +26,97 @@ UNSUPPORTED: Final = "unsupported_parameter"
 MOST_TOOLS: Final = 128
 _FORMS: Final = ("text", "json_object", "json_schema")
 LONGEST_SESSION: Final = 200
+_SHOWN: Final = 60
+"""Characters of a wrong value that its refusal shows."""
 _TOOL: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_PASSED_ON: Final[Mapping[str, tuple[type, ...]]] = {
-    "tool_choice": (str, Mapping),
-    "response_format": (Mapping,),
-    "parallel_tool_calls": (bool,),
-    "stop": (str, list),
-    "seed": (int,),
-    "presence_penalty": (int, float),
-    "frequency_penalty": (int, float),
-    "logit_bias": (Mapping,),
-    "verbosity": (str,),
+_LARGEST: Final = 2**31 - 1
+_LONGEST_SEED: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A kind of value that a field can have: its words for people, and whether a value is of this kind."""
+
+    words: str
+    fits: Callable[[Json], bool]
+    code: str = "invalid_value"
+    """The code of the refusal of another value."""
+
+
+def _integer(least: int, most: int) -> _Kind:
+    words = f"an integer from {least:,} to {most:,}"
+    return _Kind(
+        words, lambda one: isinstance(one, int) and not isinstance(one, bool) and least <= one <= most
+    )
+
+
+def _number(least: int, most: int) -> _Kind:
+    def fits(one: Json) -> bool:
+        return isinstance(one, int | float) and not isinstance(one, bool) and least <= one <= most
+
+    return _Kind(f"a number from {least} to {most}", fits)
+
+
+def _is_texts(one: Json, most: int) -> bool:
+    return isinstance(one, list) and len(one) <= most and all(isinstance(text, str) for text in one)
+
+
+_TEXT: Final = _Kind("text", lambda one: isinstance(one, str))
+_FLAG: Final = _Kind("true or false", lambda one: isinstance(one, bool))
+_OBJECT: Final = _Kind("an object", lambda one: isinstance(one, Mapping))
+_TEXT_OR_OBJECT: Final = _Kind("text or an object", lambda one: isinstance(one, str | Mapping))
+_FIELDS: Final[Mapping[str, _Kind]] = {
+    "model": _TEXT,
+    "n": _Kind("1, because only one choice is possible", lambda one: one == 1 and not isinstance(one, bool)),
+    "temperature": _number(0, 2),
+    "top_p": _number(0, 1),
+    "presence_penalty": _number(-2, 2),
+    "frequency_penalty": _number(-2, 2),
+    "max_tokens": _integer(1, _LARGEST),
+    "max_completion_tokens": _integer(1, _LARGEST),
+    "max_output_tokens": _integer(1, _LARGEST),
+    "seed": _integer(-_LONGEST_SEED, _LONGEST_SEED),
+    "stop": _Kind("text or a list of at most 4 texts", lambda one: isinstance(one, str) or _is_texts(one, 4)),
+    "logit_bias": _Kind(
+        "an object of numbers from -100 to 100",
+        lambda one: isinstance(one, Mapping) and all(map(_number(-100, 100).fits, one.values())),
+    ),
+    "modalities": _Kind('["text"], because answers are text', lambda one: one in ([], ["text"]), UNSUPPORTED),
+    "reasoning_effort": _TEXT,
+    "verbosity": _TEXT,
+    "tool_choice": _Kind(
+        '"none", "auto", "required" or an object',
+        lambda one: isinstance(one, Mapping) or one in ("none", "auto", "required"),
+    ),
+    "response_format": _OBJECT,
+    "parallel_tool_calls": _FLAG,
+    "stream": _FLAG,
+    "stream_options": _OBJECT,
+    "store": _FLAG,
+    "background": _FLAG,
+    "metadata": _Kind(
+        "an object of at most 16 texts",
+        lambda one: isinstance(one, Mapping) and _is_texts(list(one.values()), 16),
+    ),
+    "instructions": _TEXT,
+    "previous_response_id": _TEXT,
+    "conversation": _TEXT_OR_OBJECT,
+    "text": _OBJECT,
+    "reasoning": _OBJECT,
+    "include": _Kind("a list of texts", lambda one: _is_texts(one, 100)),
+    "truncation": _Kind('"auto" or "disabled"', lambda one: one in ("auto", "disabled")),
+    "user": _TEXT,
+    "safety_identifier": _TEXT,
+    "service_tier": _TEXT,
+    "prompt_cache_key": _TEXT,
+    "prompt_cache_retention": _TEXT,
 }
-"""What a model is told as it stands, and what it may be."""
+"""The kind of each field that is not read further below."""
+_PASSED_ON: Final = (
+    *("tool_choice", "response_format", "parallel_tool_calls", "stop", "seed", "presence_penalty"),
+    *("frequency_penalty", "logit_bias", "verbosity"),
+)
+"""The fields that the model's endpoint gets unchanged."""
 _NOT_IN_CHAT: Final = {
     "functions": "; send `tools`",
     "function_call": "; send `tool_choice`",
@@ -126,15 +204,9 @@ def read_chat(data: Mapping[str, Json], *, model: str, image_bytes: int) -> Aske
         Refused: it is none, or asks for what there is not.
     """
     _check(data, model, _OF_CHAT, _NOT_IN_CHAT)
-    if data.get("modalities") not in (None, [], ["text"]):
-        raise wrong("answers are text: `modalities` must be ['text']", "modalities", UNSUPPORTED)
-    if data.get("n") not in (None, 1):
-        raise wrong("only one choice is possible: `n` must be 1", "n")
-    options = data.get("stream_options")
+    options = data.get("stream_options") or {}
+    _check_value(options.get("include_usage"), "stream_options.include_usage", _FLAG)
     more = {name: data[name] for name in _PASSED_ON if data.get(name) is not None}
-    for name, one in more.items():
-        if not isinstance(one, _PASSED_ON[name]):
-            raise wrong(f"`{name}` cannot have this value", name)
     limit = data.get("max_completion_tokens")
     tools = _tools(data.get("tools"), lambda one: one.get("function"))
     _check_choice(more, tools)
@@ -142,8 +214,8 @@ def read_chat(data: Mapping[str, Json], *, model: str, image_bytes: int) -> Aske
         **read_conversation(data.get("messages"), "messages", image_bytes),
         tools=tools,
         overrides=_overrides(data, data.get("max_tokens") if limit is None else limit, more),
-        stream=_flag(data, "stream", default=False),
-        include_usage=isinstance(options, Mapping) and options.get("include_usage") is True,
+        stream=bool(data.get("stream")),
+        include_usage=bool(options.get("include_usage")),
         session=_conversation(data),
     )
 
@@ -158,27 +230,23 @@ def read_response(data: Mapping[str, Json], *, model: str, image_bytes: int) -> 
     told, instructions = data.get("input"), data.get("instructions")
     messages = [{"role": "user", "content": told}] if isinstance(told, str) else told
     said = read_conversation(messages, "input", image_bytes)
-    if instructions is not None and not isinstance(instructions, str):
-        raise wrong("`instructions` must be text", "instructions")
     said["instructions"] = "\n\n".join(filter(None, (instructions, said["instructions"])))
     previous = data.get("previous_response_id")
-    if previous is not None and not isinstance(previous, str):
-        raise wrong("`previous_response_id` must be text", "previous_response_id")
     conversation = _conversation(data)
     if previous is not None and conversation is not None:
         raise wrong("give either `previous_response_id` or `conversation`", "conversation")
-    reasoning = data.get("reasoning")
-    effort = reasoning.get("effort") if isinstance(reasoning, Mapping) else None
+    effort = (data.get("reasoning") or {}).get("effort")
+    _check_value(effort, "reasoning.effort", _TEXT)
     more, tools = _passed_on(data), _tools(data.get("tools"), lambda one: one)
     _check_choice(more, tools)
-    store, background = _flag(data, "store", default=True), _flag(data, "background", default=False)
+    store, background = data.get("store") is not False, bool(data.get("background"))
     if background and not store:
         raise wrong("`background` requires `store`, because the answer is fetched by its id", "background")
     return Asked(
         **said,
         tools=tools,
         overrides=_overrides({**data, "reasoning_effort": effort}, data.get("max_output_tokens"), more),
-        stream=_flag(data, "stream", default=False),
+        stream=bool(data.get("stream")),
         session=conversation,
         previous=previous,
         store=store,
@@ -189,36 +257,42 @@ def read_response(data: Mapping[str, Json], *, model: str, image_bytes: int) -> 
 
 def _check(data: Mapping[str, Json], model: str, known: frozenset[str], absent: Mapping[str, str]) -> None:
     """Refuse what there is not, by name."""
-    named = data.get("model")
-    if named is not None and named != model:
-        told = f"there is no model {str(named)[:100]!r}; use {model!r}"
-        raise Refused(404, "model_not_found", told, param="model")
-    metadata = data.get("metadata")
-    if metadata is not None and (not isinstance(metadata, Mapping) or len(metadata) > 16):
-        raise wrong("`metadata` can have at most 16 entries", "metadata")
     for name, instead in absent.items():
         if data.get(name) not in (None, False):
             raise wrong(f"`{name}` is not supported{instead}", name, UNSUPPORTED)
     for name in sorted(data.keys() - known - absent.keys()):
         if data[name] is not None:
             raise wrong(f"there is no parameter `{name[:100]}`", name[:100], UNSUPPORTED)
+    for name, kind in _FIELDS.items():
+        if name in known:
+            _check_value(data.get(name), name, kind)
+    named = data.get("model")
+    if named is not None and named != model:
+        told = f"there is no model {named[:100]!r}; use {model!r}"
+        raise Refused(404, "model_not_found", told, param="model")
+
+
+def _check_value(value: Json, name: str, kind: _Kind) -> None:
+    """Refuse a value of another kind; a field that is null counts as absent."""
+    if value is not None and not kind.fits(value):
+        given = json.dumps(value, ensure_ascii=False)
+        shown = given if len(given) <= _SHOWN else f"{given[:_SHOWN]}…"
+        raise wrong(f"`{name}` must be {kind.words}, not {shown}", name, kind.code)
 
 
 def _overrides(data: Mapping[str, Json], limit: Json, more: dict[str, Json]) -> InferenceOverride | None:
-    told = {name: data.get(name) for name in ("temperature", "top_p", "reasoning_effort")}
-    told |= {"max_tokens": limit, "more": more}
     form = more.get("response_format")
     if isinstance(form, Mapping) and form.get("type") not in _FORMS:
         where = "response_format" if "messages" in data else "text"
         raise wrong(f"the format of an answer must be one of {', '.join(_FORMS)}", where)
-    if isinstance(limit, int) and limit < 1:
-        raise wrong("an answer needs at least one token", "max_tokens")
-    try:
-        made = msgspec.convert(
-            {name: one for name, one in told.items() if one is not None}, InferenceOverride
-        )
-    except msgspec.ValidationError as error:
-        raise wrong(misfit(str(error)), place_of(str(error)) or None) from error
+    temperature, top_p = data.get("temperature"), data.get("top_p")
+    made = InferenceOverride(
+        temperature=None if temperature is None else float(temperature),
+        top_p=None if top_p is None else float(top_p),
+        max_tokens=limit,
+        reasoning_effort=data.get("reasoning_effort"),
+        more=more,
+    )
     return None if made == InferenceOverride() else made
 
 
@@ -239,8 +313,10 @@ def _tools(told: Json, function_of: Callable[[Mapping[str, Json]], Json]) -> tup
         parameters = function.get("parameters") or {"type": "object", "properties": {}}
         if not isinstance(parameters, dict):
             raise wrong("the parameters of a function must be a JSON schema", where)
-        description = str(function.get("description") or "")
-        made.append(ToolDescriptor(id=name, name=name, description=description, parameters=parameters))
+        description = function.get("description")
+        _check_value(description, f"{where}.description", _TEXT)
+        tool = ToolDescriptor(id=name, name=name, description=description or "", parameters=parameters)
+        made.append(tool)
     return tuple(made)
 
 
@@ -265,6 +341,7 @@ def _passed_on(data: Mapping[str, Json]) -> dict[str, Json]:
     if choice is not None:
         more["tool_choice"] = choice
     form = text.get("format") if isinstance(text, Mapping) else None
+    _check_value(form, "text.format", _OBJECT)
     if isinstance(form, Mapping) and form.get("type") == "json_schema":
         schema = {name: one for name, one in form.items() if name != "type"}
         more["response_format"] = {"type": "json_schema", "json_schema": schema}
@@ -296,16 +373,11 @@ def idempotency_key(told: str | None) -> str | None:
         return None
     if not KEY.fullmatch(told):
         raise wrong(
-            "an Idempotency-Key must have 1 to 200 ASCII characters without spaces", code="invalid_header"
+            "an Idempotency-Key must have 1 to 200 ASCII characters without spaces",
+            "Idempotency-Key",
+            "invalid_header",
         )
     return told
-
-
-def _flag(data: Mapping[str, Json], name: str, *, default: bool) -> bool:
-    told = data.get(name)
-    if told is not None and not isinstance(told, bool):
-        raise wrong(f"`{name}` must be true or false", name)
-    return default if told is None else told
 
 
 def _conversation(data: Mapping[str, Json]) -> str | None:

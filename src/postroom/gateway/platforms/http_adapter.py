@@ -63,9 +63,11 @@ class HttpAdapter(BasePlatformAdapter):
         error = {"code": refusal.code, "message": refusal.message}
         return json_response({"error": error}, refusal.status, refusal.headers)
 
-    def too_large(self, limit: int) -> Response:
-        """Return what a request gets whose body is over the limit, in bytes."""
-        return self._shape(Refused(413, "too_large", f"the body exceeds {limit} bytes"))
+    def refuse(self, status: int, code: str, message: str, headers: Mapping[str, str]) -> Response:
+        """Return a refusal by the server in front of the channel, in the form that its callers read."""
+        refusal = Refused(status, code, message)
+        refusal.headers.update(headers)
+        return self._refuse(refusal)
 
     def _serve(self, work: Endpoint) -> Endpoint:
         """Return the endpoint with every foreseen failure turned into an answer, and counted."""

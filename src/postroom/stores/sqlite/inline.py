@@ -47,8 +47,12 @@ class InlineDatabase:
         except sqlite3.Error as error:
             raise store_error(error) from error
 
-    def write(self, change: Callable[[SqliteTransaction], T], *, runs: int = 1) -> tuple[T, bool]:
-        """Run a change `runs` times and keep its last run; return its result, and whether it wrote rows.
+    def write(
+        self, change: Callable[[SqliteTransaction], T], *, runs: int = 1, keeps: bool = True
+    ) -> tuple[T, bool]:
+        """Run a change `runs` times; return its result, and whether it wrote rows.
+
+        Keep what the last run wrote, or nothing if `keeps` is False: the commit failed.
 
         Raises:
             StoreError: The database refused it; nothing of it is kept.
@@ -59,7 +63,7 @@ class InlineDatabase:
             connection.execute("SAVEPOINT change")
             try:
                 done = change(SqliteTransaction(connection))
-                if left:
+                if left or not keeps:
                     connection.execute("ROLLBACK TO change")
             except BaseException as error:
                 connection.execute("ROLLBACK TO change")
@@ -68,4 +72,4 @@ class InlineDatabase:
                 raise
             finally:
                 connection.execute("RELEASE change")
-        return done, connection.total_changes != before
+        return done, keeps and connection.total_changes != before
