@@ -277,13 +277,8 @@ def remove(
     end(results)
 
 
-<<<<<<< HEAD
 def end(results: Sequence[Mapping[str, Any]]) -> None:
-    """End with 78 when a client or its file was refused, and with 1 when anything else failed."""
-=======
-def _end(results: Sequence[Mapping[str, Any]]) -> None:
     """Exit with 78 if a client or its file was refused, and with 1 if anything else failed."""
->>>>>>> next
     if any(one.get("refused") for one in results):
         raise typer.Exit(CONFIGURATION)
     if any("error" in one or one.get("trial", {}).get("state") == "failed" for one in results):
